@@ -1,0 +1,105 @@
+# agent-rft: `make demo` shows it, `make test` proves it. Each target sets up what is missing first; `make help` lists them.
+#
+#   PYTHON           the interpreter of the virtual environment; 3.11 or newer
+#   RFT_TORCH        which PyTorch. The default is the CPU's build: 190 MB instead of gigabytes. For a GPU, once, at set-up:
+#                        make setup RFT_TORCH=torch==2.13.0
+#                    (the registry's CUDA build), or with an index of your own choice:
+#                        make setup RFT_TORCH=torch==2.13.0+cu130 RFT_TORCH_INDEX=https://download.pytorch.org/whl/cu130
+#                    The choice is kept in .venv until another is made.
+#   RFT_TORCH_INDEX  where to look when the indexes that pip is configured with have no such build
+#   ARGS             handed on: make test ARGS="-k gate", make figure NAME=demo_kill ARGS=--small
+#   DEMO             handed to `rft demo`: make demo DEMO=--small
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+RFT_TORCH ?= $(or $(shell cat .venv/torch.txt 2>/dev/null),torch==2.13.0+cpu)
+RFT_TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+ARGS ?=
+DEMO ?=
+BIN := .venv/bin
+
+# The environment is up to date when it was made from these very files and this torch, whatever their dates.
+READY := .venv/ready-$(shell { cat pyproject.toml constraints.txt; echo "$(RFT_TORCH)"; pwd; } | cksum | cut -d ' ' -f 1)
+
+# pip's whole output goes to a log; `progress` shows that it is alive.
+define SETUP
+pip_install() { $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off -c constraints.txt "$$@" 2>&1 | tee -a .venv/setup.log; }
+progress() {
+	local n=0 word name rest
+	while read -r word name rest; do
+		case $$word in
+			Collecting|Processing) n=$$((n + 1)); ((n % 25)) || echo "[setup]     $$n packages found" ;;
+			Installing) if [[ $$name == collected ]]; then echo "[setup]     installing them"; fi ;;
+		esac
+	done
+}
+failed() {
+	grep -v WARNING .venv/setup.log | tail -n 12
+	echo "make: $$1 The whole output is in .venv/setup.log. Mend the cause and run make again."
+	exit 2
+}
+endef
+
+.PHONY: help setup demo test check figures figure record dvc clean
+
+help:
+	@echo "make setup    the virtual environment .venv with every package, a few minutes"
+	echo "make demo     the whole ladder on the ICD-10 recipe; run again, it skips what has not changed"
+	echo "make test     linters, types, tests; ARGS='-k gate' chooses tests"
+	echo "make figures  the figures that the project promises; make figure NAME=demo_time measures one"
+	echo "make record   write the goldens anew (then read the diff: CONTRIBUTING.md)"
+	echo "make dvc      write dvc.yaml anew from the stages' imports"
+	echo "make clean    remove .venv and caches; runs, data and the ledger stay"
+
+setup: $(READY)
+
+$(READY):
+	@$(SETUP)
+	command -v "$(PYTHON)" >/dev/null || { echo "make: no '$(PYTHON)' on the PATH. Install Python 3.11 or newer, or name one: make setup PYTHON=/path/to/python3"; exit 2; }
+	version=$$("$(PYTHON)" -V 2>&1 || true)
+	"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: '$(PYTHON)' is $$version; agent-rft needs 3.11 or newer. Name one: make setup PYTHON=python3.12"; exit 2; }
+	if [[ $$($(BIN)/python -V 2>&1) != "$$version" ]]; then
+		echo "[setup] 1/3 virtual environment .venv, $$version"
+		"$(PYTHON)" -m venv --clear .venv || { echo "make: could not make .venv. On Debian and Ubuntu, Python's venv is a package of its own: apt install python3-venv"; exit 2; }
+	fi
+	rm -f .venv/ready-*
+	: > .venv/setup.log
+	echo "[setup] 2/3 $(RFT_TORCH)"
+	pip_install "$(RFT_TORCH)" >/dev/null || pip_install --extra-index-url "$(RFT_TORCH_INDEX)" "$(RFT_TORCH)" >/dev/null || failed "$(RFT_TORCH) could not be installed."
+	echo "[setup] 3/3 all other packages, a few minutes"
+	pip_install --editable '.[test]' | progress || failed "the packages could not be installed."
+	echo "$(RFT_TORCH)" > .venv/torch.txt
+	touch $@
+	echo "[setup] done"
+
+demo: setup
+	@$(BIN)/rft demo $(DEMO)
+
+test: check
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+check: setup
+	@$(BIN)/ruff check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+figures: setup
+	@$(BIN)/python -m bench.figure
+
+figure: setup
+	@$(BIN)/python -m bench.figure $(NAME) $(ARGS)
+
+record: setup
+	@RECORD=1 $(BIN)/python -m pytest -q $(ARGS)
+	git diff --stat -- tests/golden
+
+dvc: setup
+	@$(BIN)/python -m tasks.dependencies --write
+
+clean:
+	@rm -rf .venv .pytest_cache .ruff_cache build *.egg-info .rft/bench
+	find . -name __pycache__ -prune -not -path './.git/*' -exec rm -rf {} +

@@ -1,0 +1,31 @@
+"""The figure of the grader: scripted cheats that it accepts, of those that were tried."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from bench.measure import Figure, Part
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def icd10_exploits(args: list[str]) -> Figure:
+    """Exploits that recipes/icd10's grader accepts, over real tools and the real grader, of at least 12 tried."""
+    from rft import config, recipe
+    from rft.exploits import run_preflight
+
+    params = config.load(ROOT / "params.yaml")
+    results = run_preflight(params, recipe.load(config.Recipe(path=str(ROOT / "recipes" / "icd10"))))
+    for result in results:
+        honest = "" if result.honest is None else f"the hit alone {result.honest:.3f}"
+        print(f"{'ACCEPTED' if result.accepted else 'refused':9}{result.mean_score:7.3f}  {honest:20}{result.name}", file=sys.stderr)
+    accepted = [result.name for result in results if result.accepted]
+    parts = (
+        Part("exploits accepted", len(accepted), "exploits", at_most=0, n=len(results), reason=", ".join(accepted)),
+        Part("exploits tried", len(results), "exploits", at_least=12),
+    )
+    return Figure(parts)
+
+
+FIGURES = {"icd10_exploits": icd10_exploits}

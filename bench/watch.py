@@ -1,0 +1,123 @@
+"""Run a command and watch the whole tree of its processes: peak memory, how long each stage's process lived, and a kill -9 in time.
+
+The tree is found by parents. A process whose parent dies would leave it, so this process declares itself the reaper of orphans
+(Linux, prctl) and sees them as children of its own: that is also how it notices a stage that outlived the command's death.
+Memory is the sum of PSS (shared pages counted once), read five times a second.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+PR_SET_CHILD_SUBREAPER = 36
+POLL_S = 0.05
+MEMORY_EVERY_S = 0.2
+GRACE_S = 10.0
+"""How long a stage may outlive the command that was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL to the command once the process of `stage` has lived for `after_s`."""
+
+    stage: str
+    after_s: float
+
+
+@dataclass(slots=True)
+class Watched:
+    rc: int = 0
+    wall_s: float = 0.0
+    peak_gib: float = 0.0
+    stages: dict[str, float] = field(default_factory=dict)
+    """Stage -> seconds that its processes lived, in order of first appearance."""
+    killed: bool = False
+    outlived: list[str] = field(default_factory=list)
+    """Stages whose process was still there GRACE_S after the kill."""
+
+
+def watch(
+    command: Sequence[str], cwd: Path, log: Path, *, env: Mapping[str, str] | None = None, kill: Kill | None = None, limit_s: float = 3600.0
+) -> Watched:
+    """Output goes to `log`. Past `limit_s` everything is killed and rc is 124."""
+    _adopt_orphans()
+    me, seen, started = psutil.Process(), Watched(), time.monotonic()
+    born: dict[int, tuple[str, float]] = {}
+    memory_at = 0.0
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            list(command), cwd=cwd, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+        )
+        while process.poll() is None:
+            now = time.monotonic()
+            family = me.children(recursive=True)
+            for stage, pid in _stages(family):
+                born.setdefault(pid, (stage, now))
+                seen.stages[stage] = seen.stages.get(stage, 0.0)
+            for pid in [pid for pid in born if not psutil.pid_exists(pid)]:
+                stage, since = born.pop(pid)
+                seen.stages[stage] += now - since
+            if now - memory_at >= MEMORY_EVERY_S:
+                memory_at, seen.peak_gib = now, max(seen.peak_gib, sum(map(_pss, family)) / 2**30)
+            if kill and not seen.killed and any(stage == kill.stage and now - since >= kill.after_s for stage, since in born.values()):
+                process.send_signal(signal.SIGKILL)
+                seen.killed = True
+            if now - started > limit_s:
+                print(f"{' '.join(command)}: over {limit_s:.0f} s, ended.", file=sys.stderr)
+                process.kill()
+                process.returncode = 124
+                break
+            time.sleep(POLL_S)
+    for stage, since in born.values():
+        seen.stages[stage] += time.monotonic() - since
+    seen.rc, seen.wall_s = process.returncode, time.monotonic() - started
+    seen.outlived = _end_family(me, patience_s=GRACE_S if seen.killed else 0.0)
+    return seen
+
+
+def _stages(family: list[psutil.Process]) -> list[tuple[str, int]]:
+    """The processes `python -m rft STAGE`."""
+    found: list[tuple[str, int]] = []
+    for process in family:
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            continue
+        if words[1:3] == ["-m", "rft"] and len(words) > 3:
+            found.append((words[3], process.pid))
+    return found
+
+
+def _pss(process: psutil.Process) -> int:
+    try:
+        return process.memory_full_info().pss
+    except psutil.Error:
+        return 0
+
+
+def _end_family(me: psutil.Process, patience_s: float) -> list[str]:
+    """Ends what the command left running; says which stages were among it after the patience."""
+    deadline = time.monotonic() + patience_s
+    while (left := _stages(me.children(recursive=True))) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    for process in (family := me.children(recursive=True)):
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(family, timeout=GRACE_S)
+    return [stage for stage, _ in left]
+
+
+def _adopt_orphans() -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,0 +1,39 @@
+"""The ladder. Every rung may end it with its numbers, and that is a success."""
+
+from __future__ import annotations
+
+from prefect import flow, runtime
+
+from flows import settings
+from rft.reports import Decision
+from tasks import clone
+from tasks.baseline import evaluate_baseline
+from tasks.challenger import evaluate_challenger
+from tasks.climb import recorded
+from tasks.drift import check_drift
+from tasks.examples import build_examples
+from tasks.gate import decide
+from tasks.policy import build_policy
+from tasks.prompt import optimize_prompt
+from tasks.traffic import load_traffic
+from tasks.train import train_adapter
+
+
+@flow(name="retrain")
+def retrain(window: str | None = None, params: str | None = None, overrides: tuple[str, ...] = (), clean_only: bool = False) -> Decision | None:
+    """`window`: a file, or a pattern whose last match by name is taken. None is returned when drift said stop."""
+    here = clone.enter()
+    wanted = settings.resolve(here, params, overrides)
+    with recorded(here, wanted, settings.newest(here, window), clean_only, runtime.flow_run.id) as run:
+        load_traffic(run)  # traffic and champion are files now
+        drift = check_drift(run)
+        if drift.verdict == "stop":
+            run.update(state="stopped", message=drift.reason)
+            return None
+        build_examples(run, refresh=drift.verdict == "refresh")
+        build_policy(run)
+        evaluate_baseline(run)  # with the readiness verdict that `train` obeys
+        optimize_prompt(run)
+        train_adapter(run)
+        evaluate_challenger(run)
+        return decide(run)  # reports in, one decision and one request out: `promote` is another flow

@@ -1,0 +1,21 @@
+"""The second flow: a person has spoken, the champion moves, the ledger says so. And its undoing."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows import settings
+from tasks import clone, records, registry
+from tasks.ledger import Act
+
+
+@flow(name="promote")
+def promote(run: str, who: str, why: str, override_dirty: bool = False) -> Act:
+    here = clone.enter()
+    return registry.approve(here, records.find(here, run), who, why, override_dirty)
+
+
+@flow(name="rollback")
+def rollback(who: str, why: str, params: str | None = None) -> Act:
+    here = clone.enter()
+    return registry.rollback(here, settings.resolve(here, params), who, why)

@@ -1,0 +1,104 @@
+"""A Prefect server of our own, for as long as a command lasts.
+
+Prefect would start one by itself, but that one survives a `kill -9` of the command as an orphan, keeps nothing of its log, and is started only
+when the flow begins. Ours asks the kernel to die with us, listens on a socket that we bound (no port can be taken in between), and boots
+while we import and prepare. Data lies in `.rft/prefect`, so one run sees another's history. With PREFECT_API_URL set, that server is used and
+none is started: this is how production, and flow runs below `rft up`, work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from rft.errors import InfrastructureError
+from tasks.clone import Clone
+
+_SERVER = """
+import ctypes, os, signal, sys
+sys.platform == "linux" and ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+os.getppid() == int(sys.argv[1]) or os._exit(1)
+import uvicorn
+uvicorn.run("prefect.server.api.server:create_app", factory=True, fd=int(sys.argv[2]), log_level="error", lifespan="on")
+"""
+_PATIENCE_S = 120.0
+
+
+@contextlib.contextmanager
+def prefect_server(clone: Clone, full: bool = False, port: int = 0) -> Iterator[Server | None]:
+    """Yields while it boots; call `ready` before the first flow. `full` adds the UI and the services that schedules need."""
+    if os.environ.get("PREFECT_API_URL"):
+        yield None
+        return
+    server = Server(clone, full, port)
+    os.environ["PREFECT_API_URL"] = f"{server.url}/api"
+    try:
+        yield server
+    finally:
+        del os.environ["PREFECT_API_URL"]
+        server.stop()
+
+
+class Server:
+    def __init__(self, clone: Clone, full: bool, port: int):
+        self.log = clone.state / "logs" / "prefect.log"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        listening = _bound(port)
+        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        environment = os.environ | {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT__SERVER_FINAL": "1"}
+        if full:
+            environment |= {"PREFECT_UI_API_URL": f"{self.url}/api"}
+        else:
+            environment |= {"PREFECT__SERVER_EPHEMERAL": "1", "PREFECT_SERVER_UI_ENABLED": "false", "PREFECT_API_BLOCKS_REGISTER_ON_START": "false"}
+        with listening, self.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _SERVER, str(os.getpid()), str(listening.fileno())],
+                cwd=Path(clone.state),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                pass_fds=[listening.fileno()],
+                start_new_session=True,  # Ctrl-C is ours to handle: the flow ends first, then its server
+            )
+
+    def ready(self) -> None:
+        """Raises InfrastructureError when it does not come up."""
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with contextlib.suppress(urllib.error.URLError, OSError), direct.open(f"{self.url}/api/health", timeout=2):
+                return
+            time.sleep(0.05)
+        raise InfrastructureError(f"Prefect's server did not start. What it said: {self.log}. `rm -r .rft/prefect` makes it begin with an empty history.")
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+
+
+def _bound(port: int) -> socket.socket:
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError as error:
+        listening.close()
+        raise InfrastructureError(f"port {port} is taken ({error.strerror}). Stop what listens there, or choose another: rft up --port N") from None
+    listening.listen(128)
+    return listening

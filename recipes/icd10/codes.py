@@ -1,0 +1,176 @@
+"""ICD-10-CM as plain columns: the codes, the words that describe them, and who may see which.
+
+`simple-icd-10-cm` carries the whole classification (a work of the US government) and takes seconds to read its XML, so the
+columns are written once to `.rft/cache/`, keyed by the package's version and by FORMAT. All text is folded to lower-case ASCII words
+joined by single spaces, so that a word is the same string in a note, in a query and in a hit.
+
+A *pair* is (inclusion term, leaf code): how a clinician may call a diagnosis, and what it is billed as. Pairs whose term is long,
+or stands for two codes, are left out. Codes, not pairs, are split by a stable hash: a code that is tested was never trained on
+under any of its names.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import unicodedata
+import warnings
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rft.errors import InfrastructureError
+
+PACKAGE = "simple-icd-10-cm"
+FORMAT = 1
+"""Raise it when a cached file's content changes its meaning."""
+CACHE = Path(".rft/cache")
+MAX_WORDS, MAX_CHARACTERS = 7, 50
+DISTRACTORS = ("no ", "family history of ")
+"""What marks a phrase as not to be coded. Terms that begin so themselves are left out: nobody could tell."""
+CLIP = 44
+"""Characters of a text that a tool shows, cut at a word."""
+Split = Literal["train", "validation", "test"]
+LineFormat = Literal["description | code", "code | description"]
+DEFAULT_FORMAT: LineFormat = "description | code"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Columns over categories and codes in the order of the classification; `position` finds a code's row."""
+
+    codes: list[str]
+    texts: list[str]
+    parents: list[str]  # "" for a category
+    chapters: list[str]  # "I00-I99"
+    is_leaf: list[bool]
+    terms: dict[str, list[str]]  # leaf code -> its inclusion terms
+
+    @functools.cached_property
+    def position(self) -> dict[str, int]:
+        return {code: n for n, code in enumerate(self.codes)}
+
+    @functools.cached_property
+    def _children(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = defaultdict(list)
+        for code, parent in zip(self.codes, self.parents, strict=True):
+            found[parent].append(code)
+        return found
+
+    def children(self, code: str) -> list[str]:
+        return self._children.get(code, [])
+
+    def text(self, code: str) -> str:
+        return self.texts[self.position[code]]
+
+    def chapter(self, code: str) -> str:
+        return self.chapters[self.position[code]]
+
+    def has_leaf(self, code: str) -> bool:
+        return code in self.position and self.is_leaf[self.position[code]]
+
+    def entries(self) -> list[tuple[str, str]]:
+        """(text, leaf code): every name under which the index knows a code."""
+        rows: list[tuple[str, str]] = []
+        for code, text, leaf in zip(self.codes, self.texts, self.is_leaf, strict=True):
+            if leaf:
+                rows += dict.fromkeys([(text, code), *((term, code) for term in self.terms.get(code, []))])
+        return rows
+
+
+def words(text: str) -> str:
+    """`words("Crohn's disease, NOS") == "crohns disease nos"`."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower().replace("'", "")
+    return " ".join(re.findall(r"[a-z0-9]+", plain))
+
+
+def line(text: str, code: str, form: LineFormat = DEFAULT_FORMAT) -> str:
+    """One line of a tool's reply. It begins with a space, so that its first word is the same token as in a note."""
+    shown = text if len(text) <= CLIP else text[: CLIP + 1].rpartition(" ")[0] or text[:CLIP]
+    return f" {shown} | {code}" if form == "description | code" else f" {code} | {shown}"
+
+
+def children_reply(code: str) -> str:
+    """What the tool answers: the codes one level below, a line each."""
+    known = catalogue()
+    return "\n".join(line(known.text(child), child) for child in known.children(code)) or " no children"
+
+
+def split_of(code: str) -> Split:
+    """80 / 10 / 10, for ever the same code in the same split."""
+    bucket = int.from_bytes(hashlib.sha256(code.encode()).digest()[:8], "big") % 10
+    return "test" if bucket == 9 else "validation" if bucket == 8 else "train"
+
+
+@functools.cache
+def pairs(split: Split) -> list[tuple[str, str]]:
+    """Usable (term, leaf code) of one split, sorted."""
+    return [(term, code) for term, code in _usable() if split_of(code) == split]
+
+
+@functools.cache
+def names() -> dict[str, set[str]]:
+    """Text -> the leaf codes that it stands for."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for text, code in catalogue().entries():
+        found[text].add(code)
+    return found
+
+
+@functools.cache
+def _usable() -> list[tuple[str, str]]:
+    known = names()
+    return sorted(
+        {
+            (term, code)
+            for code, terms in catalogue().terms.items()
+            for term in terms
+            if 0 < len(term) <= MAX_CHARACTERS and len(term.split()) <= MAX_WORDS and len(known[term]) == 1 and not term.startswith(DISTRACTORS)
+        }
+    )
+
+
+@functools.cache
+def catalogue() -> Catalogue:
+    path = cache_path("codes.json")
+    if not path.exists():
+        publish(path, json.dumps(_read_package(), separators=(",", ":")).encode())
+    return Catalogue(**json.loads(path.read_bytes()))
+
+
+def cache_path(name: str) -> Path:
+    return CACHE / f"icd10-{importlib.metadata.version(PACKAGE)}-{FORMAT}-{name}"
+
+
+def publish(path: Path, content: bytes) -> None:
+    """Whole or not at all: two processes may write the same file at once."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content)
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise InfrastructureError(f"{path}: cannot be written ({error.strerror}). Free some space, or run where .rft/ is writable.") from None
+
+
+def _read_package() -> dict[str, Any]:
+    with warnings.catch_warnings():  # it reads its data through a deprecated function
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import simple_icd_10_cm as icd
+    chapter, rows, terms = "", [], {}
+    for code in dict.fromkeys(icd.get_all_codes()):
+        if icd.is_chapter(code):
+            chapter = icd.get_description(code).rpartition("(")[2].rstrip(")")
+        elif icd.is_category_or_subcategory(code):  # blocks are left out
+            parent = "" if icd.is_category(code) else icd.get_parent(code)
+            rows.append((code, words(icd.get_description(code)), parent, chapter, icd.is_leaf(code)))
+            if rows[-1][4] and (found := icd.get_inclusion_term(code)):
+                terms[code] = list(dict.fromkeys(words(term) for term in found))
+    codes, texts, parents, chapters, is_leaf = (list(column) for column in zip(*rows, strict=True))
+    return {"codes": codes, "texts": texts, "parents": parents, "chapters": chapters, "is_leaf": is_leaf, "terms": terms}

@@ -1,0 +1,189 @@
+"""Examples: short encounter notes, and the codes that they are billed as.
+
+A note is an opening, one to three diagnoses in the words of inclusion terms, and in a share of the notes a distractor: a finding that
+is denied, or one that the family had. Half of the longer phrases lose a word, so that no note is simply a text of the index. All of a
+note's codes, those of its distractors included, come from one split.
+
+The defaults are what the embedded policy of a million parameters can carry. For a real model raise `distractor_share` and
+`max_diagnoses`, set `hide_phrase` (a note's own terms are passed over by search, so that only another name of the code finds it)
+and `code_order` (hits in the order of their codes, so that the first is no longer the best).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rft.reports import Conversation
+from rft.types import Example, Message
+
+from . import codes, index
+
+OPENINGS = ((" patient with", " ,"), (" seen for", " ;"), (" admitted with", " ,"), (" assessment", " ;"), (" problems", " ,"))
+"""How a note begins, and what stands between its phrases."""
+
+
+class Options(BaseModel):
+    """`recipe.options` of params.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    distractor_share: float = Field(0.1, ge=0, le=1)
+    """Notes with a denied or a family finding. 0.1 is what the embedded policy carries; production notes are nearer to 0.5."""
+    max_diagnoses: int = Field(3, ge=1, le=8)
+    drop_word_share: float = Field(0.5, ge=0, le=1)
+    """Of the phrases with three words or more, those that lose one."""
+    hide_phrase: bool = False
+    """Search passes over the note's own terms. First hit right for about a quarter of the phrases: for real models."""
+    code_order: bool = False
+    """Search answers in the order of codes instead of scores: the policy must choose."""
+
+
+@dataclass(frozen=True)
+class Note:
+    text: str
+    phrases: tuple[str, ...]  # of the diagnoses, in their order in the note
+    terms: tuple[str, ...]  # the same, before a word was dropped
+    codes: tuple[str, ...]  # one a phrase
+    distractors: tuple[str, ...]  # phrases that must not be coded
+
+
+def examples(options: Options, split: codes.Split, count: int, seed: int) -> list[Example]:
+    """Equal arguments give equal examples; every pair of the split is dealt once before any is dealt again."""
+    notes = write_notes(options, codes.pairs(split), random.Random(f"{split} {seed}"))
+    return [_example(f"{split}-{n:05d}", next(notes), options) for n in range(count)]
+
+
+def write_notes(
+    options: Options, pairs: list[tuple[str, str]], rng: random.Random, openings: tuple[tuple[str, str], ...] = OPENINGS
+) -> Iterator[Note]:
+    """Notes without end, from these (term, code) pairs alone."""
+    deck = _deal(pairs, rng)
+    while True:
+        opening, between = rng.choice(openings)
+        wanted = rng.randint(1, options.max_diagnoses)
+        has_distractor = rng.random() < options.distractor_share
+        drawn: dict[str, str] = {}  # code -> term
+        for term, code in deck:
+            drawn.setdefault(code, term)
+            if len(drawn) == wanted + has_distractor:
+                break
+        terms = list(drawn.values())
+        phrases = [_perturb(term, options, rng) for term in terms]
+        mentioned = phrases[:wanted]
+        if has_distractor:
+            mentioned.insert(rng.randint(0, wanted), rng.choice(codes.DISTRACTORS) + phrases[-1])
+        yield Note(
+            text=f"{opening} {f'{between} '.join(mentioned)}",
+            phrases=tuple(phrases[:wanted]),
+            terms=tuple(terms[:wanted]),
+            codes=tuple(list(drawn)[:wanted]),
+            distractors=tuple(phrases[wanted:]),
+        )
+
+
+def answer(found: list[str] | tuple[str, ...]) -> str:
+    """The one form of a final answer; the order is free."""
+    return json.dumps({"codes": list(found)})
+
+
+def from_traffic(options: Options, conversation: Conversation) -> Example | None:
+    """A graded conversation whose feedback is made of training codes alone; any other could leak what is tested."""
+    feedback = conversation.feedback
+    if not isinstance(feedback, list) or not feedback:
+        return None
+    if not all(isinstance(code, str) and codes.catalogue().has_leaf(code) and codes.split_of(code) == "train" for code in feedback):
+        return None
+    note = next((message["content"] for message in conversation.messages if message["role"] == "user"), None)
+    if not isinstance(note, str) or not note.strip():
+        return None
+    target = sorted(set(feedback))
+    phrases = [part for part in stretches(note) if not part.startswith(codes.DISTRACTORS)] or [codes.words(note)]
+    hidden = [hit.text for part in phrases for hit in index.search(part, 1)] if options.hide_phrase else []
+    return Example(
+        f"traffic-{conversation.conversation_id}", ({"role": "user", "content": note},), target, _metadata(target, phrases, hidden, options)
+    )
+
+
+def features(messages: list[Message]) -> dict[str, str | list[str]]:
+    """What drift watches beside lengths and words: the chapters that a note speaks of, and how it begins.
+
+    Both come from the note alone, never from the agent's answer, so a worse agent does not look like other patients.
+    """
+    note = next((message["content"] for message in messages if message["role"] == "user"), "")
+    hits = [hit for part in stretches(note) for hit in index.search(part, 1)]
+    return {"chapter": [codes.catalogue().chapter(hit.code) for hit in hits], "opening": (note.split() or [""])[0]}
+
+
+def stretches(note: str) -> list[str]:
+    """The parts of a note between its punctuation, without the opening's words."""
+    for opening, _ in OPENINGS:
+        note = note.removeprefix(opening)
+    return [folded for part in re.split(r"[,;.]", note) if (folded := codes.words(part))]
+
+
+def exploit_values(options: Options, example: Example) -> dict[str, str | list[str]]:
+    """What fills the placeholders of exploits.jsonl. `hit` is a code of the target, found by searching when the search finds one."""
+    del options
+    known, phrase = codes.catalogue(), example.metadata["phrases"][0]
+    hit = next((found.code for found in index.search(phrase, 10) if found.code in example.target), example.target[0])
+    parent = known.parents[known.position[hit]] or hit
+    frequent = [code for code in _frequent() if code != hit]
+    return {
+        "phrase": phrase,
+        "hit": hit,
+        "category": hit[:3],
+        "parent": parent,
+        "children": known.children(hit[:3]) or [hit],
+        "siblings": known.children(parent) or [hit],
+        "frequent": frequent[:20],
+        "hit_and_frequent": [hit, *frequent[:20]],
+        "every": frequent[:500],
+        "hit_and_every": [hit, *frequent[:500]],
+    }
+
+
+@functools.cache
+def _frequent() -> list[str]:
+    """Training codes, those with the most names first."""
+    counts = Counter(code for _, code in codes.pairs("train"))
+    return sorted(counts, key=lambda code: (-counts[code], code))
+
+
+def _example(example_id: str, note: Note, options: Options) -> Example:
+    target = sorted(note.codes)
+    return Example(example_id, ({"role": "user", "content": note.text},), target, _metadata(target, list(note.phrases), list(note.terms), options))
+
+
+def _metadata(target: list[str], phrases: list[str], hidden: list[str], options: Options) -> dict[str, Any]:
+    chapters = sorted({codes.catalogue().chapter(code) for code in target})
+    metadata: dict[str, Any] = {"slice": str(len(target)), "chapters": chapters, "phrases": phrases}
+    if options.hide_phrase:
+        metadata["hidden"] = hidden
+    if options.code_order:
+        metadata["code_order"] = True
+    return metadata
+
+
+def _perturb(term: str, options: Options, rng: random.Random) -> str:
+    """The term, or the term less one word; never such that it becomes a name of anything."""
+    parts = term.split()
+    if len(parts) < 3 or rng.random() >= options.drop_word_share:
+        return term
+    shorter = [" ".join(parts[:n] + parts[n + 1 :]) for n in range(len(parts))]
+    return rng.choice([text for text in shorter if text not in codes.names()] or [term])
+
+
+def _deal(pairs: list[tuple[str, str]], rng: random.Random) -> Iterator[tuple[str, str]]:
+    while True:
+        deck = list(pairs)
+        rng.shuffle(deck)
+        yield from deck

@@ -1,0 +1,82 @@
+"""`python -m rft STAGE`: one pure stage, from the files in this folder to the files in this folder.
+
+This is what every command in dvc.yaml says. Three things happen before the stage does. The process asks the kernel to be killed when its
+parent dies, so that a driver that was killed leaves no orphan that writes into a later run. It makes sure that the engine it imported is
+the one in this folder: a run lives in a worktree of its own, and must never execute the code of another. And it reads params.yaml,
+where a wrong key ends the stage before any compute is spent.
+
+What goes wrong is one message on stderr behind `error: `, and an exit code that says whose it is (see `rft.errors`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import importlib
+import signal
+import sys
+from pathlib import Path
+
+import rft
+from rft.errors import InfrastructureError, RftError, UserError
+
+STAGES = ("traffic", "drift", "examples", "policy", "baseline", "prompt", "train", "challenger", "gate")
+INTERRUPTED = 130
+_PR_SET_PDEATHSIG = 1
+
+
+def main(argv: list[str] | None = None) -> int:
+    _die_with_parent()
+    parser = argparse.ArgumentParser(prog="python -m rft", description="Run one stage of the ladder in the current folder.")
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--params", default="params.yaml", help="the settings (default: params.yaml)")
+    options = parser.parse_args(argv)
+    try:
+        _assert_own_tree()
+        _run(options.stage, options.params)
+    except RftError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _fail(f"stage {options.stage} was interrupted. Start it again: it goes on from its last checkpoint.", INTERRUPTED)
+    return 0
+
+
+def _run(stage: str, params: str) -> None:
+    from rft import config
+
+    try:
+        importlib.import_module(f"rft.{stage}").run(config.load(params))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f" at {error.filename}" if error.filename else ""
+        raise InfrastructureError(
+            f"stage {stage}: the disk is full{where} ({error.strerror}). Free some space, then start again: finished stages are kept."
+        ) from None
+
+
+def _fail(message: str, code: int) -> int:
+    sys.stdout.flush()
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+def _die_with_parent() -> None:
+    """Linux keeps this per process; elsewhere there is no such promise, and the driver's own clean-up has to do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _assert_own_tree() -> None:
+    here = Path.cwd() / "rft"
+    imported = Path(rft.__file__ or "").resolve().parent
+    if (here / "__init__.py").exists() and imported != here.resolve():
+        raise UserError(
+            f"this folder has an engine of its own ({here}), but Python imported {imported}. "
+            "Start the stage with `python -m rft`, from the top of the tree, without PYTHONSAFEPATH."
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Stage `baseline`: how good is the agent today, and would RFT help at all?
+
+k rollouts of each validation example by what is served now. RFT learns from examples that are sometimes solved and sometimes not, so beside the
+mean stand the best-of-k curve (its head-room) and the shares always failed, always solved, mixed. The readiness verdict follows the rule that
+the field states in prose: above 95 % not worth it, near zero even for the best of k not yet (warm-start first), between: ready.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rft import config, evaluate, examples, model, progress, recipe, reports, rollout_log
+from rft.sampler import Engine
+from rft.workbench import Plan, base_model, champion_prompt, workbench
+
+SHELF = Path("data/baseline")
+
+
+def run(params: config.Params) -> None:
+    section = params.baseline
+    device = model.prepare_process(params.policy)
+    ours = recipe.load(params.recipe)
+    rows = examples.load("validation")[: section.examples]
+    work = progress.folder("baseline", [params.recipe, params.tools, params.rollout, section], [Path("data/policy"), Path("data/champion"), Path("data/examples")])
+    network, chat = base_model(params, "champion", device)
+    policy = Engine(network, chat, device)
+    prompt = champion_prompt(ours)
+    report = progress.Reporter("baseline", len(rows) * (section.k + 1))
+    with workbench(params, ours) as bench:
+        sampled = bench.measure(policy, rows, Plan("baseline", "champion", prompt, section.temperature, section.k, section.seed), work, report)
+        greedy = bench.measure(policy, rows, Plan("baseline", "champion", prompt, 0.0, 1, section.seed), work, report, done=len(sampled))
+        bench.times.write(SHELF / "timing.json")
+    at_work = evaluate.evaluation("champion", sampled, rows, section.temperature, section.k, section.seed)
+    readiness, reason = _readiness(at_work, section)
+    rollout_log.write([*sampled, *greedy], SHELF / "rollouts.parquet")
+    reports.write(
+        reports.BaselineReport(
+            readiness=readiness, reason=reason, sampled=at_work, greedy=evaluate.evaluation("champion greedy", greedy, rows, 0.0, 1, section.seed)
+        ),
+        SHELF / "report.json",
+    )
+    progress.say("baseline", f"{readiness}: {reason}")
+    shutil.rmtree(work)
+
+
+def _readiness(result: reports.Evaluation, section: config.Baseline) -> tuple[str, str]:
+    mean, best = result.metrics["score/mean"].value, result.max_at_k[-1][1]
+    if mean > section.not_worth_above:
+        return "not worth it", f"the mean score is {mean:.3f} already, above {section.not_worth_above}: little is left to learn"
+    if best < section.not_yet_below:
+        return "not yet", f"even the best of {result.k} rollouts scores {best:.3f}, below {section.not_yet_below}: warm-start first"
+    mixed = result.shares["mixed"]
+    return "ready", f"mean score {mean:.3f}, best of {result.k} {best:.3f}; {mixed:.0%} of the examples are sometimes solved and sometimes not"

@@ -1,0 +1,300 @@
+"""params.yaml, and nothing else, configures a run: one section a stage, and recipe, tools, rollout.
+
+Every key is known or an error that names the nearest one. A value that cannot be honoured is an error here, before any compute
+is spent. A stage reads the whole file once through `load` and uses its own section and the shared three.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from rft.errors import ConfigError
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Recipe(Section):
+    path: str = "recipes/icd10"
+    options: dict[str, Any] = {}
+    """Validated by the recipe's own `Options`."""
+
+
+class Tools(Section):
+    server_url: str | None = None
+    """None: each stage starts the recipe's own server. Else an external one, recorded as not verifiable."""
+    version: str | None = None
+    headers: dict[str, str] = {}
+    """Static headers; a value `env:NAME` is read from the environment and never written down."""
+    timeout_s: float = Field(30.0, gt=0, le=600)
+    retries: int = Field(3, ge=0, le=3)
+    max_reply_bytes: int = Field(1_000_000, gt=0, le=1_000_000)
+    concurrency: int = Field(64, ge=1)
+
+    @model_validator(mode="after")
+    def _version(self) -> Tools:
+        if (self.server_url is None) != (self.version is None):
+            raise ValueError("server_url and version belong together: an external tool server declares its version, our own has none")
+        return self
+
+
+class Budget(Section):
+    tool_calls: int | None = Field(4, ge=0)
+    """Calls that are free. None: no budget."""
+    weight: float = Field(0.5, ge=0, le=1)
+    """reward = score x (1 - weight x min(1, calls over budget / budget))."""
+    form: Literal["multiplied", "added"] = "multiplied"
+    """'added' (reward = score - cost) is here to be measured against; it can collapse the policy."""
+
+
+class Rollout(Section):
+    max_turns: int = Field(8, ge=1)
+    max_tool_calls: int = Field(20, ge=1)
+    max_turn_tokens: int = Field(96, ge=1)
+    max_tokens: int = Field(512, ge=16)
+    """The whole context: prompt, turns and tool results."""
+    batch: int = Field(64, ge=1)
+    """Rollouts side by side."""
+    deadline_s: float = Field(600.0, gt=0)
+    max_unscored_share: float = Field(0.1, ge=0, le=1)
+    budget: Budget = Budget()
+
+
+class Traffic(Section):
+    file: str = "data/inbox/window.jsonl"
+    sha256: str | None = None
+    """The window's content hash. None: whatever the file holds now (the hash is recorded)."""
+    min_conversations: int = Field(default=50, ge=1)
+
+
+class Effects(Section):
+    """Smallest effect that counts as drift, by statistic (rft/distances.py); which feature has which: rft/profile.py."""
+
+    total_variation: float = Field(default=0.15, gt=0, le=1)
+    wasserstein_sd: float = Field(default=0.3, gt=0)
+    psi: float = Field(default=0.2, gt=0)
+    classifier_auc: float = Field(default=0.65, gt=0.5, le=1)
+
+
+class Drift(Section):
+    alpha: float = Field(default=0.01, gt=0, lt=1)
+    """False-discovery rate over all tested features."""
+    min_conversations: int = Field(default=100, ge=1)
+    """A feature with fewer on either side is shown but never called drifted."""
+    effects: Effects = Effects()
+    thresholds: dict[str, float] = {"tool_errors": 0.05}
+    """Smallest effect by feature, where its statistic's own is wrong: rare events move little and mean much."""
+    refresh_share: float = Field(default=0.1, ge=0, lt=1)
+    """Drift in more than this share of the input features asks for a refresh from the window."""
+    min_feedback: int = Field(default=50, ge=1)
+    """Graded conversations, usable as examples, that a refresh needs; with fewer, drift says stop."""
+    max_error_share: float = Field(default=0.2, ge=0, le=1)
+    """Failed tool calls among all tool calls; above it the tools are broken, not the data."""
+    max_bad_share: float = Field(default=0.02, ge=0, lt=1)
+    """Conversations that may break a contract on values (a missing latency, one out of range, an unknown tool)."""
+    max_latency_s: float = Field(default=3600.0, gt=0)
+    num_resamples: int = Field(default=2000, ge=100)
+    """Draws behind each p-value. The smallest p is 1 / (num_resamples + 1)."""
+    seed: int = 0
+
+
+class Examples(Section):
+    source: Literal["recipe", "window"] = "recipe"
+    train: int = Field(default=2000, ge=1)
+    """From a window: at most this many, the latest ones."""
+    validation: int = Field(default=192, ge=2)
+    test: int = Field(default=288, ge=2)
+    disjoint_targets: bool = True
+    """A target met in training must not come back in validation or test. False for a recipe whose targets are classes
+    ("approve", "deny") rather than things to be found."""
+    seed: int = 0
+
+
+class Architecture(Section):
+    """The embedded policy's shape; see rft/embedded.py."""
+
+    layers: int = Field(3, ge=2)
+    hidden: int = Field(128, ge=64)
+    heads: int = Field(4, ge=2)
+    kv_heads: int = Field(2, ge=2)
+    head_dim: int = Field(48, ge=32)
+    feed_forward: int = Field(320, ge=32)
+    max_positions: int = Field(1024, ge=128)
+    merges: int = Field(1300, ge=0)
+    """Byte-level BPE merges beyond the 256 bytes and the added tokens."""
+    structured_init: bool = True
+    """Write a previous-token head and an induction head into the random weights, so that copying need not be discovered."""
+
+
+class WarmStart(Section):
+    demonstrations: int = Field(6000, ge=16)
+    steps: int = Field(1500, ge=1)
+    batch: int = Field(16, ge=1)
+    longest: int = Field(400, ge=16)
+    """In tokens. Longer dialogues, the teacher's worst rambles, are left out and counted."""
+    lr: float = Field(4e-3, gt=0)
+    other_weight: float = Field(0.1, ge=0, le=1)
+    """Loss weight of tokens that the policy will never write: prompts and tool results."""
+    checkpoint_every: int = Field(100, ge=1)
+
+
+class Policy(Section):
+    model: str | None = None
+    """A hub id or folder. None: the embedded policy, built here and warm-started on the recipe's demonstrations."""
+    seed: int = 0
+    architecture: Architecture = Architecture()
+    warm_start: WarmStart = WarmStart()
+    threads: int | None = Field(None, ge=1)
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+class Baseline(Section):
+    examples: int = Field(96, ge=2)
+    k: int = Field(8, ge=2)
+    temperature: float = Field(1.0, gt=0)
+    not_worth_above: float = Field(0.95, ge=0, le=1)
+    not_yet_below: float = Field(0.02, ge=0, le=1)
+    """max@k below this: no rollout earns anything to learn from."""
+    seed: int = 0
+
+
+class Prompt(Section):
+    search_share: float = Field(0.5, gt=0, lt=1)
+    """Part of validation that the search sees; the rest confirms."""
+    rounds: int = Field(3, ge=1)
+    """Successive halving: each round doubles the examples of the survivors."""
+    first_examples: int = Field(16, ge=2)
+    k: int = Field(2, ge=1)
+    confirm_k: int = Field(4, ge=1)
+    temperature: float = Field(1.0, gt=0)
+    seed: int = 0
+
+
+class Lora(Section):
+    r: int = Field(16, ge=1)
+    alpha: int = Field(32, ge=1)
+    targets: Literal["all-linear"] | list[str] = "all-linear"
+
+
+class Train(Section):
+    from_: Literal["policy", "champion"] = Field("champion", alias="from")
+    """'champion' is the base policy until something was promoted."""
+    algorithm: Literal["dr_grpo", "grpo"] = "dr_grpo"
+    weights: Literal["lora", "full"] = "lora"
+    lora: Lora = Lora()
+    lr: float = Field(3e-3, gt=0)
+    steps: int = Field(80, ge=1)
+    examples_per_step: int = Field(8, ge=1)
+    group_size: int = Field(8, ge=2)
+    temperature: float = Field(1.0, gt=0)
+    clip_grad: float = Field(1.0, gt=0)
+    checkpoint_every: int = Field(10, ge=1)
+    validate_every: int = Field(20, ge=1)
+    validation_examples: int = Field(32, ge=0)
+    seed: int = 0
+
+
+class Challenger(Section):
+    k: int = Field(4, ge=1)
+    temperature: float = Field(1.0, gt=0)
+    seed: int = 0
+
+
+class Gate(Section):
+    """Thresholds have no defaults: a gate that nobody pre-registered decides nothing."""
+
+    min_gain: float
+    """Superiority: the lower end of the paired gain in mean reward must lie above this."""
+    max_greedy_loss: float = Field(ge=0)
+    """Greedy decoding may lose at most this much mean score."""
+    max_calls_p95_increase: float
+    """Absolute: 0 allows no more tool calls at P95."""
+    max_tokens_increase: float
+    """Relative: 0.1 allows ten percent more tokens a rollout."""
+    max_hack_rate: float = Field(ge=0, le=1)
+    max_slice_loss: float = Field(ge=0)
+    max_unscored_share: float = Field(ge=0, le=1)
+    max_latency_increase: float
+    """Relative, on P95 seconds a rollout."""
+    latency_decides: bool
+    require_drift: list[Literal["continue", "refresh"]]
+    prompt_only_margin: float = Field(ge=0)
+    """Training must beat the new prompt alone by more than this, else the cheaper rung is judged."""
+    num_bootstrap: int = Field(2000, ge=200)
+    seed: int
+
+
+class Params(Section):
+    recipe: Recipe
+    tools: Tools = Tools()
+    rollout: Rollout = Rollout()
+    traffic: Traffic = Traffic()
+    drift: Drift = Drift()
+    examples: Examples = Examples()
+    policy: Policy = Policy()
+    baseline: Baseline = Baseline()
+    prompt: Prompt = Prompt()
+    train: Train = Train()
+    challenger: Challenger = Challenger()
+    gate: Gate
+
+
+def load(path: Path | str = "params.yaml") -> Params:
+    """Raises ConfigError naming the file, the key, the value and, for an unknown key, the nearest one."""
+    path = Path(path)
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: missing. A run is configured by this file; start from a recipe's template.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}. Mend the line that it names.") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: holds {type(raw).__name__}, expected sections such as 'recipe:' and 'gate:'.")
+    return parse(raw, str(path))
+
+
+def parse(raw: dict[str, Any], where: str = "params.yaml", model: type[BaseModel] = Params) -> Any:
+    """`raw` as `model`; every problem in one ConfigError."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(problem, where, model) for problem in error.errors())) from None
+
+
+def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
+    loc = [str(part) for part in problem["loc"]]
+    key = ".".join(loc)
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(loc[-1], _keys_at(model, loc[:-1]), n=1, cutoff=0.5)
+        known = ", ".join(sorted(_keys_at(model, loc[:-1])))
+        return f"{where}: unknown key '{key}'. " + (f"Did you mean '{near[0]}'?" if near else f"Known here: {known}.")
+    if problem["type"] == "missing":
+        return f"{where}: '{key}' is missing. It has no default: write it down."
+    return f"{where}: '{key}' = {problem['input']!r}: {problem['msg']}."
+
+
+def _keys_at(model: type[BaseModel], loc: list[str]) -> list[str]:
+    for part in loc:
+        for name, info in model.model_fields.items():
+            if part in (name, info.alias) and isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+                model = info.annotation
+    return [info.alias or name for name, info in model.model_fields.items()]
+
+
+def secret(value: str) -> str:
+    """`env:NAME` -> the environment's value; anything else is itself."""
+    if not (found := re.fullmatch(r"env:(\w+)", value)):
+        return value
+    try:
+        return os.environ[found[1]]
+    except KeyError:
+        raise ConfigError(f"params.yaml names the environment variable {found[1]}, which is not set. Export it and try again.") from None

@@ -1,0 +1,396 @@
+"""May the challenger be served? A pure function from reports to promote, reject or inconclusive.
+
+Every threshold was written down before the run (params.yaml, section `gate`, no defaults). The gate asks one question of
+superiority, is the mean reward on frozen test examples higher, and several of non-inferiority, is nothing else worse. Each is a
+`Check` on an interval paired by example: *passed* when the whole interval lies on the good side of its margin, *failed* when it lies
+on the bad side, and *open* (None) when it spans the margin. Promote needs every deciding check passed; one failed check rejects;
+otherwise the decision is inconclusive, and the reason says about how many examples would settle it.
+
+Which candidate is judged? Weights are dearer than words, so a challenger that does not beat the new prompt alone is set aside and the
+new prompt is judged in its place. Two candidates are looked at, each at one-sided 2.5 %, so that noise alone is promoted in at most 5 %.
+
+Wall times never enter `decision.json` unless `gate.latency_decides` puts them there, because equal inputs must give equal bytes; the
+latency check then lies in `timing.json` beside it. No clock, no randomness but `gate.seed`, and no torch.
+
+Parts: `decide` (pure) with `_judged` (the candidate) and `_checks`; `latency`; `run` (files in, files out).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from rft import config, reports, stats
+from rft.errors import UserError
+from rft.reports import Arm, Check, Decision, Metric, Row
+
+Timings = dict[str, Any]
+"""A timing.json: {"rollout_s": {"challenger/<arm>/sampled": {"p50", "p95", "n"}, ...}, ...}."""
+
+SHELVES = Path("data")
+_NEVER = 100.0  # more than this many times the examples that we have: not a matter of more examples
+
+
+def run(params: config.Params) -> None:
+    """Reads the five reports, writes data/gate."""
+    drift = reports.read(reports.DriftReport, SHELVES / "drift/report.json")
+    baseline = reports.read(reports.BaselineReport, SHELVES / "baseline/report.json")
+    prompt = reports.read(reports.PromptReport, SHELVES / "prompt/report.json")
+    train = reports.read(reports.TrainReport, SHELVES / "train/report.json")
+    challenger = reports.read(reports.ChallengerReport, SHELVES / "challenger/report.json")
+    timings = _timings(SHELVES / "challenger/timing.json")
+    decision = decide(params.gate, drift, baseline, prompt, train, challenger, timings)
+    apart = latency(params.gate, timings, decision.candidate)
+    for done, check in enumerate(decision.checks, 1):
+        print(f"[gate] {done}/{len(decision.checks)} {in_words(check)}", flush=True)
+    if not apart.decides:
+        print(f"not deciding: {in_words(apart)}", flush=True)
+    request = promotion_request(decision, prompt, train, challenger)
+    folder = SHELVES / "gate"
+    reports.write(decision, folder / "decision.json")
+    reports.write_json(request.model_dump(mode="json") if request else None, folder / "request.json")
+    reports.write_json({"latency": apart.model_dump(mode="json")}, folder / "timing.json")
+    print(f"{decision.decision}: {decision.reason}", flush=True)
+
+
+def decide(
+    gate: config.Gate,
+    drift: reports.DriftReport,
+    baseline: reports.BaselineReport,
+    prompt: reports.PromptReport,
+    train: reports.TrainReport,
+    challenger: reports.ChallengerReport,
+    timings: Timings,
+) -> Decision:
+    """Raises UserError when an arm that must be judged is missing from the challenger report."""
+    arms = {arm.name: arm for arm in challenger.arms}
+    hashes = {
+        "drift": digest(drift),
+        "baseline": digest(baseline),
+        "prompt_report": digest(prompt),
+        "train": digest(train),
+        "challenger": digest(challenger),
+        "test": challenger.test_sha256,
+        "gate": digest(gate),
+    }
+    settled = [_drift(gate, drift), _same_test(challenger)]
+    if not settled[1].passed:
+        return Decision(decision="reject", reason=_reason("reject", "none", settled), candidate="none", checks=settled, hashes=hashes)
+    candidate, rung = _judged(gate, prompt, train, arms)
+    if candidate == "none":
+        reason = f"nothing new to judge, the champion stays: {train.reason}; {prompt.reason}"
+        return Decision(decision="reject", reason=reason, candidate="none", checks=settled, hashes=hashes)
+    arm = _arm(arms, candidate)
+    checks = [*_checks(gate, arm, _arm(arms, "champion")), *settled, *rung]
+    if gate.latency_decides:
+        checks.append(latency(gate, timings, candidate))
+    votes = [check.passed for check in checks if check.decides]
+    decision = "reject" if False in votes else "promote" if all(votes) else "inconclusive"
+    hashes |= {"prompt": arm.prompt_sha256, "weights": arm.weights_sha256}
+    return Decision(decision=decision, reason=_reason(decision, candidate, checks), candidate=candidate, checks=checks, hashes=hashes)
+
+
+def latency(gate: config.Gate, timings: Timings, candidate: str) -> Check:
+    """P95 seconds a rollout. One number an arm, measured on a machine that had other things to do: no interval."""
+    measured = timings.get("rollout_s", {})
+    new, old = (measured.get(f"challenger/{arm}/sampled", {}).get("p95") for arm in (candidate, "champion"))
+    known = bool(new is not None and old)
+    value = new / old - 1 if known else None
+    return Check(
+        name="P95 latency",
+        kind="non_inferiority",
+        passed=value <= gate.max_latency_increase if value is not None else None,
+        value=value,
+        margin=gate.max_latency_increase,
+        unit="relative",
+        decides=gate.latency_decides,
+        detail=f"{new:.2f} s a rollout, champion {old:.2f} s" if known else "not measured",
+    )
+
+
+def promotion_request(
+    decision: Decision, prompt: reports.PromptReport, train: reports.TrainReport, challenger: reports.ChallengerReport
+) -> reports.PromotionRequest | None:
+    """None unless the decision is promote. For the prompt alone `weights` is none: the champion's own stay."""
+    if decision.decision != "promote":
+        return None
+    trained = decision.candidate == "challenger"
+    return reports.PromotionRequest(
+        candidate=decision.candidate,
+        prompt=prompt.winner,
+        weights=train.weights if trained else "none",
+        weights_path=train.path if trained else None,
+        weights_sha256=train.sha256 if trained else None,
+        decision_sha256=digest(decision),
+        test_sha256=challenger.test_sha256,
+    )
+
+
+def digest(report: reports.Report | config.Section) -> str:
+    """sha256 of its canonical JSON: sorted keys, no spaces, UTF-8."""
+    text = json.dumps(report.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# -- which candidate -------------------------------------------------------------------------------------------------------
+def _judged(
+    gate: config.Gate, prompt: reports.PromptReport, train: reports.TrainReport, arms: dict[str, Arm]
+) -> tuple[Literal["champion_new_prompt", "challenger", "none"], list[Check]]:
+    """The dearest rung that earns its price, and the check that told."""
+    if not train.trained:
+        return ("champion_new_prompt" if prompt.found else "none"), []
+    if not prompt.found:
+        return "challenger", []
+    trained, prompted = _arm(arms, "challenger"), _arm(arms, "champion_new_prompt")
+    gain = _compare(_rewards(trained), _rewards(prompted), _paired(gate))
+    check = _superior("training over the new prompt alone", gain, gate.prompt_only_margin, "reward", decides=False)
+    return ("challenger" if check.passed else "champion_new_prompt"), [check]
+
+
+def _arm(arms: dict[str, Arm], name: str) -> Arm:
+    if name not in arms:
+        raise UserError(f"data/challenger/report.json: has no arm '{name}', which the gate must judge. Run the stage again: rft stage challenger")
+    return arms[name]
+
+
+# -- the checks ------------------------------------------------------------------------------------------------------------
+def _checks(gate: config.Gate, new: Arm, old: Arm) -> Iterator[Check]:
+    paired = _paired(gate)
+    yield _superior("mean reward", _compare(_rewards(new), _rewards(old), paired), gate.min_gain, "reward", detail=_size(new))
+    greedy = _compare(_scores(new), _scores(old), paired)
+    yield _not_worse("greedy score", greedy, -gate.max_greedy_loss, "score", higher_is_better=True)
+    calls = _compare(_counts(new, "tool_calls"), _counts(old, "tool_calls"), _with(gate, stats.quantile_difference))
+    yield _not_worse("P95 tool calls", calls, gate.max_calls_p95_increase, "calls")
+    yield _tokens(gate, new, old)
+    yield _hacks(gate, new)
+    for name in sorted({row.slice for row in new.sampled.rows}):
+        gain = _compare(_rewards(new, name), _rewards(old, name), paired)
+        yield _not_worse(f"slice {name}", gain, -gate.max_slice_loss, "reward", higher_is_better=True, detail=_size(new, name))
+    yield _unscored(gate, new, old)
+
+
+def _superior(name: str, gain: Metric | None, margin: float, unit: str, decides: bool = True, detail: str = "") -> Check:
+    passed = None
+    if gain is not None:
+        low, high = _ends(gain)
+        passed = True if low > margin else False if high < margin else None
+    return _check(name, "superiority", passed, gain, margin, unit, decides, detail)
+
+
+def _not_worse(name: str, change: Metric | None, margin: float, unit: str, higher_is_better: bool = False, detail: str = "") -> Check:
+    """A change that ends exactly at the margin passes: no more calls than before is not worse."""
+    passed = None
+    if change is not None:
+        low, high = _ends(change)
+        good, bad = (low >= margin, high < margin) if higher_is_better else (high <= margin, low > margin)
+        passed = True if good else False if bad else None
+    return _check(name, "non_inferiority", passed, change, margin, unit, True, detail)
+
+
+def _check(
+    name: str,
+    kind: Literal["superiority", "non_inferiority"],
+    passed: bool | None,
+    found: Metric | None,
+    margin: float,
+    unit: str,
+    decides: bool,
+    detail: str,
+) -> Check:
+    if found is None:
+        detail = "no example has a score in both arms"
+    return Check(
+        name=name,
+        kind=kind,
+        passed=passed,
+        value=found.value if found else None,
+        low=found.low if found else None,
+        high=found.high if found else None,
+        margin=margin,
+        detectable=stats.minimum_detectable(stats.standard_error(found)) if found else None,
+        unit=unit,
+        decides=decides,
+        detail=detail,
+        n=found.n if found else 0,
+    )
+
+
+def _tokens(gate: config.Gate, new: Arm, old: Arm) -> Check:
+    before = _counts(old, "tokens")
+    if not any(any(x or 0 for x in row) for row in before.values()):
+        detail = "this policy reports no tokens"
+        return Check(name="tokens", kind="non_inferiority", passed=None, value=None, margin=gate.max_tokens_increase, decides=False, detail=detail)
+    change = _compare(_counts(new, "tokens"), before, _with(gate, stats.relative_difference))
+    return _not_worse("tokens", change, gate.max_tokens_increase, "relative")
+
+
+def _hacks(gate: config.Gate, new: Arm) -> Check:
+    rows = [*new.sampled.rows, *new.greedy.rows]
+    scored = sum(reward is not None for row in rows for reward in row.rewards)
+    count = sum(row.hacks for row in rows)
+    rate = stats.share_interval(count, scored).model_copy(update={"n": len(new.sampled.rows)}) if scored else None
+    return _not_worse("hack rate", rate, gate.max_hack_rate, "share", detail=f"{count} of {scored} scored rollouts")
+
+
+def _unscored(gate: config.Gate, new: Arm, old: Arm) -> Check:
+    """Of the worse arm: a comparison is as blind as its blinder eye."""
+    share, name = max((_unscored_share(arm), arm.name) for arm in (new, old))
+    return Check(
+        name="unscored share",
+        kind="state",
+        passed=share <= gate.max_unscored_share,
+        value=share,
+        margin=gate.max_unscored_share,
+        unit="share",
+        detail=f"worse arm: {name}",
+    )
+
+
+def _unscored_share(arm: Arm) -> float:
+    rewards = [reward for row in (*arm.sampled.rows, *arm.greedy.rows) for reward in row.rewards]
+    return sum(reward is None for reward in rewards) / len(rewards) if rewards else 1.0
+
+
+def _drift(gate: config.Gate, drift: reports.DriftReport) -> Check:
+    allowed = " or ".join(gate.require_drift) or "nothing"
+    detail = f"verdict '{drift.verdict}', allowed: {allowed}"
+    return Check(name="drift", kind="state", passed=drift.verdict in gate.require_drift, value=None, detail=detail)
+
+
+def _same_test(challenger: reports.ChallengerReport) -> Check:
+    evaluations = [evaluation for arm in challenger.arms for evaluation in (arm.sampled, arm.greedy)]
+    hashes = {challenger.test_sha256, *(evaluation.examples_sha256 for evaluation in evaluations)}
+    ids = {tuple(sorted(row.example_id for row in evaluation.rows)) for evaluation in evaluations}
+    same = len(hashes) == 1 and len(ids) == 1
+    detail = f"test {challenger.test_sha256[:12]} in every arm" if same else f"{len(hashes)} hashes, {len(ids)} sets of example ids"
+    return Check(name="same frozen test", kind="state", passed=same, value=None, detail=detail)
+
+
+# -- rows as the statistics want them --------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Method:
+    """A statistic with the gate's own seed and effort."""
+
+    function: Callable[..., Metric]
+    num: int
+    seed: int
+
+    def __call__(self, new: stats.ById, old: stats.ById) -> Metric:
+        return self.function(new, old, num=self.num, seed=self.seed)
+
+
+def _with(gate: config.Gate, function: Callable[..., Metric]) -> _Method:
+    return _Method(function, gate.num_bootstrap, gate.seed)
+
+
+def _paired(gate: config.Gate) -> _Method:
+    return _with(gate, stats.paired_gain)
+
+
+def _compare(new: stats.ById, old: stats.ById, method: _Method) -> Metric | None:
+    """None when no example has a score in both arms: not a number, and not a pass."""
+    both = any(_any_score(new[id]) and _any_score(old[id]) for id in new)
+    return method(new, old) if both else None
+
+
+def _any_score(row: stats.Scores) -> bool:
+    return any(x is not None for x in row)
+
+
+def _rewards(arm: Arm, slice: str | None = None) -> stats.ById:
+    return {row.example_id: row.rewards for row in arm.sampled.rows if slice in (None, row.slice)}
+
+
+def _scores(arm: Arm) -> stats.ById:
+    return {row.example_id: row.scores for row in arm.greedy.rows}
+
+
+def _counts(arm: Arm, what: Literal["tool_calls", "tokens"]) -> stats.ById:
+    """Of scored rollouts: one that an outage cut short says nothing about the policy's thrift."""
+    return {row.example_id: _where_scored(row, getattr(row, what)) for row in arm.sampled.rows}
+
+
+def _where_scored(row: Row, counts: list[int]) -> list[float | None]:
+    return [None if reward is None else float(count) for reward, count in zip(row.rewards, counts, strict=True)]
+
+
+def _ends(metric: Metric) -> tuple[float, float]:
+    assert metric.low is not None and metric.high is not None
+    return metric.low, metric.high
+
+
+def _size(arm: Arm, slice: str | None = None) -> str:
+    rows = [row for row in arm.sampled.rows if slice in (None, row.slice)]
+    return f"{len(rows)} examples x {arm.sampled.k} rollouts at temperature {arm.sampled.temperature:g}"
+
+
+# -- in words --------------------------------------------------------------------------------------------------------------
+def in_words(check: Check) -> str:
+    """`mean reward: passed, +0.210 [+0.180, +0.240] against +0.050`."""
+    verdict = {True: "passed", False: "failed", None: "open"}[check.passed]
+    return f"{check.name}: {verdict}" + (f", {numbers(check)}" if check.value is not None else "") + (f" ({check.detail})" if check.detail else "")
+
+
+def numbers(check: Check) -> str:
+    """Value, interval and margin, in the check's own unit."""
+    text = quantity(check, check.value)
+    if check.low is not None and check.high is not None:
+        text += f" [{quantity(check, check.low)}, {quantity(check, check.high)}]"
+    return text + (f" against {quantity(check, check.margin)}" if check.margin is not None else "")
+
+
+def quantity(check: Check, x: float | None) -> str:
+    if x is None:
+        return "none"
+    if check.unit == "share":
+        return f"{100 * x:.2f} %"
+    if check.unit == "relative":
+        return f"{100 * x:+.1f} %"
+    return f"{x:+.0f}" if check.unit == "calls" and x == int(x) else f"{x:+.3f}"
+
+
+def growth(check: Check) -> float | None:
+    """How many times the examples would settle an open check at 80 % power, were the true value the observed one. None: no number."""
+    if check.passed is not None or check.value is None or check.margin is None or check.detectable is None:
+        return None
+    gap = abs(check.value - check.margin)
+    return (check.detectable / gap) ** 2 if gap * math.sqrt(_NEVER) > check.detectable else None
+
+
+def _reason(decision: str, candidate: str, checks: list[Check]) -> str:
+    deciding = [check for check in checks if check.decides]
+    if decision == "promote":
+        who = "the new prompt alone" if candidate == "champion_new_prompt" else "the challenger"
+        return f"{who} is better: {_brief(deciding[0])}; the other {len(deciding) - 1} checks passed"
+    if decision == "reject":
+        return "the champion stays, failed: " + "; ".join(_brief(check) for check in deciding if check.passed is False)
+    open_ = [check for check in deciding if check.passed is None]
+    text = "not settled: " + "; ".join(_brief(check) for check in open_)
+    measured = [growth(check) for check in open_ if check.detectable is not None]
+    if not measured:
+        return text
+    if None in measured:
+        return text + ". So near to a margin more examples would hardly settle it"
+    more = math.ceil(checks[0].n * (max(factor for factor in measured if factor is not None) - 1))
+    return text + f". About {more} more test examples would settle it"
+
+
+def _brief(check: Check) -> str:
+    return f"{check.name} {numbers(check)}" if check.value is not None else f"{check.name} ({check.detail})"
+
+
+def _timings(path: Path) -> Timings:
+    try:
+        timings: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing. Run the stage that writes it: rft stage challenger") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: line {error.lineno}: not JSON: {error.msg}. Run the stage again: rft stage challenger") from None
+    if not isinstance(timings, dict):
+        raise UserError(f"{path}: holds {type(timings).__name__}, expected an object. Run the stage again: rft stage challenger")
+    return cast(Timings, timings)

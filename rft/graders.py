@@ -1,0 +1,110 @@
+"""From a finished rollout to a grade: a score, or the word that there is none.
+
+A score that cannot be trusted is not a zero: zero is a statement about the policy, and training on it teaches that an outage is
+the policy's fault. So every reply is one of three things: a finite number (`ok`), something else (`grader_error`, unscored), or no
+reply after the retries (`infra_error`, unscored).
+
+The `endpoint` grader posts `{"sample", "item", "trace_id"}` and accepts a bare number or
+`{"score", "solved"?, "sub_scores"?, "reason"?}`; further keys are the server's own business. `solved` defaults to a score that
+reaches `pass_threshold` (1.0 when the grader declares none). Other grader types join here behind the same `grade`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from rft import config, recipe
+from rft.errors import ConfigError
+from rft.types import Example, Grade, GradeStatus, StopReason, Turn
+from rft.wire import Line, Malformed, NoReply, Reply, ToolEndpoint, as_text, clip, grader_body, read_json
+
+TOOL_SERVER = "{tool_server}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    score: float
+    solved: bool
+    components: dict[str, float]
+    reason: str
+
+
+class EndpointGrader:
+    """`async with EndpointGrader(recipe.grader, endpoint, params.tools) as grader: await grader.grade(...)`.
+
+    The key of our own server goes along only when the url names that server by {tool_server}.
+    """
+
+    def __init__(self, grader: recipe.Grader, endpoint: ToolEndpoint, section: config.Tools) -> None:
+        ours = grader.url.startswith(TOOL_SERVER)
+        self._url = grader.url.replace(TOOL_SERVER, endpoint.url)
+        if not re.match(r"https?://[^/]", self._url):
+            raise ConfigError(f"grader.json: url = {grader.url!r} is no HTTP address. Write it like {TOOL_SERVER}/grade or https://host/grade.")
+        self._threshold = 1.0 if grader.pass_threshold is None else grader.pass_threshold
+        headers = {name: config.secret(value) for name, value in grader.headers.items()}
+        if ours:
+            self._line = Line(section, endpoint.headers | headers, endpoint.raise_if_dead)
+        else:
+            self._line = Line(section, headers)
+
+    async def __aenter__(self) -> Self:
+        await self._line.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._line.__aexit__(*exc)
+
+    async def grade(self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, trace_id: str) -> Grade:
+        """Raises only what stops the stage: a dead server of ours, a refused key."""
+        body = grader_body(turns, stop_reason, trace_id, example.row())
+        try:
+            verdict = await self._line.post(self._url, body, trace_id, self._read)
+        except NoReply as failure:
+            status = GradeStatus.grader_error if failure.malformed else GradeStatus.infra_error
+            return Grade(None, status, explanation=f"grader: {failure}")
+        return Grade(verdict.score, GradeStatus.ok, verdict.solved, verdict.components, verdict.reason)
+
+    def _read(self, reply: Reply) -> _Verdict:
+        """Raises Malformed, which is retried like any failure of a grader, for all but a clean verdict."""
+        if reply.status >= 400:
+            raise Malformed(f"HTTP {reply.status}: {clip(reply.body)}")
+        if reply.oversized:
+            raise Malformed("the reply is larger than tools.max_reply_bytes")
+        return _verdict(read_json(reply.body), self._threshold)
+
+
+def _verdict(value: Any, threshold: float) -> _Verdict:
+    reply = value if isinstance(value, dict) else {"score": value}
+    if "score" not in reply:
+        raise Malformed(f"the reply has no 'score': {_show(value)}")
+    score = _number(reply["score"], "score")
+    solved = reply.get("solved")
+    if solved is not None and not isinstance(solved, bool):
+        raise Malformed(f"'solved' is {_show(solved)}, expected true or false")
+    parts = reply.get("sub_scores") or {}
+    if not isinstance(parts, dict):
+        raise Malformed(f"'sub_scores' is {_show(parts)}, expected an object of numbers")
+    components = {name: _number(part, f"sub_scores.{name}") for name, part in parts.items()}
+    reason = reply.get("reason")
+    return _Verdict(score, score >= threshold if solved is None else solved, components, "" if reason is None else as_text(reason))
+
+
+def _number(value: Any, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Malformed(f"'{key}' is {_show(value)}, expected a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise Malformed(f"'{key}' is not finite")
+    return number
+
+
+def _show(value: Any) -> str:
+    return clip(json.dumps(value).encode())

@@ -1,0 +1,51 @@
+"""A run on one page: what was found on each rung of the ladder, with pictures, for a person who must say yes or no.
+
+`render(root, run)` reads the shelves under `root/data` and returns one HTML file: no script, no network (its own policy forbids both),
+light and dark by the reader's setting, readable on a phone and on paper. Shelves that a run did not reach are left out: a run that
+stopped after drift has a short page. Nothing is computed here that a report says already.
+
+    markup   HTML that escapes what it is given
+    charts   the pictures
+    style    the one style sheet
+    story    header, ladder, the three arms, the gate, how to approve
+    detail   drift, prompt, training, tool calls, best of k, stop reasons
+    talks    rollouts side by side
+    shelves  the reports, as far as the run came
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rft.page import detail, story, talks
+from rft.page.markup import Html, h
+from rft.page.shelves import Shelves
+from rft.page.style import STYLE
+
+
+def render(root: Path, run: Mapping[str, str]) -> str:
+    """`run` names the run: `run`, `commit`, and further facts in words such as `edits`. Raises UserError for a damaged report."""
+    shelves = Shelves.read(root)
+    body = [
+        story.header(shelves, run),
+        story.ladder(shelves),
+        story.arms(shelves),
+        story.checks(shelves),
+        story.next_step(shelves, run),
+        h("div", detail.pictures(shelves), class_="grid"),
+        detail.candidates(shelves),
+        talks.side_by_side(shelves),
+        detail.stop_reasons(shelves),
+        story.footer(shelves),
+    ]
+    head = h(
+        "head",
+        h("meta", charset="utf-8"),
+        h("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
+        h("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        h("meta", name="color-scheme", content="light dark"),
+        h("title", f"{story.verdict(shelves)[0]}: run {run.get('run', '')}"),
+        h("style", Html(STYLE)),
+    )
+    return "<!doctype html>\n" + h("html", head, h("body", h("main", body)), lang="en") + "\n"

@@ -1,0 +1,216 @@
+"""Pictures as inline SVG, drawn by hand: a line chart, a paired histogram, an interval against its margin, a bar against its threshold.
+
+Every picture is an image with a title and a description that say what it shows, for those who do not see it. Widths are in the view box's
+units: 440 wide fills half a row on a desk and a whole one on a phone, where its text is still readable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rft.page.markup import Child, Html, h
+
+WIDTH = 440.0
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line. `kind` is the class that gives colour and dash: champion, champion_new_prompt, challenger."""
+
+    label: str
+    kind: str
+    points: Sequence[tuple[float, float]]
+    faint: Sequence[tuple[float, float]] = ()
+    """The raw values behind a smoothed line."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """From data to picture."""
+
+    x0: float
+    x1: float
+    y0: float
+    y1: float
+    left: float = 40.0
+    right: float = WIDTH - 12.0
+    top: float = 14.0
+    bottom: float = 206.0
+
+    def x(self, value: float) -> float:
+        return self.left + (value - self.x0) / (self.x1 - self.x0 or 1.0) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        return self.bottom - (value - self.y0) / (self.y1 - self.y0 or 1.0) * (self.bottom - self.top)
+
+
+def image(title: str, description: str, width: float, height: float, *children: Child) -> Html:
+    return h("svg", h("title", title), h("desc", description), *children, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=f"{title}. {description}")
+
+
+def marker(kind: str, x: float, y: float, size: float = 4.0) -> Html:
+    """Circle, square or diamond, so that arms differ without colour too."""
+    if kind == "champion":
+        return h("circle", cx=x, cy=y, r=size, class_="hollow")
+    if kind == "champion_new_prompt":
+        return h("rect", x=x - size, y=y - size, width=2 * size, height=2 * size, class_="hollow")
+    return h("path", d=f"M{x:.2f} {y - 1.3 * size:.2f} l{1.3 * size:.2f} {1.3 * size:.2f} l{-1.3 * size:.2f} {1.3 * size:.2f} l{-1.3 * size:.2f} {-1.3 * size:.2f} z", class_="fill")
+
+
+def legend_mark(kind: str) -> Html:
+    """The same marker, to stand in text."""
+    return h("svg", h("g", marker(kind, 6, 6, 4.2), class_=kind), viewBox="0 0 12 12", class_="mark", aria_hidden="true")
+
+
+def lines(title: str, description: str, series: Sequence[Series], x_label: str, y_label: str, dots: bool = False) -> Html:
+    """Values over steps or over k."""
+    points = [point for one in series for point in (*one.points, *one.faint)]
+    low, high = _span([y for _, y in points])
+    frame = Frame(min(x for x, _ in points), max(x for x, _ in points), low, high, right=WIDTH - 16)
+    whole = sorted({x for x, _ in points})
+    ticks = whole if len(whole) <= 8 else _ticks(frame.x0, frame.x1, 5)
+    body: list[Child] = [_grid(frame, ticks, x_label, y_label)]
+    for one in series:
+        marks = [marker(one.kind, frame.x(x), frame.y(y), 3.4) for x, y in one.points] if dots else [marker(one.kind, frame.x(one.points[-1][0]), frame.y(one.points[-1][1]))]
+        faint = h("path", d=_path(frame, one.faint), class_="faint") if one.faint else None
+        body.append(h("g", faint, h("path", d=_path(frame, one.points), class_="stroke"), marks, class_=one.kind))
+    return image(title, description, WIDTH, 240, body)
+
+
+def histogram(title: str, description: str, bars: Sequence[tuple[str, str, dict[int, float], float]], x_label: str) -> Html:
+    """Shares side by side. Each of `bars` is (label, kind, share by value, P95)."""
+    last = max((value for _, _, shares, _ in bars for value in shares), default=1)
+    top = max((share for _, _, shares, _ in bars for share in shares.values()), default=1.0)
+    frame = Frame(-0.6, last + 0.6, 0.0, _span([0.0, top])[1], top=34)
+    step = frame.x(1) - frame.x(0)
+    width = min(16.0, 0.8 * step / len(bars))
+    every = max(1, math.ceil((last + 1) / 12))
+    body: list[Child] = [_grid(frame, [x for x in range(0, last + 1, every)], x_label, "share", percent=True)]
+    for i, (_, kind, shares, p95) in enumerate(bars):
+        left = (i - len(bars) / 2) * width
+        body.append(
+            h(
+                "g",
+                [
+                    h("rect", x=frame.x(value) + left + 0.5, y=frame.y(share), width=width - 1, height=frame.bottom - frame.y(share), class_="hollow" if kind == "champion" else "fill")
+                    for value, share in sorted(shares.items())
+                    if share > 0
+                ],
+                h("path", d=f"M{frame.x(p95):.1f} {frame.bottom:.1f} V{24 - 12 * i:.1f}", class_="faint", style="opacity:1;stroke-dasharray:3 3"),
+                h("text", f"P95 {p95:g}", x=frame.x(p95) + (5 if frame.x(p95) < 370 else -5), y=28 - 12 * i, class_="own", text_anchor="start" if frame.x(p95) < 370 else "end"),
+                class_=kind,
+            )
+        )
+    return image(title, description, WIDTH, 240, body)
+
+
+def forest(title: str, description: str, rows: Sequence[tuple[str, str, float, float, float]]) -> Html:
+    """Values with intervals under one another: (label, kind, value, low, high)."""
+    low, high = _span([x for row in rows for x in row[3:]], pad=0.06)
+    height = 34.0 * len(rows) + 30
+    frame = Frame(low, high, 0, 1, left=16, right=WIDTH - 16, top=6, bottom=height - 26)
+    body: list[Child] = [
+        (h("path", d=f"M{frame.x(x):.1f} {frame.top} V{frame.bottom}", class_="axis"), h("text", _short(x, high - low), x=frame.x(x), y=height - 9, text_anchor="middle"))
+        for x in _ticks(low, high, 5)
+    ]
+    for i, (label, kind, value, left, right) in enumerate(rows):
+        y = frame.top + 34 * i + 23
+        body.append(
+            h(
+                "g",
+                h("path", d=f"M{frame.x(left):.1f} {y} H{frame.x(right):.1f}", class_="stroke", style="stroke-dasharray:none"),
+                marker(kind, frame.x(value), y, 4.6),
+                h("text", f"{label} {value:.3f}", x=min(max(frame.x(value), 60.0), WIDTH - 70.0), y=y - 10, text_anchor="middle", class_="own"),
+                class_=kind,
+            )
+        )
+    return image(title, description, WIDTH, height, body)
+
+
+def interval(title: str, description: str, value: float, low: float | None, high: float | None, margin: float, good_above: bool, tone: str) -> Html:
+    """One check on its own scale: the side of the margin that passes is shaded, the interval should lie in it."""
+    seen = [value, margin, 0.0, *(x for x in (low, high) if x is not None)]
+    left, right = min(seen), max(seen)
+    pad = 0.1 * (right - left or 1.0)
+    frame = Frame(left - pad, right + pad, 0, 1, left=0, right=260, top=0, bottom=26)
+    edge = frame.x(margin)
+    zone = h("rect", x=edge if good_above else 0, y=3, width=260 - edge if good_above else edge, height=20, class_="zone")
+    bar = h("path", d=f"M{frame.x(low):.1f} 13 H{frame.x(high):.1f}", stroke_width=3, stroke_linecap="round") if low is not None and high is not None else None
+    return image(
+        title,
+        description,
+        260,
+        26,
+        h("rect", x=0, y=3, width=260, height=20, rx=3, class_="track"),
+        zone,
+        h("path", d=f"M{frame.x(0.0):.1f} 3 V23", class_="axis"),
+        h("path", d=f"M{edge:.1f} 0 V26", class_="rule"),
+        h("g", bar, h("circle", cx=frame.x(value), cy=13, r=5), class_=f"s-{tone}"),
+    )
+
+
+def threshold_bar(title: str, description: str, ratio: float, tone: str) -> Html:
+    """A bar of effect over threshold; the rule in the middle is the threshold, and a longer bar than twice that is cut with a mark."""
+    width = 400.0
+    end = min(ratio, 2.0) / 2.0 * width
+    over = h("path", d=f"M{width - 12} 2 l5 6 l-5 6 M{width - 6} 2 l5 6 l-5 6", style="fill:none;stroke:var(--card);stroke-width:2") if ratio > 2 else None
+    return image(
+        title,
+        description,
+        width,
+        16,
+        h("rect", x=0, y=3, width=width, height=10, rx=3, class_="track"),
+        h("g", h("rect", x=0, y=3, width=max(end, 2.0), height=10, rx=3, stroke="none"), class_=f"s-{tone}"),
+        over,
+        h("path", d=f"M{width / 2} 0 V16", class_="rule"),
+    )
+
+
+# -- axes ------------------------------------------------------------------------------------------------------------------
+def _grid(frame: Frame, xs: Iterable[float], x_label: str, y_label: str, percent: bool = False) -> list[Child]:
+    span = frame.y1 - frame.y0
+    return [
+        [
+            (
+                h("path", d=f"M{frame.left} {frame.y(y):.1f} H{frame.right}", class_="axis"),
+                h("text", f"{100 * y:.0f} %" if percent else _short(y, span), x=frame.left - 6, y=frame.y(y) + 4, text_anchor="end"),
+            )
+            for y in _ticks(frame.y0, frame.y1, 4)
+        ],
+        [h("text", _short(x, frame.x1 - frame.x0), x=frame.x(x), y=frame.bottom + 16, text_anchor="middle") for x in xs],
+        h("text", x_label, x=(frame.left + frame.right) / 2, y=frame.bottom + 32, text_anchor="middle"),
+        h("text", y_label, x=0, y=10),
+    ]
+
+
+def _path(frame: Frame, points: Sequence[tuple[float, float]]) -> str:
+    return "M" + " L".join(f"{frame.x(x):.1f} {frame.y(y):.1f}" for x, y in points)
+
+
+def _span(values: Sequence[float], pad: float = 0.0) -> tuple[float, float]:
+    """Round ends around all values, never empty."""
+    low, high = min(values), max(values)
+    if high - low < 1e-9:
+        low, high = low - 0.05, high + 0.05
+    room = pad * (high - low)
+    step = _step((high - low) / 4)
+    return math.floor((low - room) / step + 1e-9) * step, math.ceil((high + room) / step - 1e-9) * step
+
+
+def _ticks(low: float, high: float, about: int) -> list[float]:
+    step = _step((high - low) / about)
+    first = math.ceil(low / step - 1e-9)
+    return [round(n * step, 10) for n in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _step(raw: float) -> float:
+    """The nearest larger of 1, 2, 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(max(raw, 1e-12)))
+    return next(power * m for m in (1, 2, 5, 10) if power * m >= raw * (1 - 1e-9))
+
+
+def _short(x: float, span: float) -> str:
+    digits = max(0, 1 - math.floor(math.log10(max(span, 1e-12))))
+    return f"{x:.{digits}f}" if x != int(x) or span < 4 else f"{x:.0f}"

@@ -1,0 +1,178 @@
+"""The pictures and tables behind the story: drift, prompt, training, tool calls, best of k, stop reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rft import reports
+from rft.page import charts
+from rft.page.charts import Series
+from rft.page.markup import Child, Html, h
+from rft.page.shelves import ARMS, Shelves
+
+
+def pictures(shelves: Shelves) -> Iterator[Html]:
+    """Cards for a grid of two columns."""
+    for card in (training(shelves), tool_calls(shelves), best_of_k(shelves), drift(shelves)):
+        if card is not None:
+            yield card
+
+
+def training(shelves: Shelves) -> Html | None:
+    train = shelves.train
+    if train is None:
+        return None
+    if len(train.curve) < 2:
+        return _card("Training", h("p", "No weights were trained: ", train.reason, "."))
+    smooth = _smoothed(train.curve)
+    first, last = smooth[0][1], smooth[-1][1]
+    text = f"Mean reward of the rollouts of each optimizer step, smoothed over {_window(train.curve)} steps: {first:.3f} at the start, {last:.3f} at the end."
+    picture = charts.lines("Reward over training steps", text, [Series("training", "challenger", smooth, train.curve)], "optimizer step", "mean reward")
+    left_out = "; ".join(f"{count:,} {reason}" for reason, count in train.left_out.items())
+    note = f"{train.algorithm}, {train.weights} weights, {train.rollouts:,} rollouts" + (f"; not trained on: {left_out}" if left_out else "") + f". Weights moved by {train.weight_change:.3g} (L2)."
+    return _card("Reward while training", h("p", text, class_="note"), picture, h("p", note, class_="note"))
+
+
+def tool_calls(shelves: Shelves) -> Html | None:
+    shown = _before_and_after(shelves)
+    if not shown:
+        return None
+    bars = [(label, kind, _shares(one.tool_calls), one.metrics["tool_calls/p95"].value) for label, kind, one in shown]
+    text = "; ".join(f"{label}: 95 % of rollouts make at most {p95:g} calls" for label, _, _, p95 in bars) + "."
+    picture = charts.histogram("Tool calls a rollout", text, bars, "tool calls a rollout")
+    return _card("Tool calls", h("p", text, class_="note"), _legend([kind for _, kind, _ in shown]), picture)
+
+
+def best_of_k(shelves: Shelves) -> Html | None:
+    lines = [Series(ARMS[arm.name], arm.name, arm.sampled.max_at_k) for arm in shelves.arms]
+    if not lines and shelves.baseline is not None:
+        lines = [Series("champion", "champion", shelves.baseline.sampled.max_at_k)]
+    if not lines or not lines[0].points:
+        return None
+    text = "; ".join(f"{one.label}: one rollout {one.points[0][1]:.3f}, best of {one.points[-1][0]:g} {one.points[-1][1]:.3f}" for one in lines) + "."
+    note = "The score expected of the best of k rollouts. The room above k = 1 is what training can teach."
+    picture = charts.lines("Best of k rollouts", text, lines, "k", "expected best score", dots=True)
+    return _card("Best of k", h("p", note, class_="note"), _legend([one.kind for one in lines]), picture)
+
+
+def drift(shelves: Shelves) -> Html | None:
+    report = shelves.drift
+    if report is None:
+        return None
+    bars = h("ul", [_feature(feature) for feature in sorted(report.features, key=lambda f: (-f.effect / f.threshold, f.feature))], class_="bars")
+    broken = [contract for contract in report.contracts if not contract.success]
+    words = f"{len(report.contracts)} data contracts: " + ("all hold." if not broken else f"{len(broken)} broken.")
+    note = (
+        f"{report.num_current:,} conversations against {report.num_reference:,}. A bar is the effect; the dashed rule is the smallest that counts. "
+        "Drift needs an effect beyond it that also survives the false-discovery control."
+    )
+    lost = h("ul", [h("li", f"{one.column}: {one.name}, observed {one.observed}", class_="bad") for one in broken]) if broken else None
+    return _card(f"Drift: {report.verdict}", h("p", note, class_="note"), bars, h("p", words, class_="note"), lost)
+
+
+def _feature(one: reports.FeatureDrift) -> Html:
+    tone, word = ("bad", "drifted") if one.drifted else ("good", "as before") if one.effect <= one.threshold else ("open", "large, not significant")
+    text = f"{one.statistic.replace('_', ' ')} {one.effect:.3f}, counts from {one.threshold:g}, q = {one.q_value:.2g}: {word}"
+    return h(
+        "li",
+        h("div", h("span", h("b", one.feature.replace("_", " ")), h("span", f" {one.group}", class_="muted")), h("span", f"{one.effect:.2f} of {one.threshold:g} · {word}", class_=tone), class_="row"),
+        charts.threshold_bar(f"Drift of {one.feature}", text, one.effect / one.threshold if one.threshold else 0.0, tone),
+    )
+
+
+def candidates(shelves: Shelves) -> Html | None:
+    report = shelves.prompt
+    if report is None:
+        return None
+    head = h("tr", [h("th", text, scope="col") for text in ("candidate", "from", "search: mean reward", "gain over the seed prompt", "round", "")])
+    rows = [_candidate(report, one) for one in sorted(report.candidates, key=lambda c: (-c.round, -c.search.value))]
+    confirmed = f" On the held-back part the winner's paired gain is {_signed(report.confirmation)}." if report.confirmation else ""
+    note = f"{report.num_rollouts:,} rollouts. {report.reason[:1].upper()}{report.reason[1:]}.{confirmed}"
+    words = h("details", h("summary", f"The instruction of '{report.winner.name}'"), h("pre", report.winner.system, class_="command"))
+    table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll")
+    return h("section", h("h2", "Prompt candidates"), h("p", note, class_="note"), table, words, class_="card")
+
+
+def _candidate(report: reports.PromptReport, one: reports.Candidate) -> Html:
+    wins = one.settings.name == report.winner.name
+    state = "✓ winner" if wins else "eliminated" if one.eliminated else "finalist"
+    return h(
+        "tr",
+        h("th", one.settings.name, h("small", _settings(one.settings)), scope="row"),
+        h("td", one.parent or "–"),
+        h("td", f"{one.search.value:.3f}", _bracket(one.search)),
+        h("td", _signed(one.gain) if one.gain else "–"),
+        h("td", one.round),
+        h("td", state, class_="verdict good" if wins else "muted"),
+        class_="picked" if wins else None,
+    )
+
+
+def stop_reasons(shelves: Shelves) -> Html | None:
+    shown = [(ARMS[arm.name], arm.name, arm.sampled) for arm in shelves.arms]
+    if not shown and shelves.baseline is not None:
+        shown = [("champion", "champion", shelves.baseline.sampled)]
+    if not shown:
+        return None
+    reasons = sorted({reason for _, _, one in shown for reason in one.stop_reasons}, key=lambda r: -max(one.stop_reasons.get(r, 0) for _, _, one in shown))
+    head = h("tr", h("th", "", scope="col"), [h("th", reason.replace("_", " "), scope="col") for reason in reasons], h("th", "unscored", scope="col"))
+    rows = [
+        h(
+            "tr",
+            h("th", charts.legend_mark(kind), label, scope="row"),
+            [h("td", _count(one.stop_reasons.get(reason, 0), sum(one.stop_reasons.values()))) for reason in reasons],
+            h("td", one.unscored),
+        )
+        for label, kind, one in shown
+    ]
+    note = "Why rollouts ended. Tool and policy errors are infrastructure: such rollouts have no score and enter no mean."
+    return h("section", h("h2", "Stop reasons"), h("p", note, class_="note"), h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll"), class_="card")
+
+
+# -- small parts -----------------------------------------------------------------------------------------------------------
+def _before_and_after(shelves: Shelves) -> list[tuple[str, str, reports.Evaluation]]:
+    names = dict.fromkeys(("champion", shelves.candidate))
+    shown = [(ARMS[arm.name], arm.name, arm.sampled) for name in names if (arm := shelves.arm(name)) is not None]
+    if not shown and shelves.baseline is not None:
+        return [("champion", "champion", shelves.baseline.sampled)]
+    return shown
+
+
+def _card(title: str, *children: Child) -> Html:
+    return h("section", h("h2", title), *children, class_="card")
+
+
+def _legend(kinds: Sequence[str]) -> Html:
+    return h("p", [(charts.legend_mark(kind), ARMS[kind], "\u2003") for kind in kinds], class_="note", style="margin-bottom:4px")
+
+
+def _shares(histogram: dict[str, int]) -> dict[int, float]:
+    total = sum(histogram.values()) or 1
+    return {int(calls): count / total for calls, count in histogram.items()}
+
+
+def _window(curve: Sequence[tuple[int, float]]) -> int:
+    return max(1, len(curve) // 10)
+
+
+def _smoothed(curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
+    """A trailing mean: at no step does the line know the future."""
+    width = _window(curve)
+    return [(step, sum(y for _, y in curve[max(0, i - width + 1) : i + 1]) / (i + 1 - max(0, i - width + 1))) for i, (step, _) in enumerate(curve)]
+
+
+def _settings(settings: reports.PromptSettings) -> str:
+    parts = [f"{tool}: {', '.join(f'{key}={value}' for key, value in defaults.items())}" for tool, defaults in settings.tool_defaults.items()]
+    return "; ".join([*parts, f"{settings.max_turns} turns", *(["repeated calls blocked"] if settings.block_repeated_calls else [])])
+
+
+def _signed(metric: reports.Metric) -> str:
+    return f"{metric.value:+.3f}" + (f" [{metric.low:+.3f}, {metric.high:+.3f}]" if metric.low is not None and metric.high is not None else "")
+
+
+def _bracket(metric: reports.Metric) -> Html | None:
+    return h("small", f"[{metric.low:.3f}, {metric.high:.3f}]") if metric.low is not None and metric.high is not None else None
+
+
+def _count(count: int, total: int) -> Child:
+    return "0" if not count else (f"{count:,}", h("small", f"{100 * count / total:.1f} %"))

@@ -1,0 +1,53 @@
+"""HTML that cannot be injected into: text is escaped unless it was built here.
+
+`h("p", "a < b", class_="note")` is `<p class="note">a &lt; b</p>`. A child is text (escaped), `Html` (already built), a number, None
+(nothing) or an iterable of these. Attribute names lose a trailing underscore and turn the others into hyphens; None and False leave an
+attribute out. The same function writes SVG.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from typing import Union
+
+_VOID = frozenset({"meta", "br", "hr", "link", "img"})
+
+
+class Html(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+Child = Union[str, float, None, Iterable["Child"]]
+
+
+def h(tag: str, *children: Child, **attributes: str | float | bool | None) -> Html:
+    start = "".join(
+        f' {name.rstrip("_").replace("_", "-") if name != "viewBox" else name}="{html.escape(_text(value))}"'
+        for name, value in attributes.items()
+        if value is not None and value is not False
+    )
+    if tag in _VOID:
+        return Html(f"<{tag}{start}>")
+    return Html(f"<{tag}{start}>{flat(children)}</{tag}>")
+
+
+def flat(child: Child) -> Html:
+    """One piece of markup from any nesting of children."""
+    if child is None:
+        return Html("")
+    if isinstance(child, Html):
+        return child
+    if isinstance(child, str):
+        return Html(html.escape(child))
+    if isinstance(child, Iterable):
+        return Html("".join(flat(one) for one in child))
+    return Html(html.escape(_text(child)))
+
+
+def _text(value: str | float | bool) -> str:
+    if value is True:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

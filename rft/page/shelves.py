@@ -1,0 +1,78 @@
+"""The reports that a run left, as far as it came."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rft import reports
+
+R = TypeVar("R", bound=reports.Report)
+
+ARMS = {"champion": "champion", "champion_new_prompt": "after the prompt", "challenger": "after RFT"}
+"""Arm -> what people call it."""
+
+
+@dataclass(frozen=True)
+class Shelves:
+    data: Path
+    traffic: reports.TrafficReport | None
+    drift: reports.DriftReport | None
+    examples: reports.ExamplesReport | None
+    policy: reports.PolicyReport | None
+    baseline: reports.BaselineReport | None
+    prompt: reports.PromptReport | None
+    train: reports.TrainReport | None
+    challenger: reports.ChallengerReport | None
+    decision: reports.Decision | None
+    latency: reports.Check | None
+    timings: dict[str, Any]
+
+    @classmethod
+    def read(cls, root: Path) -> Shelves:
+        data = root / "data"
+        apart = _json(data / "gate/timing.json")
+        return cls(
+            data=data,
+            traffic=_read(reports.TrafficReport, data / "traffic/report.json"),
+            drift=_read(reports.DriftReport, data / "drift/report.json"),
+            examples=_read(reports.ExamplesReport, data / "examples/report.json"),
+            policy=_read(reports.PolicyReport, data / "policy/report.json"),
+            baseline=_read(reports.BaselineReport, data / "baseline/report.json"),
+            prompt=_read(reports.PromptReport, data / "prompt/report.json"),
+            train=_read(reports.TrainReport, data / "train/report.json"),
+            challenger=_read(reports.ChallengerReport, data / "challenger/report.json"),
+            decision=_read(reports.Decision, data / "gate/decision.json"),
+            latency=reports.Check.model_validate(apart["latency"]) if "latency" in apart else None,
+            timings=_json(data / "challenger/timing.json"),
+        )
+
+    @property
+    def arms(self) -> list[reports.Arm]:
+        """Those worth showing: an arm without new words or weights of its own repeats another."""
+        if self.challenger is None:
+            return []
+        seen: dict[tuple[str, str], reports.Arm] = {}
+        for arm in self.challenger.arms:
+            seen.setdefault((arm.prompt_sha256, arm.weights_sha256), arm)
+        return list(seen.values())
+
+    @property
+    def candidate(self) -> str:
+        """The arm to show beside the champion: the one that was judged."""
+        if self.decision is not None and self.decision.candidate != "none":
+            return self.decision.candidate
+        return self.arms[-1].name if self.arms else "champion"
+
+    def arm(self, name: str) -> reports.Arm | None:
+        return next((arm for arm in self.arms if arm.name == name), None)
+
+
+def _read(kind: type[R], path: Path) -> R | None:
+    return reports.read(kind, path) if path.exists() else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

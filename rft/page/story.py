@@ -1,0 +1,180 @@
+"""What happened and what to do now: header, ladder, the three arms, the gate's checks, the approval."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+
+from rft import gate, reports
+from rft.page import charts
+from rft.page.markup import Child, Html, h
+from rft.page.shelves import ARMS, Shelves
+
+_SIGNS = {"good": "✓", "bad": "✗", "open": "?", "off": "–"}
+
+
+def verdict(shelves: Shelves) -> tuple[str, str, str]:
+    """Word, tone and reason of the whole run."""
+    if shelves.decision is not None:
+        tone = {"promote": "good", "reject": "bad", "inconclusive": "open"}[shelves.decision.decision]
+        return shelves.decision.decision, tone, shelves.decision.reason
+    if shelves.drift is not None and shelves.drift.verdict == "stop":
+        return "stopped at drift", "open", shelves.drift.reason
+    return "not finished", "off", "The run has not come to a decision; below is what it left so far."
+
+
+def header(shelves: Shelves, run: Mapping[str, str]) -> Html:
+    word, tone, reason = verdict(shelves)
+    badge = h("span", h("span", _SIGNS[tone], aria_hidden="true"), word.capitalize(), class_=f"badge {tone}")
+    facts = {key.replace("_", " "): value for key, value in run.items() if key != "run" and value}
+    if shelves.challenger is not None:
+        facts["frozen test"] = shelves.challenger.test_sha256[:12]
+    return h(
+        "header",
+        h("div", h("div", h("div", "agent-rft run report", class_="kicker"), h("h1", run.get("run", "run"))), badge, class_="top"),
+        h("p", _sentence(reason), class_="reason"),
+        h("dl", [h("div", h("dt", key), h("dd", value)) for key, value in facts.items()], class_="facts") if facts else None,
+        class_="card",
+    )
+
+
+def ladder(shelves: Shelves) -> Html:
+    """Nine rungs with a verdict each; those not reached are named too."""
+    items = [
+        h("li", h("span", _SIGNS[tone], class_=f"dot {tone}", aria_hidden="true"), h("b", stage), text, class_=tone)
+        for stage, tone, text in _rungs(shelves)
+    ]
+    return h("section", h("h2", "The ladder"), h("ol", items, class_="ladder"), class_="card")
+
+
+def _rungs(shelves: Shelves) -> Iterator[tuple[str, str, str]]:
+    off = ("off", "not reached")
+    yield "traffic", *(("good", f"{shelves.traffic.num_conversations:,} conversations") if shelves.traffic else off)
+    tones = {"continue": "good", "refresh": "open", "stop": "bad"}
+    yield "drift", *((tones[shelves.drift.verdict], shelves.drift.verdict) if shelves.drift else off)
+    counts = shelves.examples.counts if shelves.examples else {}
+    yield "examples", *(("good", f"{' / '.join(f'{n:,}' for n in counts.values())} from {shelves.examples.source}") if shelves.examples else off)
+    yield "policy", *(("good", f"{shelves.policy.kind}, {_millions(shelves.policy.num_parameters)}") if shelves.policy else off)
+    tone = {"ready": "good", "not yet": "open", "not worth it": "off"}
+    yield "baseline", *((tone[shelves.baseline.readiness], shelves.baseline.readiness) if shelves.baseline else off)
+    yield "prompt", *(("good" if shelves.prompt.found else "off", "new prompt" if shelves.prompt.found else "no gain found") if shelves.prompt else off)
+    yield "train", *(("good", f"{shelves.train.steps} steps, {shelves.train.weights}") if shelves.train and shelves.train.trained else ("off", "skipped") if shelves.train else off)
+    yield "challenger", *(("good", f"{len(shelves.arms)} arms measured") if shelves.challenger else off)
+    yield "gate", *((verdict(shelves)[1], verdict(shelves)[0]) if shelves.decision else off)
+
+
+def arms(shelves: Shelves) -> Html | None:
+    if not shelves.arms:
+        return None
+    first = shelves.arms[0].sampled
+    head = ["", "mean reward", "mean score, greedy", "solved", "P95 tool calls", "tokens", "seconds P50 / P95"]
+    rows = [_arm_row(shelves, arm) for arm in shelves.arms]
+    values = [(ARMS[arm.name], arm.name, arm.sampled.metrics["reward/mean"]) for arm in shelves.arms]
+    picture = charts.forest(
+        "Mean reward by arm",
+        "; ".join(f"{label} {_interval(metric)}" for label, _, metric in values),
+        [(label, kind, m.value, m.low or m.value, m.high or m.value) for label, kind, m in values],
+    )
+    note = (
+        f"{len(first.rows)} frozen test examples that nothing before this stage saw; {first.k} rollouts each at temperature {first.temperature:g} "
+        "and one greedy. In brackets: 95 % intervals."
+    )
+    table = h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows))
+    return h("section", h("h2", "Before and after"), h("p", note, class_="note"), h("div", table, class_="scroll"), h("div", picture, style="max-width:640px;margin:14px auto 0"), class_="card")
+
+
+def _arm_row(shelves: Shelves, arm: reports.Arm) -> Html:
+    metrics = arm.sampled.metrics
+    spans = shelves.timings.get("rollout_s", {}).get(f"challenger/{arm.name}/sampled")
+    judged = shelves.decision is not None and arm.name == shelves.decision.candidate
+    return h(
+        "tr",
+        h("th", charts.legend_mark(arm.name), ARMS[arm.name], h("small", "judged by the gate") if judged else None, scope="row"),
+        [h("td", *_cell(metric)) for metric in (metrics["reward/mean"], arm.greedy.metrics["score/mean"])],
+        h("td", *_cell(metrics["solved/share"], percent=True)),
+        h("td", *_cell(metrics["tool_calls/p95"], digits=0)),
+        h("td", *_cell(metrics["tokens/mean"], digits=0)),
+        h("td", f"{spans['p50']:.2f} / {spans['p95']:.2f}" if spans else "not measured"),
+        class_="picked" if judged else None,
+    )
+
+
+def _cell(metric: reports.Metric, digits: int = 3, percent: bool = False) -> tuple[Child, ...]:
+    def text(x: float) -> str:
+        return f"{100 * x:.1f} %" if percent else f"{x:.{digits}f}"
+
+    if metric.low is None or metric.high is None:
+        return (text(metric.value),)
+    return text(metric.value), h("small", f"[{text(metric.low)}, {text(metric.high)}]")
+
+
+# -- the gate --------------------------------------------------------------------------------------------------------------
+def checks(shelves: Shelves) -> Html | None:
+    if shelves.decision is None:
+        return None
+    found = [*shelves.decision.checks]
+    if shelves.latency is not None and not shelves.latency.decides:
+        found.append(shelves.latency)
+    who = {"champion_new_prompt": "the new prompt alone", "challenger": "the challenger", "none": "nothing"}[shelves.decision.candidate]
+    note = (
+        f"Judged: {who}, against the champion. Dots are differences paired by example, lines their 95 % intervals, the dashed rule is the margin written down "
+        "before the run; a check passes when its whole interval lies in the shaded side, and stays open when it spans the rule."
+    )
+    return h("section", h("h2", "The gate's checks"), h("p", note, class_="note"), h("ul", [_check(check) for check in found], class_="checks"), class_="card")
+
+
+def _check(check: reports.Check) -> Html:
+    tone, word = {True: ("good", "passed"), False: ("bad", "failed"), None: ("open", "open")}[check.passed]
+    picture = None
+    if check.value is not None and check.margin is not None:
+        good_above = check.kind == "superiority" or check.unit in ("reward", "score")
+        text = f"{gate.numbers(check)}: {word}"
+        picture = charts.interval(check.name, text, check.value, check.low, check.high, check.margin, good_above, tone)
+    detectable = f"detectable {gate.quantity(check, check.detectable).lstrip('+')}" if check.detectable is not None else None
+    side = " · ".join(text for text in (detectable, None if check.decides else "does not decide") if text)
+    return h(
+        "li",
+        h("span", f"{_SIGNS[tone]} {word}", class_=f"verdict {tone}"),
+        h("span", h("b", check.name), h("small", check.detail) if check.detail else None),
+        h("span", picture, class_="picture"),
+        h("span", gate.numbers(check) if check.value is not None else "", h("small", side) if side else None, class_="numbers"),
+    )
+
+
+# -- what to do now --------------------------------------------------------------------------------------------------------
+def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
+    if shelves.decision is None:
+        return None
+    name = shlex.quote(run.get("run", "RUN"))
+    if shelves.decision.decision == "promote":
+        body: list[Child] = [
+            h("p", "A named person decides. Approval moves the alias @champion to this candidate and keeps the one it replaces as @previous."),
+            h("pre", h("code", f"rft approve {name} --by NAME --reason TEXT"), class_="command"),
+            h("p", "To turn it down: ", h("code", f"rft reject {name} --by NAME --reason TEXT"), ". To undo an approval later: ", h("code", "rft rollback"), ".", class_="note"),
+        ]
+        if run.get("dirty", "").lower() not in ("", "no", "false"):
+            body.append(h("p", "This run used edits that are not committed: approving it needs --override-dirty.", class_="open"))
+    elif shelves.decision.decision == "inconclusive":
+        body = [h("p", "There is nothing to approve yet. Raise examples.test (or challenger.k) in params.yaml and run again: ", h("code", "rft run"), ".")]
+    else:
+        body = [h("p", "There is nothing to approve: the champion goes on serving. The failed checks above say what stood in the way.")]
+    return h("section", h("h2", "What now"), body, class_="card")
+
+
+def footer(shelves: Shelves) -> Html | None:
+    if shelves.decision is None:
+        return None
+    rows = [h("tr", h("th", key.replace("_", " "), scope="row"), h("td", value)) for key, value in shelves.decision.hashes.items()]
+    return h("footer", h("details", h("summary", "What the decision rests on, by sha256"), h("div", h("table", h("tbody", rows)), class_="scroll")))
+
+
+def _interval(metric: reports.Metric) -> str:
+    return f"{metric.value:.3f}" + (f" [{metric.low:.3f}, {metric.high:.3f}]" if metric.low is not None and metric.high is not None else "")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e9:.1f} B weights" if count >= 1e9 else f"{count / 1e6:.1f} M weights"

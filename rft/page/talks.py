@@ -1,0 +1,110 @@
+"""Rollouts side by side: numbers say how much changed, dialogues say what.
+
+Two pairs: the candidate's worst and best rollout, and the example that it changed the most, before and after. They are chosen by reward with
+ties broken by calls and id, so that the same run shows the same ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rft.page.markup import Child, Html, h
+from rft.page.shelves import ARMS, Shelves
+
+_LONGEST = 1200  # characters of one message
+_OPEN = 8  # messages shown before the fold
+_COLUMNS = ("arm", "example_id", "sample", "stop_reason", "reward", "score", "num_tool_calls", "messages", "explanation")
+
+Rollout = dict[str, Any]
+
+
+def side_by_side(shelves: Shelves) -> list[Html]:
+    stage = "challenger" if shelves.challenger is not None else "baseline"
+    path = shelves.data / stage / "rollouts.parquet"
+    if not path.exists():
+        return []
+    rollouts = [row for row in _read(str(path)) if row["reward"] is not None]
+    after = [row for row in rollouts if row["arm"] == shelves.candidate]
+    if not after:
+        return []
+    who = ARMS.get(shelves.candidate, shelves.candidate)
+    ordered = sorted(after, key=_rank)
+    cards = [_pair(f"Worst and best rollout, {who}", "", ("worst", ordered[0]), ("best", ordered[-1]))]
+    before = [row for row in rollouts if row["arm"] == "champion"]
+    if shelves.candidate != "champion" and (pair := _most_changed(before, after)) is not None:
+        note = "The example whose mean reward changed the most, and one rollout of each."
+        cards.append(_pair("The same note, before and after", note, ("champion", pair[0]), (who, pair[1])))
+    return cards
+
+
+def _read(path: str) -> list[Rollout]:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(path, columns=list(_COLUMNS)).to_pylist()
+
+
+def _rank(row: Rollout) -> tuple[float, int, str, int]:
+    return row["reward"], -row["num_tool_calls"], row["example_id"], row["sample"]
+
+
+def _most_changed(before: Sequence[Rollout], after: Sequence[Rollout]) -> tuple[Rollout, Rollout] | None:
+    """The typical rollout of each arm (nearest to its mean) on the example with the largest change."""
+    old, new = _by_example(before), _by_example(after)
+    shared = sorted(set(old) & set(new))
+    if not shared:
+        return None
+    example = max(shared, key=lambda id: abs(_mean(new[id]) - _mean(old[id])))
+    typical = [min(rows, key=lambda row: (abs(row["reward"] - _mean(rows)), row["sample"])) for rows in (old[example], new[example])]
+    return typical[0], typical[1]
+
+
+def _by_example(rollouts: Sequence[Rollout]) -> dict[str, list[Rollout]]:
+    grouped: dict[str, list[Rollout]] = {}
+    for row in rollouts:
+        grouped.setdefault(row["example_id"], []).append(row)
+    return grouped
+
+
+def _mean(rows: Sequence[Rollout]) -> float:
+    return sum(row["reward"] for row in rows) / len(rows)
+
+
+# -- one dialogue ----------------------------------------------------------------------------------------------------------
+def _pair(title: str, note: str, *columns: tuple[str, Rollout]) -> Html:
+    shown = [h("div", h("h3", label.capitalize()), _rollout(row), style="min-width:0") for label, row in columns]
+    return h("section", h("h2", title), h("p", note, class_="note") if note else None, h("div", shown, class_="grid"), class_="card")
+
+
+def _rollout(row: Rollout) -> Html:
+    facts = [
+        h("span", "reward ", h("b", f"{row['reward']:.3f}")),
+        h("span", f"{row['num_tool_calls']} tool calls"),
+        h("span", row["stop_reason"].replace("_", " ")),
+        h("span", f"example {row['example_id']}"),
+    ]
+    messages = [_message(message) for message in json.loads(row["messages"]) if message.get("role") != "system"]
+    rest = h("details", h("summary", f"{len(messages) - _OPEN} more messages"), h("ul", messages[_OPEN - 1 : -1], class_="talk")) if len(messages) > _OPEN else None
+    shown = messages if rest is None else messages[: _OPEN - 1]
+    last = None if rest is None else h("ul", messages[-1], class_="talk")
+    grade = h("p", f"Graded: {row['explanation']}", class_="note", style="margin-top:8px") if row["explanation"] else None
+    return h("div", h("div", facts, class_="rollout-head"), h("ul", shown, class_="talk"), rest, last, grade)
+
+
+def _message(message: dict[str, Any]) -> Html:
+    role = str(message.get("role", ""))
+    calls = [h("div", _call(call), class_="call") for call in message.get("tool_calls") or []]
+    content = message.get("content") or ""
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    body: list[Child] = [_clipped(text.strip())] if text.strip() else []
+    return h("li", h("span", role, class_="who"), body, calls, class_=role if role in ("assistant", "tool") else "user")
+
+
+def _call(call: dict[str, Any]) -> str:
+    function = call.get("function", {})
+    return f"→ {function.get('name', '')}({_clipped(str(function.get('arguments', '')))})"
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text) - _LONGEST:,} characters more)"

@@ -1,0 +1,182 @@
+"""A recipe is one example agent in a folder: what a user copies to bring their own. This module alone loads one, by path.
+
+    examples.py         Options (a pydantic model); examples(options, split, count, seed) -> list[Example];
+                        optionally from_traffic(options, conversation) -> Example | None, for graded production traffic, and
+                        features(messages) -> dict[str, str | list[str]], categories that drift watches (say, the chapter mix)
+    tools.py            TOOLS, a list of typed Python functions; optionally grade(sample, item) -> dict. `rft.toolserver` serves
+                        both over HTTP on the wire contract, in a process of its own
+    grader.json         one grader; {tool_server} in its url stands for the server that the stage started
+    prompts.json        optional: the seed prompt, instructions and settings that the prompt stage may try
+    exploits.jsonl      scripted cheats that the grader must refuse
+    demonstrations.py   only without policy.model: demonstrations(options, count, seed) -> Iterator[list[Message]]; optionally
+                        vocabulary(options) -> list[str], strings that the embedded tokenizer takes whole
+    simulator.py        optional: write_window(...), invented traffic for a demonstration of the ladder
+    params.yaml         the template of a run's configuration
+
+The folder is imported as a package of its own, `recipe_<name>`, so its files may import one another (`from .codes import ...`)
+and otherwise only `rft`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from rft import config, reports
+from rft.errors import ConfigError, UserError
+from rft.types import Example, Message
+
+Split = Literal["train", "validation", "test"]
+
+
+class Grader(config.Section):
+    """grader.json. Other types than `endpoint` are refused by name, not ignored."""
+
+    type: Literal["endpoint"]
+    name: str
+    url: str
+    headers: dict[str, str] = {}
+    pass_threshold: float | None = None
+
+
+class Prompts(config.Section):
+    """prompts.json: the seed prompt and what the search may change about it, one list a knob."""
+
+    seed: reports.PromptSettings
+    instructions: dict[str, str] = {}
+    tool_defaults: dict[str, dict[str, list[Any]]] = {}
+    """Tool -> argument -> values to try."""
+    block_repeated_calls: list[bool] = []
+    max_turns: list[int] = []
+
+
+class Exploit(config.Section):
+    """One cheat. `turns` are assistant messages; their placeholders are filled by the preflight (see rft/exploits.py)."""
+
+    name: str
+    kind: str
+    turns: list[str]
+    starts_from: Literal["nothing", "hit"] = "nothing"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    folder: Path
+    options: BaseModel
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    def examples(self, split: Split, count: int, seed: int) -> list[Example]:
+        return self._module("examples").examples(self.options, split, count, seed)
+
+    def from_traffic(self, conversation: reports.Conversation) -> Example | None:
+        """None when the conversation cannot become a training example. Raises UserError when the recipe has no such function."""
+        function = getattr(self._module("examples"), "from_traffic", None)
+        if function is None:
+            raise UserError(f"{self.folder}/examples.py: has no from_traffic(options, conversation), which a refresh from traffic needs.")
+        return function(self.options, conversation)
+
+    def features(self, messages: list[Message]) -> dict[str, Any]:
+        function = getattr(self._module("examples"), "features", None)
+        return function(messages) if function else {}
+
+    def demonstrations(self, count: int, seed: int) -> Iterator[list[Message]]:
+        return self._module("demonstrations").demonstrations(self.options, count, seed)
+
+    def vocabulary(self) -> list[str]:
+        """Strings that an embedded policy's tokenizer takes whole: the fixed pieces of the recipe's answers, its code categories."""
+        function = getattr(self._module("demonstrations"), "vocabulary", None)
+        return list(function(self.options)) if function else []
+
+    def simulate(self, path: Path, **window: Any) -> None:
+        """Write a window of invented traffic: simulator.py's write_window(options, path, start, days, conversations, drifted, seed)."""
+        self._module("simulator").write_window(self.options, path, **window)
+
+    @cached_property
+    def tools(self) -> list[Callable[..., Any]]:
+        return list(self._module("tools").TOOLS)
+
+    @property
+    def grade(self) -> Callable[..., Any] | None:
+        """The recipe's own grading function, served as an endpoint beside its tools."""
+        return getattr(self._module("tools"), "grade", None)
+
+    @cached_property
+    def grader(self) -> Grader:
+        path = self.folder / "grader.json"
+        return config.parse(_json(path), str(path), Grader)
+
+    @cached_property
+    def prompts(self) -> Prompts:
+        path = self.folder / "prompts.json"
+        if not path.exists():
+            return Prompts(seed=reports.PromptSettings(name="seed", system=""))
+        return config.parse(_json(path), str(path), Prompts)
+
+    @cached_property
+    def exploits(self) -> list[Exploit]:
+        path = self.folder / "exploits.jsonl"
+        return [config.parse(json.loads(line), f"{path}:{n}", Exploit) for n, line in enumerate(path.read_text().splitlines(), 1) if line]
+
+    def sha256(self) -> str:
+        """Over the names and bytes of all its files."""
+        digest = hashlib.sha256()
+        for path in sorted(self.folder.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                digest.update(f"{path.relative_to(self.folder)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()
+
+    def _module(self, stem: str) -> types.ModuleType:
+        path = self.folder / f"{stem}.py"
+        if not path.exists():
+            raise UserError(f"{path}: missing. A recipe needs it; `rft new` writes one to start from.")
+        return importlib.import_module(f"{_package(self.folder)}.{stem}")
+
+
+def load(section: config.Recipe) -> Recipe:
+    """Raises UserError for a folder that is no recipe, ConfigError for options that it does not know."""
+    folder = Path(section.path).resolve()
+    if not (folder / "examples.py").exists():
+        raise UserError(f"recipe.path = {section.path!r}: no examples.py in {folder}. Name a recipe's folder; `rft new` makes one.")
+    module = importlib.import_module(f"{_package(folder)}.examples")
+    model = getattr(module, "Options", None)
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise UserError(f"{folder}/examples.py: defines no pydantic model `Options`. Write `class Options(BaseModel)` with extra='forbid'.")
+    if model.model_config.get("extra") != "forbid":
+        raise ConfigError(f"{folder}/examples.py: Options must forbid unknown keys: model_config = ConfigDict(extra='forbid').")
+    return Recipe(folder, config.parse(section.options, "params.yaml: recipe.options", model))
+
+
+def _package(folder: Path) -> str:
+    """A package whose files are the recipe's; one name a folder, so that two recipes of one name do not mix."""
+    name = "recipe_" + re.sub(r"\W", "_", folder.name)
+    package = sys.modules.get(name)
+    if package is None or list(package.__path__) != [str(folder)]:
+        for stale in [module for module in sys.modules if module == name or module.startswith(name + ".")]:
+            del sys.modules[stale]
+        package = types.ModuleType(name)
+        package.__path__ = [str(folder)]
+        sys.modules[name] = package
+    return name
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing. A recipe needs it; `rft new` writes one to start from.") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: line {error.lineno}: not JSON: {error.msg}.") from None

@@ -1,0 +1,139 @@
+"""The life of a tool server around a stage: start, ask for health, hand out its address, stop it whatever happens.
+
+    with running(recipe, params.tools) as endpoint:
+        ...                                   # endpoint.url, endpoint.headers
+
+Without `tools.server_url` the recipe's own server (rft/toolserver.py) is started as a process on a free port with a random key,
+both known to this process only and never written to an output. It is stopped at every exit, and dies with us if we are killed.
+If it dies first, the stage ends with one InfrastructureError that says so: going on would only collect unscored rollouts.
+With `tools.server_url` nothing is started: the server must answer, with any HTTP status, and that is all we know of it.
+
+Enter it in a thread that lives as long as the block: the kernel's death signal watches the thread that started the process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import httpx
+
+from rft import config
+from rft.errors import ConfigError, InfrastructureError
+from rft.recipe import Recipe
+from rft.toolserver import KEY
+from rft.wire import ToolEndpoint
+
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 5.0
+TAIL_BYTES = 2000
+
+
+@contextmanager
+def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
+    """Raises InfrastructureError when the server does not start, does not answer, or died while the block ran."""
+    headers = {name: config.secret(value) for name, value in tools.headers.items()}
+    if tools.server_url is not None:
+        yield _external(tools.server_url, headers, tools.timeout_s)
+        return
+    with tempfile.TemporaryFile() as output:
+        process = _Process(recipe, output)
+        try:
+            endpoint = ToolEndpoint(process.wait_until_healthy(), headers | process.headers, process.raise_if_dead)
+            try:
+                yield endpoint
+            except Exception:
+                process.raise_if_dead()  # the cause; what the block raised is its consequence, and stays chained
+                raise
+            process.raise_if_dead()
+        finally:
+            process.stop()
+
+
+def _external(url: str, headers: dict[str, str], timeout_s: float) -> ToolEndpoint:
+    if not re.match(r"https?://[^/]", url):
+        raise ConfigError(f"params.yaml: tools.server_url = {url!r} is no HTTP address. Write it like http://host:8000.")
+    try:
+        httpx.get(url, headers=headers, timeout=min(timeout_s, START_DEADLINE_S), trust_env=False)
+    except httpx.HTTPError as error:
+        raise InfrastructureError(
+            f"params.yaml: tools.server_url = {url!r} does not answer: {error}. Start that server, or remove the key to use the recipe's own."
+        ) from None
+    return ToolEndpoint(url.rstrip("/"), headers)
+
+
+class _Process:
+    """The recipe's server. Its output goes to a file without a name, read with `pread`, which leaves the writer's position alone."""
+
+    def __init__(self, recipe: Recipe, output: IO[bytes]) -> None:
+        self._recipe = recipe
+        self._output = output
+        self._stopped = False
+        key = secrets.token_urlsafe(32)
+        self.headers = {"Authorization": f"Bearer {key}"}
+        ours = str(Path(__file__).resolve().parents[1])  # the server must import the tree that we run from
+        path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-m", "rft.toolserver", str(recipe.folder), "--options", recipe.options.model_dump_json(by_alias=True)]
+        self._process = subprocess.Popen(
+            [*command, "--port", "0", "--parent", str(os.getpid())],
+            env={**os.environ, KEY: key, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            process_group=0,  # Ctrl-C is for the stage, which then stops the server itself
+        )
+
+    def wait_until_healthy(self) -> str:
+        deadline = time.monotonic() + START_DEADLINE_S
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise InfrastructureError(f"{self._name} did not start: exit code {self._process.returncode}.\n{self._tail()}\n{self._remedy}")
+            if found := re.search(rb"^listening (\S+)$", self._read(1 << 20), re.MULTILINE):
+                url = f"http://{found[1].decode()}"
+                try:
+                    if httpx.get(f"{url}/health", timeout=5, trust_env=False).status_code == 200:
+                        return url
+                except httpx.HTTPError:
+                    pass  # asked again until the deadline
+            time.sleep(0.02)
+        raise InfrastructureError(f"{self._name} was not healthy within {START_DEADLINE_S:g} s.\n{self._tail()}\n{self._remedy}")
+
+    def raise_if_dead(self) -> None:
+        if not self._stopped and (code := self._process.poll()) is not None:
+            raise InfrastructureError(f"{self._name} died in the middle: exit code {code}.\n{self._tail()}\n{self._remedy}")
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+
+    @property
+    def _name(self) -> str:
+        return f"the tool server of {self._recipe.folder}"
+
+    @property
+    def _remedy(self) -> str:
+        return f"Try it alone: python -m rft.toolserver {self._recipe.folder}; then run the stage again."
+
+    def _read(self, limit: int) -> bytes:
+        """The last bytes of what it printed."""
+        size = os.fstat(self._output.fileno()).st_size
+        return os.pread(self._output.fileno(), limit, max(0, size - limit))
+
+    def _tail(self) -> str:
+        text = self._read(TAIL_BYTES).decode("utf-8", "replace").strip()
+        return f"Its last words:\n{text}" if text else "It printed nothing."

@@ -1,0 +1,270 @@
+"""How sure are we? Intervals for means, paired gains, quantiles and ratios over examples with several rollouts each.
+
+A number without an interval promotes noise. Ours come from a seeded bootstrap on numpy alone. The data have two levels: examples,
+which differ in difficulty, and rollouts of one example, which differ because the policy samples. Rules that hold throughout:
+
+- *None is unscored*, not zero: it is left out, and an example without any score is dropped (`n` says how many are left).
+- Every example weighs the same, whatever the number of its scored rollouts.
+- *Two levels.* A mean is bootstrapped by drawing examples and then rollouts within them. Done naively that counts the rollouts' noise
+  twice, since an example's observed mean carries it already; so the spread between examples is shrunk by what the second level
+  adds (Davison and Hinkley 1997, section 3.8). Quantiles and ratios of pooled rollouts draw whole examples: their rollouts, noise
+  included, come along.
+- *Paired.* Two arms are compared on the same examples, matched by id; differing ids are an error, not an intersection.
+- *Seeds are crossed with examples*: every seed of training meets the same notes, so `gain_over_seeds` draws both independently. Few
+  seeds give an interval that is honest about notes and optimistic about seeds; the sqrt(S / (S - 1)) correction mends a part.
+- The order of examples and of rollouts never matters, to the last bit: rows are sorted first, and no sum goes through a threaded library.
+
+Quantiles are nearest-rank (an observed value), so that P95 of a count is a count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rft.reports import Metric
+
+Scores = Sequence[float | None]
+"""The rollouts of one example; None = unscored."""
+ById = Mapping[str, Scores]
+Floats = NDArray[np.float64]
+
+NUM = 2000
+CONFIDENCE = 0.95
+_CHUNK = 2_000_000  # values drawn at a time: bounds memory at some tens of MB whatever the number of examples
+
+
+# -- means and paired gains ------------------------------------------------------------------------------------------------
+def mean_interval(rows: Iterable[Scores], num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE) -> Metric:
+    """The mean over examples of the mean over rollouts. `mean_interval([[1.0, 0.0], [None, 1.0]]).value == 0.75`."""
+    return _gain([(scores, ()) for row in rows if (scores := _scored(row))], num, seed, confidence)
+
+
+def paired_gain(a: ById, b: ById, num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE) -> Metric:
+    """mean(a) - mean(b) over the examples that both arms have a score for."""
+    return _gain(_pairs(a, b), num, seed, confidence)
+
+
+def gain_over_seeds(seeds: Sequence[tuple[ById, ById]], num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE) -> Metric:
+    """The mean paired gain over several trainings, each an (a, b) on the same examples. `n` counts seeds x examples."""
+    scored = [{id for id in a if _scored(a[id]) and _scored(b[id])} for a, b in map(_same_ids, seeds)]
+    ids = sorted(id for id in scored[0] if all(id in other for other in scored)) if scored else []
+    if not ids:
+        raise ValueError("no example has a score in both arms of every seed")
+    gains = np.array([[_mean(a[id]) - _mean(b[id]) for id in ids] for a, b in seeds])
+    value = float(gains.mean())
+    num_seeds, num_examples = gains.shape
+    if num_seeds > 1:
+        gains = gains + (math.sqrt(num_seeds / (num_seeds - 1)) - 1) * (gains.mean(axis=1, keepdims=True) - value)
+    rng = np.random.default_rng(seed)
+    replicates = [
+        gains[rng.integers(num_seeds, size=num_seeds)][:, rng.integers(num_examples, size=num_examples)].mean() for _ in range(num)
+    ]
+    return _metric(value, np.array(replicates), confidence, gains.size)
+
+
+# -- pooled rollouts -------------------------------------------------------------------------------------------------------
+def quantile_interval(rows: Iterable[Scores], q: float, num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE) -> Metric:
+    """A quantile over all rollouts, `q` in [0, 1]."""
+    kept = sorted(scores for row in rows if (scores := _scored(row)))
+    _need(kept)
+    weights = _weights(len(kept), num, seed)
+    return _metric(percentile([x for row in kept for x in row], q), _quantiles(kept, weights, q), confidence, len(kept))
+
+
+def quantile_difference(a: ById, b: ById, q: float = 0.95, num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE) -> Metric:
+    """Quantile of a's rollouts - quantile of b's, examples drawn in pairs."""
+    pairs = _pairs(a, b)
+    weights = _weights(len(pairs), num, seed)
+    value = percentile([x for row, _ in pairs for x in row], q) - percentile([x for _, row in pairs for x in row], q)
+    replicates = _quantiles([row for row, _ in pairs], weights, q) - _quantiles([row for _, row in pairs], weights, q)
+    return _metric(value, replicates, confidence, len(pairs))
+
+
+def relative_difference(a: ById, b: ById, num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE) -> Metric:
+    """mean(a) / mean(b) - 1, examples drawn in pairs. Raises ValueError when b's mean is zero."""
+    pairs = _pairs(a, b)
+    means = np.array([(_mean(x), _mean(y)) for x, y in pairs])
+    total = means.sum(axis=0)
+    if total[1] == 0:
+        raise ValueError("relative to a mean of zero")
+    rng = np.random.default_rng(seed)
+    drawn = np.array([means[rng.integers(len(pairs), size=len(pairs))].sum(axis=0) for _ in range(num)])
+    drawn = drawn[drawn[:, 1] != 0]
+    return _metric(float(total[0] / total[1] - 1), drawn[:, 0] / drawn[:, 1] - 1, confidence, len(pairs))
+
+
+def percentile(values: Iterable[float], q: float) -> float:
+    """Nearest rank: the smallest observed value that a share `q` of all do not exceed. `percentile([1, 2, 3, 9], 0.95) == 9`."""
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("a percentile of nothing")
+    return float(ordered[_rank(q, len(ordered)) - 1])
+
+
+# -- shares, best of k, power ----------------------------------------------------------------------------------------------
+def share_interval(count: int, n: int, confidence: float = CONFIDENCE) -> Metric:
+    """Wilson's interval of a share. Unlike a bootstrap it stays honest at none of n: 0 of 100 is not 'certainly 0'."""
+    if n == 0:
+        raise ValueError("a share of nothing")
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    p = count / n
+    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    return Metric(value=p, low=min(p, max(0.0, (middle - half) / scale)), high=max(p, min(1.0, (middle + half) / scale)), n=n)
+
+
+def shares(rows: Iterable[Sequence[bool | None]]) -> dict[str, float]:
+    """How many examples are always failed, always solved, or mixed; None = unscored. RFT learns from the mixed ones."""
+    kept = [solved for row in rows if (solved := [x for x in row if x is not None])]
+    _need(kept)
+    failed, solved = sum(not any(row) for row in kept), sum(all(row) for row in kept)
+    return {
+        "always_failed": failed / len(kept),
+        "always_solved": solved / len(kept),
+        "mixed": (len(kept) - failed - solved) / len(kept),
+    }
+
+
+def max_at_k(rows: Iterable[Scores], ks: Iterable[int]) -> list[tuple[int, float]]:
+    """The expected best of k rollouts, averaged over examples: `max_at_k([[0.0, 1.0]], [1, 2]) == [(1, 0.5), (2, 1.0)]`.
+
+    Unbiased: over all ways to choose k of an example's n scores without replacement, the i-th smallest is the best in
+    C(i-1, k-1) of C(n, k). An example with fewer than k scores gives its best of those, which keeps the curve monotone.
+    """
+    kept = [sorted(scores) for row in rows if (scores := _scored(row))]
+    _need(kept)
+    return [(k, math.fsum(_best_of(row, min(k, len(row))) for row in kept) / len(kept)) for k in ks]
+
+
+def minimum_detectable(se: float, power: float = 0.8, confidence: float = CONFIDENCE) -> float:
+    """The smallest true effect that an interval of this standard error separates from zero with this power."""
+    normal = NormalDist()
+    return (normal.inv_cdf((1 + confidence) / 2) + normal.inv_cdf(power)) * se
+
+
+def standard_error(metric: Metric, confidence: float = CONFIDENCE) -> float:
+    """Read back from the width of its interval."""
+    if metric.low is None or metric.high is None:
+        raise ValueError("a metric without an interval has no standard error")
+    return (metric.high - metric.low) / (2 * NormalDist().inv_cdf((1 + confidence) / 2))
+
+
+# -- the machine -----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Padded:
+    """Ragged rows as a matrix; row i holds `counts[i]` values, then zeros."""
+
+    values: Floats
+    counts: NDArray[np.int64]
+    means: Floats
+    noise: Floats  # variance that redrawing a row's rollouts adds to its mean
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[float]]) -> _Padded:
+        counts = np.array([len(row) for row in rows], dtype=np.int64)
+        values = np.zeros((len(rows), max(1, int(counts.max()))))
+        for i, row in enumerate(rows):
+            values[i, : len(row)] = row
+        safe = np.maximum(counts, 1)
+        means = values.sum(axis=1) / safe
+        present: NDArray[np.bool_] = np.arange(values.shape[1]) < counts[:, None]
+        deviations = np.where(present, values - means[:, None], 0.0)
+        variance = (deviations**2).sum(axis=1) / safe
+        return cls(values, counts, means, variance / safe)
+
+    def redrawn(self, examples: NDArray[np.int64], rng: np.random.Generator) -> Floats:
+        """For each drawn example, the mean of its rollouts drawn anew minus its own mean."""
+        width = self.values.shape[1]
+        if width == 1:
+            return np.zeros(examples.shape)
+        counts: NDArray[np.int64] = np.maximum(self.counts[examples], 1)
+        picks = (rng.random((*examples.shape, width)) * counts[..., None]).astype(np.int64)
+        places: NDArray[np.int64] = np.arange(width)
+        present = places < counts[..., None]
+        return np.where(present, self.values[examples[..., None], picks], 0.0).sum(axis=-1) / counts - self.means[examples]
+
+
+def _gain(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], num: int, seed: int, confidence: float) -> Metric:
+    """The bootstrap of mean(a) - mean(b); an empty b is zero. See the essay for the shrinkage."""
+    _need(pairs)
+    pairs = sorted(pairs)
+    n = len(pairs)
+    a, b = _Padded.of([row for row, _ in pairs]), _Padded.of([row for _, row in pairs])
+    gains = a.means - b.means
+    value = math.fsum(gains) / n
+    noise, between = float((a.noise + b.noise).mean()), float(gains.var())
+    keep = math.sqrt(max(0.0, n / max(1, n - 1) - noise / between)) if between > 0 else 0.0
+    centres = value + keep * (gains - value)
+    rng_examples, rng_a, rng_b = (np.random.default_rng([seed, stream]) for stream in range(3))
+    chunk = max(1, _CHUNK // (n * max(a.values.shape[1], b.values.shape[1])))
+    replicates: list[Floats] = []
+    for start in range(0, num, chunk):
+        examples = rng_examples.integers(n, size=(min(chunk, num - start), n))
+        replicates.append((centres[examples] + a.redrawn(examples, rng_a) - b.redrawn(examples, rng_b)).mean(axis=1))
+    return _metric(value, np.concatenate(replicates), confidence, n)
+
+
+def _metric(value: float, replicates: Floats, confidence: float, n: int) -> Metric:
+    low, high = np.quantile(replicates, [(1 - confidence) / 2, (1 + confidence) / 2])
+    # A constant sample may miss its own mean by a rounding error.
+    return Metric(value=value, low=min(float(low), value), high=max(float(high), value), n=n)
+
+
+def _weights(n: int, num: int, seed: int) -> Floats:
+    """How often each of n examples is drawn, in each of num replicates."""
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=num).astype(np.float64)
+
+
+def _quantiles(rows: Sequence[Sequence[float]], weights: Floats, q: float) -> Floats:
+    """A nearest-rank quantile of the pooled rollouts for each replicate. Sums of whole numbers, so exact in any order."""
+    values, inverse = np.unique(np.array([x for row in rows for x in row], dtype=np.float64), return_inverse=True)
+    histogram = np.zeros((len(rows), len(values)))
+    np.add.at(histogram, (np.repeat(np.arange(len(rows)), [len(row) for row in rows]), inverse.ravel()), 1)
+    reached = np.cumsum(weights @ histogram, axis=1)
+    ranks = np.maximum(1, np.ceil(np.round(q * reached[:, -1], 9)))
+    return values[(reached >= ranks[:, None]).argmax(axis=1)]
+
+
+def _rank(q: float, n: int) -> int:
+    if not 0 <= q <= 1:
+        raise ValueError(f"a quantile of {q}: give a share between 0 and 1")
+    return max(1, math.ceil(round(q * n, 9)))
+
+
+def _best_of(ordered: Sequence[float], k: int) -> float:
+    n = len(ordered)
+    return math.fsum(x * (math.comb(i, k - 1) / math.comb(n, k)) for i, x in enumerate(ordered))
+
+
+def _pairs(a: ById, b: ById) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
+    _same_ids((a, b))
+    pairs = [(x, y) for id in sorted(a) if (x := _scored(a[id])) and (y := _scored(b[id]))]
+    _need(pairs)
+    return sorted(pairs)
+
+
+def _same_ids(arms: tuple[ById, ById]) -> tuple[ById, ById]:
+    a, b = arms
+    if differing := set(a) ^ set(b):
+        raise ValueError(f"two arms must hold the same examples; {len(differing)} are in one only, such as {min(differing)!r}")
+    return arms
+
+
+def _scored(row: Scores) -> tuple[float, ...]:
+    return tuple(sorted(float(x) for x in row if x is not None))
+
+
+def _mean(row: Scores) -> float:
+    scores = _scored(row)
+    return math.fsum(scores) / len(scores)
+
+
+def _need(rows: Sequence[object]) -> None:
+    if not rows:
+        raise ValueError("no example has a score: there is nothing to estimate")

@@ -1,0 +1,309 @@
+"""Stage `train`: reinforcement fine-tuning with the agent's real tools and real grader.
+
+    each step:  P examples x G rollouts  ->  rewards  ->  advantages within each group  ->  one optimizer step  ->  new weights to the sampler
+
+Strictly on-policy: every rollout is sampled by the weights that it then changes, and used once. Groups without variance and unscored rollouts are
+not trained on; each is counted with its reason, and sampled = trained + left out, always. A step that changed no weight is an error.
+
+All randomness is a function of (seed, step): the order of examples, each rollout's stream. A checkpoint is weights, optimizer, step and the length of the
+logs; it lies under `.rft/` until the stage ends, and a stage that was killed continues from it bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rft import config, examples, exploits, model, progress, recipe, reports, rollout_log, stats
+from rft.advantage import advantages
+from rft.errors import RftError
+from rft.loss import TrainingSample, own_logprobs, policy_loss
+from rft.rollout import Conditions, Request
+from rft.rollout_log import LogRow
+from rft.sampler import Engine
+from rft.types import Example, Trajectory
+from rft.workbench import Plan, Workbench, base_model, workbench
+
+SHELF = Path("data/train")
+MICROBATCH_TOKENS = 4096
+
+
+def run(params: config.Params) -> None:
+    baseline = reports.read(reports.BaselineReport, Path("data/baseline/report.json"))
+    if baseline.readiness != "ready":
+        _skip(f"the baseline says '{baseline.readiness}': {baseline.reason}")
+        return
+    section = params.train
+    device = model.prepare_process(params.policy)
+    ours = recipe.load(params.recipe)
+    exploits.check(params)
+    inputs = [Path("data") / name for name in ("policy", "champion", "baseline", "prompt", "examples")]
+    work = progress.folder("train", [params.recipe, params.tools, params.rollout, section], inputs)
+    network, chat = base_model(params, section.from_, device)
+    prompt = reports.read(reports.PromptSettings, Path("data/prompt/prompt.json"))
+    with workbench(params, ours) as bench:
+        trainer = Trainer(network, chat, section, prompt, bench, device, work)
+        trainer.fit(examples.load("train"), examples.load("validation")[-section.validation_examples :] if section.validation_examples else [])
+        bench.times.write(SHELF / "timing.json", steps_s=trainer.step_seconds)
+    _publish(trainer, section, work)
+    shutil.rmtree(work)
+
+
+@dataclass(slots=True)
+class _Log:
+    """What has happened so far, on disk as lines; `step` is the number of finished optimizer steps."""
+
+    metrics: list[dict[str, Any]]
+    rows: list[LogRow]
+
+
+class Trainer:
+    """The learner, the sampler's copy of its weights, and the loop between them."""
+
+    def __init__(
+        self, network: Any, chat: Any, section: config.Train, prompt: reports.PromptSettings, bench: Workbench, device: torch.device, work: Path
+    ):
+        self.section, self.prompt, self.bench, self.device, self.work = section, prompt, bench, device, work
+        self.learner = model.trainable(network, section)
+        self.sampler = Engine(model.merged_copy(self.learner), chat, device)
+        self.parameters = [parameter for parameter in self.learner.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=section.lr, betas=(0.9, 0.95), weight_decay=0.0)
+        self.start = [parameter.detach().clone() for parameter in self.parameters]
+        self.step_seconds: list[float] = []
+        self.log = _Log([], [])
+        self.step = 0
+
+    def fit(self, train: Sequence[Example], held_out: Sequence[Example]) -> None:
+        self._resume()
+        report = progress.Reporter("train", self.section.steps)
+        while self.step < self.section.steps:
+            began = time.monotonic()
+            rows, samples = self._sample(train)
+            metrics = _describe(self.step + 1, rows) | self._learn(samples)
+            self.log.rows += rows
+            self.step += 1
+            model.sync(self.learner, self.sampler.model)
+            if held_out and (self.step % self.section.validate_every == 0 or self.step == self.section.steps):
+                metrics["validation/reward"] = self._validate(held_out)
+            self.log.metrics.append(metrics)
+            self._write_lines(rows, metrics)
+            self.step_seconds.append(round(time.monotonic() - began, 3))
+            report(self.step, f"steps, reward {metrics['reward/mean']:.3f}, {metrics['tool_calls/mean']:.1f} calls a rollout")
+            if self.step % self.section.checkpoint_every == 0 and self.step < self.section.steps:
+                self._checkpoint()
+
+    def weight_change(self) -> float:
+        """L2 distance from where training started."""
+        return math.sqrt(sum((now.detach() - then).square().sum().item() for now, then in zip(self.parameters, self.start, strict=True)))
+
+    def _sample(self, train: Sequence[Example]) -> tuple[list[LogRow], list[TrainingSample]]:
+        """P groups of G rollouts, and what of them can be learned from."""
+        section = self.section
+        group = [_pick(train, self.step * section.examples_per_step + n, section.seed) for n in range(section.examples_per_step)]
+        requests = [Request(example, sample) for example in group for sample in range(section.group_size)]
+        conditions = Conditions(self.prompt, section.temperature, (section.seed, 1, self.step), self.bench.params.rollout)
+        self.sampler.model.eval()
+        trajectories: list[Trajectory] = []
+        for start in range(0, len(requests), conditions.limits.batch):
+            trajectories += self.bench.run(self.sampler, requests[start : start + conditions.limits.batch], conditions)
+        self.bench.times.rollout_s.setdefault("train", []).extend(one.wall_s for one in trajectories)
+        rows: list[LogRow] = []
+        samples: list[TrainingSample] = []
+        for n, example in enumerate(group):
+            mine = trajectories[n * section.group_size : (n + 1) * section.group_size]
+            for sample, (one, advantage) in enumerate(zip(mine, advantages([one.reward for one in mine], section.algorithm), strict=True)):
+                row = rollout_log.row(one, example, sample, self.prompt, "train", "challenger", self.step + 1)
+                why = _left_out(one, float(advantage), mine)
+                rows.append(replace(row, trained=not why, left_out=why))
+                if not why:
+                    samples.append(TrainingSample(*rollout_log.flat(one), advantage=float(advantage)))
+        return rows, samples
+
+    def _learn(self, samples: list[TrainingSample]) -> dict[str, float]:
+        """One optimizer step. Nothing to learn from is a step skipped and said, not an error."""
+        began = time.monotonic()
+        section = self.section
+        if not samples:
+            return {"samples/trained": 0}
+        self.learner.train()
+        self.optimizer.zero_grad()
+        total = section.examples_per_step * section.group_size
+        loss_sum, entropy_sum, mismatch, tokens = 0.0, 0.0, 0.0, 0
+        for micro in _microbatches(samples):
+            scored = own_logprobs(self.learner, micro, section.temperature, self.device)
+            loss = policy_loss(scored, micro, section.algorithm, total, self.bench.params.rollout.max_turn_tokens)
+            loss.backward()
+            sampled_N = torch.tensor([value for sample in micro for value in sample.logprobs], device=self.device)
+            mismatch = max(mismatch, (scored.logprobs_N.detach() - sampled_N).abs().max().item())
+            loss_sum += loss.item()
+            entropy_sum += scored.entropy_N.sum().item()
+            tokens += len(scored.entropy_N)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, section.clip_grad).item()
+        if not math.isfinite(norm):
+            raise RftError(f"step {self.step + 1}: the gradient is not finite. Lower train.lr, or look at the rewards in {self.work}/rollouts.jsonl.")
+        before = [parameter.detach().clone() for parameter in self.parameters]
+        self.optimizer.step()
+        if norm > 0 and all(torch.equal(now, then) for now, then in zip(self.parameters, before, strict=True)):
+            raise RftError(f"step {self.step + 1}: the optimizer changed no weight. train.lr = {section.lr} is too small for {self.parameters[0].dtype}.")
+        phases = self.bench.times.phases
+        phases["training"] = phases.get("training", 0.0) + time.monotonic() - began
+        return {
+            "samples/trained": len(samples),
+            "loss": loss_sum,
+            "grad_norm": norm,
+            "entropy": entropy_sum / tokens,
+            "logprob_mismatch": mismatch,
+            "weights/change": self.weight_change(),
+        }
+
+    def _validate(self, held_out: Sequence[Example]) -> float:
+        plan = Plan("train", "validation", self.prompt, 0.0, 1, self.section.seed)
+        folder = self.work / f"validation-{self.step}"
+        folder.mkdir(exist_ok=True)
+        rows = self.bench.measure(self.sampler, held_out, plan, folder, lambda done, message: None)
+        return float(np.mean([row.reward for row in rows if row.reward is not None]))
+
+    # -- kill and go on ------------------------------------------------------------------------------------------------------
+    def _write_lines(self, rows: list[LogRow], metrics: dict[str, Any]) -> None:
+        rollout_log.append_lines(rows, self.work / "rollouts.jsonl")
+        with (self.work / "metrics.jsonl").open("a") as handle:
+            handle.write(json.dumps(metrics) + "\n")
+
+    def _checkpoint(self) -> None:
+        part = self.work / "checkpoint.part"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        torch.save({"parameters": [p.detach() for p in self.parameters], "optimizer": self.optimizer.state_dict(), "step": self.step}, part / "state.pt")
+        progress.publish(part, self.work / "checkpoint")
+
+    def _resume(self) -> None:
+        """From the last checkpoint; lines of later steps are cut off and made again, equal."""
+        self.step = 0
+        if (self.work / "checkpoint").exists():
+            state = torch.load(self.work / "checkpoint" / "state.pt", weights_only=True)
+            with torch.no_grad():
+                for parameter, saved in zip(self.parameters, state["parameters"], strict=True):
+                    parameter.copy_(saved)
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step = state["step"]
+            model.sync(self.learner, self.sampler.model)
+            progress.say("train", f"continues at step {self.step}")
+        self.log.rows = [row for row in rollout_log.read_lines(self.work / "rollouts.jsonl") if row.step <= self.step]
+        self.log.metrics = [one for one in _lines(self.work / "metrics.jsonl") if one["step"] <= self.step]
+        for name in ("rollouts.jsonl", "metrics.jsonl"):
+            (self.work / name).unlink(missing_ok=True)
+        rollout_log.append_lines(self.log.rows, self.work / "rollouts.jsonl")
+        (self.work / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in self.log.metrics))
+
+
+def _pick(train: Sequence[Example], position: int, seed: int) -> Example:
+    """The example at a place in an endless sequence of shuffled epochs."""
+    epoch, place = divmod(position, len(train))
+    return train[int(np.random.default_rng([seed, 3, epoch]).permutation(len(train))[place])]
+
+
+def _left_out(one: Trajectory, advantage: float, group: Sequence[Trajectory]) -> str:
+    if one.reward is None:
+        return f"unscored: {one.grade.status}"
+    if not one.num_tokens:
+        return "no tokens"
+    scored = [other.reward for other in group if other.reward is not None]
+    if len(scored) < 2:
+        return "alone in its group"
+    if advantage == 0.0:
+        return "no variance" if max(scored) - min(scored) < 1e-9 else "at the group mean"
+    return ""
+
+
+def _microbatches(samples: list[TrainingSample]) -> list[list[TrainingSample]]:
+    """By length, so that little is padding; a microbatch holds at most MICROBATCH_TOKENS tokens with padding."""
+    batches: list[list[TrainingSample]] = []
+    for sample in sorted(samples, key=lambda one: len(one.ids), reverse=True):
+        if batches and len(batches[-1][0].ids) * (len(batches[-1]) + 1) <= MICROBATCH_TOKENS:
+            batches[-1].append(sample)
+        else:
+            batches.append([sample])
+    return batches
+
+
+def _describe(step: int, rows: list[LogRow]) -> dict[str, Any]:
+    """The step's rollouts in numbers; names as in the vocabulary."""
+    rewards = [row.reward for row in rows if row.reward is not None]
+    scores = [row.score for row in rows if row.score is not None]
+    calls = [row.num_tool_calls for row in rows]
+    reasons = Counter(row.left_out for row in rows if row.left_out)
+    return {
+        "step": step,
+        "reward/mean": float(np.mean(rewards)),
+        "reward/p10": stats.percentile(rewards, 0.1),
+        "reward/p90": stats.percentile(rewards, 0.9),
+        "score/mean": float(np.mean(scores)),
+        "solved/share": float(np.mean([row.solved for row in rows])),
+        "tool_calls/mean": float(np.mean(calls)),
+        "tool_calls/p95": stats.percentile(calls, 0.95),
+        "tokens/mean": float(np.mean([row.num_tokens for row in rows])),
+        "stop/completed": float(np.mean([row.stop_reason == "completed" for row in rows])),
+        "samples/sampled": len(rows),
+        **{f"left_out/{reason}": count for reason, count in sorted(reasons.items())},
+    }
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Whole lines only; a kill may have cut the last."""
+    found: list[dict[str, Any]] = []
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+    return found
+
+
+def _publish(trainer: Trainer, section: config.Train, work: Path) -> None:
+    SHELF.mkdir(parents=True, exist_ok=True)
+    name = "adapter" if section.weights == "lora" else "weights"
+    part = work / name
+    shutil.rmtree(part, ignore_errors=True)
+    model.save(trainer.learner, part)
+    shutil.rmtree(SHELF / name, ignore_errors=True)
+    shutil.copytree(part, SHELF / name)
+    (SHELF / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in trainer.log.metrics))
+    rollout_log.write(trainer.log.rows, SHELF / "rollouts.parquet")
+    change = trainer.weight_change()
+    report = reports.TrainReport(
+        trained=change > 0,
+        reason=f"{section.steps} steps of {section.algorithm} on {section.weights} weights" if change > 0 else "no group had anything to learn from",
+        weights=section.weights if change > 0 else "none",
+        path=str(SHELF / name) if change > 0 else None,
+        sha256=progress.tree_sha256(SHELF / name),
+        algorithm=section.algorithm,
+        steps=section.steps,
+        rollouts=len(trainer.log.rows),
+        left_out=dict(sorted(Counter(row.left_out for row in trainer.log.rows if row.left_out).items())),
+        curve=[(one["step"], one["reward/mean"]) for one in trainer.log.metrics],
+        weight_change=change,
+    )
+    reports.write(report, SHELF / "report.json")
+
+
+def _skip(reason: str) -> None:
+    """Nothing was trained: an empty pointer with the reason, and empty files where DVC expects outs."""
+    SHELF.mkdir(parents=True, exist_ok=True)
+    reports.write(reports.TrainReport(trained=False, reason=reason, weights="none"), SHELF / "report.json")
+    (SHELF / "metrics.jsonl").write_text("")
+    rollout_log.write([], SHELF / "rollouts.parquet")
+    reports.write_json({"rollout_s": {}, "phases": {}}, SHELF / "timing.json")
+    progress.say("train", reason)
+
+

@@ -1,0 +1,124 @@
+"""Bytes of a recorded revision, found by hash: Git holds dvc.lock, dvc.lock names every output's md5, DVC's cache holds the bytes.
+
+So a report of a run can be read long after its worktree is gone, and nothing is trusted on the way: what is read is hashed again, and a
+byte that does not fit its name is an error, not a value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from rft import reports
+from rft.errors import InfrastructureError, UserError
+from tasks.clone import Clone
+from tasks.git import GitError, git_bytes
+
+R = TypeVar("R", bound=reports.Report)
+WEIGHTS = "data/champion/weights"
+
+
+@dataclass(frozen=True)
+class Out:
+    """An output as dvc.lock names it; a folder's md5 ends in `.dir`."""
+
+    path: str
+    md5: str
+    size: int
+    num_files: int | None
+
+    @property
+    def is_folder(self) -> bool:
+        return self.md5.endswith(".dir")
+
+
+@dataclass(frozen=True)
+class Revision:
+    clone: Clone
+    commit: str
+
+    def file(self, path: str) -> bytes | None:
+        """As Git holds it; None when the revision has no such file."""
+        try:
+            return git_bytes(self.clone.root, "show", f"{self.commit}:{path}")
+        except GitError as error:
+            if "does not exist" in str(error) or "exists on disk, but not in" in str(error):
+                return None
+            raise
+
+    @cached_property
+    def outs(self) -> dict[str, Out]:
+        lock = yaml.safe_load(self.file("dvc.lock") or b"{}") or {}
+        rows = [row for stage in lock.get("stages", {}).values() for row in stage.get("outs", [])]
+        pointer = yaml.safe_load(self.file(f"{WEIGHTS}.dvc") or b"{}") or {}
+        rows += [row | {"path": WEIGHTS} for row in pointer.get("outs", [])]
+        return {row["path"]: Out(row["path"], row["md5"], row.get("size", 0), row.get("nfiles")) for row in rows}
+
+    @property
+    def lock_sha256(self) -> str | None:
+        lock = self.file("dvc.lock")
+        return None if lock is None else hashlib.sha256(lock).hexdigest()
+
+    def read(self, path: str) -> bytes | None:
+        """An output's bytes, or those of a file in an output folder; None when the run never came to it."""
+        if out := self.outs.get(path):
+            return self._cached(out.md5, path)
+        for parent in map(str, PurePosixPath(path).parents):
+            if (out := self.outs.get(parent)) and out.is_folder:
+                found = dict(self.files(parent)).get(str(PurePosixPath(path).relative_to(parent)))
+                return None if found is None else self._cached(found, path)
+        return None
+
+    def report(self, kind: type[R], path: str) -> R | None:
+        content = self.read(path)
+        if content is None:
+            return None
+        try:
+            return kind.model_validate_json(content)
+        except ValidationError as error:
+            raise UserError(f"{path} of revision {self.commit[:10]} is not a whole {kind.__name__}: {error.errors()[0]['msg']}.") from None
+
+    def json(self, path: str) -> Any:
+        content = self.read(path)
+        return None if content is None else json.loads(content)
+
+    def files(self, folder: str) -> Iterator[tuple[str, str]]:
+        """(relative path, md5) of every file in an output folder, in the order of their paths."""
+        listing = json.loads(self._cached(self.outs[folder].md5, folder))
+        yield from sorted(((row["relpath"], row["md5"]) for row in listing), key=lambda row: PurePosixPath(row[0]))
+
+    def tree_sha256(self, folder: str) -> str:
+        """What `rft.progress.tree_sha256` says of the folder, from the cache's bytes, each verified."""
+        digest = hashlib.sha256()
+        for relative, md5 in self.files(folder):
+            digest.update(f"{relative}\0".encode() + hashlib.sha256(self._cached(md5, f"{folder}/{relative}")).digest())
+        return digest.hexdigest()
+
+    def _cached(self, md5: str, what: str) -> bytes:
+        path = self.clone.dvc_cache / "files" / "md5" / md5[:2] / md5[2:]
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            raise InfrastructureError(
+                f"{what} of revision {self.commit[:10]} is not in this clone's DVC cache ({path}). "
+                "Fetch it from your remote: dvc exp pull origin RUN, and see that nobody runs `dvc gc` without --all-experiments."
+            ) from None
+        if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5.removesuffix(".dir"):
+            raise InfrastructureError(f"{path} was changed: its bytes are not those that {what} of revision {self.commit[:10]} had. Delete it and fetch it again.")
+        return content
+
+
+def link_out(out: Out, tree: Path) -> None:
+    """`data/champion/weights.dvc`: the champion's weights, by the hash under which an earlier run left them in the cache."""
+    row: dict[str, Any] = {"md5": out.md5, "size": out.size, "hash": "md5", "path": "weights"}
+    if out.num_files is not None:
+        row["nfiles"] = out.num_files
+    (tree / f"{WEIGHTS}.dvc").write_text(yaml.safe_dump({"outs": [row]}, sort_keys=False), encoding="utf-8")

@@ -1,0 +1,69 @@
+"""What is served now, as files in a run's worktree: champion.json, its profile, its weights.
+
+    data/champion/champion.json   in Git: version, prompt, hashes
+    data/champion/profile.json    in Git: how the examples were distributed that it was trained on
+    data/champion/weights/        by DVC, from the cache, by the hash that the promoted run recorded
+
+Version 0 is the beginning: the base policy with the recipe's seed prompt. A promoted champion is read from the revision of the run that
+made it, so its shelf in a later run is a pure function of that revision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rft import reports
+from rft.errors import UserError
+from rft.reports import Champion, PromotionRequest, TrainReport
+from tasks import stages
+from tasks.artifacts import WEIGHTS, Out, Revision, link_out
+
+SHELF = "data/champion"
+
+
+@dataclass(frozen=True)
+class Served:
+    champion: Champion
+    revision: Revision | None = None
+    """Of the run that was promoted; None for version 0."""
+    weights: Out | None = None
+
+    def place(self, tree: Path) -> None:
+        reports.write(self.champion, tree / SHELF / "champion.json")
+        if self.revision is not None and self.champion.profile_path:
+            profile = self.revision.read("data/examples/profile.json")
+            (tree / SHELF / self.champion.profile_path).write_bytes(profile or b"")
+        if self.weights is not None:
+            link_out(self.weights, tree)
+            stages.dvc(tree, "checkout", f"{WEIGHTS}.dvc")
+
+
+BEGINNING = Served(Champion())
+
+
+def of(revision: Revision, run: str, version: int) -> Served:
+    """The champion that this run's promotion request describes. Raises UserError when the run has none."""
+    request = revision.report(PromotionRequest, "data/gate/request.json") if revision.json("data/gate/request.json") else None
+    if request is None:
+        raise UserError(f"run {run} left no promotion request.")
+    before = Champion.model_validate_json(revision.file(f"{SHELF}/champion.json") or b"{}")
+    if request.candidate == "challenger":
+        trained = revision.report(TrainReport, "data/train/report.json")
+        weights, sha256 = request.weights, trained.sha256 if trained else None
+        out = revision.outs.get(request.weights_path or "")
+    else:  # the prompt alone: the weights stay
+        weights, sha256 = before.weights, before.weights_sha256
+        out = revision.outs.get(WEIGHTS)
+    if (out is None) != (weights == "none"):
+        raise UserError(f"run {run}: its request speaks of {weights} weights at {request.weights_path}, which its dvc.lock does not know.")
+    champion = Champion(
+        version=version,
+        run=run,
+        prompt=request.prompt,
+        weights=weights,
+        weights_path="weights" if out else None,
+        weights_sha256=sha256,
+        profile_path="profile.json",
+    )
+    return Served(champion, revision, out)

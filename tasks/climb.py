@@ -1,0 +1,95 @@
+"""What every rung of the ladder has in common, so that the task of a stage is a few lines.
+
+`recorded` opens a run with its MLflow run beside it, and at its end, whatever that is, writes the HTML page and says how it ended. `climb` brings
+one stage's shelf up to date, reads the report that it left, and shows its numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from rft import config, page, reports
+from tasks import registry, runs, stages, tracking
+from tasks.clone import Clone
+from tasks.runs import Run
+from tasks.tracking import Tracker
+
+R = TypeVar("R", bound=reports.Report)
+Numbers = Mapping[str, reports.Metric | float | None]
+
+
+@contextlib.contextmanager
+def recorded(clone: Clone, params: config.Params, window: Path | None, clean_only: bool = False, flow_run_id: str | None = None) -> Iterator[Run]:
+    """A run of these settings. Raises UserError for a dirty tree when `clean_only`, as a schedule asks."""
+    plan = runs.plan(clone, params, registry.served(clone, params), window, clean_only)
+    with runs.start(clone, plan) as run:
+        run.update(flow_run_id=flow_run_id)
+        run.tracker = tracker = Tracker(run, registry.model_name(params))
+        try:
+            tracker.settings(plan.params.model_dump(mode="json", by_alias=True), _tags(run))
+            yield run
+        except BaseException:
+            with contextlib.suppress(Exception):  # the page of a run that failed is a courtesy; its own error is what counts
+                _show(run)
+            tracker.end("failed")
+            raise
+        _show(run)
+    tracker.tag(revision=run.record.revision, state=run.record.state)
+    tracker.end(run.record.state)
+
+
+def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], file: str = "report.json") -> R:
+    """Raises StageFailed with the stage's own message."""
+    with run.tracker.live() as live:
+        told = stages.listener.get()
+
+        def listen(name: str, line: str) -> None:
+            if line.startswith(f"[{stage}] metrics "):
+                live.follow(Path(line.removeprefix(f"[{stage}] metrics ")))
+            else:
+                told(name, line)
+
+        token = stages.listener.set(listen)
+        try:
+            outcome = stages.repro(run.tree, stage, run.clone.state, run.name, run.clone.log(run.name, stage), lambda group: runs.note_group(run, group))
+        finally:
+            stages.listener.reset(token)
+    report = reports.read(kind, run.shelf(stage) / file)
+    run.update(stages=run.record.stages | {stage: outcome.how})
+    run.tracker.stage(stage, outcome.how, numbers(report))
+    told(stage, f"[{stage}] = {outcome.how}")
+    return report
+
+
+def _tags(run: Run) -> dict[str, str]:
+    record = run.record
+    return {
+        "run": record.name,
+        "git_commit": record.commit,
+        "edits_sha256": record.edits_sha256 or "none",
+        "window": record.window,
+        "champion_version": str(record.champion_version),
+        "started_by": record.started_by,
+        "prefect_flow_run_id": record.flow_run_id or "none",
+    }
+
+
+def _show(run: Run) -> None:
+    record, path = run.record, run.clone.page(run.name)
+    facts = {
+        "run": record.name,
+        "commit": record.commit[:10],
+        "window": record.window,
+        "champion": f"version {record.champion_version}",
+        "started": f"{record.started} by {record.started_by}",
+        "dirty": f"yes: {len(record.edited)} uncommitted files" if record.dirty else "no",
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page.render(run.tree, facts), encoding="utf-8")
+    run.tracker.page(path)
+
+
+__all__ = ["Numbers", "climb", "recorded", "tracking"]

@@ -1,0 +1,236 @@
+"""dvc.yaml, written from what each stage really needs. `python -m tasks.dependencies --write` after an import changed; a test compares.
+
+A stage depends on the modules of `rft` that it imports, directly or through others, at the top of a file or inside a function, or by name
+as a process of its own ("rft.toolserver"); on the modules that a recipe imports; on its recipe's folder; on the pinned packages; and on the
+shelves named below. So a comment in the trainer does not repeat the warm start, and no change of code goes unseen, which is how lists
+written by hand fail. The sections of params.yaml are found likewise: every `params.<section>` in what `run` can reach by name.
+
+What cannot be read off the code is the table below: which shelves a stage reads, and what it leaves. Outputs are single files where a
+`timing.json` lies beside them, so that wall times never enter the hash of anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+RECIPE = "${recipe.path}"
+CHAMPION = "data/champion"
+PACKAGES = "constraints.txt"
+_WHOLE = "*"
+_AGENT = (RECIPE, "data/policy", CHAMPION)
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """One stage: in a few words, what it reads, and the files it leaves in data/<stage>."""
+
+    words: str
+    reads: tuple[str, ...]
+    leaves: tuple[str, ...]
+
+
+def _of(shelf: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"data/{shelf}/{name}" for name in names)
+
+
+STAGES = {
+    "traffic": Shelf(
+        "pin a window of production conversations and normalize it",
+        ("${traffic.file}", RECIPE, CHAMPION),
+        ("conversations.jsonl", "current_profile.json", "reference_profile.json", "report.json"),
+    ),
+    "drift": Shelf(
+        "is the data still like production? continue, refresh or stop",
+        (*_of("traffic", "conversations.jsonl", "current_profile.json", "reference_profile.json", "report.json"), RECIPE),
+        ("report.json",),
+    ),
+    "examples": Shelf(
+        "train, validation and test, from the recipe or from graded traffic",
+        (RECIPE, *_of("traffic", "conversations.jsonl", "report.json")),
+        ("train.jsonl", "validation.jsonl", "test.jsonl", "profile.json", "report.json"),
+    ),
+    "policy": Shelf("the base model: built and warm-started here, or a pointer to the given one", (RECIPE,), ("",)),
+    "baseline": Shelf(
+        "how good is the agent today, and would RFT help at all?",
+        (*_AGENT, *_of("examples", "validation.jsonl")),
+        ("report.json", "rollouts.parquet", "timing.json"),
+    ),
+    "prompt": Shelf(
+        "does a better prompt or setting do? Cheaper than weights, so it goes first",
+        (*_AGENT, *_of("examples", "validation.jsonl")),
+        ("report.json", "prompt.json", "rollouts.parquet", "timing.json"),
+    ),
+    "train": Shelf(
+        "RFT with the real tools and the real grader",
+        (*_AGENT, *_of("baseline", "report.json"), *_of("prompt", "prompt.json"), *_of("examples", "train.jsonl", "validation.jsonl")),
+        ("report.json", "weights", "metrics.jsonl", "rollouts.parquet", "timing.json"),
+    ),
+    "challenger": Shelf(
+        "champion, champion with the new prompt, challenger: on the same frozen test examples",
+        (*_AGENT, *_of("prompt", "prompt.json"), *_of("train", "report.json", "weights"), *_of("examples", "test.jsonl")),
+        ("report.json", "rollouts.parquet", "timing.json"),
+    ),
+    "gate": Shelf(
+        "is the challenger better, and nothing else worse? promote, reject or inconclusive",
+        (*(path for stage in ("drift", "baseline", "prompt", "train") for path in _of(stage, "report.json")), *_of("challenger", "report.json", "timing.json")),
+        ("decision.json", "request.json", "timing.json"),
+    ),
+}
+
+_HEADER = """\
+# The ladder, as a table of contents. Written by `python -m tasks.dependencies --write`: change the table there, not here.
+# A run executes these one by one (`rft run`); `dvc repro` does the same by hand.
+stages:
+"""
+
+
+def modules(root: Path, stage: str) -> list[str]:
+    """Paths of all modules of `rft` that this stage can come to load, in order."""
+    found: set[Path] = set()
+    waiting = [root / "rft" / "__init__.py", root / "rft" / "__main__.py", _module(root, f"rft.{stage}")]
+    if RECIPE in STAGES[stage].reads:
+        waiting += [path for file in sorted((root / "recipes").rglob("*.py")) for path in _imports(root, file)]
+    while waiting:
+        path = waiting.pop()
+        if path is None or path in found or not path.exists():
+            continue
+        found.add(path)
+        if path.name != "__main__.py":  # it names every stage, and loads one
+            waiting += _imports(root, path)
+    return sorted(path.relative_to(root).as_posix() for path in found)
+
+
+def sections(root: Path, stage: str) -> list[str]:
+    """The sections of params.yaml that the stage's `run` can come to look at."""
+    from rft.config import Params
+
+    known = {name: info.alias or name for name, info in Params.model_fields.items()}
+    used = {
+        node.attr
+        for definition in _reached(root, stage)
+        for node in ast.walk(definition)
+        if isinstance(node, ast.Attribute) and _is_params(node.value)
+    }
+    return [known[name] for name in known if name in used]
+
+
+def _reached(root: Path, stage: str) -> Iterator[ast.AST]:
+    """Every function, class and constant that can be reached by name from `rft.<stage>.run`, across modules.
+
+    Finer than imports, because the stages read one another's shelves through one another's modules: `baseline` imports `examples` for its
+    `load`, and must not run again because next week's traffic, which `examples.run` looks at, has another name.
+    """
+    waiting = [(_module(root, f"rft.{stage}"), "run")]
+    seen: set[tuple[Path | None, str]] = set()
+    while waiting:
+        path, name = waiting.pop()
+        if path is None or (path, name) in seen:
+            continue
+        seen.add((path, name))
+        names, imported = _names(root, path)
+        if name in imported:  # a re-export
+            waiting += imported[name]
+        if (definition := names.get(name)) is None:
+            continue
+        yield definition
+        for node in ast.walk(definition):
+            if isinstance(node, ast.Name):
+                waiting += imported.get(node.id, [(path, node.id)])
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                waiting += [(module, node.attr) for module, of in imported.get(node.value.id, []) if of == _WHOLE]
+
+
+@cache
+def _names(root: Path, path: Path) -> tuple[dict[str, ast.AST], dict[str, list[tuple[Path | None, str]]]]:
+    """What a module defines at its top, and what its imports, wherever they stand, bind: name -> (module, name there or _WHOLE)."""
+    tree = _tree(path)
+    defined: dict[str, ast.AST] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            defined |= {target.id: node for target in targets if isinstance(target, ast.Name)}
+    imported: dict[str, list[tuple[Path | None, str]]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            base = _base(root, path, node)
+            for alias in node.names:
+                whole = _module(root, f"{base}.{alias.name}")
+                imported[alias.asname or alias.name] = [(whole, _WHOLE)] if whole else [(_module(root, base), alias.name)]
+    return defined, imported
+
+
+def render(root: Path) -> str:
+    """The whole of dvc.yaml."""
+    lines = [_HEADER]
+    for stage, shelf in STAGES.items():
+        lines.append(f"  {stage}:\n    desc: {shelf.words!r}\n    cmd: exec python -m rft {stage}\n    deps:\n")
+        lines += [f"      - {path}\n" for path in (*shelf.reads, PACKAGES, *modules(root, stage))]
+        lines.append("    params:\n")
+        lines += [f"      - {section}\n" for section in sections(root, stage)]
+        lines.append("    outs:\n")
+        lines += [f"      - {path.removesuffix('/')}\n" for path in _of(stage, *shelf.leaves)]
+    return "".join(lines)
+
+
+def _imports(root: Path, file: Path) -> Iterator[Path | None]:
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.Import):
+            yield from (_module(root, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(root, file, node)
+            yield _module(root, base)
+            yield from (_module(root, f"{base}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("rft."):
+            yield _module(root, node.value)
+
+
+def _base(root: Path, file: Path, node: ast.ImportFrom) -> str:
+    """`from .loss import x` in rft/losses/grpo.py is rft.losses.loss."""
+    if not node.level:
+        return node.module or ""
+    folder = file.parents[node.level - 1]
+    if not folder.is_relative_to(root):
+        return ""
+    return ".".join([*folder.relative_to(root).parts, *([node.module] if node.module else [])])
+
+
+def _module(root: Path, name: str) -> Path | None:
+    parts = name.split(".")
+    if parts[0] != "rft" or not all(part.isidentifier() for part in parts):
+        return None
+    path = root.joinpath(*parts)
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()), None)
+
+
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+
+
+def _is_params(node: ast.expr) -> bool:
+    return (isinstance(node, ast.Name) and node.id == "params") or (isinstance(node, ast.Attribute) and node.attr == "params")
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tasks.dependencies", description="Compute dvc.yaml from the imports of the stages.")
+    parser.add_argument("--write", action="store_true", help="write dvc.yaml (without it: compare, exit code 1 when it differs)")
+    options = parser.parse_args(None if arguments is None else list(arguments))
+    root = Path.cwd()
+    text, path = render(root), root / "dvc.yaml"
+    if options.write:
+        path.write_text(text, encoding="utf-8")
+        return 0
+    same = path.exists() and path.read_text(encoding="utf-8") == text
+    print("dvc.yaml is up to date." if same else "dvc.yaml does not say what the stages import. Write it: python -m tasks.dependencies --write")
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""What this clone remembers of each run: one JSON file, rewritten atomically as the run goes on, and a lock held while it lives.
+
+The record is bookkeeping for people and for adoption after a kill; what an auditor needs is in the run's revision. A lock (flock) dies
+with its process, so 'running' with a free lock means that the driver was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from rft import reports
+from rft.errors import UserError
+from tasks.clone import Clone
+
+State = Literal["preparing", "running", "finished", "stopped", "failed", "interrupted", "killed"]
+
+
+class RunRecord(reports.Report):
+    name: str
+    key: str
+    """Hash of commit, edits, settings and champion: what makes two runs the same."""
+    commit: str
+    edits_sha256: str | None
+    """None: the tree was clean."""
+    edited: list[str] = []
+    champion_version: int
+    window: str
+    inputs: list[str]
+    """Brought into the worktree, and kept out of Git: the window, a model folder."""
+    started: str
+    started_by: str
+    ended: str | None = None
+    state: State = "preparing"
+    message: str = ""
+    revision: str | None = None
+    """The commit under refs/exps that holds the run."""
+    mlflow_run_id: str | None = None
+    flow_run_id: str | None = None
+    stages: dict[str, str] = {}
+    """stage -> ran, unchanged, restored."""
+    verdict: str | None = None
+    decision: str | None = None
+    candidate: str | None = None
+    gain: dict[str, float | None] | None = None
+    """Paired, over the champion, with the ends of its interval."""
+
+    @property
+    def dirty(self) -> bool:
+        return self.edits_sha256 is not None
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def path(clone: Clone, name: str) -> Path:
+    return clone.runs / f"{name}.json"
+
+
+def save(clone: Clone, record: RunRecord) -> None:
+    reports.write(record, path(clone, record.name))
+
+
+def load_all(clone: Clone) -> list[RunRecord]:
+    """Oldest first. Raises UserError naming a record that cannot be read."""
+    found: list[RunRecord] = []
+    for file in sorted(clone.runs.glob("*.json")):
+        try:
+            found.append(RunRecord.model_validate_json(file.read_bytes()))
+        except ValidationError as error:
+            raise UserError(f"{file}: not a whole record of a run ({error.errors()[0]['msg']}). Its revision is safe in Git: delete the file.") from None
+    return found
+
+
+def find(clone: Clone, name: str) -> RunRecord:
+    """By name, or by any part of it that only one run has."""
+    every = load_all(clone)
+    hits = [record for record in every if record.name == name] or [record for record in every if name in record.name]
+    if len(hits) == 1:
+        return hits[0]
+    if hits:
+        raise UserError(f"{name!r} could be any of {', '.join(record.name for record in hits)}. Write more of the name.")
+    known = ", ".join(record.name for record in every[-5:]) or "none yet: start one with `rft run`"
+    raise UserError(f"no run named {name!r}. The latest runs: {known}.")
+
+
+@contextlib.contextmanager
+def held(file: Path, wait: bool = False) -> Iterator[bool]:
+    """An exclusive lock for as long as the block lasts, or the process lives. Yields whether it was got."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(handle)
+
+
+def lock(clone: Clone, name: str) -> Path:
+    return clone.runs / f"{name}.lock"
+
+
+def alive(clone: Clone, name: str) -> bool:
+    """Whether a driver holds the run."""
+    if not lock(clone, name).exists():
+        return False
+    with held(lock(clone, name)) as free:
+        return not free

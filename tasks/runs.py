@@ -1,0 +1,331 @@
+"""A run: one worktree, its own params.yaml, the shared DVC cache, and in the end one immutable revision.
+
+    with runs.start(clone, settings, champion) as run:       # a new worktree, or an unfinished one, adopted
+        ...                                                  # stages write below run.tree
+    # here the run is recorded, whatever its end, and the worktree is gone
+
+`start` looks for an unfinished run of the same commit, edits, settings and champion: its driver was killed, so it is adopted and goes on.
+Unfinished runs of anything else are recorded as killed and cleared away; nothing is lost by that, since finished stages lie in DVC's run
+cache and unfinished ones in `.rft/progress`. The record is a commit below the run's own, made by plumbing commands and published by a
+create-only `git update-ref refs/exps/...`, which `dvc exp` and `git log` both read. No branch, index or file of the user is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import hashlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from rft import config
+from rft.errors import RftError, UserError
+from tasks import edits as user_edits
+from tasks import records
+from tasks.champion import Served
+from tasks.clone import Clone
+from tasks.edits import Edits
+from tasks.git import GitError, git
+from tasks.records import RunRecord
+
+_NEW_REF = "0" * 40
+_FORCED = ("params.yaml", "dvc.lock", "data/champion/champion.json", "data/champion/profile.json", "data/champion/weights.dvc")
+
+
+@dataclass
+class Run:
+    """A run that is going on. `record` is replaced, never changed, and is on the disk whenever it is replaced."""
+
+    clone: Clone
+    record: RunRecord
+    adopted: bool = False
+    tracker: Any = None
+    """tasks.tracking.Tracker, once it is open."""
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def tree(self) -> Path:
+        return self.clone.worktrees / self.record.name
+
+    def shelf(self, stage: str) -> Path:
+        return self.tree / "data" / stage
+
+    def update(self, **changes: Any) -> None:
+        self.record = self.record.model_copy(update=changes)
+        records.save(self.clone, self.record)
+
+    def set_param(self, section: str, key: str, value: Any) -> None:
+        """Change one setting of this run, in its own params.yaml."""
+        path = self.tree / "params.yaml"
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if raw[section].get(key) != value:
+            raw[section][key] = value
+            _write_params(path, raw)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will be, before it exists."""
+
+    commit: str
+    edits: Edits
+    params: config.Params
+    inputs: dict[str, Path]
+    """Path in the worktree -> where it comes from."""
+    served: Served
+
+    @property
+    def key(self) -> str:
+        parts = [self.commit, self.edits.sha256, self.params.model_dump(mode="json", by_alias=True), self.served.champion.model_dump(mode="json")]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def plan(clone: Clone, params: config.Params, served: Served, window: Path | None = None, clean_only: bool = False) -> Plan:
+    """Raises UserError when the window is missing, when something of the user's cannot travel, or must not."""
+    source = window if window is not None else clone.root / params.traffic.file
+    if not source.is_file():
+        raise UserError(f"{source}: no such window of traffic. Name a file by traffic.file in params.yaml, or by --window.")
+    inside = _inside(source, clone) or f"data/inbox/{source.name}"
+    inputs = {inside: source.resolve()}
+    if params.policy.model and (model := clone.root / params.policy.model).is_dir() and (relative := _inside(model, clone)):
+        inputs[relative] = model.resolve()
+    sha256 = params.traffic.sha256 or _sha256(source)
+    params = params.model_copy(update={"traffic": params.traffic.model_copy(update={"file": inside, "sha256": sha256})})
+    edits = user_edits.find(clone, inputs)
+    if clean_only and edits.dirty:
+        raise UserError(f"the tree has uncommitted work ({', '.join((*edits.changed, *edits.untracked)[:5])}), and a scheduled run takes none along. Commit it.")
+    return Plan(clone.git("rev-parse", "HEAD"), edits, params, inputs, served)
+
+
+@contextlib.contextmanager
+def start(clone: Clone, what: Plan) -> Iterator[Run]:
+    """Adopt or create, and record at the end. Raises UserError while the same run is going on in another process."""
+    with contextlib.ExitStack() as stack:
+        with records.held(clone.runs / ".start.lock", wait=True):
+            clear(clone, what.key)
+            run = _adopt(clone, what) or _create(clone, what)
+            stack.enter_context(records.held(records.lock(clone, run.name)))
+        try:
+            yield run
+        except BaseException as error:
+            run.update(**_ending(error))
+            raise
+        else:
+            if run.record.state == "running":
+                run.update(state="finished")
+        finally:
+            run.update(ended=records.now())
+            _close(run)
+
+
+def clear(clone: Clone, key: str | None = None) -> list[str]:
+    """The janitor: runs whose driver is dead are recorded as killed, except one of this key, which `start` will adopt. Returns their names."""
+    cleared: list[str] = []
+    for record in records.load_all(clone):
+        if record.revision is None and not records.alive(clone, record.name) and (record.key != key or record.state != "running"):
+            _kill_leftovers(clone, record.name)
+            cleared.append(record.name)
+            run = Run(clone, record)
+            if record.state == "preparing" or not (run.tree.is_dir() or _recorded(clone, record)):
+                _forget(run)
+                continue
+            if record.state == "running":
+                run.update(state="killed", ended=records.now(), message="its process was killed")
+            _close(run)
+    known = {record.name for record in records.load_all(clone)}
+    for folder in clone.worktrees.iterdir() if clone.worktrees.is_dir() else ():
+        if folder.name not in known:
+            _remove_tree(clone, folder)
+    return cleared
+
+
+# -- beginning -------------------------------------------------------------------------------------------------------------
+def _adopt(clone: Clone, what: Plan) -> Run | None:
+    for record in reversed(records.load_all(clone)):
+        if record.key != what.key or record.state != "running" or record.revision is not None:
+            continue
+        if records.alive(clone, record.name):
+            raise UserError(f"run {record.name}, with this very commit, settings and window, is going on in another process. Wait for it.")
+        _kill_leftovers(clone, record.name)
+        run = Run(clone, record, adopted=True)
+        if run.tree.is_dir():
+            return run
+        _forget(run)
+    return None
+
+
+def _create(clone: Clone, what: Plan) -> Run:
+    """The state is `preparing` until the worktree is whole: one that was cut off before is made anew."""
+    name = _name(clone, what.key)
+    record = RunRecord(
+        name=name,
+        key=what.key,
+        commit=what.commit,
+        edits_sha256=what.edits.sha256,
+        edited=[*what.edits.changed, *what.edits.untracked],
+        champion_version=what.served.champion.version,
+        window=what.params.traffic.file,
+        inputs=list(what.inputs),
+        started=records.now(),
+        started_by=_user(clone),
+    )
+    records.save(clone, record)
+    run = Run(clone, record)
+    try:
+        _prepare(run, what)
+    except BaseException:
+        _forget(run)
+        raise
+    run.update(state="running")
+    return run
+
+
+def _forget(run: Run) -> None:
+    """There is nothing to record: no stage of it ever ran."""
+    _remove_tree(run.clone, run.tree)
+    records.path(run.clone, run.name).unlink()
+
+
+def _prepare(run: Run, what: Plan) -> None:
+    clone, tree = run.clone, run.tree
+    clone.git("worktree", "add", "--quiet", "--force", "--detach", str(tree), what.commit)
+    local = f"[cache]\n    dir = {clone.dvc_cache}\n    type = \"reflink,hardlink,symlink,copy\"\n"
+    (tree / ".dvc" / "config.local").write_text(local, encoding="utf-8")
+    user_edits.carry(what.edits, clone, tree)
+    for inside, source in what.inputs.items():
+        _bring(source, tree / inside)
+    raw = what.params.model_dump(mode="json", by_alias=True)
+    _write_params(tree / "params.yaml", raw)
+    user_edits.refuse_secrets(tree, user_edits.recorded_files(tree), user_edits.declared_secrets(raw))
+    what.served.place(tree)
+
+
+def _bring(source: Path, target: Path) -> None:
+    """A folder as a link, a file as a second name of the same bytes: the traffic stage verifies its hash."""
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        target.symlink_to(source)
+        return
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copyfile(source, target)
+
+
+def _write_params(path: Path, raw: dict[str, Any]) -> None:
+    part = path.with_name("params.yaml.part")
+    part.write_text("# Of one run, every value written out.\n" + yaml.safe_dump(raw, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    os.replace(part, path)
+
+
+def _name(clone: Clone, key: str) -> str:
+    stamp = records.now().replace("-", "").replace(":", "").replace("T", "-")[:13]
+    names = (f"{stamp}-{key[:4]}{suffix}" for suffix in ("", *"abcdefghijklmnopqrstuvwxyz"))
+    return next(name for name in names if not records.path(clone, name).exists())
+
+
+def _inside(path: Path, clone: Clone) -> str | None:
+    try:
+        return path.resolve().relative_to(clone.root).as_posix()
+    except ValueError:
+        return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _user(clone: Clone) -> str:
+    """The name that Git would sign with, else the login: to notice who approves a run of their own."""
+    try:
+        return clone.git("config", "user.name")
+    except GitError:
+        return getpass.getuser()
+
+
+# -- end -------------------------------------------------------------------------------------------------------------------
+def _ending(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ in ("TerminationSignal", "CancelledError"):
+        return {"state": "interrupted", "message": "interrupted"}
+    message = str(error) if isinstance(error, RftError) else f"{type(error).__name__}: {error}"
+    return {"state": "failed", "message": message[:2000]}
+
+
+def _close(run: Run) -> None:
+    """Record, then clear away. The worktree stays when recording fails."""
+    revision = _recorded(run.clone, run.record) or _snapshot(run)
+    run.update(revision=revision)
+    _remove_tree(run.clone, run.tree)
+    for file in (records.lock(run.clone, run.name), _group_file(run.clone, run.name)):
+        file.unlink(missing_ok=True)
+
+
+def _ref(record: RunRecord) -> str:
+    return f"refs/exps/{record.commit[:2]}/{record.commit[2:]}/{record.name}"
+
+
+def _recorded(clone: Clone, record: RunRecord) -> str | None:
+    """The revision, when the ref was created but the process died before it could say so."""
+    return clone.git("for-each-ref", "--format=%(objectname)", _ref(record)) or None
+
+
+def _snapshot(run: Run) -> str:
+    record = run.record
+    with tempfile.TemporaryDirectory(dir=run.clone.state) as scratch:
+        index = Path(scratch) / "index"
+        out = [f":(exclude,literal){path}" for path in record.inputs]
+        git(run.tree, "read-tree", "HEAD", index=index)
+        git(run.tree, "add", "--all", "--", ".", *out, index=index)
+        git(run.tree, "add", "--force", "--", *(path for path in _FORCED if (run.tree / path).exists()), index=index)
+        tree = git(run.tree, "write-tree", index=index)
+    message = f"run {record.name}: {record.decision or record.state}\n\n{record.model_dump_json(indent=1)}\n"
+    commit = git(run.tree, "commit-tree", tree, "-p", record.commit, given=message.encode())
+    run.clone.git("update-ref", "--create-reflog", "-m", f"run {record.name}", _ref(record), commit, _NEW_REF)
+    return commit
+
+
+def _remove_tree(clone: Clone, tree: Path) -> None:
+    if tree.exists():
+        with contextlib.suppress(GitError):  # a folder that Git does not know (any more) as a worktree
+            clone.git("worktree", "remove", "--force", str(tree))
+        shutil.rmtree(tree, ignore_errors=True)
+    clone.git("worktree", "prune")
+
+
+# -- processes that outlived their driver ----------------------------------------------------------------------------------
+def note_group(run: Run, group: int) -> None:
+    _group_file(run.clone, run.name).write_text(str(group), encoding="utf-8")
+
+
+def _group_file(clone: Clone, name: str) -> Path:
+    return clone.runs / f"{name}.group"
+
+
+def _kill_leftovers(clone: Clone, name: str) -> None:
+    """The last stage's process group, if anything in it still belongs to this run. Process ids are reused: the environment tells."""
+    file = _group_file(clone, name)
+    if not file.exists():
+        return
+    group = int(file.read_text(encoding="utf-8"))
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.environ().get("RFT_RUN") == name:
+                os.kill(process.pid, signal.SIGKILL)
+    file.unlink()
+

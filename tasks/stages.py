@@ -1,0 +1,161 @@
+"""One stage of a run: `dvc repro --single-item STAGE`, watched line by line, and never left behind.
+
+DVC alone decides whether a stage must run. It says `didn't change` when this worktree holds the result already, or takes it from the run
+cache when any earlier run had the same inputs; both are told apart from running, because a person wants to know.
+
+Killing is the hard part (each of these was met): the death signal reaches one generation only, DVC's shell may stand between it and the
+stage, and a stage that outlives its driver writes into the next run. So DVC gets a session of its own and asks to die with us; the stage
+is `exec`ed, so that its parent is DVC, and asks the same; on every way out we signal the whole group; and the group is noted for the
+janitor. The signal is tied to the thread that started the child, so that thread waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TextIO
+
+from rft.errors import InfrastructureError, RftError
+from tasks.clone import TELEMETRY_OFF
+
+How = Literal["ran", "unchanged", "restored"]
+Listener = Callable[[str, str], None]
+"""Called with (stage, line) for all that a stage prints, and (stage, "") when it begins."""
+
+listener: ContextVar[Listener] = ContextVar("listener", default=lambda stage, line: print(line) if line else None)
+
+_DVC = """
+import ctypes, os, signal, sys
+sys.platform == "linux" and ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+os.getppid() == int(sys.argv.pop(1)) or os._exit(1)
+from dvc.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+_UNCHANGED = re.compile(r"^Stage '[^']+' didn't change, skipping")
+_RESTORED = re.compile(r"^Stage '[^']+' is cached - skipping run")
+_RUNNING = re.compile(r"^Running stage '[^']+':")
+_EXITED = re.compile(r"exited with (-?\d+)")
+_DVC_SAYS = re.compile(
+    r"^(Running stage '|> |Generating lock file|Updating lock file|To (track|enable)|Use `dvc|Data and pipelines|\tgit |\tdvc |Stage '|ERROR: |WARNING: '.*' is empty|$)"
+)
+_GRACE_S = 5.0
+
+
+class StageFailed(RftError):
+    """The stage ended with an error. The message is its own, and the exit code too."""
+
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class Outcome:
+    stage: str
+    how: How
+
+
+def repro(tree: Path, stage: str, state: Path, run: str | None = None, log: Path | None = None, note_group: Callable[[int], None] | None = None) -> Outcome:
+    """Bring one stage's shelf up to date. Raises StageFailed with the stage's own message, InfrastructureError when DVC cannot."""
+    listener.get()(stage, "")
+    environment = {"RFT_STATE": str(state), "PYTHONUNBUFFERED": "1"} | ({"RFT_RUN": run} if run else {})
+    how: How = "ran"
+    last: deque[str] = deque(maxlen=400)
+    with contextlib.ExitStack() as stack:
+        file: TextIO | None = None
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(log.open("a", encoding="utf-8"))
+        process = stack.enter_context(_started(tree, ["repro", "--single-item", stage], environment))
+        if note_group:
+            note_group(process.pid)
+        assert process.stdout is not None
+        for line in process.stdout:
+            line = line.rstrip("\n")
+            last.append(line)
+            if file:
+                print(line, file=file, flush=True)
+            how = "unchanged" if _UNCHANGED.match(line) else "restored" if _RESTORED.match(line) else how
+            if not _DVC_SAYS.match(line):
+                listener.get()(stage, line)
+        code = process.wait()
+    if code != 0:
+        raise _failure(stage, list(last), log)
+    return Outcome(stage, how)
+
+
+def dvc(tree: Path, *arguments: str) -> str:
+    """A short DVC command; its output. Raises InfrastructureError with DVC's own words."""
+    with _started(tree, list(arguments), {}) as process:
+        output = process.communicate()[0]
+    if process.returncode != 0:
+        raise InfrastructureError(f"dvc {' '.join(arguments)} failed in {tree}: {output.strip()}")
+    return output
+
+
+@contextlib.contextmanager
+def _started(tree: Path, arguments: list[str], more: dict[str, str]):
+    environment = os.environ | TELEMETRY_OFF | more
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    environment["SHELL"] = "/bin/sh"  # DVC runs commands through it; one shell everywhere
+    environment.pop("DVC_ROOT", None)
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-c", _DVC, str(os.getpid()), *arguments],
+        cwd=tree,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+    # A grandchild that survives DVC would hold the pipe open, and us with it.
+    threading.Thread(target=lambda: (process.wait(), _signal_group(process.pid, signal.SIGKILL)), daemon=True).start()
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            _signal_group(process.pid, signal.SIGTERM)
+            try:
+                process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                pass
+        _signal_group(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def _signal_group(group: int, which: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, which)
+
+
+def _failure(stage: str, lines: list[str], log: Path | None) -> RftError:
+    where = f" Its whole output: {log}" if log else ""
+    exited = next((found[1] for line in reversed(lines) if (found := _EXITED.search(line))), None)
+    begun = max((n for n, line in enumerate(lines) if line.startswith("error: ")), default=None)
+    if exited is not None and begun is not None:
+        message = [lines[begun].removeprefix("error: ")]
+        for line in lines[begun + 1 :]:
+            if _DVC_SAYS.match(line):
+                break
+            message.append(line)
+        return StageFailed(f"stage {stage}: " + "\n".join(message), int(exited))
+    if exited is not None:
+        own = [line for line in lines if not _DVC_SAYS.match(line)]
+        return StageFailed(f"stage {stage} crashed. The end of what it printed:\n" + "\n".join(own[-8:]) + where, 1)
+    said = " ".join(line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")) or "\n".join(lines[-8:])
+    return InfrastructureError(f"stage {stage}: DVC could not run it: {said}.{where}")

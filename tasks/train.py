@@ -1,0 +1,26 @@
+"""Rung 7: RFT. Its metrics went to MLflow while it trained; the shelf's file now fills what is missing. Never retried: it resumes."""
+
+from __future__ import annotations
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rft.reports import TrainReport
+from tasks.climb import climb
+from tasks.runs import Run
+from tasks.tracking import whole_rows
+
+
+@task(name="train", cache_policy=NO_CACHE)
+def train_adapter(run: Run) -> TrainReport:
+    report = climb(
+        run,
+        "train",
+        TrainReport,
+        lambda report: {"steps": report.steps, "rollouts": report.rollouts, "left_out": sum(report.left_out.values()), "weight_change": report.weight_change},
+    )
+    rows = whole_rows(run.shelf("train") / "metrics.jsonl")
+    ran = run.record.stages["train"] == "ran"
+    run.tracker.steps(rows if ran else rows[-1:], "train/")
+    run.tracker.tag(trained=report.weights)
+    return report

@@ -1,0 +1,68 @@
+"""What every test shares: no telemetry, no network hub, one thread, no file outside its own folder, the same examples each time.
+
+The environment is set when this file is loaded, before any test imports Prefect, MLflow or torch: they read it only once, and the
+processes that tests start inherit it. Git runs without the developer's configuration, so that a test cannot lean on it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parents[1]
+_HOME = tempfile.TemporaryDirectory(prefix="rft-tests-", ignore_cleanup_errors=True)
+
+os.environ.update(
+    DO_NOT_TRACK="true",
+    MLFLOW_DISABLE_TELEMETRY="true",
+    DVC_NO_ANALYTICS="1",
+    GX_ANALYTICS_ENABLED="false",
+    PREFECT_SERVER_ANALYTICS_ENABLED="false",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    HF_HUB_OFFLINE="1",
+    OMP_NUM_THREADS="1",
+    TOKENIZERS_PARALLELISM="false",
+    PREFECT_HOME=f"{_HOME.name}/prefect",
+    PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="120",
+    DVC_SITE_CACHE_DIR=f"{_HOME.name}/dvc",
+    MLFLOW_TRACKING_URI=f"sqlite:///{_HOME.name}/mlflow.db",
+    HYPOTHESIS_STORAGE_DIRECTORY=f"{_HOME.name}/hypothesis",
+    GIT_CONFIG_GLOBAL=os.devnull,
+    GIT_CONFIG_NOSYSTEM="1",
+)
+
+settings.register_profile("house", derandomize=True, deadline=None, database=None)
+settings.load_profile("house")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _home() -> Iterator[None]:
+    yield
+    _HOME.cleanup()
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The top of this repository."""
+    return ROOT
+
+
+@pytest.fixture
+def golden() -> Callable[[str, str], None]:
+    """`golden("surface.txt", text)` compares with tests/golden/surface.txt; RECORD=1 writes it instead (CONTRIBUTING.md)."""
+
+    def compare(name: str, text: str) -> None:
+        path = ROOT / "tests" / "golden" / name
+        if os.environ.get("RECORD") == "1":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        assert path.exists(), f"{path} is missing: record it with RECORD=1 and read the diff."
+        assert text == path.read_text(encoding="utf-8"), f"{name} changed. If that is meant: RECORD=1, read the diff, say why in the commit."
+
+    return compare

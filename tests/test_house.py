@@ -1,0 +1,245 @@
+"""The laws of the house (CONTRIBUTING.md), kept by machine: layers, one word on every shelf, packages, files, what may not be written.
+
+Read from the sources, so that a law cannot be met by an import that no test happens to make.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rft import config, reports
+
+ROOT = Path(__file__).resolve().parents[1]
+STAGES = ("traffic", "drift", "examples", "policy", "baseline", "prompt", "train", "challenger", "gate")
+LAYERS = ("rft", "tasks", "flows", "service")
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+MAX_LINES = 600
+
+
+@cache
+def tracked() -> list[Path]:
+    """What git tracks or would: relative to the top."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    return sorted(Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file())
+
+
+def sources(*tops: str) -> list[Path]:
+    return [path for path in tracked() if path.suffix == ".py" and path.parts[0] in tops]
+
+
+def text(path: Path) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every absolute import, wherever in the file, as the dotted name that it loads."""
+    for node in ast.walk(ast.parse(text(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def importers(forbidden: set[str], *tops: str) -> list[str]:
+    return [f"{path} imports {name}" for path in sources(*tops) for name in imports(path) if name.split(".")[0] in forbidden]
+
+
+# -- the layers ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("layer", LAYERS[:-1])
+def test_a_layer_imports_only_what_lies_below_it(layer: str) -> None:
+    above = {*LAYERS[LAYERS.index(layer) + 1 :], "bench", "tests", "recipes"}
+    assert importers(above, layer) == []
+
+
+def test_the_engine_knows_no_orchestrator() -> None:
+    assert importers({"prefect", "dvc", "mlflow"}, "rft", "recipes") == []
+
+
+def test_dvc_and_mlflow_stay_in_tasks() -> None:
+    assert importers({"dvc", "mlflow"}, "flows") == []
+
+
+def test_recipes_import_only_the_engine() -> None:
+    assert importers({"tasks", "flows", "service", "bench", "recipes", "prefect", "dvc", "mlflow"}, "recipes") == []
+
+
+def test_recipes_are_loaded_in_one_place() -> None:
+    ways = re.compile(r"spec_from_file_location|runpy|[\"']recipe_|import_module\([^)]*recipe")
+    assert [str(path) for path in sources("rft", "tasks", "flows") if path != Path("rft/recipe.py") and ways.search(text(path))] == []
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has after the statement."""
+    code = f"{statement}\nimport sys, json\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_a_decision_can_be_made_without_torch() -> None:
+    assert "torch" not in loaded_by("import rft.gate, rft.drift, rft.graders")
+
+
+def test_help_waits_for_nothing_heavy() -> None:
+    heavy = {"torch", "transformers", "pandas", "great_expectations", "mlflow", "prefect", "dvc"}
+    assert loaded_by("import flows.cli") & heavy == set()
+
+
+# -- one word on every shelf -----------------------------------------------------------------------------------------------
+def test_the_stages_are_the_same_everywhere() -> None:
+    from rft.__main__ import STAGES as commands
+
+    pipeline = yaml.safe_load(text(Path("dvc.yaml")))["stages"]
+    assert tuple(commands) == STAGES
+    assert tuple(pipeline) == STAGES
+    assert [name for name in config.Params.model_fields if name in STAGES] == list(STAGES)
+    assert {stage: pipeline[stage]["cmd"] for stage in STAGES} == {stage: f"exec python -m rft {stage}" for stage in STAGES}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_has_its_module_task_tests_and_shelf(stage: str) -> None:
+    assert [str(path) for path in (Path(f"rft/{stage}.py"), Path(f"tasks/{stage}.py")) if path not in tracked()] == []
+    assert Path(f"tests/test_{stage}.py") in tracked()
+    tree = ast.parse(text(Path(f"rft/{stage}.py")))
+    runs = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run"]
+    assert [[argument.arg for argument in run.args.args] for run in runs] == [["params"]]
+    assert re.search(rf"^\W*`?{stage}/?`?\b", text(Path("data/README.md")), re.MULTILINE), f"data/README.md has no line on {stage}"
+
+
+def test_dvc_knows_what_each_stage_really_imports() -> None:
+    from tasks import dependencies
+
+    assert text(Path("dvc.yaml")) == dependencies.render(ROOT), "dvc.yaml is not what the imports say: make dvc"
+
+
+def test_the_reading_order_names_every_module() -> None:
+    for package in ("rft", "tasks", "flows"):
+        plan = ast.get_docstring(ast.parse(text(Path(package, "__init__.py")))) or ""
+        modules = {path.stem for path in sources(package) if len(path.parts) == 2} - {"__init__", "__main__"}
+        if package == "tasks":
+            modules -= set(STAGES)
+        assert [name for name in sorted(modules) if not re.search(rf"\b{name}\b", plan)] == [], f"{package}/__init__.py does not say where they are"
+
+
+def test_the_surface_is_the_recorded_one(golden) -> None:
+    """Every key of params.yaml and field of a report: an addition is a visible diff."""
+    lines = [f"params {key}" for key in sorted(_keys(config.Params, ""))]
+    for name, kind in sorted(inspect.getmembers(reports, inspect.isclass)):
+        if issubclass(kind, reports.Report) and kind is not reports.Report:
+            lines += [f"report {name}.{field}" for field in sorted(kind.model_fields)]
+    golden("surface.txt", "\n".join(lines) + "\n")
+
+
+def _keys(section: type[config.BaseModel], prefix: str) -> Iterator[str]:
+    for name, info in section.model_fields.items():
+        key = f"{prefix}{info.alias or name}"
+        if isinstance(info.annotation, type) and issubclass(info.annotation, config.BaseModel):
+            yield from _keys(info.annotation, f"{key}.")
+        else:
+            yield f"{key} = {'required' if info.is_required() else repr(info.default)}"
+
+
+# -- packages --------------------------------------------------------------------------------------------------------------
+def test_the_package_list_is_complete() -> None:
+    inits = [path for path in sources("rft", "tasks", "flows", "service") if path.name == "__init__.py" and "template" not in path.parts]
+    assert sorted(PYPROJECT["tool"]["setuptools"]["packages"]) == sorted(".".join(path.parent.parts) for path in inits)
+    with_code = {path.parent for path in sources("rft", "tasks", "flows", "service") if "template" not in path.parts}
+    assert with_code == {path.parent for path in inits}, "a folder with modules has no __init__.py"
+
+
+def test_data_of_the_packages_is_shipped() -> None:
+    declared = PYPROJECT["tool"]["setuptools"]["package-data"]
+    for path in tracked():
+        if path.parts[0] in LAYERS and (path.suffix != ".py" or "template" in path.parts):
+            inside = Path(*path.parts[1:])
+            patterns = declared.get(path.parts[0], [])
+            assert any(inside in {p.relative_to(ROOT / path.parts[0]) for p in (ROOT / path.parts[0]).glob(pattern)} for pattern in patterns), path
+
+
+def test_the_packages_are_those_of_this_repository() -> None:
+    import flows
+    import rft
+    import tasks
+
+    assert [Path(package.__file__ or "").parent for package in (rft, tasks, flows)] == [ROOT / "rft", ROOT / "tasks", ROOT / "flows"]
+
+
+def test_every_third_party_import_is_declared() -> None:
+    from importlib.metadata import packages_distributions
+
+    def normal(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    words = [re.split(r"[<>=!~;\[ ]", requirement)[0] for requirement in PYPROJECT["project"]["dependencies"]]
+    declared = {normal(word) for word in words}
+    distributions = packages_distributions()
+    used = {name.split(".")[0] for path in sources("rft", "tasks", "flows", "service", "recipes") for name in imports(path)}
+    used -= {*sys.stdlib_module_names, *LAYERS, "__future__"}
+    assert {name for name in used if not {normal(d) for d in distributions.get(name, [name])} & declared} == set()
+
+
+def test_every_dependency_is_pinned() -> None:
+    pins = {re.sub(r"[-_.]+", "-", line.split("==")[0]).lower() for line in text(Path("constraints.txt")).splitlines() if "==" in line}
+    wanted = PYPROJECT["project"]["dependencies"] + PYPROJECT["project"]["optional-dependencies"]["test"]
+    names = {re.sub(r"[-_.]+", "-", re.split(r"[<>=!~;\[ ]", requirement)[0]).lower() for requirement in wanted}
+    assert names - pins == {"torch"}  # its build is chosen at set-up
+
+
+# -- files -----------------------------------------------------------------------------------------------------------------
+def test_every_module_opens_with_its_essay() -> None:
+    tops = ("rft", "tasks", "flows", "recipes", "bench", "tests", "infra")
+    assert [str(path) for path in sources(*tops) if text(path).strip() and not ast.get_docstring(ast.parse(text(path)))] == []
+
+
+def test_no_file_outgrows_reading() -> None:
+    assert [f"{path}: {n} lines" for path in tracked() if path.suffix == ".py" and (n := text(path).count("\n")) > MAX_LINES] == []
+
+
+def test_no_file_is_named_after_nothing() -> None:
+    empty = re.compile(r"(^|_)(utils?|helpers?|managers?|misc|common)(_|$)")
+    assert [str(path) for path in tracked() if any(empty.search(Path(part).stem) for part in path.parts)] == []
+
+
+PROSE = {".py", ".md", ".toml", ".yaml", ".yml", ".json", ".jsonl", ".txt", ".html", ".sh", ""}
+
+
+def written(pattern: str) -> list[str]:
+    """Places in tracked text files, this one left out."""
+    found, me = [], Path(__file__).relative_to(ROOT)
+    for path in tracked():
+        if path != me and path.suffix in PROSE:
+            for number, line in enumerate(text(path).splitlines(), 1):
+                if re.search(pattern, line):
+                    found.append(f"{path}:{number}: {line.strip()[:80]}")
+    return found
+
+
+def test_no_path_or_index_of_one_machine_is_written_down() -> None:
+    assert written(r"(?<![\w.])/(work|home/\w|root|opt/\w|tmp/\w)|\b[\w.-]*(pypi|pythonhosted|npmjs)\.org\b") == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    assert written(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError|\bfor now(?!, then)\b") == []
+
+
+def test_secrets_are_ignored_by_git() -> None:
+    for name in (".env", ".env.production", "infra/server.pem", "id.key", ".venv/pyvenv.cfg", ".rft/ledger.jsonl", "mlruns/mlflow.db"):
+        assert subprocess.run(["git", "check-ignore", "-q", "--no-index", name], cwd=ROOT).returncode == 0, f"git does not ignore {name}"
+
+
+def test_the_papers_are_there() -> None:
+    papers = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "data/README.md", "mlruns/README.md", "Makefile", ".ci/run", "constraints.txt")
+    assert [name for name in papers if Path(name) not in tracked()] == []
