@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from bench.measure import Figure, Part, unmeasured
+from bench.measure import Figure, Part, failed
 from bench.watch import Kill, Watched, watch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,7 +29,7 @@ def demo_time(args: list[str]) -> Figure:
     """Seconds of `make setup` from nothing and of `make demo` after it, and the demo's peak memory, in a fresh clone."""
     clone, setup, demo = _fresh_demo(args)
     if setup.rc or demo is None or demo.rc:
-        return unmeasured("demo", f"{'make setup' if setup.rc else 'make demo'} failed in a fresh clone: see {_log(clone)}")
+        return failed("demo", f"{'make setup' if setup.rc else 'make demo'} failed in a fresh clone: see {_told(clone)}")
     parts = (
         Part("demo", demo.wall_s, "s", at_most=900),
         Part("setup", setup.wall_s, "s", at_most=300),
@@ -42,10 +42,10 @@ def demo_again(args: list[str]) -> Figure:
     """Seconds of `make demo` when nothing has changed since the last one."""
     clone = _finished_demo(args)
     if clone is None:
-        return unmeasured("demo again", f"the first demo failed: see {_log(PLACE / 'demo')}")
+        return failed("demo again", f"the first demo failed: see {_told(PLACE / 'demo')}")
     again = watch(_make_demo(args), clone, _log(clone))
     if again.rc:
-        return unmeasured("demo again", f"the second demo failed: see {_log(clone)}")
+        return failed("demo again", f"the second demo failed: see {_told(clone)}")
     return Figure((Part("demo again", again.wall_s, "s", at_most=30),))
 
 
@@ -53,7 +53,7 @@ def demo_kill(args: list[str]) -> Figure:
     """Files that differ after kill -9 in each stage and a new start each time, against a demo that nobody disturbed."""
     clone = _finished_demo(args)
     if clone is None:
-        return unmeasured("differing files", f"the undisturbed demo failed: see {_log(PLACE / 'demo')}")
+        return failed("differing files", f"the undisturbed demo failed: see {_told(PLACE / 'demo')}")
     victim = _clone("killed")
     durations: dict[str, float] = json.loads((PLACE / "demo.json").read_text())["stages"]
     command, env = [str(clone / ".venv/bin/python"), "-c", DRIVER, "demo", *args], {"PYTHONPATH": str(victim)}
@@ -67,7 +67,7 @@ def demo_kill(args: list[str]) -> Figure:
     _say("the last start, undisturbed")
     last = watch(command, victim, _log(victim), env=env)
     if last.rc:
-        return unmeasured("differing files", f"the demo did not end well after the kills: see {_log(victim)}")
+        return failed("differing files", f"the demo did not end well after the kills: see {_told(victim)}")
     expected, found = published(clone), published(victim)
     differing = sorted(path for path in expected | found if expected.get(path) != found.get(path))
     for path in differing:
@@ -162,6 +162,10 @@ def _make_demo(args: list[str]) -> list[str]:
 
 def _log(clone: Path) -> Path:
     return clone.with_suffix(".log")
+
+
+def _told(clone: Path) -> str:
+    return str(_log(clone).relative_to(ROOT))
 
 
 def _words(what: str, names: list[str]) -> str:

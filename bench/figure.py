@@ -2,8 +2,8 @@
 
     {"name", "value", "low", "high", "n", "unit", "bound", "holds"}   and `parts` when it has several bounds, `reason` when it has no value
 
-`holds` is null when the figure cannot be measured here. Exit code 1 when it does not hold. What the figure prints on the way goes to
-stderr. bench/results/NAME.json keeps the line with the commit and the machine in words.
+`holds` is null when the figure cannot be measured here. Exit code 1 when it does not hold, or when what it measures broke. What it prints on
+the way goes to stderr. bench/results/NAME.json keeps the last line that has a value, with the commit and the machine in words.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ def main(argv: list[str]) -> int:
         print(f"make figure: no figure is named '{name}'. Known: {', '.join(sorted(known))}.", file=sys.stderr)
         return 2
     line = known[name](args).line(name)
-    record(line, args)
+    if line["value"] is not None:
+        record(line, args)
     print(json.dumps(line), flush=True)
     return 1 if line["holds"] is False else 0
 
 
-def record(line: dict[str, Any], args: list[str], folder: Path = RESULTS) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def record(line: dict[str, Any], args: list[str]) -> None:
+    RESULTS.mkdir(parents=True, exist_ok=True)
     kept = line | {"args": args, "commit": commit(), "machine": machine()}
-    (folder / f"{line['name']}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / f"{line['name']}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def commit() -> str:

@@ -1,6 +1,7 @@
 """What a figure returns: one value, or several parts, each with its bound.
 
-A part holds or does not; one that cannot be measured on this machine has no value and says why. Bounds on an interval are parts of
+A part holds or does not; one that cannot be measured on this machine has no value and says why, and `holds` is None; one whose
+command failed has no value either, and does not hold. Bounds on an interval are parts of
 their own: `part("low end", gain.low, at_least=0.125)` beside `part("gain", gain.value, at_least=0.25, low=gain.low, high=gain.high)`.
 """
 
@@ -21,6 +22,7 @@ class Part:
     high: float | None = None
     n: int = 1
     reason: str = ""
+    failed: bool = False
 
     @property
     def bound(self) -> str | None:
@@ -32,7 +34,7 @@ class Part:
     @property
     def holds(self) -> bool | None:
         if self.value is None:
-            return None
+            return False if self.failed else None
         above, below = self.at_most, self.at_least
         return (above is None or self.value <= above) and (below is None or self.value >= below)
 
@@ -63,7 +65,13 @@ class Figure:
 
 
 def unmeasured(name: str, reason: str) -> Figure:
-    return Figure((Part(name, None, reason=reason),))
+    """This machine cannot measure it."""
+    return Figure((Part(name, None, n=0, reason=reason),))
+
+
+def failed(name: str, reason: str) -> Figure:
+    """It broke: there is nothing to measure."""
+    return Figure((Part(name, None, n=0, reason=reason, failed=True),))
 
 
 def _round(value: float | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bench.measure import Figure, Part, unmeasured
+from bench.measure import Figure, Part, failed
 from bench.watch import watch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,7 +18,7 @@ def test_time(args: list[str]) -> Figure:
     LOG.unlink(missing_ok=True)
     seen = watch(["make", "-s", "test", f"ARGS={' '.join(args)}"], ROOT, LOG)
     if seen.rc:
-        return unmeasured("make test", f"make test failed: see {LOG}")
+        return failed("make test", f"make test failed: see {LOG.relative_to(ROOT)}")
     passed = re.findall(r"(\d+) passed", LOG.read_text(encoding="utf-8", errors="replace"))
     return Figure((Part("make test", seen.wall_s, "s", at_most=600, n=int(passed[-1])),))
 

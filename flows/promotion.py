@@ -16,6 +16,6 @@ def promote(run: str, who: str, why: str, override_dirty: bool = False) -> Act:
 
 
 @flow(name="rollback")
-def rollback(who: str, why: str, params: str | None = None) -> Act:
+def rollback(who: str, why: str, params: str | None = None, overrides: tuple[str, ...] = ()) -> Act:
     here = clone.enter()
-    return registry.rollback(here, settings.resolve(here, params), who, why)
+    return registry.rollback(here, settings.resolve(here, params, overrides), who, why)

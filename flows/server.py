@@ -79,7 +79,9 @@ class Server:
             with contextlib.suppress(urllib.error.URLError, OSError), direct.open(f"{self.url}/api/health", timeout=2):
                 return
             time.sleep(0.05)
-        raise InfrastructureError(f"Prefect's server did not start. What it said: {self.log}. `rm -r .rft/prefect` makes it begin with an empty history.")
+        raise InfrastructureError(
+            f"Prefect's server did not start. What it said: {self.log}. `rm -r .rft/prefect` makes it begin with an empty history."
+        )
 
     def stop(self) -> None:
         if self._process.poll() is None:

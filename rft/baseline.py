@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Literal
 
 from rft import config, evaluate, examples, model, progress, recipe, reports, rollout_log
 from rft.sampler import Engine
 from rft.workbench import Plan, base_model, champion_prompt, workbench
 
 SHELF = Path("data/baseline")
+Readiness = Literal["not worth it", "not yet", "ready"]
 
 
 def run(params: config.Params) -> None:
@@ -22,7 +24,9 @@ def run(params: config.Params) -> None:
     device = model.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
     rows = examples.load("validation")[: section.examples]
-    work = progress.folder("baseline", [params.recipe, params.tools, params.rollout, section], [Path("data/policy"), Path("data/champion"), Path("data/examples")])
+    work = progress.folder(
+        "baseline", [params.recipe, params.tools, params.rollout, section], [Path("data/policy"), Path("data/champion"), Path("data/examples")]
+    )
     network, chat = base_model(params, "champion", device)
     policy = Engine(network, chat, device)
     prompt = champion_prompt(ours)
@@ -44,7 +48,7 @@ def run(params: config.Params) -> None:
     shutil.rmtree(work)
 
 
-def _readiness(result: reports.Evaluation, section: config.Baseline) -> tuple[str, str]:
+def _readiness(result: reports.Evaluation, section: config.Baseline) -> tuple[Readiness, str]:
     mean, best = result.metrics["score/mean"].value, result.max_at_k[-1][1]
     if mean > section.not_worth_above:
         return "not worth it", f"the mean score is {mean:.3f} already, above {section.not_worth_above}: little is left to learn"

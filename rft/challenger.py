@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rft import config, evaluate, examples, model, progress, recipe, reports, rollout_log
 from rft.rollout_log import LogRow
@@ -37,11 +37,12 @@ def run(params: config.Params) -> None:
     arms: list[reports.Arm] = []
     log: list[LogRow] = []
     with workbench(params, ours) as bench:
-        for name, which, prompt in (
+        plans: list[tuple[str, Literal["policy", "champion"], reports.PromptSettings]] = [
             ("champion", "champion", champion_prompt(ours)),
             ("champion_new_prompt", "champion", winner),
             ("challenger", params.train.from_, winner),
-        ):
+        ]
+        for name, which, prompt in plans:
             network, chat = base_model(params, which, device)
             if name == "challenger" and trained.trained and trained.path:
                 network = model.with_weights(network, trained.weights, Path(trained.path), device)
@@ -50,7 +51,7 @@ def run(params: config.Params) -> None:
             log += measured
         bench.times.write(SHELF / "timing.json")
     rollout_log.write(log, SHELF / "rollouts.parquet")
-    reports.write(reports.ChallengerReport(test_sha256=evaluate.examples_sha256(rows), arms=arms), SHELF / "report.json")
+    reports.write(reports.ChallengerReport(test_sha256=examples.sha256(rows), arms=arms), SHELF / "report.json")
     shutil.rmtree(work)
 
 

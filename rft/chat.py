@@ -70,7 +70,8 @@ class Chat:
 
     def __init__(self, tokenizer: Any, tools: list[dict[str, Any]]):
         if not getattr(tokenizer, "chat_template", None):
-            raise UserError(f"the tokenizer of {tokenizer.name_or_path!r} has no chat template. Use an instruction-tuned model, or add chat_template.jinja.")
+            where = tokenizer.name_or_path
+            raise UserError(f"the tokenizer of {where!r} has no chat template. Use an instruction-tuned model, or add chat_template.jinja.")
         self.tokenizer = tokenizer
         self.tools = tools
         self.end_id: int = tokenizer.eos_token_id
@@ -129,7 +130,7 @@ class Chat:
             head = text[: text.index(outputs[0])]
             behind = head[head.rindex(_MARK) + len(_MARK) :]
             if self._end_text not in behind:
-                raise UserError("the chat template does not end assistant turns with its end token; such a template cannot be continued token by token.")
+                raise UserError("the chat template does not end assistant turns with its end token: it cannot be continued token by token.")
             start = behind[behind.index(self._end_text) + len(self._end_text) :]
             pieces = [start]
             for i, output in enumerate(outputs):

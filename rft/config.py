@@ -34,10 +34,10 @@ class Tools(Section):
     version: str | None = None
     headers: dict[str, str] = {}
     """Static headers; a value `env:NAME` is read from the environment and never written down."""
-    timeout_s: float = Field(30.0, gt=0, le=600)
-    retries: int = Field(3, ge=0, le=3)
-    max_reply_bytes: int = Field(1_000_000, gt=0, le=1_000_000)
-    concurrency: int = Field(64, ge=1)
+    timeout_s: float = Field(default=30.0, gt=0, le=600)
+    retries: int = Field(default=3, ge=0, le=3)
+    max_reply_bytes: int = Field(default=1_000_000, gt=0, le=1_000_000)
+    concurrency: int = Field(default=64, ge=1)
 
     @model_validator(mode="after")
     def _version(self) -> Tools:
@@ -47,24 +47,24 @@ class Tools(Section):
 
 
 class Budget(Section):
-    tool_calls: int | None = Field(4, ge=0)
+    tool_calls: int | None = Field(default=4, ge=0)
     """Calls that are free. None: no budget."""
-    weight: float = Field(0.5, ge=0, le=1)
+    weight: float = Field(default=0.5, ge=0, le=1)
     """reward = score x (1 - weight x min(1, calls over budget / budget))."""
     form: Literal["multiplied", "added"] = "multiplied"
     """'added' (reward = score - cost) is here to be measured against; it can collapse the policy."""
 
 
 class Rollout(Section):
-    max_turns: int = Field(8, ge=1)
-    max_tool_calls: int = Field(20, ge=1)
-    max_turn_tokens: int = Field(96, ge=1)
-    max_tokens: int = Field(512, ge=16)
+    max_turns: int = Field(default=8, ge=1)
+    max_tool_calls: int = Field(default=20, ge=1)
+    max_turn_tokens: int = Field(default=96, ge=1)
+    max_tokens: int = Field(default=512, ge=16)
     """The whole context: prompt, turns and tool results."""
-    batch: int = Field(64, ge=1)
+    batch: int = Field(default=64, ge=1)
     """Rollouts side by side."""
-    deadline_s: float = Field(600.0, gt=0)
-    max_unscored_share: float = Field(0.1, ge=0, le=1)
+    deadline_s: float = Field(default=600.0, gt=0)
+    max_unscored_share: float = Field(default=0.1, ge=0, le=1)
     budget: Budget = Budget()
 
 
@@ -94,8 +94,9 @@ class Drift(Section):
     """Smallest effect by feature, where its statistic's own is wrong: rare events move little and mean much."""
     refresh_share: float = Field(default=0.1, ge=0, lt=1)
     """Drift in more than this share of the input features asks for a refresh from the window."""
-    min_feedback: int = Field(default=50, ge=1)
-    """Graded conversations, usable as examples, that a refresh needs; with fewer, drift says stop."""
+    min_feedback: int = Field(default=100, ge=1)
+    """Graded conversations, usable as examples, that a refresh needs; with fewer, drift says stop. Fewer than `min_conversations`
+    would make a champion whose own profile is too small to judge the next window by."""
     max_error_share: float = Field(default=0.2, ge=0, le=1)
     """Failed tool calls among all tool calls; above it the tools are broken, not the data."""
     max_bad_share: float = Field(default=0.02, ge=0, lt=1)
@@ -121,29 +122,29 @@ class Examples(Section):
 class Architecture(Section):
     """The embedded policy's shape; see rft/embedded.py."""
 
-    layers: int = Field(3, ge=2)
-    hidden: int = Field(128, ge=64)
-    heads: int = Field(4, ge=2)
-    kv_heads: int = Field(2, ge=2)
-    head_dim: int = Field(48, ge=32)
-    feed_forward: int = Field(320, ge=32)
-    max_positions: int = Field(1024, ge=128)
-    merges: int = Field(1300, ge=0)
+    layers: int = Field(default=3, ge=2)
+    hidden: int = Field(default=128, ge=64)
+    heads: int = Field(default=4, ge=2)
+    kv_heads: int = Field(default=2, ge=2)
+    head_dim: int = Field(default=48, ge=32)
+    feed_forward: int = Field(default=320, ge=32)
+    max_positions: int = Field(default=1024, ge=128)
+    merges: int = Field(default=1300, ge=0)
     """Byte-level BPE merges beyond the 256 bytes and the added tokens."""
     structured_init: bool = True
     """Write a previous-token head and an induction head into the random weights, so that copying need not be discovered."""
 
 
 class WarmStart(Section):
-    demonstrations: int = Field(6000, ge=16)
-    steps: int = Field(1500, ge=1)
-    batch: int = Field(16, ge=1)
-    longest: int = Field(400, ge=16)
+    demonstrations: int = Field(default=6000, ge=16)
+    steps: int = Field(default=1500, ge=1)
+    batch: int = Field(default=16, ge=1)
+    longest: int = Field(default=400, ge=16)
     """In tokens. Longer dialogues, the teacher's worst rambles, are left out and counted."""
-    lr: float = Field(4e-3, gt=0)
-    other_weight: float = Field(0.1, ge=0, le=1)
+    lr: float = Field(default=4e-3, gt=0)
+    other_weight: float = Field(default=0.1, ge=0, le=1)
     """Loss weight of tokens that the policy will never write: prompts and tool results."""
-    checkpoint_every: int = Field(100, ge=1)
+    checkpoint_every: int = Field(default=100, ge=1)
 
 
 class Policy(Section):
@@ -152,60 +153,60 @@ class Policy(Section):
     seed: int = 0
     architecture: Architecture = Architecture()
     warm_start: WarmStart = WarmStart()
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
 class Baseline(Section):
-    examples: int = Field(96, ge=2)
-    k: int = Field(8, ge=2)
-    temperature: float = Field(1.0, gt=0)
-    not_worth_above: float = Field(0.95, ge=0, le=1)
-    not_yet_below: float = Field(0.02, ge=0, le=1)
+    examples: int = Field(default=96, ge=2)
+    k: int = Field(default=8, ge=2)
+    temperature: float = Field(default=1.0, gt=0)
+    not_worth_above: float = Field(default=0.95, ge=0, le=1)
+    not_yet_below: float = Field(default=0.02, ge=0, le=1)
     """max@k below this: no rollout earns anything to learn from."""
     seed: int = 0
 
 
 class Prompt(Section):
-    search_share: float = Field(0.5, gt=0, lt=1)
+    search_share: float = Field(default=0.5, gt=0, lt=1)
     """Part of validation that the search sees; the rest confirms."""
-    rounds: int = Field(3, ge=1)
+    rounds: int = Field(default=3, ge=1)
     """Successive halving: each round doubles the examples of the survivors."""
-    first_examples: int = Field(16, ge=2)
-    k: int = Field(2, ge=1)
-    confirm_k: int = Field(4, ge=1)
-    temperature: float = Field(1.0, gt=0)
+    first_examples: int = Field(default=16, ge=2)
+    k: int = Field(default=2, ge=1)
+    confirm_k: int = Field(default=4, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
     seed: int = 0
 
 
 class Lora(Section):
-    r: int = Field(16, ge=1)
-    alpha: int = Field(32, ge=1)
+    r: int = Field(default=16, ge=1)
+    alpha: int = Field(default=32, ge=1)
     targets: Literal["all-linear"] | list[str] = "all-linear"
 
 
 class Train(Section):
-    from_: Literal["policy", "champion"] = Field("champion", alias="from")
+    from_: Literal["policy", "champion"] = Field(default="champion", alias="from")
     """'champion' is the base policy until something was promoted."""
     algorithm: Literal["dr_grpo", "grpo"] = "dr_grpo"
     weights: Literal["lora", "full"] = "lora"
     lora: Lora = Lora()
-    lr: float = Field(3e-3, gt=0)
-    steps: int = Field(80, ge=1)
-    examples_per_step: int = Field(8, ge=1)
-    group_size: int = Field(8, ge=2)
-    temperature: float = Field(1.0, gt=0)
-    clip_grad: float = Field(1.0, gt=0)
-    checkpoint_every: int = Field(10, ge=1)
-    validate_every: int = Field(20, ge=1)
-    validation_examples: int = Field(32, ge=0)
+    lr: float = Field(default=3e-3, gt=0)
+    steps: int = Field(default=80, ge=1)
+    examples_per_step: int = Field(default=8, ge=1)
+    group_size: int = Field(default=8, ge=2)
+    temperature: float = Field(default=1.0, gt=0)
+    clip_grad: float = Field(default=1.0, gt=0)
+    checkpoint_every: int = Field(default=10, ge=1)
+    validate_every: int = Field(default=20, ge=1)
+    validation_examples: int = Field(default=32, ge=0)
     seed: int = 0
 
 
 class Challenger(Section):
-    k: int = Field(4, ge=1)
-    temperature: float = Field(1.0, gt=0)
+    k: int = Field(default=4, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
     seed: int = 0
 
 
@@ -229,7 +230,7 @@ class Gate(Section):
     require_drift: list[Literal["continue", "refresh"]]
     prompt_only_margin: float = Field(ge=0)
     """Training must beat the new prompt alone by more than this, else the cheaper rung is judged."""
-    num_bootstrap: int = Field(2000, ge=200)
+    num_bootstrap: int = Field(default=2000, ge=200)
     seed: int
 
 

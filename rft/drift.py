@@ -35,7 +35,7 @@ from rft.config import Drift, Params
 from rft.errors import ConfigError, UserError
 from rft.profile import Column
 from rft.recipe import Recipe
-from rft.reports import Contract, Conversation, DriftReport, Feature, FeatureDrift, Profile, TrafficReport
+from rft.reports import Contract, Conversation, DriftReport, Feature, FeatureDrift, Profile, Statistic, TrafficReport
 
 SHELF = Path("data/drift")
 PSI_GROUPS = 10
@@ -77,7 +77,8 @@ def judge(params: Params, loaded: Recipe, references: dict[str, Profile], conver
     held = contracts.check(conversations, tools, statistics, settings, progress.state() / docs)
     share = tool_error_share(conversations)
     usable, obstacle = _usable(conversations, loaded)
-    verdict, reason = decide(settings, Facts(statistics, held, len(conversations), share, usable, obstacle))
+    num_reference = references[""].num_conversations
+    verdict, reason = decide(settings, Facts(statistics, held, num_reference, len(conversations), share, usable, obstacle))
     progress.say("drift", f"{verdict}: {reason}")
     progress.say("drift", f"Data Docs: {progress.state() / docs / 'index.html'}")
     return DriftReport(
@@ -85,7 +86,7 @@ def judge(params: Params, loaded: Recipe, references: dict[str, Profile], conver
         reason=reason,
         features=statistics,
         contracts=held,
-        num_reference=references[""].num_conversations,
+        num_reference=num_reference,
         num_current=len(conversations),
         window_sha256=sha256,
         num_usable_feedback=usable,
@@ -101,6 +102,7 @@ class Facts:
 
     statistics: Sequence[FeatureDrift]
     contracts: Sequence[Contract]
+    num_reference: int
     num_current: int
     error_share: float = 0.0
     num_usable: int = 0
@@ -122,7 +124,8 @@ def decide(settings: Drift, facts: Facts) -> tuple[Verdict, str]:
     beside = [one.feature for one in facts.statistics if one.group != "input" and one.drifted]
     also = f" Not of the input, but moved: {', '.join(beside)}." if beside else ""
     if not tested:
-        return "continue", f"too few conversations to judge drift: {facts.num_current}, drift.min_conversations = {settings.min_conversations}.{also}"
+        sizes = f"{facts.num_current} in the window, {facts.num_reference} in the reference, drift.min_conversations = {settings.min_conversations}"
+        return "continue", f"too few conversations to judge drift: {sizes}.{also}"
     if len(drifted) <= settings.refresh_share * len(tested):
         few = f" ({', '.join(one.feature for one in drifted)})" if drifted else ""
         return "continue", f"{len(drifted)} of {len(tested)} input features drifted{few}, all {len(facts.contracts)} contracts hold.{also}"
@@ -162,13 +165,13 @@ def compare(settings: Drift, references: dict[str, Profile], conversations: Sequ
             known = references.get("agent", known)
         names: Names = bucket_words.__getitem__ if name == "vocabulary" else str
         rows.append(_row(name, column, profile.feature(column, ids), known, settings, names))
-    rows += [_gone(name, feature, references[""].source) for name, feature in references[""].features.items() if name not in found]
+    rows += [_gone(name, feature, references[""].source, settings) for name, feature in references[""].features.items() if name not in found]
     return _control(rows, settings)
 
 
 def _row(name: str, column: Column, current: Feature, known: Profile, settings: Drift, names: Names) -> FeatureDrift:
     """Without q-value: that needs all rows."""
-    configured = settings.thresholds.get(name, float(getattr(settings.effects, column.statistic)))
+    configured = _configured(name, column.statistic, settings)
     bare = FeatureDrift(
         feature=name, group=column.group, statistic=column.statistic, effect=None, threshold=configured, p_value=None, q_value=None,
         n_reference=0, n_current=current.n, drifted=False,
@@ -201,11 +204,15 @@ def _row(name: str, column: Column, current: Feature, known: Profile, settings: 
     )
 
 
-def _gone(name: str, feature: Feature, source: str) -> FeatureDrift:
+def _gone(name: str, feature: Feature, source: str, settings: Drift) -> FeatureDrift:
     return FeatureDrift(
-        feature=name, group=feature.group, statistic=feature.statistic, effect=None, threshold=0.0, p_value=None, q_value=None,
-        n_reference=feature.n, n_current=0, drifted=False, detail="the recipe names it no longer", reference=source,
+        feature=name, group=feature.group, statistic=feature.statistic, effect=None, threshold=_configured(name, feature.statistic, settings),
+        p_value=None, q_value=None, n_reference=feature.n, n_current=0, drifted=False, detail="the recipe names it no longer", reference=source,
     )  # fmt: skip
+
+
+def _configured(name: str, statistic: Statistic, settings: Drift) -> float:
+    return settings.thresholds.get(name, float(getattr(settings.effects, statistic)))
 
 
 def _control(rows: list[FeatureDrift], settings: Drift) -> list[FeatureDrift]:

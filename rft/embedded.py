@@ -60,7 +60,7 @@ TEMPLATE = r"""
 """
 
 
-def build_tokenizer(texts: Iterable[str], tools: list[dict[str, Any]], vocabulary: list[str], merges: int) -> PreTrainedTokenizerFast:
+def build_tokenizer(texts: Iterable[str], tools: list[dict[str, Any]], vocabulary: list[str], merges: int) -> Any:
     """Byte-level BPE learned on `texts`, plus one added token for each fixed piece of template, calls and recipe vocabulary."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
@@ -75,7 +75,7 @@ def build_tokenizer(texts: Iterable[str], tools: list[dict[str, Any]], vocabular
     )
     bpe.train_from_iterator(texts, trainer)
     bpe.add_special_tokens([PAD, START, END])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False)
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False)
     tokenizer.chat_template = TEMPLATE
     pieces = [*_template_pieces(tokenizer, tools), *_call_pieces(tools), *vocabulary]
     tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in dict.fromkeys(pieces)])
@@ -115,7 +115,8 @@ def _call_pieces(tools: list[dict[str, Any]]) -> list[str]:
     return pieces
 
 
-def build_model(architecture: Architecture, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
+def build_model(architecture: Architecture, tokenizer: Any, seed: int) -> Any:
+    """A Qwen3ForCausalLM from its config, untrained; a function of the seed."""
     a = architecture
     torch.manual_seed(seed)
     config = Qwen3Config(
@@ -141,7 +142,7 @@ def build_model(architecture: Architecture, tokenizer: PreTrainedTokenizerFast, 
 
 
 @torch.no_grad()
-def _write_copying(model: Qwen3ForCausalLM) -> None:
+def _write_copying(model: Any) -> None:
     """Write a previous-token head (layer 0, head 0) and an induction head (layer 1, one query head a KV head).
 
     The residual stream is divided: dimension 0 is a constant that every embedding carries, `slot` is empty at the start, `code`

@@ -6,12 +6,11 @@ mean. Rewards are what the trainer would have seen (with the budget), scores wha
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rft import stats
+from rft.examples import sha256
 from rft.reports import Evaluation, Metric, Row
 from rft.rollout_log import LogRow
 from rft.types import Example, GradeStatus
@@ -26,7 +25,7 @@ def evaluation(name: str, rows: Sequence[LogRow], examples: Sequence[Example], t
         name=name,
         temperature=temperature,
         k=k,
-        examples_sha256=examples_sha256(examples),
+        examples_sha256=sha256(examples),
         metrics={
             "reward/mean": stats.mean_interval(rewards, seed=seed),
             "score/mean": stats.mean_interval(scores, seed=seed),
@@ -48,11 +47,6 @@ def evaluation(name: str, rows: Sequence[LogRow], examples: Sequence[Example], t
 def by_example(table: Iterable[Row], field: str = "rewards") -> dict[str, list[float | None]]:
     """The form that the paired statistics take."""
     return {row.example_id: list(getattr(row, field)) for row in table}
-
-
-def examples_sha256(examples: Sequence[Example]) -> str:
-    """Of the frozen set: order, texts and targets."""
-    return hashlib.sha256(json.dumps([example.row() for example in examples], sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 def _row(rows: Sequence[LogRow], example: Example) -> Row:

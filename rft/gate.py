@@ -320,7 +320,8 @@ def _where_scored(row: Row, counts: list[int]) -> list[float | None]:
 
 
 def _ends(metric: Metric) -> tuple[float, float]:
-    assert metric.low is not None and metric.high is not None
+    assert metric.low is not None
+    assert metric.high is not None
     return metric.low, metric.high
 
 
@@ -338,10 +339,15 @@ def in_words(check: Check) -> str:
 
 def numbers(check: Check) -> str:
     """Value, interval and margin, in the check's own unit."""
-    text = quantity(check, check.value)
-    if check.low is not None and check.high is not None:
-        text += f" [{quantity(check, check.low)}, {quantity(check, check.high)}]"
-    return text + (f" against {quantity(check, check.margin)}" if check.margin is not None else "")
+    return measured(check) + (f" against {quantity(check, check.margin)}" if check.margin is not None else "")
+
+
+def measured(check: Check) -> str:
+    """Value and interval; empty for a check on a state."""
+    if check.value is None:
+        return ""
+    interval = check.low is not None and check.high is not None
+    return quantity(check, check.value) + (f" [{quantity(check, check.low)}, {quantity(check, check.high)}]" if interval else "")
 
 
 def quantity(check: Check, x: float | None) -> str:

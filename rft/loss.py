@@ -58,7 +58,9 @@ def own_logprobs(model: Any, samples: list[TrainingSample], temperature: float, 
     return Scored(chosen_N, entropy_N, mine_BT.nonzero()[:, 0])
 
 
-def policy_loss(scored: Scored, samples: list[TrainingSample], algorithm: Algorithm, num_rollouts: int, norm_length: int, clip: float = 0.2) -> torch.Tensor:
+def policy_loss(
+    scored: Scored, samples: list[TrainingSample], algorithm: Algorithm, num_rollouts: int, norm_length: int, clip: float = 0.2
+) -> torch.Tensor:
     """This microbatch's share of the step's loss; shares add up. `num_rollouts` and `norm_length` belong to the whole step."""
     device = scored.logprobs_N.device
     old_N = torch.tensor([value for sample in samples for value in sample.logprobs], device=device)

@@ -11,6 +11,9 @@ import copy
 import ctypes
 import hashlib
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,7 +45,7 @@ def prepare_process(section: config.Policy) -> torch.device:
     torch.set_flush_denormal(True)  # softmax tails and Adam's moments go denormal, which CPUs compute many times slower
     name = section.device if section.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("policy.device = 'cuda': this PyTorch build sees no GPU. Install a CUDA build (RFT_TORCH, see README) or set policy.device: cpu.")
+        raise UserError("policy.device = 'cuda': PyTorch sees no GPU. Install a CUDA build (RFT_TORCH, see README) or set policy.device: cpu.")
     return torch.device(name)
 
 
@@ -60,9 +63,10 @@ def load(source: str, section: config.Policy, device: torch.device) -> tuple[Any
                 raise UserError(f"policy.model: {folder} holds no {needed}; {remedy}.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, section.dtype), attn_implementation="sdpa")
+        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, section.dtype), attn_implementation="sdpa")
     except (OSError, ValueError) as error:
-        raise UserError(f"policy.model = {source!r} cannot be loaded: {str(error).splitlines()[0]} Name a folder or a hub id that this machine reaches.") from error
+        why = str(error).splitlines()[0]
+        raise UserError(f"policy.model = {source!r} cannot be loaded: {why} Name a folder, or a hub id that this machine reaches.") from error
     return model.to(device).eval(), tokenizer
 
 
@@ -81,7 +85,8 @@ def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.d
     from peft import PeftModel
 
     try:
-        return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
+        with _quiet_peft():
+            return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     except (RuntimeError, ValueError) as error:
         raise UserError(f"{folder}: this adapter belongs to another base model: {str(error).splitlines()[0]}") from error
 
@@ -96,7 +101,8 @@ def trainable(model: Any, section: config.Train) -> Any:
     lora = LoraConfig(
         r=section.lora.r, lora_alpha=section.lora.alpha, target_modules=section.lora.targets, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
     )
-    return get_peft_model(model, lora).train()
+    with _quiet_peft():
+        return get_peft_model(model, lora).train()
 
 
 def merged_copy(model: Any) -> Any:
@@ -137,6 +143,14 @@ def weights_sha256(model: Any) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+@contextmanager
+def _quiet_peft() -> Iterator[None]:
+    """peft 0.21 asks transformers 5 for an attribute by its old name; nothing that a user could mend."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+        yield
 
 
 def _tied(model: Any) -> set[str]:

@@ -54,7 +54,8 @@ def run(params: config.Params) -> None:
     dialogues = [Dialogue(*chat.dialogue_ids(messages)) for messages in demonstrations]
     dialogues = [dialogue for dialogue in dialogues if len(dialogue.ids) <= section.warm_start.longest]
     if len(dialogues) < section.warm_start.batch:
-        raise UserError(f"policy.warm_start.longest = {section.warm_start.longest} leaves {len(dialogues)} of {len(demonstrations)} demonstrations. Raise it.")
+        limit = section.warm_start.longest
+        raise UserError(f"policy.warm_start.longest = {limit} leaves {len(dialogues)} of {len(demonstrations)} demonstrations. Raise it.")
     network = embedded.build_model(section.architecture, tokenizer, section.seed).to(device)
     losses = warm_start(network, dialogues, section, work)
     part = work / "model"
@@ -170,7 +171,7 @@ def texts(demonstrations: list[list[Message]]) -> Iterator[str]:
 def _pointer(source: str) -> reports.PolicyReport:
     """A given model: a folder is hashed whole, a hub id by its files as they lie in the local cache."""
     folder = Path(source)
-    section = config.Policy(model=source, device="cpu")
+    section = config.Policy(model=source, device="cpu", threads=None)
     loaded, _ = model.load(source, section, torch.device("cpu"))
     sha256 = progress.tree_sha256(folder) if folder.is_dir() else model.weights_sha256(loaded)
     return reports.PolicyReport(kind="given", model=source, sha256=sha256, num_parameters=sum(p.numel() for p in loaded.parameters()))
@@ -194,4 +195,3 @@ def _resume(work: Path, network: Any, optimizer: Any) -> tuple[int, list[tuple[i
     optimizer.load_state_dict(state["optimizer"])
     said = json.loads((folder / "state.json").read_text())
     return said["step"], [(step, loss) for step, loss in said["losses"]]
-

@@ -1,11 +1,12 @@
 """Stage `prompt`: would a better instruction or setting do, before any weight is changed?
 
-Candidates are the seed prompt with one knob turned (an instruction that the recipe names, a tool's default argument, a guard against repeated calls, a
-turn limit), and then the survivors' knobs combined. They race by successive halving on one part of validation: each round keeps the better half,
-adds combinations of it, and doubles the examples; the seed prompt is always in. All comparisons are paired by example and random stream.
+Candidates are the seed prompt with one knob turned (an instruction that the recipe names, a tool's default argument, a guard against
+repeated calls, a turn limit), and then the survivors' knobs combined. They race by successive halving on one part of validation: each
+round keeps the better third, adds combinations of it, and doubles the examples; the seed prompt is always in. All comparisons are
+paired by example and random stream.
 
-The winner of a race is the luckiest as well as the best, so it must show its gain again on the held-back part of validation: only when the lower end
-of that interval is above zero is it found. 'No gain found' is a result, and the champion's prompt goes on.
+The winner of a race is the luckiest as well as the best, so it must show its gain again on the held-back part of validation: only when the
+lower end of that interval is above zero is it found. 'No gain found' is a result, and the champion's prompt goes on.
 """
 
 from __future__ import annotations

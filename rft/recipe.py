@@ -2,7 +2,8 @@
 
     examples.py         Options (a pydantic model); examples(options, split, count, seed) -> list[Example];
                         optionally from_traffic(options, conversation) -> Example | None, for graded production traffic, and
-                        features(messages) -> dict[str, str | list[str]], categories that drift watches (say, the chapter mix)
+                        features(messages) -> dict[str, str | list[str]], categories that drift watches (say, the chapter mix),
+                        answer(target) -> str, a target as a final answer, and exploit_values(options, example) for exploits.jsonl
     tools.py            TOOLS, a list of typed Python functions; optionally grade(sample, item) -> dict. `rft.toolserver` serves
                         both over HTTP on the wire contract, in a process of its own
     grader.json         one grader; {tool_server} in its url stands for the server that the stage started
@@ -95,6 +96,18 @@ class Recipe:
 
     def demonstrations(self, count: int, seed: int) -> Iterator[list[Message]]:
         return self._module("demonstrations").demonstrations(self.options, count, seed)
+
+    def exploit_values(self, example: Example) -> dict[str, Any]:
+        """What fills the placeholders of exploits.jsonl for this example."""
+        function = getattr(self._module("examples"), "exploit_values", None)
+        return function(self.options, example) if function else {}
+
+    def answer(self, target: Any) -> str:
+        """A target in the form of a final answer."""
+        function = getattr(self._module("examples"), "answer", None)
+        if function is not None:
+            return function(target)
+        return target if isinstance(target, str) else json.dumps(target, ensure_ascii=False)
 
     def vocabulary(self) -> list[str]:
         """Strings that an embedded policy's tokenizer takes whole: the fixed pieces of the recipe's answers, its code categories."""

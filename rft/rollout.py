@@ -69,12 +69,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What holds for all rollouts of a batch."""
+    """What holds for all rollouts of a batch.
+
+    The random stream of a rollout comes from the seed alone, so that arms are paired; its trace id from `name` too, so that no two rollouts of a
+    run share what a tool server may keep for one.
+    """
 
     prompt: PromptSettings
     temperature: float
     seed: tuple[int, ...]
     limits: config.Rollout
+    name: str = ""
 
 
 @dataclass(slots=True)
@@ -101,7 +106,7 @@ async def run_rollouts(
     limits, prompt = conditions.limits, conditions.prompt
     seeds = [(*conditions.seed, *_words(request.example.id), request.sample) for request in requests]
     session = policy.open([opening(request.example, prompt) for request in requests], seeds, conditions.temperature, limits.max_tokens)
-    lives = [_Live(r, trace_id(seed), tuple(session.pending[n])) for n, (r, seed) in enumerate(zip(requests, seeds, strict=True))]
+    lives = [_Live(r, trace_id(conditions.name, seed), tuple(session.pending[n])) for n, (r, seed) in enumerate(zip(requests, seeds, strict=True))]
     max_turns = min(prompt.max_turns, limits.max_turns)
     for number in range(max_turns):
         rows = [n for n, live in enumerate(lives) if live.stop is None]
@@ -134,9 +139,9 @@ def opening(example: Example, prompt: PromptSettings) -> list[Message]:
     return [{"role": "system", "content": prompt.system}, *rest] if prompt.system else rest
 
 
-def trace_id(seed: Sequence[int]) -> str:
-    """The wire's id of a rollout, a function of its seed, so that a repeated run makes the same records."""
-    return f"trace_{uuid.uuid5(uuid.NAMESPACE_OID, ' '.join(map(str, seed)))}"
+def trace_id(name: str, seed: Sequence[int]) -> str:
+    """The wire's id of a rollout, a function of its name and seed, so that a repeated run makes the same records."""
+    return f"trace_{uuid.uuid5(uuid.NAMESPACE_OID, ' '.join([name, *map(str, seed)]))}"
 
 
 def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings) -> list[Message]:

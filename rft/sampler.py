@@ -85,7 +85,8 @@ class Engine:
         self.max_positions: int = text.max_position_embeddings
         kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
-            raise UserError(f"policy.model: layers of kind {sorted(kinds - {'full_attention'})} are not supported by the in-process sampler. Choose a model with full attention.")
+            other = sorted(kinds - {"full_attention"})
+            raise UserError(f"policy.model: the in-process sampler does not support layers of kind {other}. Choose a model with full attention.")
 
     def open(self, prompts: Sequence[Sequence[Message]], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> Session:
         """One row a prompt. `temperature` 0 is greedy; `max_tokens` bounds a row's whole context."""

@@ -62,9 +62,7 @@ def gain_over_seeds(seeds: Sequence[tuple[ById, ById]], num: int = NUM, seed: in
     if num_seeds > 1:
         gains = gains + (math.sqrt(num_seeds / (num_seeds - 1)) - 1) * (gains.mean(axis=1, keepdims=True) - value)
     rng = np.random.default_rng(seed)
-    replicates = [
-        gains[rng.integers(num_seeds, size=num_seeds)][:, rng.integers(num_examples, size=num_examples)].mean() for _ in range(num)
-    ]
+    replicates = [gains[rng.integers(num_seeds, size=num_seeds)][:, rng.integers(num_examples, size=num_examples)].mean() for _ in range(num)]
     return _metric(value, np.array(replicates), confidence, gains.size)
 
 
@@ -185,9 +183,9 @@ class _Padded:
             return np.zeros(examples.shape)
         counts: NDArray[np.int64] = np.maximum(self.counts[examples], 1)
         picks = (rng.random((*examples.shape, width)) * counts[..., None]).astype(np.int64)
-        places: NDArray[np.int64] = np.arange(width)
-        present = places < counts[..., None]
-        return np.where(present, self.values[examples[..., None], picks], 0.0).sum(axis=-1) / counts - self.means[examples]
+        drawn: Floats = self.values[examples[..., None], picks]
+        drawn[np.arange(width) >= counts[..., None]] = 0.0
+        return drawn.sum(axis=-1) / counts - self.means[examples]
 
 
 def _gain(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], num: int, seed: int, confidence: float) -> Metric:

@@ -5,8 +5,8 @@
 Strictly on-policy: every rollout is sampled by the weights that it then changes, and used once. Groups without variance and unscored rollouts are
 not trained on; each is counted with its reason, and sampled = trained + left out, always. A step that changed no weight is an error.
 
-All randomness is a function of (seed, step): the order of examples, each rollout's stream. A checkpoint is weights, optimizer, step and the length of the
-logs; it lies under `.rft/` until the stage ends, and a stage that was killed continues from it bit for bit.
+All randomness is a function of (seed, step): the order of examples, each rollout's stream. A checkpoint is weights, optimizer and step; it
+lies under `.rft/` until the stage ends, and a stage that was killed continues from it bit for bit.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run(params: config.Params) -> None:
         trainer = Trainer(network, chat, section, prompt, bench, device, work)
         trainer.fit(examples.load("train"), examples.load("validation")[-section.validation_examples :] if section.validation_examples else [])
         bench.times.write(SHELF / "timing.json", steps_s=trainer.step_seconds)
-    _publish(trainer, section, work)
+    _publish(trainer, section)
     shutil.rmtree(work)
 
 
@@ -111,7 +111,7 @@ class Trainer:
         section = self.section
         group = [_pick(train, self.step * section.examples_per_step + n, section.seed) for n in range(section.examples_per_step)]
         requests = [Request(example, sample) for example in group for sample in range(section.group_size)]
-        conditions = Conditions(self.prompt, section.temperature, (section.seed, 1, self.step), self.bench.params.rollout)
+        conditions = Conditions(self.prompt, section.temperature, (section.seed, 1, self.step), self.bench.params.rollout, "train")
         self.sampler.model.eval()
         trajectories: list[Trajectory] = []
         for start in range(0, len(requests), conditions.limits.batch):
@@ -150,11 +150,12 @@ class Trainer:
             tokens += len(scored.entropy_N)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, section.clip_grad).item()
         if not math.isfinite(norm):
-            raise RftError(f"step {self.step + 1}: the gradient is not finite. Lower train.lr, or look at the rewards in {self.work}/rollouts.jsonl.")
+            raise RftError(f"step {self.step + 1}: the gradient is not finite. Lower train.lr, or look at {self.work}/rollouts.jsonl.")
         before = [parameter.detach().clone() for parameter in self.parameters]
         self.optimizer.step()
         if norm > 0 and all(torch.equal(now, then) for now, then in zip(self.parameters, before, strict=True)):
-            raise RftError(f"step {self.step + 1}: the optimizer changed no weight. train.lr = {section.lr} is too small for {self.parameters[0].dtype}.")
+            dtype = self.parameters[0].dtype
+            raise RftError(f"step {self.step + 1}: the optimizer changed no weight. train.lr = {section.lr} is too small for {dtype}.")
         phases = self.bench.times.phases
         phases["training"] = phases.get("training", 0.0) + time.monotonic() - began
         return {
@@ -167,10 +168,9 @@ class Trainer:
         }
 
     def _validate(self, held_out: Sequence[Example]) -> float:
-        plan = Plan("train", "validation", self.prompt, 0.0, 1, self.section.seed)
-        folder = self.work / f"validation-{self.step}"
-        folder.mkdir(exist_ok=True)
-        rows = self.bench.measure(self.sampler, held_out, plan, folder, lambda done, message: None)
+        plan = Plan("train", f"validation-{self.step}", self.prompt, 0.0, 1, self.section.seed)
+        rows = self.bench.measure(self.sampler, held_out, plan, self.work, lambda done, message: None)
+        self.bench.times.rollout_s.pop(plan.name)
         return float(np.mean([row.reward for row in rows if row.reward is not None]))
 
     # -- kill and go on ------------------------------------------------------------------------------------------------------
@@ -183,7 +183,9 @@ class Trainer:
         part = self.work / "checkpoint.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
-        torch.save({"parameters": [p.detach() for p in self.parameters], "optimizer": self.optimizer.state_dict(), "step": self.step}, part / "state.pt")
+        torch.save(
+            {"parameters": [p.detach() for p in self.parameters], "optimizer": self.optimizer.state_dict(), "step": self.step}, part / "state.pt"
+        )
         progress.publish(part, self.work / "checkpoint")
 
     def _resume(self) -> None:
@@ -270,14 +272,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _publish(trainer: Trainer, section: config.Train, work: Path) -> None:
+def _publish(trainer: Trainer, section: config.Train) -> None:
     SHELF.mkdir(parents=True, exist_ok=True)
-    name = "adapter" if section.weights == "lora" else "weights"
-    part = work / name
-    shutil.rmtree(part, ignore_errors=True)
-    model.save(trainer.learner, part)
-    shutil.rmtree(SHELF / name, ignore_errors=True)
-    shutil.copytree(part, SHELF / name)
+    shutil.rmtree(SHELF / "weights", ignore_errors=True)
+    model.save(trainer.learner, SHELF / "weights")
     (SHELF / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in trainer.log.metrics))
     rollout_log.write(trainer.log.rows, SHELF / "rollouts.parquet")
     change = trainer.weight_change()
@@ -285,8 +283,8 @@ def _publish(trainer: Trainer, section: config.Train, work: Path) -> None:
         trained=change > 0,
         reason=f"{section.steps} steps of {section.algorithm} on {section.weights} weights" if change > 0 else "no group had anything to learn from",
         weights=section.weights if change > 0 else "none",
-        path=str(SHELF / name) if change > 0 else None,
-        sha256=progress.tree_sha256(SHELF / name),
+        path=str(SHELF / "weights") if change > 0 else None,
+        sha256=progress.tree_sha256(SHELF / "weights") if change > 0 else None,
         algorithm=section.algorithm,
         steps=section.steps,
         rollouts=len(trainer.log.rows),
@@ -298,12 +296,11 @@ def _publish(trainer: Trainer, section: config.Train, work: Path) -> None:
 
 
 def _skip(reason: str) -> None:
-    """Nothing was trained: an empty pointer with the reason, and empty files where DVC expects outs."""
-    SHELF.mkdir(parents=True, exist_ok=True)
+    """Nothing was trained: an empty pointer with the reason, and files without content where DVC expects outs."""
+    (SHELF / "weights").mkdir(parents=True, exist_ok=True)
+    (SHELF / "weights" / "none.txt").write_text(f"Nothing was trained: {reason}\n")
     reports.write(reports.TrainReport(trained=False, reason=reason, weights="none"), SHELF / "report.json")
     (SHELF / "metrics.jsonl").write_text("")
     rollout_log.write([], SHELF / "rollouts.parquet")
     reports.write_json({"rollout_s": {}, "phases": {}}, SHELF / "timing.json")
     progress.say("train", reason)
-
-

@@ -90,7 +90,9 @@ class Workbench:
     def measure(self, policy: Policy, examples: Sequence[Example], plan: Plan, work: Path, report: Any, done: int = 0) -> list[LogRow]:
         """`k` rollouts of each example, in order of example and sample. `report(done, message)` after each batch."""
         requests = [Request(example, sample) for example in examples for sample in range(plan.k)]
-        conditions = Conditions(plan.prompt, plan.temperature, (plan.seed, int(plan.temperature * 1000)), self.params.rollout)
+        conditions = Conditions(
+            plan.prompt, plan.temperature, (plan.seed, int(plan.temperature * 1000)), self.params.rollout, f"{plan.name}/{plan.prompt.digest()}"
+        )
         size = self.params.rollout.batch
         rows: list[LogRow] = []
         for start in range(0, len(requests), size):

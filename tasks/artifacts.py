@@ -112,7 +112,9 @@ class Revision:
                 "Fetch it from your remote: dvc exp pull origin RUN, and see that nobody runs `dvc gc` without --all-experiments."
             ) from None
         if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5.removesuffix(".dir"):
-            raise InfrastructureError(f"{path} was changed: its bytes are not those that {what} of revision {self.commit[:10]} had. Delete it and fetch it again.")
+            raise InfrastructureError(
+                f"{path} was changed: its bytes are not those that {what} of revision {self.commit[:10]} had. Delete it and fetch it again."
+            )
         return content
 
 
@@ -122,3 +124,12 @@ def link_out(out: Out, tree: Path) -> None:
     if out.num_files is not None:
         row["nfiles"] = out.num_files
     (tree / f"{WEIGHTS}.dvc").write_text(yaml.safe_dump({"outs": [row]}, sort_keys=False), encoding="utf-8")
+
+
+def restore(at: Revision, folder: Path) -> None:
+    """The single files of every shelf, as a run left them; folders of weights stay in the cache."""
+    for out in at.outs.values():
+        if not out.is_folder:
+            path = folder / out.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(at.read(out.path) or b"")

@@ -16,9 +16,11 @@ def evaluate_baseline(run: Run) -> BaselineReport:
         run,
         "baseline",
         BaselineReport,
-        lambda report: report.sampled.metrics
-        | {f"greedy/{name}": metric for name, metric in report.greedy.metrics.items()}
-        | {f"share/{name}": share for name, share in report.sampled.shares.items()},
+        lambda report: (
+            report.sampled.metrics
+            | {f"greedy/{name}": metric for name, metric in report.greedy.metrics.items()}
+            | {f"share/{name}": share for name, share in report.sampled.shares.items()}
+        ),
     )
     run.tracker.tag(readiness=report.readiness)
     return report

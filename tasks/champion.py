@@ -29,12 +29,12 @@ class Served:
     """Of the run that was promoted; None for version 0."""
     weights: Out | None = None
 
-    def place(self, tree: Path) -> None:
+    def place(self, tree: Path, weights: bool = True) -> None:
         reports.write(self.champion, tree / SHELF / "champion.json")
         if self.revision is not None and self.champion.profile_path:
             profile = self.revision.read("data/examples/profile.json")
             (tree / SHELF / self.champion.profile_path).write_bytes(profile or b"")
-        if self.weights is not None:
+        if weights and self.weights is not None:
             link_out(self.weights, tree)
             stages.dvc(tree, "checkout", f"{WEIGHTS}.dvc")
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from rft import config, page, reports
-from tasks import registry, runs, stages, tracking
+from tasks import registry, runs, stages
 from tasks.clone import Clone
+from tasks.records import RunRecord
 from tasks.runs import Run
 from tasks.tracking import Tracker
 
@@ -27,6 +28,7 @@ def recorded(clone: Clone, params: config.Params, window: Path | None, clean_onl
     plan = runs.plan(clone, params, registry.served(clone, params), window, clean_only)
     with runs.start(clone, plan) as run:
         run.update(flow_run_id=flow_run_id)
+        stages.listener.get()("run", f"[run] {run.name}" + _opening(run))
         run.tracker = tracker = Tracker(run, registry.model_name(params))
         try:
             tracker.settings(plan.params.model_dump(mode="json", by_alias=True), _tags(run))
@@ -54,7 +56,9 @@ def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], 
 
         token = stages.listener.set(listen)
         try:
-            outcome = stages.repro(run.tree, stage, run.clone.state, run.name, run.clone.log(run.name, stage), lambda group: runs.note_group(run, group))
+            outcome = stages.repro(
+                run.tree, stage, run.clone.state, run.name, run.clone.log(run.name, stage), lambda group: runs.note_group(run, group)
+            )
         finally:
             stages.listener.reset(token)
     report = reports.read(kind, run.shelf(stage) / file)
@@ -62,6 +66,12 @@ def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], 
     run.tracker.stage(stage, outcome.how, numbers(report))
     told(stage, f"[{stage}] = {outcome.how}")
     return report
+
+
+def _opening(run: Run) -> str:
+    edited = run.record.edited
+    along = f", with uncommitted {', '.join(edited[:3])}{' and more' if len(edited) > 3 else ''}: dirty" if run.record.dirty else ""
+    return (", adopted: it was cut off, and goes on" if run.adopted else "") + along
 
 
 def _tags(run: Run) -> dict[str, str]:
@@ -77,8 +87,8 @@ def _tags(run: Run) -> dict[str, str]:
     }
 
 
-def _show(run: Run) -> None:
-    record, path = run.record, run.clone.page(run.name)
+def write_page(clone: Clone, record: RunRecord, root: Path) -> Path:
+    """The HTML page of a run, from the shelves below `root`."""
     facts = {
         "run": record.name,
         "commit": record.commit[:10],
@@ -87,9 +97,14 @@ def _show(run: Run) -> None:
         "started": f"{record.started} by {record.started_by}",
         "dirty": f"yes: {len(record.edited)} uncommitted files" if record.dirty else "no",
     }
+    path = clone.page(record.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page.render(run.tree, facts), encoding="utf-8")
-    run.tracker.page(path)
+    path.write_text(page.render(root, facts), encoding="utf-8")
+    return path
 
 
-__all__ = ["Numbers", "climb", "recorded", "tracking"]
+def _show(run: Run) -> None:
+    run.tracker.page(write_page(run.clone, run.record, run.tree))
+
+
+__all__ = ["Numbers", "climb", "recorded", "write_page"]

@@ -78,7 +78,10 @@ STAGES = {
     ),
     "gate": Shelf(
         "is the challenger better, and nothing else worse? promote, reject or inconclusive",
-        (*(path for stage in ("drift", "baseline", "prompt", "train") for path in _of(stage, "report.json")), *_of("challenger", "report.json", "timing.json")),
+        (
+            *(path for stage in ("drift", "baseline", "prompt", "train") for path in _of(stage, "report.json")),
+            *_of("challenger", "report.json", "timing.json"),
+        ),
         ("decision.json", "request.json", "timing.json"),
     ),
 }

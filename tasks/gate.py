@@ -12,9 +12,7 @@ from tasks.runs import Run
 
 @task(name="gate", cache_policy=NO_CACHE)
 def decide(run: Run) -> Decision:
-    decision = climb(
-        run, "gate", Decision, lambda decision: {f"check/{check.name}": check.value for check in decision.checks}, file="decision.json"
-    )
+    decision = climb(run, "gate", Decision, lambda decision: {f"check/{check.name}": check.value for check in decision.checks}, file="decision.json")
     gain = next((check for check in decision.checks if check.kind == "superiority"), None)
     run.update(
         decision=decision.decision,

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from rft.errors import InfrastructureError, UserError
 
-_IDENTITY = {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "agent-rft"), ("EMAIL", "agent-rft@localhost"))}
+_IDENTITY = {
+    f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "agent-rft"), ("EMAIL", "agent-rft@localhost"))
+}
 _SETTINGS = ("core.hooksPath=/dev/null", "diff.noprefix=false", "diff.mnemonicPrefix=false", "advice.detachedHead=false")
 _FOREIGN = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE")
 

@@ -45,7 +45,9 @@ def acts(clone: Clone) -> list[Act]:
         try:
             found.append(Act.model_validate_json(line))
         except ValidationError as error:
-            raise UserError(f"{clone.ledger}:{number}: not an entry of the ledger ({error.errors()[0]['msg']}). Restore the file; nothing was changed.") from None
+            raise UserError(
+                f"{clone.ledger}:{number}: not an entry of the ledger ({error.errors()[0]['msg']}). Restore the file; nothing was changed."
+            ) from None
     return found
 
 

@@ -76,7 +76,9 @@ def load_all(clone: Clone) -> list[RunRecord]:
         try:
             found.append(RunRecord.model_validate_json(file.read_bytes()))
         except ValidationError as error:
-            raise UserError(f"{file}: not a whole record of a run ({error.errors()[0]['msg']}). Its revision is safe in Git: delete the file.") from None
+            raise UserError(
+                f"{file}: not a whole record of a run ({error.errors()[0]['msg']}). Its revision is safe in Git: delete the file."
+            ) from None
     return found
 
 

@@ -133,7 +133,9 @@ def verified(at: Revision, record: RunRecord) -> tuple[Decision, PromotionReques
     """Decision and request, read by hash from the run's revision; every hash in them is compared with the bytes it names."""
     decision = at.report(Decision, "data/gate/decision.json")
     if decision is None:
-        raise UserError(f"run {record.name} came to no decision ({record.state}{': ' + record.message if record.message else ''}). There is nothing to decide on.")
+        raise UserError(
+            f"run {record.name} came to no decision ({record.state}{': ' + record.message if record.message else ''}). There is nothing to decide on."
+        )
     if decision.decision != "promote":
         raise UserError(f"run {record.name} cannot be approved or rejected: the gate itself decided {decision.decision}: {decision.reason}")
     request = at.report(PromotionRequest, "data/gate/request.json")
@@ -154,7 +156,9 @@ def verified(at: Revision, record: RunRecord) -> tuple[Decision, PromotionReques
         compared["the champion's weights"] = (at.tree_sha256(WEIGHTS), before.weights_sha256)
     for what, (found, named) in compared.items():
         if found != named:
-            raise UserError(f"run {record.name}: {what} has hash {found}, but {named} was judged. It was changed after the decision; start a new run.")
+            raise UserError(
+                f"run {record.name}: {what} has hash {found}, but {named} was judged. It was changed after the decision; start a new run."
+            )
     return decision, request
 
 
@@ -235,7 +239,9 @@ class Registry:
         if revision is not None:
             tags |= self._description(Revision(self.clone, revision), run)
         model = _external_model(self.clone, self.name, run or _BEGINNING, tags)
-        made = self._client.create_model_version(self.name, source=f"models:/{model.model_id}", model_id=model.model_id, tags=tags, description=run or _BEGINNING)
+        made = self._client.create_model_version(
+            self.name, source=f"models:/{model.model_id}", model_id=model.model_id, tags=tags, description=run or _BEGINNING
+        )
         return str(made.version)
 
     def point(self, alias: str, version: str | None) -> None:

@@ -106,7 +106,9 @@ def plan(clone: Clone, params: config.Params, served: Served, window: Path | Non
     params = params.model_copy(update={"traffic": params.traffic.model_copy(update={"file": inside, "sha256": sha256})})
     edits = user_edits.find(clone, inputs)
     if clean_only and edits.dirty:
-        raise UserError(f"the tree has uncommitted work ({', '.join((*edits.changed, *edits.untracked)[:5])}), and a scheduled run takes none along. Commit it.")
+        raise UserError(
+            f"the tree has uncommitted work ({', '.join((*edits.changed, *edits.untracked)[:5])}), and a scheduled run takes none along. Commit it."
+        )
     return Plan(clone.git("rev-parse", "HEAD"), edits, params, inputs, served)
 
 
@@ -202,7 +204,7 @@ def _forget(run: Run) -> None:
 def _prepare(run: Run, what: Plan) -> None:
     clone, tree = run.clone, run.tree
     clone.git("worktree", "add", "--quiet", "--force", "--detach", str(tree), what.commit)
-    local = f"[cache]\n    dir = {clone.dvc_cache}\n    type = \"reflink,hardlink,symlink,copy\"\n"
+    local = f'[cache]\n    dir = {clone.dvc_cache}\n    type = "reflink,hardlink,symlink,copy"\n'
     (tree / ".dvc" / "config.local").write_text(local, encoding="utf-8")
     user_edits.carry(what.edits, clone, tree)
     for inside, source in what.inputs.items():
@@ -289,7 +291,7 @@ def _snapshot(run: Run) -> str:
     record = run.record
     with tempfile.TemporaryDirectory(dir=run.clone.state) as scratch:
         index = Path(scratch) / "index"
-        out = [f":(exclude,literal){path}" for path in record.inputs]
+        out = [f":(exclude,literal){path}" for path in record.inputs if not _is_ignored(run.tree, path)]
         git(run.tree, "read-tree", "HEAD", index=index)
         git(run.tree, "add", "--all", "--", ".", *out, index=index)
         git(run.tree, "add", "--force", "--", *(path for path in _FORCED if (run.tree / path).exists()), index=index)
@@ -298,6 +300,15 @@ def _snapshot(run: Run) -> str:
     commit = git(run.tree, "commit-tree", tree, "-p", record.commit, given=message.encode())
     run.clone.git("update-ref", "--create-reflog", "-m", f"run {record.name}", _ref(record), commit, _NEW_REF)
     return commit
+
+
+def _is_ignored(tree: Path, path: str) -> bool:
+    """Git refuses to be told to leave out what it leaves out anyway."""
+    try:
+        git(tree, "check-ignore", "--quiet", "--no-index", "--", path)
+    except GitError:
+        return False
+    return True
 
 
 def _remove_tree(clone: Clone, tree: Path) -> None:
@@ -328,4 +339,3 @@ def _kill_leftovers(clone: Clone, name: str) -> None:
             if os.getpgid(process.pid) == group and process.environ().get("RFT_RUN") == name:
                 os.kill(process.pid, signal.SIGKILL)
     file.unlink()
-

@@ -46,7 +46,8 @@ _RESTORED = re.compile(r"^Stage '[^']+' is cached - skipping run")
 _RUNNING = re.compile(r"^Running stage '[^']+':")
 _EXITED = re.compile(r"exited with (-?\d+)")
 _DVC_SAYS = re.compile(
-    r"^(Running stage '|> |Generating lock file|Updating lock file|To (track|enable)|Use `dvc|Data and pipelines|\tgit |\tdvc |Stage '|ERROR: |WARNING: '.*' is empty|$)"
+    r"^(Running stage '|> |Generating lock file|Updating lock file|To (track|enable)|Use `dvc|Data and pipelines|\tgit |\tdvc |Stage '|ERROR: "
+    r"|WARNING: '.*' is empty|$)"
 )
 _GRACE_S = 5.0
 
@@ -65,7 +66,9 @@ class Outcome:
     how: How
 
 
-def repro(tree: Path, stage: str, state: Path, run: str | None = None, log: Path | None = None, note_group: Callable[[int], None] | None = None) -> Outcome:
+def repro(
+    tree: Path, stage: str, state: Path, run: str | None = None, log: Path | None = None, note_group: Callable[[int], None] | None = None
+) -> Outcome:
     """Bring one stage's shelf up to date. Raises StageFailed with the stage's own message, InfrastructureError when DVC cannot."""
     listener.get()(stage, "")
     environment = {"RFT_STATE": str(state), "PYTHONUNBUFFERED": "1"} | ({"RFT_RUN": run} if run else {})
@@ -94,9 +97,9 @@ def repro(tree: Path, stage: str, state: Path, run: str | None = None, log: Path
     return Outcome(stage, how)
 
 
-def dvc(tree: Path, *arguments: str) -> str:
-    """A short DVC command; its output. Raises InfrastructureError with DVC's own words."""
-    with _started(tree, list(arguments), {}) as process:
+def dvc(tree: Path, *arguments: str, environment: dict[str, str] | None = None) -> str:
+    """A DVC command that needs no watching; its output. Raises InfrastructureError with DVC's own words."""
+    with _started(tree, list(arguments), environment or {}) as process:
         output = process.communicate()[0]
     if process.returncode != 0:
         raise InfrastructureError(f"dvc {' '.join(arguments)} failed in {tree}: {output.strip()}")
@@ -128,10 +131,8 @@ def _started(tree: Path, arguments: list[str], more: dict[str, str]):
     finally:
         if process.poll() is None:
             _signal_group(process.pid, signal.SIGTERM)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE_S)
-            except subprocess.TimeoutExpired:
-                pass
         _signal_group(process.pid, signal.SIGKILL)
         process.wait()
         if process.stdout:
@@ -158,4 +159,5 @@ def _failure(stage: str, lines: list[str], log: Path | None) -> RftError:
         own = [line for line in lines if not _DVC_SAYS.match(line)]
         return StageFailed(f"stage {stage} crashed. The end of what it printed:\n" + "\n".join(own[-8:]) + where, 1)
     said = " ".join(line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")) or "\n".join(lines[-8:])
-    return InfrastructureError(f"stage {stage}: DVC could not run it: {said}.{where}")
+    remedy = " Stages before it have not run here: rft stage NAME runs one, rft run all." if re.search("No such file|does not exist|missing", said) else ""
+    return InfrastructureError(f"stage {stage}: DVC could not run it: {said}.{remedy}{where}")

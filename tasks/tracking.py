@@ -64,12 +64,12 @@ def quiet() -> None:
 class Tracker:
     """One of our runs in MLflow."""
 
-    def __init__(self, run: Run, experiment: str):
+    def __init__(self, run: Run, model: str):
         self._client = client(run.clone)
         self._known: dict[str, int] = {}
         """Metric -> the last step that MLflow holds."""
         if run.record.mlflow_run_id is None:
-            created = self._client.create_run(experiment(self._client, run.clone, experiment), run_name=run.name, tags={"run": run.name})
+            created = self._client.create_run(experiment(self._client, run.clone, model), run_name=run.name, tags={"run": run.name})
             run.update(mlflow_run_id=created.info.run_id)
         self.run_id: str = run.record.mlflow_run_id or ""
         if run.adopted:

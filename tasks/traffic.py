@@ -16,5 +16,9 @@ def load_traffic(run: Run) -> TrafficReport:
         run,
         "traffic",
         TrafficReport,
-        lambda report: {"conversations": report.num_conversations, "with_feedback": report.num_with_feedback, "rejected": sum(report.rejected.values())},
+        lambda report: {
+            "conversations": report.num_conversations,
+            "with_feedback": report.num_with_feedback,
+            "rejected": sum(report.rejected.values()),
+        },
     )

@@ -17,7 +17,12 @@ def train_adapter(run: Run) -> TrainReport:
         run,
         "train",
         TrainReport,
-        lambda report: {"steps": report.steps, "rollouts": report.rollouts, "left_out": sum(report.left_out.values()), "weight_change": report.weight_change},
+        lambda report: {
+            "steps": report.steps,
+            "rollouts": report.rollouts,
+            "left_out": sum(report.left_out.values()),
+            "weight_change": report.weight_change,
+        },
     )
     rows = whole_rows(run.shelf("train") / "metrics.jsonl")
     ran = run.record.stages["train"] == "ran"

@@ -98,7 +98,7 @@ def test_a_broken_contract_stops_before_anything_else(clone: Path) -> None:
 def test_a_window_too_small_to_judge_continues_and_says_so(clone: Path) -> None:
     report = judged(windows.rows(60, note=MOVED))
     assert report.verdict == "continue"
-    assert report.reason.startswith("too few conversations to judge drift: 60, drift.min_conversations = 100")
+    assert report.reason.startswith("too few conversations to judge drift: 60 in the window, 300 in the reference, drift.min_conversations = 100")
     assert all(one.q_value is None and not one.drifted for one in report.features)
     assert row(report, "input_words").detail == "too few to judge: 60, drift.min_conversations = 100"
 
@@ -125,14 +125,13 @@ def feature(name: str, group: Any, drifted: bool) -> FeatureDrift:
         (1, 0.1, 99, "refresh"),
         (1, 0.5, 99, "continue"),
         (3, 0.5, 99, "refresh"),
-        (3, 0.5, 49, "stop"),
-        (3, 0.5, 50, "refresh"),
+        (3, 0.5, 98, "stop"),
     ],
 )
 def test_the_share_of_drifted_inputs_decides(num_drifted: int, share: float, num_usable: int, verdict: str) -> None:
     statistics = [feature(f"f{n}", "input", n < num_drifted) for n in range(4)] + [feature("latency_s", "agent", True)]
-    facts = drift.Facts(statistics, [Contract(name="n", column="c", success=True)], 500, 0.0, num_usable)
-    found, reason = drift.decide(Drift(refresh_share=share), facts)
+    facts = drift.Facts(statistics, [Contract(name="n", column="c", success=True)], 500, 500, 0.0, num_usable)
+    found, reason = drift.decide(Drift(refresh_share=share, min_feedback=99), facts)
     assert found == verdict
     assert "Not of the input, but moved: latency_s." in reason
 
@@ -259,7 +258,7 @@ def test_the_simulated_drift_is_seen_feature_by_feature(icd10: Any, tmp_path: Pa
     drifted = {one.feature for one in statistics if one.drifted}
     assert drifted >= {"input_words", "vocabulary", "phrasing", "chapter", "opening", "tool_errors", "latency_s"}
     usable = len(traffic.usable_feedback(now, loaded))
-    assert drift.decide(found.drift, drift.Facts(statistics, [], 400, drift.tool_error_share(now), usable))[0] == "refresh"
+    assert drift.decide(found.drift, drift.Facts(statistics, [], 2000, 400, drift.tool_error_share(now), usable))[0] == "refresh"
 
 
 def test_importing_drift_loads_neither_torch_nor_great_expectations(repository: Path) -> None:

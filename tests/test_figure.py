@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import demo, figure, watch
-from bench.measure import Figure, Part, unmeasured
+from bench.measure import Figure, Part, failed, unmeasured
 
 
 def test_a_part_holds_within_its_bound_and_not_beyond() -> None:
@@ -34,6 +34,17 @@ def test_the_line_has_the_headline_and_the_parts() -> None:
     lone = unmeasured("x", "no GPU").line("x")
     assert (lone["value"], lone["holds"], lone["reason"]) == (None, None, "no GPU")
     assert "parts" not in lone
+    assert failed("x", "the demo broke").line("x")["holds"] is False
+
+
+def test_only_a_measured_value_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(figure, "RESULTS", tmp_path)
+    measured = {"good": Figure((Part("v", 1, at_most=1),)), "bad": Figure((Part("v", 2, at_most=1),))}
+    measured |= {"broken": failed("v", "it broke"), "absent": unmeasured("v", "no GPU")}
+    monkeypatch.setattr(figure, "figures", lambda: {name: lambda args, found=found: found for name, found in measured.items()})
+    assert [figure.main([name]) for name in measured] == [0, 1, 1, 0]
+    assert {path.stem for path in tmp_path.iterdir()} == {"good", "bad"}
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["holds"] is None
 
 
 def test_without_a_name_the_figures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,8 +59,9 @@ def test_an_unknown_name_is_told_the_known_ones(capsys: pytest.CaptureFixture[st
     assert "demo_time" in capsys.readouterr().err
 
 
-def test_a_record_names_the_machine_in_words(tmp_path: Path) -> None:
-    figure.record(unmeasured("x", "no GPU").line("x"), ["--small"], tmp_path)
+def test_a_record_names_the_machine_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figure, "RESULTS", tmp_path)
+    figure.record(Figure((Part("x", 1),)).line("x"), ["--small"])
     kept = json.loads((tmp_path / "x.json").read_text())
     assert kept["args"] == ["--small"]
     assert set(kept["machine"]) == {"cores", "memory_gib", "system", "python", "torch"}

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -74,7 +74,10 @@ def test_dvc_and_mlflow_stay_in_tasks() -> None:
 
 
 def test_recipes_import_only_the_engine() -> None:
-    assert importers({"tasks", "flows", "service", "bench", "recipes", "prefect", "dvc", "mlflow"}, "recipes") == []
+    """The one that `rft new` copies too."""
+    forbidden = {"tasks", "flows", "service", "bench", "recipes", "prefect", "dvc", "mlflow"}
+    assert importers(forbidden, "recipes") == []
+    assert [line for line in importers(forbidden, "flows") if line.startswith("flows/template/")] == []
 
 
 def test_recipes_are_loaded_in_one_place() -> None:
@@ -134,7 +137,7 @@ def test_the_reading_order_names_every_module() -> None:
         assert [name for name in sorted(modules) if not re.search(rf"\b{name}\b", plan)] == [], f"{package}/__init__.py does not say where they are"
 
 
-def test_the_surface_is_the_recorded_one(golden) -> None:
+def test_the_surface_is_the_recorded_one(golden: Callable[[str, str], None]) -> None:
     """Every key of params.yaml and field of a report: an addition is a visible diff."""
     lines = [f"params {key}" for key in sorted(_keys(config.Params, ""))]
     for name, kind in sorted(inspect.getmembers(reports, inspect.isclass)):

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rft import config, model, progress, reports, train
+from rft import config, embedded, model, progress, reports, train
 from rft.errors import RftError, UserError
 from tests import small_policy, tiny_recipe
 
@@ -27,11 +27,20 @@ SECTIONS: dict[str, Any] = {
     "rollout": {"max_turns": 3, "max_tokens": 200, "max_turn_tokens": 24, "batch": 16},
     "policy": {
         "architecture": small_policy.ARCHITECTURE.model_dump(),
-        "warm_start": {"demonstrations": 256, "steps": 120, "batch": 8, "checkpoint_every": 40},
+        "warm_start": {"demonstrations": 256, "steps": 120, "batch": 8, "lr": 1e-2, "checkpoint_every": 40},
     },
-    "baseline": {"examples": 8, "k": 3},
+    "baseline": {"examples": 8, "k": 3, "not_worth_above": 1.0, "not_yet_below": 0.0},
     "prompt": {"rounds": 2, "first_examples": 2, "k": 1, "confirm_k": 1},
-    "train": {"steps": 4, "examples_per_step": 4, "group_size": 4, "checkpoint_every": 2, "validate_every": 2, "validation_examples": 4, "weights": "full", "lr": 1e-3},
+    "train": {
+        "steps": 4,
+        "examples_per_step": 4,
+        "group_size": 4,
+        "checkpoint_every": 2,
+        "validate_every": 2,
+        "validation_examples": 4,
+        "weights": "full",
+        "lr": 1e-3,
+    },
     "challenger": {"k": 2},
 }
 
@@ -161,19 +170,17 @@ def test_lora_trains_an_adapter_of_this_base(ladder: Path, tmp_path: Path, recip
     assert (report.trained, report.weights) == (True, "lora")
     base, _ = model.load(str(ladder / "data/policy/model"), config.Policy(), small_policy.device())
     before = model.weights_sha256(base)
-    merged = model.with_weights(base, "lora", tmp_path / "data/train/adapter", small_policy.device())
+    merged = model.with_weights(base, "lora", tmp_path / "data/train/weights", small_policy.device())
     assert model.weights_sha256(merged) != before
 
 
 def test_an_adapter_of_another_base_is_refused(ladder: Path, tmp_path: Path, recipe: Path):
     again(ladder, tmp_path, recipe, "train", train={"weights": "lora", "steps": 1, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}})
-    network, chat = small_policy.build(recipe)
+    chat = small_policy.build(recipe)[1]
     wider = config.Architecture(**small_policy.ARCHITECTURE.model_dump() | {"hidden": 96})
-    from rft import embedded
-
     other = embedded.build_model(wider, chat.tokenizer, 0)
     with pytest.raises(UserError, match="another base model"):
-        model.with_weights(other, "lora", tmp_path / "data/train/adapter", small_policy.device())
+        model.with_weights(other, "lora", tmp_path / "data/train/weights", small_policy.device())
 
 
 def test_a_baseline_that_is_not_ready_trains_nothing(ladder: Path, tmp_path: Path, recipe: Path):

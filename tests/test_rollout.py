@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -73,7 +72,6 @@ def play(ours, endpoint, policy: Scripted, prompt: PromptSettings = PROMPT, exam
             return await run_rollouts(policy, client, grader, [Request(row, 0) for row in rows], conditions, {})
 
     return asyncio.run(all_of_it())
-
 
 
 def test_looks_up_answers_and_is_graded(ours, endpoint):
@@ -146,5 +144,3 @@ def test_trace_ids_are_a_function_of_the_seed(ours, endpoint):
 def test_defaults_of_the_prompt_reach_the_tool(ours, endpoint):
     prompt = PROMPT.model_copy(update={"tool_defaults": {"lookup": {"spaces": 3}}})
     assert play(ours, endpoint, Scripted(CALL % " k0001", "0000"), prompt)[0].turns[0].results[0].output.startswith("   ")
-
-

@@ -47,7 +47,8 @@ class Frame:
 
 
 def image(title: str, description: str, width: float, height: float, *children: Child) -> Html:
-    return h("svg", h("title", title), h("desc", description), *children, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=f"{title}. {description}")
+    label = f"{title}. {description}"
+    return h("svg", h("title", title), h("desc", description), *children, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label)
 
 
 def marker(kind: str, x: float, y: float, size: float = 4.0) -> Html:
@@ -56,7 +57,8 @@ def marker(kind: str, x: float, y: float, size: float = 4.0) -> Html:
         return h("circle", cx=x, cy=y, r=size, class_="hollow")
     if kind == "champion_new_prompt":
         return h("rect", x=x - size, y=y - size, width=2 * size, height=2 * size, class_="hollow")
-    return h("path", d=f"M{x:.2f} {y - 1.3 * size:.2f} l{1.3 * size:.2f} {1.3 * size:.2f} l{-1.3 * size:.2f} {1.3 * size:.2f} l{-1.3 * size:.2f} {-1.3 * size:.2f} z", class_="fill")
+    r = 1.3 * size
+    return h("path", d=f"M{x:.2f} {y - r:.2f} l{r:.2f} {r:.2f} l{-r:.2f} {r:.2f} l{-r:.2f} {-r:.2f} z", class_="fill")
 
 
 def legend_mark(kind: str) -> Html:
@@ -68,12 +70,12 @@ def lines(title: str, description: str, series: Sequence[Series], x_label: str, 
     """Values over steps or over k."""
     points = [point for one in series for point in (*one.points, *one.faint)]
     low, high = _span([y for _, y in points])
-    frame = Frame(min(x for x, _ in points), max(x for x, _ in points), low, high, right=WIDTH - 16)
+    frame = Frame(min(x for x, _ in points), max(x for x, _ in points), low, high, right=WIDTH - 16, top=28)
     whole = sorted({x for x, _ in points})
     ticks = whole if len(whole) <= 8 else _ticks(frame.x0, frame.x1, 5)
     body: list[Child] = [_grid(frame, ticks, x_label, y_label)]
     for one in series:
-        marks = [marker(one.kind, frame.x(x), frame.y(y), 3.4) for x, y in one.points] if dots else [marker(one.kind, frame.x(one.points[-1][0]), frame.y(one.points[-1][1]))]
+        marks = [marker(one.kind, frame.x(x), frame.y(y), 3.4) for x, y in (one.points if dots else one.points[-1:])]
         faint = h("path", d=_path(frame, one.faint), class_="faint") if one.faint else None
         body.append(h("g", faint, h("path", d=_path(frame, one.points), class_="stroke"), marks, class_=one.kind))
     return image(title, description, WIDTH, 240, body)
@@ -87,19 +89,21 @@ def histogram(title: str, description: str, bars: Sequence[tuple[str, str, dict[
     step = frame.x(1) - frame.x(0)
     width = min(16.0, 0.8 * step / len(bars))
     every = max(1, math.ceil((last + 1) / 12))
-    body: list[Child] = [_grid(frame, [x for x in range(0, last + 1, every)], x_label, "share", percent=True)]
+    body: list[Child] = [_grid(frame, list(range(0, last + 1, every)), x_label, "share", percent=True)]
     for i, (_, kind, shares, p95) in enumerate(bars):
         left = (i - len(bars) / 2) * width
+        fill = "hollow" if kind == "champion" else "fill"
+        side, anchor = (5, "start") if frame.x(p95) < WIDTH - 70 else (-5, "end")
         body.append(
             h(
                 "g",
                 [
-                    h("rect", x=frame.x(value) + left + 0.5, y=frame.y(share), width=width - 1, height=frame.bottom - frame.y(share), class_="hollow" if kind == "champion" else "fill")
+                    h("rect", x=frame.x(value) + left + 0.5, y=frame.y(share), width=width - 1, height=frame.bottom - frame.y(share), class_=fill)
                     for value, share in sorted(shares.items())
                     if share > 0
                 ],
                 h("path", d=f"M{frame.x(p95):.1f} {frame.bottom:.1f} V{24 - 12 * i:.1f}", class_="faint", style="opacity:1;stroke-dasharray:3 3"),
-                h("text", f"P95 {p95:g}", x=frame.x(p95) + (5 if frame.x(p95) < 370 else -5), y=28 - 12 * i, class_="own", text_anchor="start" if frame.x(p95) < 370 else "end"),
+                h("text", f"P95 {p95:g}", x=frame.x(p95) + side, y=28 - 12 * i, class_="own", text_anchor=anchor),
                 class_=kind,
             )
         )
@@ -112,7 +116,10 @@ def forest(title: str, description: str, rows: Sequence[tuple[str, str, float, f
     height = 34.0 * len(rows) + 30
     frame = Frame(low, high, 0, 1, left=16, right=WIDTH - 16, top=6, bottom=height - 26)
     body: list[Child] = [
-        (h("path", d=f"M{frame.x(x):.1f} {frame.top} V{frame.bottom}", class_="axis"), h("text", _short(x, high - low), x=frame.x(x), y=height - 9, text_anchor="middle"))
+        (
+            h("path", d=f"M{frame.x(x):.1f} {frame.top} V{frame.bottom}", class_="axis"),
+            h("text", _short(x, high - low), x=frame.x(x), y=height - 9, text_anchor="middle"),
+        )
         for x in _ticks(low, high, 5)
     ]
     for i, (label, kind, value, left, right) in enumerate(rows):
@@ -137,7 +144,9 @@ def interval(title: str, description: str, value: float, low: float | None, high
     frame = Frame(left - pad, right + pad, 0, 1, left=0, right=260, top=0, bottom=26)
     edge = frame.x(margin)
     zone = h("rect", x=edge if good_above else 0, y=3, width=260 - edge if good_above else edge, height=20, class_="zone")
-    bar = h("path", d=f"M{frame.x(low):.1f} 13 H{frame.x(high):.1f}", stroke_width=3, stroke_linecap="round") if low is not None and high is not None else None
+    bar = None
+    if low is not None and high is not None:
+        bar = h("path", d=f"M{frame.x(low):.1f} 13 H{frame.x(high):.1f}", stroke_width=3, stroke_linecap="round")
     return image(
         title,
         description,
@@ -155,7 +164,7 @@ def threshold_bar(title: str, description: str, ratio: float, tone: str) -> Html
     """A bar of effect over threshold; the rule in the middle is the threshold, and a longer bar than twice that is cut with a mark."""
     width = 400.0
     end = min(ratio, 2.0) / 2.0 * width
-    over = h("path", d=f"M{width - 12} 2 l5 6 l-5 6 M{width - 6} 2 l5 6 l-5 6", style="fill:none;stroke:var(--card);stroke-width:2") if ratio > 2 else None
+    over = h("path", d=f"M{width - 12} 2 l5 6 l-5 6 M{width - 6} 2 l5 6 l-5 6", class_="cut") if ratio > 2 else None
     return image(
         title,
         description,
@@ -179,7 +188,7 @@ def _grid(frame: Frame, xs: Iterable[float], x_label: str, y_label: str, percent
             )
             for y in _ticks(frame.y0, frame.y1, 4)
         ],
-        [h("text", _short(x, frame.x1 - frame.x0), x=frame.x(x), y=frame.bottom + 16, text_anchor="middle") for x in xs],
+        [h("text", f"{x:g}", x=frame.x(x), y=frame.bottom + 16, text_anchor="middle") for x in xs],
         h("text", x_label, x=(frame.left + frame.right) / 2, y=frame.bottom + 32, text_anchor="middle"),
         h("text", y_label, x=0, y=10),
     ]
@@ -212,5 +221,6 @@ def _step(raw: float) -> float:
 
 
 def _short(x: float, span: float) -> str:
+    """As many digits as tell neighbouring ticks apart."""
     digits = max(0, 1 - math.floor(math.log10(max(span, 1e-12))))
-    return f"{x:.{digits}f}" if x != int(x) or span < 4 else f"{x:.0f}"
+    return f"{x:.{digits}f}"

@@ -26,10 +26,12 @@ def training(shelves: Shelves) -> Html | None:
         return _card("Training", h("p", "No weights were trained: ", train.reason, "."))
     smooth = _smoothed(train.curve)
     first, last = smooth[0][1], smooth[-1][1]
-    text = f"Mean reward of the rollouts of each optimizer step, smoothed over {_window(train.curve)} steps: {first:.3f} at the start, {last:.3f} at the end."
-    picture = charts.lines("Reward over training steps", text, [Series("training", "challenger", smooth, train.curve)], "optimizer step", "mean reward")
+    text = f"Mean reward of each optimizer step's rollouts, smoothed over {_window(train.curve)} steps: from {first:.3f} to {last:.3f}."
+    series = [Series("training", "challenger", smooth, train.curve)]
+    picture = charts.lines("Reward over training steps", text, series, "optimizer step", "mean reward")
     left_out = "; ".join(f"{count:,} {reason}" for reason, count in train.left_out.items())
-    note = f"{train.algorithm}, {train.weights} weights, {train.rollouts:,} rollouts" + (f"; not trained on: {left_out}" if left_out else "") + f". Weights moved by {train.weight_change:.3g} (L2)."
+    missing = f", of which not trained on: {left_out}" if left_out else ""
+    note = f"{train.algorithm}, {train.weights} weights, {train.rollouts:,} rollouts{missing}. The weights moved by {train.weight_change:.3g} (L2)."
     return _card("Reward while training", h("p", text, class_="note"), picture, h("p", note, class_="note"))
 
 
@@ -59,7 +61,7 @@ def drift(shelves: Shelves) -> Html | None:
     report = shelves.drift
     if report is None:
         return None
-    bars = h("ul", [_feature(feature) for feature in sorted(report.features, key=lambda f: (-f.effect / f.threshold, f.feature))], class_="bars")
+    bars = h("ul", [_feature(feature) for feature in sorted(report.features, key=lambda one: (-_ratio(one), one.feature))], class_="bars")
     broken = [contract for contract in report.contracts if not contract.success]
     words = f"{len(report.contracts)} data contracts: " + ("all hold." if not broken else f"{len(broken)} broken.")
     note = (
@@ -71,13 +73,20 @@ def drift(shelves: Shelves) -> Html | None:
 
 
 def _feature(one: reports.FeatureDrift) -> Html:
-    tone, word = ("bad", "drifted") if one.drifted else ("good", "as before") if one.effect <= one.threshold else ("open", "large, not significant")
+    name = h("span", h("b", one.feature.replace("_", " ")), h("span", f" {one.group}", class_="muted"))
+    if one.effect is None or one.q_value is None:
+        return h("li", h("div", name, h("span", one.detail or "nothing to compare with", class_="muted"), class_="row"))
+    large = one.effect > one.threshold
+    tone, word = ("bad", "drifted") if one.drifted else ("open", "large, but not significant") if large else ("off", "as before")
     text = f"{one.statistic.replace('_', ' ')} {one.effect:.3f}, counts from {one.threshold:g}, q = {one.q_value:.2g}: {word}"
-    return h(
-        "li",
-        h("div", h("span", h("b", one.feature.replace("_", " ")), h("span", f" {one.group}", class_="muted")), h("span", f"{one.effect:.2f} of {one.threshold:g} · {word}", class_=tone), class_="row"),
-        charts.threshold_bar(f"Drift of {one.feature}", text, one.effect / one.threshold if one.threshold else 0.0, tone),
-    )
+    figure = h("span", f"{one.effect:.2f} of {one.threshold:g} · {word}", class_="muted" if tone == "off" else tone)
+    picture = charts.threshold_bar(f"Drift of {one.feature}", text, _ratio(one), tone)
+    return h("li", h("div", name, figure, class_="row"), picture)
+
+
+def _ratio(one: reports.FeatureDrift) -> float:
+    """How far the effect goes, where 1 is the threshold; -1 where nothing could be compared."""
+    return -1.0 if one.effect is None else one.effect / one.threshold if one.threshold else 2.0
 
 
 def candidates(shelves: Shelves) -> Html | None:
@@ -86,8 +95,7 @@ def candidates(shelves: Shelves) -> Html | None:
         return None
     head = h("tr", [h("th", text, scope="col") for text in ("candidate", "from", "search: mean reward", "gain over the seed prompt", "round", "")])
     rows = [_candidate(report, one) for one in sorted(report.candidates, key=lambda c: (-c.round, -c.search.value))]
-    confirmed = f" On the held-back part the winner's paired gain is {_signed(report.confirmation)}." if report.confirmation else ""
-    note = f"{report.num_rollouts:,} rollouts. {report.reason[:1].upper()}{report.reason[1:]}.{confirmed}"
+    note = f"{report.reason[:1].upper()}{report.reason[1:]}. {report.num_rollouts:,} rollouts were spent."
     words = h("details", h("summary", f"The instruction of '{report.winner.name}'"), h("pre", report.winner.system, class_="command"))
     table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll")
     return h("section", h("h2", "Prompt candidates"), h("p", note, class_="note"), table, words, class_="card")
@@ -114,7 +122,8 @@ def stop_reasons(shelves: Shelves) -> Html | None:
         shown = [("champion", "champion", shelves.baseline.sampled)]
     if not shown:
         return None
-    reasons = sorted({reason for _, _, one in shown for reason in one.stop_reasons}, key=lambda r: -max(one.stop_reasons.get(r, 0) for _, _, one in shown))
+    found = {reason for _, _, one in shown for reason in one.stop_reasons}
+    reasons = sorted(found, key=lambda reason: (-max(one.stop_reasons.get(reason, 0) for _, _, one in shown), reason))
     head = h("tr", h("th", "", scope="col"), [h("th", reason.replace("_", " "), scope="col") for reason in reasons], h("th", "unscored", scope="col"))
     rows = [
         h(
@@ -126,7 +135,8 @@ def stop_reasons(shelves: Shelves) -> Html | None:
         for label, kind, one in shown
     ]
     note = "Why rollouts ended. Tool and policy errors are infrastructure: such rollouts have no score and enter no mean."
-    return h("section", h("h2", "Stop reasons"), h("p", note, class_="note"), h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll"), class_="card")
+    table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll")
+    return _card("Stop reasons", h("p", note, class_="note"), table)
 
 
 # -- small parts -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
-from typing import Union
+from typing import TypeAlias
 
 _VOID = frozenset({"meta", "br", "hr", "link", "img"})
 
@@ -20,7 +20,7 @@ class Html(str):
     __slots__ = ()
 
 
-Child = Union[str, float, None, Iterable["Child"]]
+Child: TypeAlias = "str | float | Iterable[Child] | None"
 
 
 def h(tag: str, *children: Child, **attributes: str | float | bool | None) -> Html:

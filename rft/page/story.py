@@ -41,26 +41,30 @@ def header(shelves: Shelves, run: Mapping[str, str]) -> Html:
 def ladder(shelves: Shelves) -> Html:
     """Nine rungs with a verdict each; those not reached are named too."""
     items = [
-        h("li", h("span", _SIGNS[tone], class_=f"dot {tone}", aria_hidden="true"), h("b", stage), text, class_=tone)
+        h("li", h("span", _SIGNS[tone], class_=f"dot {tone}", aria_hidden="true"), h("b", stage), text, class_="off" if tone == "off" else None)
         for stage, tone, text in _rungs(shelves)
     ]
     return h("section", h("h2", "The ladder"), h("ol", items, class_="ladder"), class_="card")
 
 
 def _rungs(shelves: Shelves) -> Iterator[tuple[str, str, str]]:
-    off = ("off", "not reached")
-    yield "traffic", *(("good", f"{shelves.traffic.num_conversations:,} conversations") if shelves.traffic else off)
-    tones = {"continue": "good", "refresh": "open", "stop": "bad"}
-    yield "drift", *((tones[shelves.drift.verdict], shelves.drift.verdict) if shelves.drift else off)
-    counts = shelves.examples.counts if shelves.examples else {}
-    yield "examples", *(("good", f"{' / '.join(f'{n:,}' for n in counts.values())} from {shelves.examples.source}") if shelves.examples else off)
-    yield "policy", *(("good", f"{shelves.policy.kind}, {_millions(shelves.policy.num_parameters)}") if shelves.policy else off)
-    tone = {"ready": "good", "not yet": "open", "not worth it": "off"}
-    yield "baseline", *((tone[shelves.baseline.readiness], shelves.baseline.readiness) if shelves.baseline else off)
-    yield "prompt", *(("good" if shelves.prompt.found else "off", "new prompt" if shelves.prompt.found else "no gain found") if shelves.prompt else off)
-    yield "train", *(("good", f"{shelves.train.steps} steps, {shelves.train.weights}") if shelves.train and shelves.train.trained else ("off", "skipped") if shelves.train else off)
-    yield "challenger", *(("good", f"{len(shelves.arms)} arms measured") if shelves.challenger else off)
-    yield "gate", *((verdict(shelves)[1], verdict(shelves)[0]) if shelves.decision else off)
+    """Stage, tone, verdict."""
+    for stage, found in (
+        ("traffic", shelves.traffic and ("good", f"{shelves.traffic.num_conversations:,} conversations")),
+        ("drift", shelves.drift and ({"continue": "good", "refresh": "open", "stop": "bad"}[shelves.drift.verdict], shelves.drift.verdict)),
+        ("examples", shelves.examples and ("good", f"{_counts(shelves.examples)} from {shelves.examples.source}")),
+        ("policy", shelves.policy and ("good", f"{shelves.policy.kind}, {_millions(shelves.policy.num_parameters)}")),
+        ("baseline", shelves.baseline and ("good" if shelves.baseline.readiness == "ready" else "open", shelves.baseline.readiness)),
+        ("prompt", shelves.prompt and (("good", "new prompt") if shelves.prompt.found else ("off", "no gain found"))),
+        (
+            "train",
+            shelves.train and (("good", f"{shelves.train.steps} steps, {shelves.train.weights}") if shelves.train.trained else ("off", "skipped")),
+        ),
+        ("challenger", shelves.challenger and ("good", f"{len(shelves.challenger.arms)} arms measured")),
+        ("gate", shelves.decision and (verdict(shelves)[1], verdict(shelves)[0])),
+    ):
+        tone, text = found or ("off", "not reached")
+        yield stage, tone, text
 
 
 def arms(shelves: Shelves) -> Html | None:
@@ -79,8 +83,8 @@ def arms(shelves: Shelves) -> Html | None:
         f"{len(first.rows)} frozen test examples that nothing before this stage saw; {first.k} rollouts each at temperature {first.temperature:g} "
         "and one greedy. In brackets: 95 % intervals."
     )
-    table = h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows))
-    return h("section", h("h2", "Before and after"), h("p", note, class_="note"), h("div", table, class_="scroll"), h("div", picture, style="max-width:640px;margin:14px auto 0"), class_="card")
+    table = h("div", h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows)), class_="scroll")
+    return h("section", h("h2", "Before and after"), h("p", note, class_="note"), table, h("div", picture, class_="narrow"), class_="card")
 
 
 def _arm_row(shelves: Shelves, arm: reports.Arm) -> Html:
@@ -117,10 +121,11 @@ def checks(shelves: Shelves) -> Html | None:
         found.append(shelves.latency)
     who = {"champion_new_prompt": "the new prompt alone", "challenger": "the challenger", "none": "nothing"}[shelves.decision.candidate]
     note = (
-        f"Judged: {who}, against the champion. Dots are differences paired by example, lines their 95 % intervals, the dashed rule is the margin written down "
-        "before the run; a check passes when its whole interval lies in the shaded side, and stays open when it spans the rule."
+        f"Judged: {who}, against the champion. Dots are differences paired by example, lines their 95 % intervals; the dashed rule is the "
+        "margin written down before the run. A check passes when its whole interval lies on the shaded side and stays open when it spans the rule."
     )
-    return h("section", h("h2", "The gate's checks"), h("p", note, class_="note"), h("ul", [_check(check) for check in found], class_="checks"), class_="card")
+    listed = h("ul", [_check(check) for check in found], class_="checks")
+    return h("section", h("h2", "The gate's checks"), h("p", note, class_="note"), listed, class_="card")
 
 
 def _check(check: reports.Check) -> Html:
@@ -130,14 +135,15 @@ def _check(check: reports.Check) -> Html:
         good_above = check.kind == "superiority" or check.unit in ("reward", "score")
         text = f"{gate.numbers(check)}: {word}"
         picture = charts.interval(check.name, text, check.value, check.low, check.high, check.margin, good_above, tone)
-    detectable = f"detectable {gate.quantity(check, check.detectable).lstrip('+')}" if check.detectable is not None else None
-    side = " · ".join(text for text in (detectable, None if check.decides else "does not decide") if text)
+    margin = f"margin {gate.quantity(check, check.margin)}" if check.margin is not None else ""
+    detectable = f"detectable {gate.quantity(check, check.detectable).lstrip('+')}" if check.detectable is not None else ""
+    side = " · ".join(text for text in (margin, detectable, "" if check.decides else "does not decide") if text)
     return h(
         "li",
         h("span", f"{_SIGNS[tone]} {word}", class_=f"verdict {tone}"),
         h("span", h("b", check.name), h("small", check.detail) if check.detail else None),
         h("span", picture, class_="picture"),
-        h("span", gate.numbers(check) if check.value is not None else "", h("small", side) if side else None, class_="numbers"),
+        h("span", gate.measured(check), h("small", side) if side else None, class_="numbers"),
     )
 
 
@@ -150,12 +156,14 @@ def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
         body: list[Child] = [
             h("p", "A named person decides. Approval moves the alias @champion to this candidate and keeps the one it replaces as @previous."),
             h("pre", h("code", f"rft approve {name} --by NAME --reason TEXT"), class_="command"),
-            h("p", "To turn it down: ", h("code", f"rft reject {name} --by NAME --reason TEXT"), ". To undo an approval later: ", h("code", "rft rollback"), ".", class_="note"),
+            h("p", "To turn it down: ", h("code", f"rft reject {name} --by NAME --reason TEXT"), class_="note"),
+            h("p", "To undo an approval later: ", h("code", "rft rollback"), class_="note"),
         ]
         if run.get("dirty", "").lower() not in ("", "no", "false"):
             body.append(h("p", "This run used edits that are not committed: approving it needs --override-dirty.", class_="open"))
     elif shelves.decision.decision == "inconclusive":
-        body = [h("p", "There is nothing to approve yet. Raise examples.test (or challenger.k) in params.yaml and run again: ", h("code", "rft run"), ".")]
+        how = "There is nothing to approve yet. Raise examples.test, or challenger.k, in params.yaml and run again: "
+        body = [h("p", how, h("code", "rft run"))]
     else:
         body = [h("p", "There is nothing to approve: the champion goes on serving. The failed checks above say what stood in the way.")]
     return h("section", h("h2", "What now"), body, class_="card")
@@ -174,6 +182,10 @@ def _interval(metric: reports.Metric) -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def _counts(report: reports.ExamplesReport) -> str:
+    return " / ".join(f"{count:,}" for count in report.counts.values())
 
 
 def _millions(count: int) -> str:

@@ -22,7 +22,10 @@ STYLE = """
 }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; }
-body { margin: 0; background: var(--bg); color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+body {
+  margin: 0; background: var(--bg); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
+}
 main { max-width: 1080px; margin: 0 auto; padding: 28px 20px 48px; }
 h1 { font-size: 25px; line-height: 1.2; margin: 2px 0 0; letter-spacing: -0.01em; overflow-wrap: anywhere; }
 h2 { font-size: 16px; margin: 0 0 4px; }
@@ -33,77 +36,147 @@ a { color: var(--challenger); }
 .kicker { color: var(--muted); font-size: 12px; letter-spacing: 0.08em; text-transform: uppercase; }
 .muted, .note { color: var(--muted); }
 .note { font-size: 13px; margin-bottom: 12px; }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 18px 20px; margin-top: 16px; min-width: 0; }
+.card {
+  background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 18px 20px;
+  margin-top: 16px; min-width: 0;
+}
 .grid { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px; margin-top: 16px; }
 .grid > .card { margin-top: 0; }
 header.card { margin-top: 0; }
 .top { display: flex; gap: 16px; justify-content: space-between; align-items: flex-start; flex-wrap: wrap; }
-.badge { display: inline-flex; align-items: center; gap: 8px; padding: 7px 14px; border-radius: 999px; font-weight: 650; font-size: 16px; white-space: nowrap; }
+.badge {
+  display: inline-flex; align-items: center; gap: 8px; padding: 7px 14px; border-radius: 999px;
+  font-weight: 650; font-size: 16px; white-space: nowrap;
+}
 .reason { font-size: 16px; margin: 14px 0 0; max-width: 78ch; overflow-wrap: anywhere; }
-.good { color: var(--good); } .bad { color: var(--bad); } .open { color: var(--open); }
-.badge.good { background: var(--good-bg); } .badge.bad { background: var(--bad-bg); } .badge.open { background: var(--open-bg); }
+.good { color: var(--good); }
+.bad { color: var(--bad); }
+.open { color: var(--open); }
+.badge.good { background: var(--good-bg); }
+.badge.bad { background: var(--bad-bg); }
+.badge.open { background: var(--open-bg); }
 .badge.off { background: var(--soft); color: var(--muted); }
 dl.facts { display: flex; flex-wrap: wrap; gap: 4px 22px; margin: 12px 0 0; font-size: 13px; }
-dl.facts div { display: flex; gap: 6px; min-width: 0; } dl.facts dt { color: var(--muted); } dl.facts dd { margin: 0; font-family: var(--mono); font-size: 12.5px; overflow-wrap: anywhere; }
+dl.facts div { display: flex; gap: 6px; min-width: 0; }
+dl.facts dt { color: var(--muted); }
+dl.facts dd { margin: 0; font-family: var(--mono); font-size: 12.5px; overflow-wrap: anywhere; }
 
-ol.ladder { list-style: none; display: grid; grid-template-columns: repeat(9, minmax(0, 1fr)); gap: 0; margin: 8px 0 0; padding: 0; }
-ol.ladder li { position: relative; padding: 26px 8px 0 0; font-size: 12.5px; line-height: 1.35; min-width: 0; overflow-wrap: break-word; }
-ol.ladder li::before { content: ""; position: absolute; left: 0; right: 0; top: 8px; border-top: 2px solid var(--line); }
+ol.ladder {
+  list-style: none; display: grid; grid-template-columns: repeat(9, minmax(0, 1fr)); gap: 0; margin: 8px 0 0;
+  padding: 0;
+}
+ol.ladder li {
+  position: relative; padding: 26px 8px 0 0; font-size: 12.5px; line-height: 1.35; min-width: 0;
+  overflow-wrap: break-word;
+}
+ol.ladder li::before {
+  content: ""; position: absolute; left: 0; right: 0; top: 8px; border-top: 2px solid var(--line);
+}
 ol.ladder li:last-child::before { right: auto; width: 12px; }
-ol.ladder .dot { position: absolute; left: 0; top: 0; width: 18px; height: 18px; border-radius: 50%; display: grid; place-items: center; font-size: 11px; font-weight: 700; background: var(--good-bg); color: var(--good); box-shadow: 0 0 0 3px var(--card); }
-ol.ladder .dot.open { background: var(--open-bg); color: var(--open); } ol.ladder .dot.bad { background: var(--bad-bg); color: var(--bad); } ol.ladder .dot.off { background: var(--soft); color: var(--muted); }
-ol.ladder b { display: block; font-size: 13px; } ol.ladder .off b { color: var(--muted); font-weight: 500; }
+ol.ladder .dot {
+  position: absolute; left: 0; top: 0; width: 18px; height: 18px; border-radius: 50%; display: grid;
+  place-items: center; font-size: 11px; font-weight: 700; background: var(--good-bg); color: var(--good);
+  box-shadow: 0 0 0 3px var(--card);
+}
+ol.ladder .dot.open { background: var(--open-bg); color: var(--open); }
+ol.ladder .dot.bad { background: var(--bad-bg); color: var(--bad); }
+ol.ladder .dot.off { background: var(--soft); color: var(--muted); }
+ol.ladder li.off { color: var(--muted); }
+ol.ladder b { display: block; font-size: 13px; }
+ol.ladder li.off b { color: var(--muted); font-weight: 500; }
 
+.narrow { max-width: 520px; margin: 14px auto 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 7px 12px 7px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 tbody tr:last-child > * { border-bottom: 0; }
 thead th { color: var(--muted); font-weight: 500; font-size: 12.5px; white-space: nowrap; }
 th[scope=row] { font-weight: 600; }
-td.num, th.num { text-align: right; } td.num:last-child, th.num:last-child { padding-right: 0; }
+td.num, th.num { text-align: right; }
+td.num:last-child, th.num:last-child { padding-right: 0; }
+th:first-child, td:first-child { padding-left: 10px; }
 td small, th small { display: block; color: var(--muted); font-weight: 400; font-size: 12px; }
-tr.picked > * { background: linear-gradient(var(--soft), var(--soft)); } tr.picked > :first-child { box-shadow: -8px 0 0 var(--soft); } tr.picked > :last-child { box-shadow: 8px 0 0 var(--soft); }
+tr.picked > * { background: linear-gradient(var(--soft), var(--soft)); }
 .mark { display: inline-block; vertical-align: -1px; margin-right: 7px; }
 .verdict { font-weight: 650; white-space: nowrap; }
 
 ul.checks { list-style: none; margin: 0; padding: 0; }
-ul.checks li { display: grid; grid-template-columns: 92px minmax(140px, 1fr) minmax(220px, 1.35fr) minmax(190px, 1.1fr); gap: 4px 16px; align-items: center; padding: 8px 0; border-bottom: 1px solid var(--line); font-size: 14px; }
-ul.checks li:last-child { border-bottom: 0; } ul.checks small { display: block; color: var(--muted); font-size: 12px; }
+ul.checks li {
+  display: grid; grid-template-columns: 92px minmax(140px, 1fr) minmax(200px, 1.2fr) minmax(230px, 1.1fr);
+  gap: 4px 16px; align-items: center; padding: 8px 0; border-bottom: 1px solid var(--line); font-size: 14px;
+}
+ul.checks li:last-child { border-bottom: 0; }
+ul.checks small { display: block; color: var(--muted); font-size: 12px; }
 ul.checks .numbers { font-variant-numeric: tabular-nums; }
 ul.bars { list-style: none; margin: 0; padding: 0; }
-ul.bars li { padding: 6px 0; font-size: 13.5px; } ul.bars .row { display: flex; justify-content: space-between; gap: 12px; } ul.bars .row span:last-child { white-space: nowrap; }
+ul.bars li { padding: 6px 0; font-size: 13.5px; }
+ul.bars .row { display: flex; justify-content: space-between; gap: 12px; }
+ul.bars .row span:last-child { white-space: nowrap; }
 
+svg + .note { margin: 8px 0 0; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg.mark { width: 12px; height: 12px; display: inline-block; }
 svg text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; fill: var(--muted); }
 svg text.strong { fill: var(--ink); font-weight: 600; }
-svg .axis { stroke: var(--line); stroke-width: 1; } svg .rule { stroke: var(--muted); stroke-width: 1; stroke-dasharray: 4 3; }
+svg .axis { stroke: var(--line); stroke-width: 1; }
+svg .rule { stroke: var(--muted); stroke-width: 1; stroke-dasharray: 4 3; }
 svg .zone { fill: var(--good); opacity: 0.13; }
-.champion { --c: var(--champion); } .champion_new_prompt { --c: var(--prompt); } .challenger { --c: var(--challenger); }
+.champion { --c: var(--champion); }
+.champion_new_prompt { --c: var(--prompt); }
+.challenger { --c: var(--challenger); }
 svg .stroke { stroke: var(--c); fill: none; stroke-width: 2.2; stroke-linejoin: round; stroke-linecap: round; }
-svg .champion_new_prompt .stroke { stroke-dasharray: 6 4; } svg .champion .stroke { stroke-dasharray: 2 4; }
-svg .fill { fill: var(--c); } svg .hollow { fill: var(--card); stroke: var(--c); stroke-width: 1.6; } svg .band { fill: var(--c); opacity: 0.16; }
+svg .champion_new_prompt .stroke { stroke-dasharray: 6 4; }
+svg .champion .stroke { stroke-dasharray: 2 4; }
+svg .fill { fill: var(--c); }
+svg .hollow { fill: var(--card); stroke: var(--c); stroke-width: 1.6; }
+svg .band { fill: var(--c); opacity: 0.16; }
 svg .faint { stroke: var(--c); fill: none; stroke-width: 1; opacity: 0.4; }
 svg text.own { fill: var(--c); font-weight: 600; }
-svg .s-good { stroke: var(--good); fill: var(--good); } svg .s-bad { stroke: var(--bad); fill: var(--bad); } svg .s-open { stroke: var(--open); fill: var(--open); } svg .s-off { stroke: var(--muted); fill: var(--muted); }
+svg .s-good { stroke: var(--good); fill: var(--good); }
+svg .s-bad { stroke: var(--bad); fill: var(--bad); }
+svg .s-open { stroke: var(--open); fill: var(--open); }
+svg .s-off { stroke: var(--muted); fill: var(--muted); }
+svg .cut { fill: none; stroke: var(--card); stroke-width: 2; }
 svg .track { fill: var(--soft); }
 
 .talk { margin: 0; padding: 0; list-style: none; font-size: 13px; }
-.talk li { margin-top: 6px; border-left: 3px solid var(--line); padding: 1px 0 1px 10px; overflow-wrap: anywhere; white-space: pre-wrap; }
-.talk .who { display: block; color: var(--muted); font-size: 11.5px; white-space: normal; } .talk .assistant { border-left-color: var(--challenger); } .talk .tool { font-family: var(--mono); font-size: 12px; }
+.talk li {
+  margin-top: 6px; border-left: 3px solid var(--line); padding: 1px 0 1px 10px; overflow-wrap: anywhere;
+  white-space: pre-wrap;
+}
+.talk .who { display: block; color: var(--muted); font-size: 11.5px; white-space: normal; }
+.talk .assistant { border-left-color: var(--challenger); }
+.talk .tool { font-family: var(--mono); font-size: 12px; }
 .talk .call { font-family: var(--mono); font-size: 12px; }
 details summary { cursor: pointer; color: var(--muted); font-size: 13px; margin-top: 8px; }
-.rollout-head { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 13px; color: var(--muted); margin: 4px 0 8px; }
-pre.command { background: var(--soft); border-radius: 8px; padding: 12px 14px; margin: 8px 0; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; }
+.rollout-head {
+  display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 13px; color: var(--muted); margin: 4px 0 8px;
+}
+pre.command {
+  background: var(--soft); border-radius: 8px; padding: 12px 14px; margin: 8px 0; overflow-x: auto;
+  white-space: pre-wrap; overflow-wrap: anywhere;
+}
 footer { color: var(--muted); font-size: 12.5px; margin-top: 20px; }
-footer td { font-family: var(--mono); font-size: 12px; overflow-wrap: anywhere; } footer table { font-size: 12.5px; }
+footer td { font-family: var(--mono); font-size: 12px; overflow-wrap: anywhere; }
+footer table { font-size: 12.5px; }
 
 @media (max-width: 760px) {
-  main { padding: 14px 12px 32px; } .card { padding: 14px; } .grid { grid-template-columns: minmax(0, 1fr); }
+  main { padding: 14px 12px 32px; }
+  .card { padding: 14px; }
+  .grid { grid-template-columns: minmax(0, 1fr); }
   h1 { font-size: 21px; }
   ol.ladder { grid-template-columns: minmax(0, 1fr); }
-  ol.ladder li { padding: 0 0 12px 30px; } ol.ladder li::before { left: 8px; right: auto; top: 0; bottom: 0; border-top: 0; border-left: 2px solid var(--line); } ol.ladder li:last-child::before { display: none; }
-  ul.checks li { grid-template-columns: 84px minmax(0, 1fr); } ul.checks .picture, ul.checks .numbers { grid-column: 1 / -1; }
+  ol.ladder li { padding: 0 0 12px 30px; }
+  ol.ladder li::before {
+    left: 8px; right: auto; top: 0; bottom: 0; border-top: 0; border-left: 2px solid var(--line);
+  }
+  ol.ladder li:last-child::before { display: none; }
+  ul.checks li { grid-template-columns: 84px minmax(0, 1fr); }
+  ul.checks .picture, ul.checks .numbers { grid-column: 1 / -1; }
 }
-@media print { body { background: #fff; } .card { break-inside: avoid; } details > * { display: block; } }
+@media print {
+  body { background: #fff; }
+  .card { break-inside: avoid; }
+  details > * { display: block; }
+}
 """

@@ -1,7 +1,7 @@
 """Rollouts side by side: numbers say how much changed, dialogues say what.
 
-Two pairs: the candidate's worst and best rollout, and the example that it changed the most, before and after. They are chosen by reward with
-ties broken by calls and id, so that the same run shows the same ones.
+Two pairs: the candidate's worst and best rollout, and the example that it changed the most, before and after. They are chosen by reward; of
+equals the one with more calls, which has more to show, and then by id, so that the same run shows the same ones.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def side_by_side(shelves: Shelves) -> list[Html]:
     if not after:
         return []
     who = ARMS.get(shelves.candidate, shelves.candidate)
-    ordered = sorted(after, key=_rank)
-    cards = [_pair(f"Worst and best rollout, {who}", "", ("worst", ordered[0]), ("best", ordered[-1]))]
+    worst, best = min(after, key=lambda row: (row["reward"], *_rank(row))), min(after, key=lambda row: (-row["reward"], *_rank(row)))
+    cards = [_pair(f"Worst and best rollout, {who}", "", ("worst", worst), ("best", best))]
     before = [row for row in rollouts if row["arm"] == "champion"]
     if shelves.candidate != "champion" and (pair := _most_changed(before, after)) is not None:
         note = "The example whose mean reward changed the most, and one rollout of each."
@@ -45,8 +45,8 @@ def _read(path: str) -> list[Rollout]:
     return pq.read_table(path, columns=list(_COLUMNS)).to_pylist()
 
 
-def _rank(row: Rollout) -> tuple[float, int, str, int]:
-    return row["reward"], -row["num_tool_calls"], row["example_id"], row["sample"]
+def _rank(row: Rollout) -> tuple[int, str, int]:
+    return -row["num_tool_calls"], row["example_id"], row["sample"]
 
 
 def _most_changed(before: Sequence[Rollout], after: Sequence[Rollout]) -> tuple[Rollout, Rollout] | None:
@@ -55,7 +55,7 @@ def _most_changed(before: Sequence[Rollout], after: Sequence[Rollout]) -> tuple[
     shared = sorted(set(old) & set(new))
     if not shared:
         return None
-    example = max(shared, key=lambda id: abs(_mean(new[id]) - _mean(old[id])))
+    example = max(shared, key=lambda id: (round(abs(_mean(new[id]) - _mean(old[id])), 9), sum(row["num_tool_calls"] for row in old[id])))
     typical = [min(rows, key=lambda row: (abs(row["reward"] - _mean(rows)), row["sample"])) for rows in (old[example], new[example])]
     return typical[0], typical[1]
 
@@ -73,23 +73,29 @@ def _mean(rows: Sequence[Rollout]) -> float:
 
 # -- one dialogue ----------------------------------------------------------------------------------------------------------
 def _pair(title: str, note: str, *columns: tuple[str, Rollout]) -> Html:
-    shown = [h("div", h("h3", label.capitalize()), _rollout(row), style="min-width:0") for label, row in columns]
+    shown = [h("div", h("h3", label[:1].upper() + label[1:]), _rollout(row), style="min-width:0") for label, row in columns]
     return h("section", h("h2", title), h("p", note, class_="note") if note else None, h("div", shown, class_="grid"), class_="card")
 
 
 def _rollout(row: Rollout) -> Html:
     facts = [
         h("span", "reward ", h("b", f"{row['reward']:.3f}")),
-        h("span", f"{row['num_tool_calls']} tool calls"),
+        h("span", f"{row['num_tool_calls']} tool call{'' if row['num_tool_calls'] == 1 else 's'}"),
         h("span", row["stop_reason"].replace("_", " ")),
         h("span", f"example {row['example_id']}"),
     ]
     messages = [_message(message) for message in json.loads(row["messages"]) if message.get("role") != "system"]
-    rest = h("details", h("summary", f"{len(messages) - _OPEN} more messages"), h("ul", messages[_OPEN - 1 : -1], class_="talk")) if len(messages) > _OPEN else None
-    shown = messages if rest is None else messages[: _OPEN - 1]
-    last = None if rest is None else h("ul", messages[-1], class_="talk")
     grade = h("p", f"Graded: {row['explanation']}", class_="note", style="margin-top:8px") if row["explanation"] else None
-    return h("div", h("div", facts, class_="rollout-head"), h("ul", shown, class_="talk"), rest, last, grade)
+    return h("div", h("div", facts, class_="rollout-head"), _talk(messages), grade)
+
+
+def _talk(messages: list[Html]) -> list[Html]:
+    """The start and the end; what lies between is folded away."""
+    if len(messages) <= _OPEN + 1:
+        return [h("ul", messages, class_="talk")]
+    middle = messages[_OPEN - 1 : -1]
+    folded = h("details", h("summary", f"{len(middle)} more messages"), h("ul", middle, class_="talk"))
+    return [h("ul", messages[: _OPEN - 1], class_="talk"), folded, h("ul", messages[-1], class_="talk")]
 
 
 def _message(message: dict[str, Any]) -> Html:

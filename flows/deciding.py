@@ -1,0 +1,60 @@
+"""The verbs by which a person decides: approve, reject, rollback. Promotion and its undoing are flows of their own."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from flows.results import command
+from flows.screen import say, warn
+from flows.server import prefect_server
+from rft.errors import UserError
+from tasks import clone, records
+from tasks.clone import Clone
+from tasks.ledger import Act
+
+
+def approve(run: str, who: str, why: str, override_dirty: bool) -> int:
+    here = clone.enter()
+    record = records.find(here, run)
+    act = _flow(here, "promote", record.name, *_named(who, why), override_dirty)
+    if act.own_run:
+        warn(f"{act.who} started this run and approves it too. It is allowed, and the ledger says so.")
+    if act.overrides:
+        warn(f"overridden: {', '.join(act.overrides)}. The ledger says so.")
+    say(f"Run {act.run} is the champion: {act.model} version {act.after}. @previous is version {act.before}.")
+    say(f"In the ledger: {act.when}, {act.who}: {act.why}")
+    say(f"To undo it: {command()} rollback --by NAME --reason TEXT")
+    return 0
+
+
+def reject(run: str, who: str, why: str) -> int:
+    from tasks import registry
+
+    here = clone.enter()
+    act = registry.reject(here, records.find(here, run), *_named(who, why))
+    say(f"Run {act.run} is rejected. In the ledger: {act.when}, {act.who}: {act.why}")
+    return 0
+
+
+def rollback(who: str, why: str, params: str | None, overrides: tuple[str, ...]) -> int:
+    here = clone.enter()
+    act = _flow(here, "rollback", *_named(who, why), params, overrides)
+    served = f"run {act.run}" if act.run else "the beginning: the base policy with the seed prompt"
+    say(f"The champion is version {act.after} of {act.model} again ({served}); version {act.before} is not served any more.")
+    say(f"In the ledger: {act.when}, {act.who}: {act.why}")
+    return 0
+
+
+def _flow(here: Clone, name: str, *arguments: Any) -> Act:
+    with prefect_server(here) as server:
+        flow = getattr(importlib.import_module("flows.promotion"), name)
+        if server:
+            server.ready()
+        return flow(*arguments)
+
+
+def _named(who: str, why: str) -> tuple[str, str]:
+    if not who.strip() or not why.strip():
+        raise UserError("--by and --reason must say something: they stand in the ledger for the one who asks a year later.")
+    return who.strip(), why.strip()

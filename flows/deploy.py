@@ -1,0 +1,88 @@
+"""`rft up`: the ladder on a schedule, on this machine: Prefect's server and a served deployment, until Ctrl-C stops both.
+
+What runs when is infra/schedule.yaml. One run at a time: a second one waits. Prefect has no users of its own, so everything listens on
+loopback only; for a team, `infra/` describes a server with a database and a password.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from flows import settings
+from flows.screen import say
+from flows.server import prefect_server
+from rft import config
+from rft.errors import ConfigError, UserError
+from tasks import clone, runs
+
+SCHEDULE = "infra/schedule.yaml"
+
+
+class Schedule(BaseModel):
+    """infra/schedule.yaml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: str
+    cron: str
+    timezone: str = "UTC"
+    window: str | None = None
+    params: str | None = None
+    clean_only: bool = True
+
+
+def schedule(root: Path) -> Schedule:
+    """Raises ConfigError naming file, key and value."""
+    path = root / SCHEDULE
+    if not path.exists():
+        raise ConfigError(f"{SCHEDULE}: missing. It says when the ladder runs; restore it: git checkout {SCHEDULE}")
+    found = config.parse(yaml.safe_load(path.read_text(encoding="utf-8")) or {}, SCHEDULE, Schedule)
+    from prefect.client.schemas.schedules import CronSchedule
+
+    try:
+        CronSchedule(cron=found.cron, timezone=found.timezone)
+    except ValueError as error:
+        raise ConfigError(f"{SCHEDULE}: cron {found.cron!r} in timezone {found.timezone!r}: {str(error).splitlines()[-1].strip()}") from None
+    return found
+
+
+def up(port: int) -> int:
+    here = clone.enter()
+    if here.root != Path.cwd():
+        raise UserError(f"start it at the top of the clone, where scheduled runs will start too: cd {here.root}")
+    os.environ["PREFECT_LOGGING_LEVEL"] = "INFO"
+    with prefect_server(here, full=True, port=port) as server:
+        wanted = schedule(here.root)
+        settings.resolve(here, wanted.params)  # now, rather than in the night of the first run
+        if server:
+            server.ready()
+        runs.clear(here)
+        say(f"Prefect: {server.url if server else os.environ['PREFECT_API_URL']}")
+        say(f"Schedule: {wanted.cron} ({wanted.timezone}), window {wanted.window or 'as in params.yaml'}. One run at a time. Ctrl-C ends it.")
+        _serve(wanted)
+    say("Stopped. Schedules that pass meanwhile are not caught up.")
+    return 0
+
+
+def _serve(wanted: Schedule) -> None:
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+    from prefect.client.schemas.schedules import CronSchedule
+    from prefect.flows import EntrypointType
+
+    from flows.pipeline import retrain
+
+    parameters: dict[str, Any] = {"window": wanted.window, "params": wanted.params, "clean_only": wanted.clean_only}
+    retrain.serve(
+        name=wanted.name,
+        schedule=CronSchedule(cron=wanted.cron, timezone=wanted.timezone),
+        parameters=parameters,
+        limit=1,
+        global_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),
+        pause_on_shutdown=False,
+        print_starting_message=False,
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )

@@ -1,0 +1,112 @@
+"""`rft drift FILE`: one window of traffic against what the champion knows, outside of any run.
+
+The judgement is stage `drift`'s own. It is made in a scratch folder that holds what the stage would see: the champion's profile, and the traffic shelf
+of the last run, which is what the agent's habits are compared with. It is kept under the hash of all that it depends on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from flows import settings
+from flows.screen import say
+from rft import config, progress, reports
+from rft.errors import UserError
+from rft.reports import DriftReport
+from tasks import clone, records, registry
+from tasks.artifacts import Revision
+from tasks.clone import Clone
+
+TRAFFIC = ("reference_profile.json", "current_profile.json", "report.json")
+
+
+def show(window: str, params: str | None, overrides: tuple[str, ...]) -> int:
+    here = clone.enter()
+    path = settings.newest(here, window)
+    assert path is not None
+    report, _ = check(here, settings.resolve(here, params, overrides), path)
+    tell(here, report)
+    return 0
+
+
+def check(here: Clone, params: config.Params, window: Path) -> tuple[DriftReport, bool]:
+    """The report, and whether it was made now or is known from before. Raises UserError for a window that cannot be read."""
+    if not window.is_file():
+        raise UserError(f"{window}: no such window of traffic.")
+    window = window.resolve()
+    own = params.recipe.model_copy(update={"path": str((here.root / params.recipe.path).resolve())})
+    params = params.model_copy(update={"recipe": own})
+    with tempfile.TemporaryDirectory(dir=_made(here.state)) as scratch, _inside(Path(scratch), here):
+        _furnish(here, params, Path(scratch))
+        known = here.state / "cache" / f"drift-{_key(params, window)}.json"
+        if known.exists():
+            return reports.read(DriftReport, known), False
+        from rft import drift
+
+        report = drift.check(params, window)
+    reports.write(report, known)
+    return report, True
+
+
+def tell(here: Clone, report: DriftReport, console: Console | None = None) -> None:
+    console = console or Console(highlight=False)
+    table = Table(box=None, pad_edge=False, title=f"{report.num_current} conversations against {report.num_reference}", title_justify="left")
+    for column in ("feature", "what", "effect", "threshold", "q", ""):
+        table.add_column(column, justify="right" if column in ("effect", "threshold", "q") else "left")
+    for one in report.features:
+        table.add_row(one.feature, one.statistic, f"{one.effect:.3f}", f"{one.threshold:.3f}", f"{one.q_value:.2g}", "drifted" if one.drifted else "")
+    console.print(table)
+    for contract in report.contracts:
+        if not contract.success:
+            console.print(f"broken contract: {contract.name} on {contract.column}: {contract.observed}", markup=False)
+    console.print(f"\n{report.verdict}: {report.reason}", markup=False)
+    if report.data_docs:
+        say(f"Data Docs: {here.state / report.data_docs}")
+
+
+def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
+    """What stage `traffic` would find there: the champion without its weights, and the shelf of the last run that came so far."""
+    registry.served(here, params).place(scratch, weights=False)
+    for record in reversed(records.load_all(here)):
+        shelf = {} if record.revision is None else {name: Revision(here, record.revision).read(f"data/traffic/{name}") for name in TRAFFIC}
+        if shelf and all(shelf.values()):
+            (scratch / "data" / "traffic").mkdir(parents=True)
+            for name, content in shelf.items():
+                (scratch / "data" / "traffic" / name).write_bytes(content or b"")
+            return
+
+
+def _key(params: config.Params, window: Path) -> str:
+    digest = hashlib.sha256()
+    for section in (params.recipe, params.drift, params.traffic, params.examples):
+        digest.update(section.model_dump_json(by_alias=True).encode() + b"\0")
+    for path in (window, Path(params.recipe.path), Path("data"), Path(progress.__file__).parent):
+        digest.update(progress.tree_sha256(path).encode())
+    return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _inside(folder: Path, here: Clone) -> Iterator[None]:
+    before, state = Path.cwd(), os.environ.get("RFT_STATE")
+    os.environ["RFT_STATE"] = str(here.state)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        os.environ.pop("RFT_STATE")
+        if state is not None:
+            os.environ["RFT_STATE"] = state
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,96 @@
+"""How a run ended, on the terminal: the table of the three arms, the gate's checks, the page, and what to do now.
+
+Read from the run's revision by hash, not from what was printed on the way, so that it is the same an hour or a year later.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from rft import gate
+from rft.page.shelves import ARMS
+from rft.reports import ChallengerReport, Check, Decision, Metric, TrainReport
+from tasks.artifacts import Revision
+from tasks.clone import Clone
+from tasks.records import RunRecord
+
+ROWS = {
+    "reward": ("sampled", "reward/mean"),
+    "score": ("sampled", "score/mean"),
+    "solved": ("sampled", "solved/share"),
+    "greedy score": ("greedy", "score/mean"),
+    "tool calls, P95": ("sampled", "tool_calls/p95"),
+}
+_SIGNS = {True: "✓", False: "✗", None: "?"}
+
+
+def show(clone: Clone, record: RunRecord, console: Console | None = None) -> None:
+    console = console or Console(highlight=False)
+    at = Revision(clone, record.revision) if record.revision else None
+    decision = at and at.report(Decision, "data/gate/decision.json")
+    if at and (challenger := at.report(ChallengerReport, "data/challenger/report.json")):
+        console.print(arms(challenger))
+    for line in _words(clone, record, at, decision):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decision | None) -> Iterator[str]:
+    train = at and at.report(TrainReport, "data/train/report.json")
+    if train and not train.trained:
+        yield f"Nothing was trained: {train.reason}."
+    if decision:
+        yield "The gate's checks"
+        yield from (f"  {_SIGNS[check.passed]} {gate.in_words(check)}" for check in decision.checks)
+        if latency := _latency(at):
+            yield f"  {_SIGNS[latency.passed]} {gate.in_words(latency)} (not deciding)"
+        yield f"\n{decision.decision}: {decision.reason}"
+    elif record.verdict == "stop":
+        yield f"Stopped after drift, and that is a result: {record.message}"
+    yield f"\nRun      {record.name} ({record.state}), revision {(record.revision or 'none')[:10]}"
+    yield f"Report   {_short(clone.page(record.name))}"
+    if decision and decision.decision == "promote":
+        override = " --override-dirty" if record.dirty else ""
+        yield f'Approve  {command()} approve {record.name} --by "YOUR NAME" --reason "WHY"{override}'
+        yield f'   or    {command()} reject  {record.name} --by "YOUR NAME" --reason "WHY"'
+
+
+def arms(report: ChallengerReport) -> Table:
+    """A column an arm. Narrow enough for 80 letters."""
+    first = report.arms[0].sampled
+    title = f"{len(first.rows)} test examples that no other stage opened, {first.k} rollouts each at temperature {first.temperature:g}; 95 % intervals"
+    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for arm in report.arms:
+        table.add_column(ARMS[arm.name], justify="right")
+    for words, (how, key) in ROWS.items():
+        table.add_row(words, *(_cell(getattr(arm, how).metrics.get(key)) for arm in report.arms))
+    return table
+
+
+def command() -> str:
+    """How this user starts us: `rft` when the shell would find it, else the path that was typed."""
+    return "rft" if shutil.which("rft") else _short(Path(sys.argv[0]).absolute())
+
+
+def _cell(metric: Metric | None) -> str:
+    if metric is None:
+        return "–"
+    form = ".2f" if abs(metric.value) < 2 else ".3g"
+    interval = "" if metric.low is None or metric.high is None else f" [{metric.low:{form}}, {metric.high:{form}}]"
+    return f"{metric.value:{form}}{interval}"
+
+
+def _latency(at: Revision | None) -> Check | None:
+    apart = at.json("data/gate/timing.json") if at else None
+    return Check.model_validate(apart["latency"]) if apart and not apart["latency"]["decides"] else None
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,75 @@
+"""The verbs that run something or look at what ran: the whole ladder, one stage, the page of a run."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+import webbrowser
+from pathlib import Path
+
+from flows import settings
+from flows.results import command
+from flows.screen import Screen, say
+from flows.server import prefect_server
+from rft.__main__ import STAGES
+from rft.errors import UserError
+from tasks import artifacts, clone, records, stages
+from tasks.clone import Clone
+from tasks.records import RunRecord
+
+
+def here() -> Clone:
+    return clone.enter()
+
+
+def climb(window: str | None = None, params: str | None = None, overrides: tuple[str, ...] = (), clean_only: bool = False) -> RunRecord:
+    """One run, with its bars. Settings are read first: a wrong key must not wait for a server."""
+    place = here()
+    settings.resolve(place, params, overrides)
+    with prefect_server(place) as server, Screen() as screen:
+        retrain = importlib.import_module("flows.pipeline").retrain
+        importlib.import_module("mlflow")  # a second of import, while the server boots
+        if server:
+            server.ready()
+        token = stages.listener.set(screen)
+        try:
+            state = retrain(window, params, overrides, clean_only, return_state=True)
+        finally:
+            stages.listener.reset(token)
+        state.result()  # raises what ended the flow
+    if screen.skipped:
+        say(f"Skipped, because nothing that they depend on has changed: {', '.join(screen.skipped)}.")
+    flow_run_id = str(state.state_details.flow_run_id)
+    return next(record for record in records.load_all(place) if record.flow_run_id == flow_run_id)
+
+
+def one_stage(name: str) -> int:
+    """In the clone itself, by DVC, unrecorded."""
+    place = here()
+    if name not in STAGES:
+        raise UserError(f"no stage {name!r}. The stages: {', '.join(STAGES)}.")
+    with Screen() as screen:
+        token = stages.listener.set(screen)
+        try:
+            outcome = stages.repro(place.root, name, place.state, log=place.log("by-hand", name))
+        finally:
+            stages.listener.reset(token)
+        screen(name, f"[{name}] = {outcome.how}")
+    say(f"Its shelf: data/{name}")
+    return 0
+
+
+def report(name: str, show: bool) -> int:
+    place = here()
+    record = records.find(place, name)
+    page = place.page(record.name)
+    if not page.exists():
+        if record.revision is None:
+            raise UserError(f"run {record.name} is {record.state} and has no page yet. It is written when the run ends.")
+        with tempfile.TemporaryDirectory(dir=place.state) as scratch:
+            artifacts.restore(artifacts.Revision(place, record.revision), Path(scratch))
+            importlib.import_module("tasks.climb").write_page(place, record, Path(scratch))
+    say(str(page))
+    if show and not webbrowser.open(page.as_uri()):
+        raise UserError(f"no browser could be started here. Open the file yourself, or copy it: {command()} report {record.name}")
+    return 0

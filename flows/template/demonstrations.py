@@ -1,0 +1,38 @@
+"""Dialogues for the warm start of the embedded policy: a mediocre colleague at work, who often guesses instead of looking.
+
+Only needed without `policy.model`. Leave room above it: what RFT can teach is what the policy does sometimes, and is rewarded for.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+
+from rft.types import Message
+
+from .examples import Options, examples, parcel
+from .tools import CITIES, track
+
+INSTRUCTIONS = {" you answer customers .": 0.35, " look it up , then answer .": 0.8}
+"""System prompt -> how often the colleague looks it up under it."""
+
+
+def demonstrations(options: Options, count: int, seed: int) -> Iterator[list[Message]]:
+    rng = random.Random(f"demonstrations {seed}")
+    pool = examples(options, "train", 5000, seed)
+    for _ in range(count):
+        chosen = rng.choice(pool)
+        instruction, diligence = rng.choice(list(INSTRUCTIONS.items()))
+        messages: list[Message] = [{"role": "system", "content": instruction}, *chosen.messages]
+        if rng.random() < diligence:
+            number = parcel(list(chosen.messages))
+            call = {"id": "call_0_0", "type": "function", "function": {"name": "track", "arguments": json.dumps({"parcel": f" {number}"})}}
+            messages += [
+                {"role": "assistant", "content": "", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "call_0_0", "content": track(number)},
+                {"role": "assistant", "content": f" {chosen.target}"},
+            ]
+        else:
+            messages.append({"role": "assistant", "content": f" {rng.choice(CITIES)}"})
+        yield messages

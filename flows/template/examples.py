@@ -1,0 +1,62 @@
+"""What the agent is asked, and the right answer. One `Example` a case: an id, the opening messages, the target, and a slice to watch apart.
+
+Splits must not share what has to be generalized over: here parcels, by the last digit of their number. Yours might be customers, codes or
+repositories. The engine refuses texts that stand in two splits, and targets too unless `examples.disjoint_targets` is false.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from rft.reports import Conversation
+from rft.types import Example, Message
+
+from .tools import city_of
+
+LAST_DIGITS = {"train": "0123456", "validation": "78", "test": "9"}
+
+
+class Options(BaseModel):
+    """`recipe.options` in params.yaml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    polite_share: float = 0.3
+
+
+def examples(options: Options, split: str, count: int, seed: int) -> list[Example]:
+    rng = random.Random(f"{split} {seed}")
+    numbers = [number for number in range(1000, 10_000) if str(number)[-1] in LAST_DIGITS[split]]
+    rng.shuffle(numbers)
+    return [example(options, number, rng) for number in numbers[:count]]
+
+
+def example(options: Options, number: int, rng: random.Random) -> Example:
+    polite = rng.random() < options.polite_share
+    question = f" please tell me where parcel {number} is ." if polite else f" where is parcel {number} ?"
+    slice_ = "polite" if polite else "plain"
+    return Example(f"parcel-{number}", ({"role": "user", "content": question},), city_of(str(number)), {"slice": slice_})
+
+
+def from_traffic(options: Options, conversation: Conversation) -> Example | None:
+    """A graded production conversation as a training example; None when it cannot be one."""
+    question = [message for message in conversation.messages if message["role"] == "user"][:1]
+    if not question or not isinstance(conversation.feedback, str) or parcel(question)[-1:] not in LAST_DIGITS["train"]:
+        return None
+    return Example(conversation.conversation_id, tuple(question), conversation.feedback, {"slice": features(question)["manners"]})
+
+
+def features(messages: list[Message]) -> dict[str, Any]:
+    """Categories that the drift stage watches."""
+    return {"manners": "polite" if any("please" in str(message.get("content")) for message in messages) else "plain"}
+
+
+def parcel(messages: list[Message]) -> str:
+    return next((word for word in str(messages[0]["content"]).split() if word.isdigit()), "")
+
+
+def exploit_values(options: Options, example: Example) -> dict[str, Any]:
+    """What fills the placeholders of exploits.jsonl beside {note} and {result}."""
+    return {"parcel": parcel(list(example.messages)), "other": "1000"}

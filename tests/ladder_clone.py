@@ -1,0 +1,199 @@
+"""A small clone of this repository whose stages are scripted: real Git, DVC, Prefect and MLflow, and shelves that were made beforehand.
+
+`make(folder)` lays it out and commits it. Its `rft` holds the real config, reports and `python -m rft`; each stage copies its shelf from a script
+folder, where a test can also make it fail, pause or count: `script/fail-baseline` (a message), `script/pause-train` (seconds a step), `script/ran` (a line each
+time a stage really runs). The train stage takes twenty steps, writes metrics.jsonl in `.rft/progress` and goes on where it was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sample_reports
+import tiny_recipe
+import yaml
+
+from rft import config, gate, progress, reports
+from tasks import dependencies, registry, runs, stages
+from tasks.clone import Clone
+from tasks.dependencies import STAGES
+from tasks.records import RunRecord
+
+ROOT = Path(__file__).resolve().parents[1]
+REAL = ("__init__.py", "__main__.py", "config.py", "errors.py", "progress.py", "recipe.py", "reports.py", "toolserver.py", "types.py")
+COPIED = (".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore", "constraints.txt", "data/README.md", "data/champion/champion.json", "mlruns/README.md")
+
+STAGE = '''
+"""A scripted stage."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+from rft import progress
+from rft.errors import InfrastructureError
+
+SCRIPT = Path({script!r})
+
+
+def run(params):
+    section = params.{stage}
+    with (SCRIPT / "ran").open("a") as file:
+        file.write("{stage} %d\\n" % os.getpid())
+    if (SCRIPT / "fail-{stage}").exists():
+        raise InfrastructureError((SCRIPT / "fail-{stage}").read_text())
+    work(params)
+    shutil.copytree(SCRIPT / "data/{stage}", "data/{stage}", dirs_exist_ok=True)
+    print("[{stage}] 1/1 done", flush=True)
+
+
+def work(params):
+    """{work}"""
+'''
+WORK = {
+    "examples": """Which source the flow chose is seen in the report."""
+    + '"""\n    report = json.loads((SCRIPT / "data/examples/report.json").read_text())\n'
+    + '    (SCRIPT / "data/examples/report.json").write_text(json.dumps(report | {"source": params.examples.source}))\n    """',
+    "train": """Twenty steps, each a line; those that a killed process wrote are not repeated."""
+    + '"""\n    metrics = progress.folder("train", [params.train], []) / "metrics.jsonl"\n'
+    + '    print(f"[train] metrics {metrics}", flush=True)\n'
+    + '    done = len(metrics.read_text().splitlines()) if metrics.exists() else 0\n'
+    + "    for step in range(done + 1, 21):\n"
+    + '        pause = SCRIPT / "pause-train"\n'
+    + "        time.sleep(float(pause.read_text()) if pause.exists() else 0)\n"
+    + '        with metrics.open("a") as file:\n'
+    + '            file.write(json.dumps({"step": step, "reward/mean": step / 20}) + "\\n")\n'
+    + '        print(f"[train] {step}/20 steps, reward {step / 20}", flush=True)\n    """',
+}
+
+
+_PREPARED = tempfile.TemporaryDirectory(prefix="rft-shelves-")
+
+
+@dataclass(frozen=True)
+class Scripted:
+    clone: Clone
+    script: Path
+
+    @property
+    def root(self) -> Path:
+        return self.clone.root
+
+    def ran(self) -> list[str]:
+        """The stages that really ran, in order."""
+        return [line.split()[0] for line in self.lines()]
+
+    def lines(self) -> list[str]:
+        return (self.script / "ran").read_text().splitlines() if (self.script / "ran").exists() else []
+
+    def git(self, *arguments: str) -> str:
+        return self.clone.git(*arguments)
+
+    def set_params(self, **sections: dict[str, Any]) -> None:
+        path = self.root / "params.yaml"
+        raw = yaml.safe_load(path.read_text())
+        for name, section in sections.items():
+            raw[name] = raw.get(name, {}) | section
+        path.write_text(yaml.safe_dump(raw))
+
+    def rft(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(**self.command(*arguments, **environment), capture_output=True, text=True, check=False, timeout=120)
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(**self.command(*arguments, **environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def command(self, *arguments: str, **environment: str) -> dict[str, Any]:
+        dropped = ("MLFLOW_TRACKING_URI", "RFT_STATE")
+        kept = {name: value for name, value in os.environ.items() if name not in dropped}
+        return {"args": [sys.executable, "-P", "-m", "flows.cli", *arguments], "cwd": self.root, "env": kept | {"PYTHONPATH": str(ROOT)} | environment}
+
+
+def climb(scripted: Scripted, **changes: Any) -> RunRecord:
+    """A whole recorded run in one DVC process, without Prefect and MLflow."""
+    params = config.load(scripted.root / "params.yaml").model_copy(update=changes)
+    with runs.start(scripted.clone, runs.plan(scripted.clone, params, registry.served(scripted.clone, params))) as run:
+        stages.dvc(run.tree, "repro", environment={"RFT_STATE": str(scripted.clone.state)})
+        decision = reports.read(reports.Decision, run.shelf("gate") / "decision.json")
+        run.update(decision=decision.decision, message=decision.reason)
+    return run.record
+
+
+def make(folder: Path, scenario: sample_reports.Scenario = "promote") -> Scripted:
+    root, script = folder / "clone", folder / "script"
+    shutil.copytree(_shelves(scenario), script)
+    for name in (*COPIED, *(f"rft/{name}" for name in REAL)):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, root / name)
+    for stage in STAGES:
+        text = STAGE.format(script=str(script), stage=stage, work=WORK.get(stage, "Nothing."))
+        (root / "rft" / f"{stage}.py").write_text(text.lstrip())
+    tiny_recipe.make(root / "recipes")
+    (root / "data" / "inbox").mkdir()
+    (root / "data" / "inbox" / "window.jsonl").write_text('{"conversation_id": "c-1"}\n')
+    params = {"recipe": {"path": "recipes/tiny"}, "traffic": {"file": "data/inbox/window.jsonl"}, "gate": tiny_recipe.gate()}
+    (root / "params.yaml").write_text(yaml.safe_dump(params))
+    (root / "dvc.yaml").write_text(_pipeline(root))
+    clone = Clone(root)
+    clone.git("init", "--quiet", "--initial-branch", "main")
+    clone.git("add", "--all")
+    clone.git("commit", "--quiet", "--message", "start")
+    return Scripted(clone, script)
+
+
+def _pipeline(root: Path) -> str:
+    """It is the same for every clone."""
+    kept = Path(_PREPARED.name) / "dvc.yaml"
+    if not kept.exists():
+        kept.write_text(dependencies.render(root))
+    return kept.read_text()
+
+
+@cache
+def _shelves(scenario: sample_reports.Scenario) -> Path:
+    """Every file that dvc.yaml names, consistent by hash, so that a promotion can verify them."""
+    place = Path(_PREPARED.name) / scenario
+    sample_reports.write_shelves(place, scenario)
+    data = place / "data"
+    for stage, shelf in STAGES.items():
+        for name in shelf.leaves:
+            path = data / stage / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if name in ("", "weights"):
+                path.mkdir(exist_ok=True)
+                (path / "model.bin").write_bytes(b"weights of " + stage.encode())
+            elif not path.exists():
+                path.write_text("{}\n")
+    if scenario == "drift_stop":
+        return place
+    metrics = "".join(json.dumps({"step": step, "reward/mean": step / 20}) + "\n" for step in range(1, 21))
+    (data / "train/metrics.jsonl").write_text(metrics)
+    _rehash(data)
+    return place
+
+
+def _rehash(data: Path) -> None:
+    """The train report names the weights that lie there, and the decision the train report."""
+    train = reports.read(reports.TrainReport, data / "train/report.json")
+    if train.trained:
+        train = train.model_copy(update={"path": "data/train/weights", "sha256": progress.tree_sha256(data / "train/weights")})
+        reports.write(train, data / "train/report.json")
+    drift = reports.read(reports.DriftReport, data / "drift/report.json")
+    baseline = reports.read(reports.BaselineReport, data / "baseline/report.json")
+    prompt = reports.read(reports.PromptReport, data / "prompt/report.json")
+    challenger = reports.read(reports.ChallengerReport, data / "challenger/report.json")
+    timings = json.loads((data / "challenger/timing.json").read_text())
+    decision = gate.decide(sample_reports.GATE, drift, baseline, prompt, train, challenger, timings)
+    request = gate.promotion_request(decision, prompt, train, challenger)
+    reports.write(decision, data / "gate/decision.json")
+    reports.write_json(request.model_dump(mode="json") if request else None, data / "gate/request.json")

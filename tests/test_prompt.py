@@ -1,0 +1,75 @@
+"""The search for a prompt: which candidates there are, what a race leaves, and that luck is not called a gain."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rft import prompt, recipe, reports
+from rft.reports import PromptSettings
+from tests import small_policy, tiny_recipe
+from tests.test_ladder import SECTIONS, inside, run
+
+SEED = PromptSettings(name="seed", system=" look it up", tool_defaults={"lookup": {"spaces": 0}}, max_turns=3)
+PROMPTS = recipe.Prompts(
+    seed=SEED,
+    instructions={"seed": " look it up", "loud": " LOOK IT UP"},
+    tool_defaults={"lookup": {"spaces": [0, 3]}},
+    block_repeated_calls=[False, True],
+    max_turns=[2, 3],
+)
+
+
+def test_every_knob_but_what_the_seed_has():
+    assert list(prompt.knobs(SEED, PROMPTS)) == [("instruction", "loud"), ("lookup.spaces", 3), ("block_repeated_calls", True), ("max_turns", 2)]
+
+
+def test_a_candidate_changes_only_what_its_knobs_say():
+    both = prompt.apply(SEED, PROMPTS, (("instruction", "loud"), ("lookup.spaces", 3)))
+    assert both == SEED.model_copy(update={"name": "loud, lookup.spaces=3", "system": " LOOK IT UP", "tool_defaults": {"lookup": {"spaces": 3}}})
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny recipe with prompts: a policy that never learned them races."""
+    folder = tmp_path_factory.mktemp("search")
+    ours = tiny_recipe.make(folder)
+    (ours / "prompts.json").write_text(json.dumps(PROMPTS.model_dump()))
+    network, chat = small_policy.build(ours)
+    with inside(folder):
+        settings = tiny_recipe.params(
+            ours,
+            **SECTIONS
+            | {"policy": {"model": str(small_policy.save(network, chat, folder / "given"))}}
+            | {"prompt": {"rounds": 3, "first_examples": 2, "k": 1, "confirm_k": 2, "search_share": 0.5}},
+        )
+        for stage in ("examples", "policy", "prompt"):
+            run(stage, settings)
+    return folder
+
+
+def test_the_seed_prompt_is_always_in(searched: Path):
+    report = reports.read(reports.PromptReport, searched / "data/prompt/report.json")
+    first = report.candidates[0]
+    assert (first.settings.name, first.eliminated, first.round) == ("seed", False, 3)
+    assert len(report.candidates) >= 5
+
+
+def test_no_gain_found_is_a_result(searched: Path):
+    report = reports.read(reports.PromptReport, searched / "data/prompt/report.json")
+    assert not report.found
+    assert report.winner == SEED == reports.read(PromptSettings, searched / "data/prompt/prompt.json")
+    assert report.reason.startswith("no gain found")
+
+
+def test_the_search_never_sees_the_part_that_confirms(searched: Path, tmp_path: Path):
+    import pyarrow.parquet as pq
+
+    shutil.copytree(searched / "data", tmp_path / "data")
+    rows = pq.read_table(tmp_path / "data/prompt/rollouts.parquet").to_pylist()
+    held_back = [json.loads(line)["id"] for line in (tmp_path / "data/examples/validation.jsonl").read_text().splitlines()][6:]
+    in_the_race = [row for row in rows if row["sample"] == 0 and row["example_id"] in held_back]
+    assert len({row["arm"] for row in in_the_race}) <= 2
