@@ -1,7 +1,7 @@
 """Run a command and watch the whole tree of its processes: peak memory, how long each stage's process lived, and a kill -9 in time.
 
-The tree is found by parents. A process whose parent dies would leave it, so this process declares itself the reaper of orphans
-(Linux, prctl) and sees them as children of its own: that is also how it notices a stage that outlived the command's death.
+The tree is found by parents. A process whose parent dies would leave it, so for as long as the watch lasts this process is the reaper of
+orphans (Linux, prctl) and sees them as children of its own: that is also how it notices a stage that outlived the command's death.
 Memory is the sum of PSS (shared pages counted once), read five times a second.
 """
 
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,39 +48,46 @@ def watch(
     command: Sequence[str], cwd: Path, log: Path, *, env: Mapping[str, str] | None = None, kill: Kill | None = None, limit_s: float = 3600.0
 ) -> Watched:
     """Output goes to `log`. Past `limit_s` everything is killed and rc is 124."""
-    _adopt_orphans()
     me, seen, started = psutil.Process(), Watched(), time.monotonic()
+    _reap_orphans(True)
+    try:
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                list(command), cwd=cwd, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            )
+            _follow(process, me, seen, kill, started + limit_s)
+        seen.wall_s = time.monotonic() - started
+    finally:
+        seen.outlived = _end_family(me, patience_s=GRACE_S if seen.killed else 0.0)
+        _reap_orphans(False)
+    return seen
+
+
+def _follow(process: subprocess.Popen[bytes], me: psutil.Process, seen: Watched, kill: Kill | None, deadline: float) -> None:
     born: dict[int, tuple[str, float]] = {}
     memory_at = 0.0
-    with log.open("ab") as out:
-        process = subprocess.Popen(
-            list(command), cwd=cwd, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
-        )
-        while process.poll() is None:
-            now = time.monotonic()
-            family = me.children(recursive=True)
-            for stage, pid in _stages(family):
-                born.setdefault(pid, (stage, now))
-                seen.stages[stage] = seen.stages.get(stage, 0.0)
-            for pid in [pid for pid in born if not psutil.pid_exists(pid)]:
-                stage, since = born.pop(pid)
-                seen.stages[stage] += now - since
-            if now - memory_at >= MEMORY_EVERY_S:
-                memory_at, seen.peak_gib = now, max(seen.peak_gib, sum(map(_pss, family)) / 2**30)
-            if kill and not seen.killed and any(stage == kill.stage and now - since >= kill.after_s for stage, since in born.values()):
-                process.send_signal(signal.SIGKILL)
-                seen.killed = True
-            if now - started > limit_s:
-                print(f"{' '.join(command)}: over {limit_s:.0f} s, ended.", file=sys.stderr)
-                process.kill()
-                process.returncode = 124
-                break
-            time.sleep(POLL_S)
+    while process.poll() is None:
+        now, family = time.monotonic(), me.children(recursive=True)
+        for stage, pid in _stages(family):
+            born.setdefault(pid, (stage, now))
+            seen.stages.setdefault(stage, 0.0)
+        for pid in [pid for pid in born if not psutil.pid_exists(pid)]:
+            stage, since = born.pop(pid)
+            seen.stages[stage] += now - since
+        if now - memory_at >= MEMORY_EVERY_S:
+            memory_at, seen.peak_gib = now, max(seen.peak_gib, sum(map(_pss, family)) / 2**30)
+        if kill and not seen.killed and any(stage == kill.stage and now - since >= kill.after_s for stage, since in born.values()):
+            process.kill()
+            seen.killed = True
+        if now > deadline:
+            process.kill()
+            process.wait()
+            process.returncode = 124
+            break
+        time.sleep(POLL_S)
     for stage, since in born.values():
         seen.stages[stage] += time.monotonic() - since
-    seen.rc, seen.wall_s = process.returncode, time.monotonic() - started
-    seen.outlived = _end_family(me, patience_s=GRACE_S if seen.killed else 0.0)
-    return seen
+    seen.rc = process.returncode
 
 
 def _stages(family: list[psutil.Process]) -> list[tuple[str, int]]:
@@ -119,5 +124,5 @@ def _end_family(me: psutil.Process, patience_s: float) -> list[str]:
     return [stage for stage, _ in left]
 
 
-def _adopt_orphans() -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def _reap_orphans(yes: bool) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)

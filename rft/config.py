@@ -137,7 +137,7 @@ class Architecture(Section):
 
 class WarmStart(Section):
     demonstrations: int = Field(default=6000, ge=16)
-    steps: int = Field(default=1500, ge=1)
+    steps: int = Field(default=900, ge=1)
     batch: int = Field(default=16, ge=1)
     longest: int = Field(default=400, ge=16)
     """In tokens. Longer dialogues, the teacher's worst rambles, are left out and counted."""

@@ -357,7 +357,9 @@ def quantity(check: Check, x: float | None) -> str:
         return f"{100 * x:.2f} %"
     if check.unit == "relative":
         return f"{100 * x:+.1f} %"
-    return f"{x:+.0f}" if check.unit == "calls" and x == int(x) else f"{x:+.3f}"
+    if check.unit == "calls":
+        return f"{x:+.0f}" if x == int(x) else f"{x:+.1f}"
+    return f"{round(x, 3) + 0.0:+.3f}"  # no -0.000
 
 
 def growth(check: Check) -> float | None:
@@ -377,13 +379,12 @@ def _reason(decision: str, candidate: str, checks: list[Check]) -> str:
         return "the champion stays, failed: " + "; ".join(_brief(check) for check in deciding if check.passed is False)
     open_ = [check for check in deciding if check.passed is None]
     text = "not settled: " + "; ".join(_brief(check) for check in open_)
-    measured = [growth(check) for check in open_ if check.detectable is not None]
-    if not measured:
-        return text
-    if None in measured:
-        return text + ". So near to a margin more examples would hardly settle it"
-    more = math.ceil(checks[0].n * (max(factor for factor in measured if factor is not None) - 1))
-    return text + f". About {more} more test examples would settle it"
+    measured = {check.name: growth(check) for check in open_ if check.detectable is not None}
+    stuck = [name for name, factor in measured.items() if factor is None]
+    if stuck:
+        return text + f". Of {', '.join(stuck)} the value lies so near the margin that more examples would hardly tell"
+    factors = [factor for factor in measured.values() if factor is not None]
+    return text + (f". About {math.ceil(checks[0].n * (max(factors) - 1))} more test examples would settle it" if factors else "")
 
 
 def _brief(check: Check) -> str:

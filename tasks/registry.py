@@ -46,7 +46,10 @@ def served(clone: Clone, params: config.Params) -> Served:
 
 
 def approve(clone: Clone, record: RunRecord, who: str, why: str, override_dirty: bool = False) -> Act:
-    """Promote a run; once it is champion, its act is returned as it stands. Raises UserError when the gate did not say so, a person said no, the code is in no branch, or another champion is served."""
+    """Promote a run; once it is champion, its act is returned as it stands.
+
+    Raises UserError when the gate did not say so, a person said no, the code is in no branch, or another champion is served by now.
+    """
     with _lock(clone):
         repair(clone)
         revision = _revision(record)
@@ -144,13 +147,13 @@ def verified(at: Revision, record: RunRecord) -> tuple[Decision, PromotionReques
         raise UserError(f"run {record.name}: its revision {at.commit[:10]} lacks the promotion request or the train report.")
     compared = {
         "the decision": (gate.digest(decision), request.decision_sha256),
-        "the prompt": (gate.digest(request.prompt), decision.hashes.get("prompt")),
-        "the weights' identity": (request.weights_sha256, decision.hashes.get("weights")),
+        "the prompt": (request.prompt.digest(), decision.hashes.get("prompt")),
         "the train report": (gate.digest(train), decision.hashes.get("train")),
         "the test examples": (request.test_sha256, decision.hashes.get("test")),
     }
     if request.weights_path is not None:
-        compared["the weights' bytes"] = (at.tree_sha256(request.weights_path), train.sha256)
+        compared["the trained weights"] = (request.weights_sha256, train.sha256)
+        compared["the bytes of the trained weights"] = (at.tree_sha256(request.weights_path), train.sha256)
     elif WEIGHTS in at.outs:
         before = champion.of(at, record.name, 0).champion
         compared["the champion's weights"] = (at.tree_sha256(WEIGHTS), before.weights_sha256)
@@ -184,7 +187,8 @@ def _carry_out(clone: Clone, act: Act) -> Act:
     ledger.announce(clone, act)
     registry = Registry(clone, act.model)
     if act.action == "promote":
-        assert act.run and act.revision
+        assert act.run
+        assert act.revision
         before = act.before or registry.version_of("", None, replaced=None)
         act = act.model_copy(update={"before": before, "after": registry.version_of(act.run, act.revision, replaced=before)})
         registry.point(PREVIOUS, before)

@@ -97,9 +97,9 @@ def repro(
     return Outcome(stage, how)
 
 
-def dvc(tree: Path, *arguments: str, environment: dict[str, str] | None = None) -> str:
+def dvc(tree: Path, *arguments: str) -> str:
     """A DVC command that needs no watching; its output. Raises InfrastructureError with DVC's own words."""
-    with _started(tree, list(arguments), environment or {}) as process:
+    with _started(tree, list(arguments), {}) as process:
         output = process.communicate()[0]
     if process.returncode != 0:
         raise InfrastructureError(f"dvc {' '.join(arguments)} failed in {tree}: {output.strip()}")

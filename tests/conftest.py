@@ -7,6 +7,7 @@ processes that tests start inherit it. Git runs without the developer's configur
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +45,13 @@ settings.load_profile("house")
 def _home() -> Iterator[None]:
     yield
     _HOME.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def _denormals() -> None:
+    """rft/model.py flushes denormal floats, for the process that loads a model; hypothesis draws them."""
+    if torch := sys.modules.get("torch"):
+        torch.set_flush_denormal(False)
 
 
 @pytest.fixture(scope="session")

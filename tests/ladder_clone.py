@@ -120,10 +120,11 @@ class Scripted:
 
 
 def climb(scripted: Scripted, **changes: Any) -> RunRecord:
-    """A whole recorded run in one DVC process, without Prefect and MLflow."""
+    """A whole recorded run, its shelves put there and committed to DVC at once: for tests of what comes after a run."""
     params = config.load(scripted.root / "params.yaml").model_copy(update=changes)
     with runs.start(scripted.clone, runs.plan(scripted.clone, params, registry.served(scripted.clone, params))) as run:
-        stages.dvc(run.tree, "repro", environment={"RFT_STATE": str(scripted.clone.state)})
+        shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
+        stages.dvc(run.tree, "commit", "--force", "--quiet")
         decision = reports.read(reports.Decision, run.shelf("gate") / "decision.json")
         run.update(decision=decision.decision, message=decision.reason)
     return run.record
@@ -192,6 +193,9 @@ def _rehash(data: Path) -> None:
     baseline = reports.read(reports.BaselineReport, data / "baseline/report.json")
     prompt = reports.read(reports.PromptReport, data / "prompt/report.json")
     challenger = reports.read(reports.ChallengerReport, data / "challenger/report.json")
+    arms = [arm if arm.name == "champion" else arm.model_copy(update={"prompt_sha256": prompt.winner.digest()}) for arm in challenger.arms]
+    challenger = challenger.model_copy(update={"arms": arms})
+    reports.write(challenger, data / "challenger/report.json")
     timings = json.loads((data / "challenger/timing.json").read_text())
     decision = gate.decide(sample_reports.GATE, drift, baseline, prompt, train, challenger, timings)
     request = gate.promotion_request(decision, prompt, train, challenger)

@@ -77,7 +77,7 @@ def write_shelves(root: Path, decision: Scenario = "promote", num_test: int = 96
     _write_traffic(data, decision)
     if decision == "drift_stop":
         return
-    num_test = 16 if decision == "inconclusive" else num_test
+    num_test = 24 if decision == "inconclusive" else num_test
     champion, prompted, trained = _habits(decision)
     _write_examples(data, num_test)
     baseline = _write_baseline(data, champion, rng)
@@ -97,7 +97,7 @@ def _habits(decision: Scenario) -> tuple[Habit, Habit, Habit]:
     return {
         "promote": (_CHAMPION, _PROMPTED, _TRAINED),
         "reject": (_CHAMPION, _CHAMPION, replace(_CHAMPION, skill=-0.02, repeat=0.7)),
-        "inconclusive": (_CHAMPION, replace(_PROMPTED, skill=0.1, repeat=0.4), replace(_PROMPTED, skill=0.12, repeat=0.4)),
+        "inconclusive": (_CHAMPION, replace(_PROMPTED, skill=0.12, repeat=0.3), replace(_PROMPTED, skill=0.2, repeat=0.2)),
         "prompt_only": (_CHAMPION, replace(_CHAMPION, skill=0.28, repeat=0.15), replace(_CHAMPION, skill=0.28, repeat=0.15)),
         "skipped": (replace(_TRAINED, skill=0.7), replace(_TRAINED, skill=0.7), replace(_TRAINED, skill=0.7)),
         "drift_stop": (_CHAMPION, _CHAMPION, _CHAMPION),
@@ -261,13 +261,14 @@ def _write_train(data: Path, decision: Scenario, baseline: reports.BaselineRepor
 def _write_challenger(data: Path, habits: dict[str, Habit], prompt: reports.PromptReport, num_test: int, seed: int) -> reports.ChallengerReport:
     arms: list[Arm] = []
     rows: list[LogRow] = []
-    for i, (name, habit) in enumerate(habits.items()):
-        rng = np.random.default_rng([seed, i])
+    trained = reports.read(reports.TrainReport, data / "train/report.json").trained
+    for name, habit in habits.items():
+        words = _hash("seed" if name == "champion" else prompt.winner.name)
+        weights = _hash("adapter" if name == "challenger" and trained else "policy")
+        rng = np.random.default_rng([seed, int(words[:8], 16), int(weights[:8], 16)])  # equal arms roll out alike, as in the stage
         sampled, some = _evaluation(name, habit, num_test, 4, 1.0, rng, "challenger")
         greedy, one = _evaluation(name, habit, num_test, 1, 0.0, rng, "challenger")
         rows += some + one
-        words = _hash("seed prompt" if i == 0 else prompt.winner.name)
-        weights = _hash("adapter" if name == "challenger" else "policy")
         arms.append(Arm(name=name, prompt_sha256=words, weights_sha256=weights, sampled=sampled, greedy=greedy))  # type: ignore[arg-type]
     report = reports.ChallengerReport(test_sha256=arms[0].sampled.examples_sha256, arms=arms)
     reports.write(report, data / "challenger/report.json")

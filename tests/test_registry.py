@@ -11,7 +11,7 @@ import pytest
 
 from rft import config, progress, reports
 from rft.errors import InfrastructureError, UserError
-from tasks import ledger, records, registry, runs
+from tasks import ledger, records, registry, runs, tracking
 from tasks.artifacts import Revision
 from tasks.clone import Clone
 from tasks.records import RunRecord
@@ -25,6 +25,7 @@ def climbed(tmp_path_factory: pytest.TempPathFactory) -> Clone:
         patch.delenv("MLFLOW_TRACKING_URI")
         scripted = ladder_clone.make(tmp_path_factory.mktemp("registry"))
         assert ladder_clone.climb(scripted).decision == "promote"
+        tracking.client(scripted.clone)  # its tables are made once
     return scripted.clone
 
 

@@ -33,6 +33,7 @@ def render(root: Path, run: Mapping[str, str]) -> str:
         story.arms(shelves),
         story.checks(shelves),
         story.next_step(shelves, run),
+        detail.untrained(shelves),
         h("div", detail.pictures(shelves), class_="grid"),
         detail.candidates(shelves),
         talks.side_by_side(shelves),

@@ -161,7 +161,7 @@ def interval(title: str, description: str, value: float, low: float | None, high
 
 
 def threshold_bar(title: str, description: str, ratio: float, tone: str) -> Html:
-    """A bar of effect over threshold; the rule in the middle is the threshold, and a longer bar than twice that is cut with a mark."""
+    """A bar of effect over threshold; the line in the middle is the threshold, and a longer bar than twice that is cut with a mark."""
     width = 400.0
     end = min(ratio, 2.0) / 2.0 * width
     over = h("path", d=f"M{width - 12} 2 l5 6 l-5 6 M{width - 6} 2 l5 6 l-5 6", class_="cut") if ratio > 2 else None
@@ -173,7 +173,7 @@ def threshold_bar(title: str, description: str, ratio: float, tone: str) -> Html
         h("rect", x=0, y=3, width=width, height=10, rx=3, class_="track"),
         h("g", h("rect", x=0, y=3, width=max(end, 2.0), height=10, rx=3, stroke="none"), class_=f"s-{tone}"),
         over,
-        h("path", d=f"M{width / 2} 0 V16", class_="rule"),
+        h("path", d=f"M{width / 2} 0 V16", class_="threshold"),
     )
 
 

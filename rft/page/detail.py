@@ -20,10 +20,8 @@ def pictures(shelves: Shelves) -> Iterator[Html]:
 
 def training(shelves: Shelves) -> Html | None:
     train = shelves.train
-    if train is None:
+    if train is None or len(train.curve) < 2:
         return None
-    if len(train.curve) < 2:
-        return _card("Training", h("p", "No weights were trained: ", train.reason, "."))
     smooth = _smoothed(train.curve)
     first, last = smooth[0][1], smooth[-1][1]
     text = f"Mean reward of each optimizer step's rollouts, smoothed over {_window(train.curve)} steps: from {first:.3f} to {last:.3f}."
@@ -35,6 +33,13 @@ def training(shelves: Shelves) -> Html | None:
     return _card("Reward while training", h("p", text, class_="note"), picture, h("p", note, class_="note"))
 
 
+def untrained(shelves: Shelves) -> Html | None:
+    """Why there is no reward curve."""
+    if shelves.train is None or shelves.train.trained:
+        return None
+    return _card("Training", h("p", "No weights were trained: ", shelves.train.reason, "."))
+
+
 def tool_calls(shelves: Shelves) -> Html | None:
     shown = _before_and_after(shelves)
     if not shown:
@@ -42,7 +47,7 @@ def tool_calls(shelves: Shelves) -> Html | None:
     bars = [(label, kind, _shares(one.tool_calls), one.metrics["tool_calls/p95"].value) for label, kind, one in shown]
     text = "; ".join(f"{label}: 95 % of rollouts make at most {p95:g} calls" for label, _, _, p95 in bars) + "."
     picture = charts.histogram("Tool calls a rollout", text, bars, "tool calls a rollout")
-    return _card("Tool calls", h("p", text, class_="note"), _legend([kind for _, kind, _ in shown]), picture)
+    return _card("Tool calls", h("p", text[:1].upper() + text[1:], class_="note"), _legend([kind for _, kind, _ in shown]), picture)
 
 
 def best_of_k(shelves: Shelves) -> Html | None:
@@ -65,10 +70,12 @@ def drift(shelves: Shelves) -> Html | None:
     broken = [contract for contract in report.contracts if not contract.success]
     words = f"{len(report.contracts)} data contracts: " + ("all hold." if not broken else f"{len(broken)} broken.")
     note = (
-        f"{report.num_current:,} conversations against {report.num_reference:,}. A bar is the effect; the dashed rule is the smallest that counts. "
+        f"{report.num_current:,} conversations against {report.num_reference:,}. A bar is the effect, the line across it the smallest that counts. "
         "Drift needs an effect beyond it that also survives the false-discovery control."
     )
-    lost = h("ul", [h("li", f"{one.column}: {one.name}, observed {one.observed}", class_="bad") for one in broken]) if broken else None
+    lost = (
+        h("ul", [h("li", f"{one.column}: {one.name}, observed {one.observed}", class_="bad") for one in broken], class_="broken") if broken else None
+    )
     return _card(f"Drift: {report.verdict}", h("p", note, class_="note"), bars, h("p", words, class_="note"), lost)
 
 
@@ -97,7 +104,7 @@ def candidates(shelves: Shelves) -> Html | None:
     rows = [_candidate(report, one) for one in sorted(report.candidates, key=lambda c: (-c.round, -c.search.value))]
     note = f"{report.reason[:1].upper()}{report.reason[1:]}. {report.num_rollouts:,} rollouts were spent."
     words = h("details", h("summary", f"The instruction of '{report.winner.name}'"), h("pre", report.winner.system, class_="command"))
-    table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll")
+    table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll wide")
     return h("section", h("h2", "Prompt candidates"), h("p", note, class_="note"), table, words, class_="card")
 
 
@@ -177,7 +184,12 @@ def _settings(settings: reports.PromptSettings) -> str:
 
 
 def _signed(metric: reports.Metric) -> str:
-    return f"{metric.value:+.3f}" + (f" [{metric.low:+.3f}, {metric.high:+.3f}]" if metric.low is not None and metric.high is not None else "")
+    interval = metric.low is not None and metric.high is not None
+    return _plus(metric.value) + (f" [{_plus(metric.low)}, {_plus(metric.high)}]" if interval else "")
+
+
+def _plus(x: float | None) -> str:
+    return f"{round(x or 0.0, 3) + 0.0:+.3f}"
 
 
 def _bracket(metric: reports.Metric) -> Html | None:

@@ -11,6 +11,10 @@ from rft.page.markup import Child, Html, h
 from rft.page.shelves import ARMS, Shelves
 
 _SIGNS = {"good": "✓", "bad": "✗", "open": "?", "off": "–"}
+_STOPPED = (
+    "The champion goes on serving: nothing was measured on examples that no longer look like production. "
+    "Mend what the drift card names, or collect more graded conversations, and run again: "
+)
 
 
 def verdict(shelves: Shelves) -> tuple[str, str, str]:
@@ -81,9 +85,9 @@ def arms(shelves: Shelves) -> Html | None:
     )
     note = (
         f"{len(first.rows)} frozen test examples that nothing before this stage saw; {first.k} rollouts each at temperature {first.temperature:g} "
-        "and one greedy. In brackets: 95 % intervals."
+        "and one greedy. In brackets: 95 % intervals. Arms with the same prompt and weights are shown once."
     )
-    table = h("div", h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows)), class_="scroll")
+    table = h("div", h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows)), class_="scroll wide")
     return h("section", h("h2", "Before and after"), h("p", note, class_="note"), table, h("div", picture, class_="narrow"), class_="card")
 
 
@@ -117,13 +121,19 @@ def checks(shelves: Shelves) -> Html | None:
     if shelves.decision is None:
         return None
     found = [*shelves.decision.checks]
+    if shelves.decision.candidate == "none":
+        return _checks_card("There was no candidate to compare with the champion; only the state of the run was checked.", found)
     if shelves.latency is not None and not shelves.latency.decides:
         found.append(shelves.latency)
-    who = {"champion_new_prompt": "the new prompt alone", "challenger": "the challenger", "none": "nothing"}[shelves.decision.candidate]
-    note = (
+    who = "the new prompt alone" if shelves.decision.candidate == "champion_new_prompt" else "the challenger"
+    return _checks_card(
         f"Judged: {who}, against the champion. Dots are differences paired by example, lines their 95 % intervals; the dashed rule is the "
-        "margin written down before the run. A check passes when its whole interval lies on the shaded side and stays open when it spans the rule."
+        "margin written down before the run. A check passes when its whole interval lies on the shaded side and stays open when it spans the rule.",
+        found,
     )
+
+
+def _checks_card(note: str, found: list[reports.Check]) -> Html:
     listed = h("ul", [_check(check) for check in found], class_="checks")
     return h("section", h("h2", "The gate's checks"), h("p", note, class_="note"), listed, class_="card")
 
@@ -150,7 +160,8 @@ def _check(check: reports.Check) -> Html:
 # -- what to do now --------------------------------------------------------------------------------------------------------
 def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
     if shelves.decision is None:
-        return None
+        stopped = shelves.drift is not None and shelves.drift.verdict == "stop"
+        return h("section", h("h2", "What now"), h("p", _STOPPED, h("code", "rft run")), class_="card") if stopped else None
     name = shlex.quote(run.get("run", "RUN"))
     if shelves.decision.decision == "promote":
         body: list[Child] = [
@@ -165,7 +176,8 @@ def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
         how = "There is nothing to approve yet. Raise examples.test, or challenger.k, in params.yaml and run again: "
         body = [h("p", how, h("code", "rft run"))]
     else:
-        body = [h("p", "There is nothing to approve: the champion goes on serving. The failed checks above say what stood in the way.")]
+        why = "" if shelves.decision.candidate == "none" else " The failed checks above say what stood in the way."
+        body = [h("p", f"There is nothing to approve: the champion goes on serving.{why}")]
     return h("section", h("h2", "What now"), body, class_="card")
 
 

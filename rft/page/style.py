@@ -41,6 +41,7 @@ a { color: var(--challenger); }
   margin-top: 16px; min-width: 0;
 }
 .grid { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px; margin-top: 16px; }
+.grid > :last-child:nth-child(odd) { grid-column: 1 / -1; }
 .grid > .card { margin-top: 0; }
 header.card { margin-top: 0; }
 .top { display: flex; gap: 16px; justify-content: space-between; align-items: flex-start; flex-wrap: wrap; }
@@ -108,7 +109,8 @@ ul.checks li {
 ul.checks li:last-child { border-bottom: 0; }
 ul.checks small { display: block; color: var(--muted); font-size: 12px; }
 ul.checks .numbers { font-variant-numeric: tabular-nums; }
-ul.bars { list-style: none; margin: 0; padding: 0; }
+ul.broken { margin: 0; padding-left: 18px; font-size: 13px; overflow-wrap: anywhere; }
+ul.bars { max-width: 640px; list-style: none; margin: 0; padding: 0; }
 ul.bars li { padding: 6px 0; font-size: 13.5px; }
 ul.bars .row { display: flex; justify-content: space-between; gap: 12px; }
 ul.bars .row span:last-child { white-space: nowrap; }
@@ -120,6 +122,7 @@ svg text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-
 svg text.strong { fill: var(--ink); font-weight: 600; }
 svg .axis { stroke: var(--line); stroke-width: 1; }
 svg .rule { stroke: var(--muted); stroke-width: 1; stroke-dasharray: 4 3; }
+svg .threshold { stroke: var(--ink); stroke-width: 1.5; }
 svg .zone { fill: var(--good); opacity: 0.13; }
 .champion { --c: var(--champion); }
 .champion_new_prompt { --c: var(--prompt); }
@@ -161,6 +164,7 @@ footer td { font-family: var(--mono); font-size: 12px; overflow-wrap: anywhere; 
 footer table { font-size: 12.5px; }
 
 @media (max-width: 760px) {
+  .wide table { min-width: 700px; }
   main { padding: 14px 12px 32px; }
   .card { padding: 14px; }
   .grid { grid-template-columns: minmax(0, 1fr); }
