@@ -7,6 +7,7 @@ Memory is the sum of PSS (shared pages counted once), read five times a second.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -44,38 +45,49 @@ class Watched:
     """Stages whose process was still there GRACE_S after the kill."""
 
 
+class Family:
+    """What descends from this process and was not there before."""
+
+    def __init__(self) -> None:
+        self._me = psutil.Process()
+        self._strangers = set(self._me.children(recursive=True))
+
+    def members(self) -> list[psutil.Process]:
+        return [process for process in self._me.children(recursive=True) if process not in self._strangers]
+
+
 def watch(
     command: Sequence[str], cwd: Path, log: Path, *, env: Mapping[str, str] | None = None, kill: Kill | None = None, limit_s: float = 3600.0
 ) -> Watched:
     """Output goes to `log`. Past `limit_s` everything is killed and rc is 124."""
-    me, seen, started = psutil.Process(), Watched(), time.monotonic()
+    seen, started, family = Watched(), time.monotonic(), Family()
     _reap_orphans(True)
     try:
         with log.open("ab") as out:
             process = subprocess.Popen(
                 list(command), cwd=cwd, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
             )
-            _follow(process, me, seen, kill, started + limit_s)
+            _follow(process, family, seen, kill, started + limit_s)
         seen.wall_s = time.monotonic() - started
     finally:
-        seen.outlived = _end_family(me, patience_s=GRACE_S if seen.killed else 0.0)
+        seen.outlived = _end(family, patience_s=GRACE_S if seen.killed else 0.0)
         _reap_orphans(False)
     return seen
 
 
-def _follow(process: subprocess.Popen[bytes], me: psutil.Process, seen: Watched, kill: Kill | None, deadline: float) -> None:
+def _follow(process: subprocess.Popen[bytes], family: Family, seen: Watched, kill: Kill | None, deadline: float) -> None:
     born: dict[int, tuple[str, float]] = {}
     memory_at = 0.0
     while process.poll() is None:
-        now, family = time.monotonic(), me.children(recursive=True)
-        for stage, pid in _stages(family):
+        now, members = time.monotonic(), family.members()
+        for stage, pid in _stages(members):
             born.setdefault(pid, (stage, now))
             seen.stages.setdefault(stage, 0.0)
         for pid in [pid for pid in born if not psutil.pid_exists(pid)]:
             stage, since = born.pop(pid)
             seen.stages[stage] += now - since
         if now - memory_at >= MEMORY_EVERY_S:
-            memory_at, seen.peak_gib = now, max(seen.peak_gib, sum(map(_pss, family)) / 2**30)
+            memory_at, seen.peak_gib = now, max(seen.peak_gib, sum(map(_pss, members)) / 2**30)
         if kill and not seen.killed and any(stage == kill.stage and now - since >= kill.after_s for stage, since in born.values()):
             process.kill()
             seen.killed = True
@@ -90,10 +102,10 @@ def _follow(process: subprocess.Popen[bytes], me: psutil.Process, seen: Watched,
     seen.rc = process.returncode
 
 
-def _stages(family: list[psutil.Process]) -> list[tuple[str, int]]:
+def _stages(members: list[psutil.Process]) -> list[tuple[str, int]]:
     """The processes `python -m rft STAGE`."""
     found: list[tuple[str, int]] = []
-    for process in family:
+    for process in members:
         try:
             words = process.cmdline()
         except psutil.Error:
@@ -110,17 +122,15 @@ def _pss(process: psutil.Process) -> int:
         return 0
 
 
-def _end_family(me: psutil.Process, patience_s: float) -> list[str]:
+def _end(family: Family, patience_s: float) -> list[str]:
     """Ends what the command left running; says which stages were among it after the patience."""
     deadline = time.monotonic() + patience_s
-    while (left := _stages(me.children(recursive=True))) and time.monotonic() < deadline:
+    while (left := _stages(family.members())) and time.monotonic() < deadline:
         time.sleep(POLL_S)
-    for process in (family := me.children(recursive=True)):
-        try:
+    for process in (members := family.members()):
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(family, timeout=GRACE_S)
+    psutil.wait_procs(members, timeout=GRACE_S)
     return [stage for stage, _ in left]
 
 

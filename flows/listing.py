@@ -19,41 +19,34 @@ def show(number: int) -> int:
         say(f"No run yet. Start one: {command()} run, or see the whole ladder at work: {command()} demo")
         return 0
     table = Table(box=None, pad_edge=False)
-    for column in ("run", "state", "drift", "decision", "gain in reward", "code", "window", "then"):
-        table.add_column(column, overflow="fold")
+    for column in ("run", "ended as", "gain in reward", "code", "then"):
+        table.add_column(column, no_wrap=column != "then")
     champion = _champion(here)
     for record in sorted(every, key=lambda one: one.started, reverse=True)[:number]:
-        code = f"{record.commit[:7]}{' dirty' if record.dirty else ''}"
-        table.add_row(
-            record.name,
-            _state(here, record),
-            record.verdict or "–",
-            record.decision or "–",
-            _gain(record),
-            code,
-            record.window,
-            _then(here, record, champion),
-        )
+        code = record.commit[:7] + (" + edits" if record.dirty else "")
+        table.add_row(record.name, _end(here, record), _gain(record), code, _then(here, record, champion))
     Console(highlight=False).print(table)
     return 0
 
 
-def _state(here: Clone, record: RunRecord) -> str:
+def _end(here: Clone, record: RunRecord) -> str:
     if record.state in ("running", "preparing"):
-        return "running" if records.alive(here, record.name) else "cut off: `rft run` goes on"
-    return record.state
+        return "(running)" if records.alive(here, record.name) else "(cut off)"
+    return record.decision or ("stopped at drift" if record.state == "stopped" else record.state)
 
 
 def _gain(record: RunRecord) -> str:
     if not record.gain or record.gain.get("value") is None:
         return "–"
     value, low, high = (record.gain.get(end) for end in ("value", "low", "high"))
-    return f"{value:+.3f}" + (f" [{low:+.3f}, {high:+.3f}]" if low is not None and high is not None else "")
+    return f"{value:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if low is not None and high is not None else "")
 
 
 def _then(here: Clone, record: RunRecord, champion: str | None) -> str:
     if record.name == champion:
-        return "champion now"
+        return "champion"
+    if record.state == "running" and not records.alive(here, record.name):
+        return f"`{command()} run` goes on"
     last = ledger.decided(here, record.name)
     if last is not None:
         return {"promote": "was champion", "reject": f"rejected by {last.who}", "rollback": "was champion"}[last.action]

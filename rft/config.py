@@ -139,7 +139,7 @@ class WarmStart(Section):
     demonstrations: int = Field(default=6000, ge=16)
     steps: int = Field(default=900, ge=1)
     batch: int = Field(default=16, ge=1)
-    longest: int = Field(default=400, ge=16)
+    longest: int = Field(default=512, ge=16)
     """In tokens. Longer dialogues, the teacher's worst rambles, are left out and counted."""
     lr: float = Field(default=4e-3, gt=0)
     other_weight: float = Field(default=0.1, ge=0, le=1)

@@ -363,11 +363,16 @@ def quantity(check: Check, x: float | None) -> str:
 
 
 def growth(check: Check) -> float | None:
-    """How many times the examples would settle an open check at 80 % power, were the true value the observed one. None: no number."""
-    if check.passed is not None or check.value is None or check.margin is None or check.detectable is None:
+    """How many times the examples would settle an open check at 80 % power, were the true value the observed one. None: no number.
+
+    An interval narrows with the root of the number of examples; what must fit into the gap is its half on the margin's side.
+    """
+    if check.passed is not None or check.value is None or check.margin is None or check.low is None or check.high is None:
         return None
     gap = abs(check.value - check.margin)
-    return (check.detectable / gap) ** 2 if gap * math.sqrt(_NEVER) > check.detectable else None
+    half = check.value - check.low if check.value > check.margin else check.high - check.value
+    needed = half * stats.minimum_detectable(1.0) / stats.minimum_detectable(1.0, power=0.5)
+    return (needed / gap) ** 2 if gap * math.sqrt(_NEVER) > needed else None
 
 
 def _reason(decision: str, candidate: str, checks: list[Check]) -> str:
@@ -379,7 +384,7 @@ def _reason(decision: str, candidate: str, checks: list[Check]) -> str:
         return "the champion stays, failed: " + "; ".join(_brief(check) for check in deciding if check.passed is False)
     open_ = [check for check in deciding if check.passed is None]
     text = "not settled: " + "; ".join(_brief(check) for check in open_)
-    measured = {check.name: growth(check) for check in open_ if check.detectable is not None}
+    measured = {check.name: growth(check) for check in open_ if check.low is not None}
     stuck = [name for name, factor in measured.items() if factor is None]
     if stuck:
         return text + f". Of {', '.join(stuck)} the value lies so near the margin that more examples would hardly tell"

@@ -47,7 +47,7 @@ _RUNNING = re.compile(r"^Running stage '[^']+':")
 _EXITED = re.compile(r"exited with (-?\d+)")
 _DVC_SAYS = re.compile(
     r"^(Running stage '|> |Generating lock file|Updating lock file|To (track|enable)|Use `dvc|Data and pipelines|\tgit |\tdvc |Stage '|ERROR: "
-    r"|WARNING: '.*' is empty|$)"
+    r"|WARNING: '.*' is empty|WARNING: Process '.*had been killed|$)"
 )
 _GRACE_S = 5.0
 

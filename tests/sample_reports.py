@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,12 +26,14 @@ from rft.types import Example
 
 Scenario = Literal["promote", "reject", "inconclusive", "prompt_only", "skipped", "drift_stop"]
 
+_FOLDER = tempfile.TemporaryDirectory(prefix="rft-shelves-", ignore_cleanup_errors=True)
+
 GATE = config.Gate(
     min_gain=0.05,
     max_greedy_loss=0.02,
     max_calls_p95_increase=0,
     max_tokens_increase=0.25,
-    max_hack_rate=0.01,
+    max_hack_rate=0.03,  # 0 hacks of 180 rollouts can show that much
     max_slice_loss=0.05,
     max_unscored_share=0.02,
     max_latency_increase=0.25,
@@ -68,6 +71,17 @@ class Habit:
 _CHAMPION = Habit(0.0, 0.52, 0.05, 0.62)
 _PROMPTED = Habit(0.05, 0.45, 0.04, 0.58)
 _TRAINED = Habit(0.36, 0.06, 0.005, 0.31)
+
+
+_WRITTEN: dict[str, Path] = {}
+
+
+def shelves(scenario: Scenario) -> Path:
+    """A folder with this scenario's shelves, written once a process. To be read only: copy it to change it."""
+    if scenario not in _WRITTEN:
+        _WRITTEN[scenario] = Path(_FOLDER.name) / scenario
+        write_shelves(_WRITTEN[scenario], scenario, num_test=72)
+    return _WRITTEN[scenario]
 
 
 def write_shelves(root: Path, decision: Scenario = "promote", num_test: int = 96, seed: int = 0) -> None:
@@ -182,8 +196,8 @@ def _write_examples(data: Path, num_test: int) -> None:
 
 
 def _write_baseline(data: Path, habit: Habit, rng: np.random.Generator) -> reports.BaselineReport:
-    sampled, rows = _evaluation("champion", habit, 96, 8, 1.0, rng, "baseline")
-    greedy, _ = _evaluation("champion", habit, 96, 1, 0.0, rng, "baseline")
+    sampled, rows = _evaluation("champion", habit, 48, 8, 1.0, rng, "baseline")
+    greedy, _ = _evaluation("champion", habit, 48, 1, 0.0, rng, "baseline")
     mean, best = sampled.metrics["reward/mean"].value, sampled.max_at_k[-1][1]
     ready: Literal["not worth it", "ready"] = "not worth it" if mean > 0.8 else "ready"
     word = "above" if ready == "not worth it" else "below"
@@ -191,7 +205,7 @@ def _write_baseline(data: Path, habit: Habit, rng: np.random.Generator) -> repor
     report = reports.BaselineReport(readiness=ready, reason=reason, sampled=sampled, greedy=greedy)
     reports.write(report, data / "baseline/report.json")
     rollout_log.write(rows, data / "baseline/rollouts.parquet")
-    reports.write_json({"rollout_s": {"baseline/champion/sampled": {"p50": 0.4, "p95": 0.9, "n": 768}}, "phases": {}}, data / "baseline/timing.json")
+    reports.write_json({"rollout_s": {"baseline/champion/sampled": {"p50": 0.4, "p95": 0.9, "n": 384}}, "phases": {}}, data / "baseline/timing.json")
     return report
 
 
