@@ -19,7 +19,7 @@ START = datetime.date(2026, 3, 2)
 
 def write(folder: str) -> int:
     here = clone.find()
-    target = Path(folder).absolute()
+    target = Path(folder).resolve()
     if target.exists():
         raise UserError(f"{folder} exists already. Name a folder that does not, such as recipes/mine.")
     if not target.is_relative_to(here.root):

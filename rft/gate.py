@@ -212,12 +212,18 @@ def _check(
         low=found.low if found else None,
         high=found.high if found else None,
         margin=margin,
-        detectable=stats.minimum_detectable(stats.standard_error(found)) if found else None,
+        detectable=_detectable(found),
         unit=unit,
         decides=decides,
         detail=detail,
         n=found.n if found else 0,
     )
+
+
+def _detectable(found: Metric | None) -> float | None:
+    """None also for an interval without width: that a count never moved does not mean that every effect would be seen."""
+    error = stats.standard_error(found) if found else 0.0
+    return stats.minimum_detectable(error) if error > 0 else None
 
 
 def _tokens(gate: config.Gate, new: Arm, old: Arm) -> Check:

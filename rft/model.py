@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import hashlib
+import json
 import os
 import warnings
 from collections.abc import Iterator
@@ -130,11 +131,20 @@ def save(model: Any, folder: Path) -> None:
     if hasattr(model, "peft_config"):
         model.save_pretrained(str(folder))
         (folder / "README.md").unlink(missing_ok=True)  # peft's model card: empty headings
+        _sort_targets(folder / "adapter_config.json")
         return
     from safetensors.torch import save_file
 
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items() if name not in _tied(model)}
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _sort_targets(path: Path) -> None:
+    """peft writes the target modules in the order of a set, which differs from process to process; equal adapters are equal bytes here."""
+    settings = json.loads(path.read_text())
+    if isinstance(settings["target_modules"], list):
+        settings["target_modules"].sort()
+    path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
 def weights_sha256(model: Any) -> str:

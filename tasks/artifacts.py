@@ -127,9 +127,10 @@ def link_out(out: Out, tree: Path) -> None:
 
 
 def restore(at: Revision, folder: Path) -> None:
-    """The single files of every shelf, as a run left them; folders of weights stay in the cache."""
+    """The files of every shelf, as a run left them; of an output folder only its report, its weights stay in the cache."""
     for out in at.outs.values():
-        if not out.is_folder:
-            path = folder / out.path
+        name = f"{out.path}/report.json" if out.is_folder else out.path
+        if (content := at.read(name)) is not None:
+            path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(at.read(out.path) or b"")
+            path.write_bytes(content)

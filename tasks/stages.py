@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TextIO
 
-from rft.errors import InfrastructureError, RftError
+from rft.errors import InfrastructureError, RftError, UserError
 from tasks.clone import TELEMETRY_OFF
 
 How = Literal["ran", "unchanged", "restored"]
@@ -159,5 +159,8 @@ def _failure(stage: str, lines: list[str], log: Path | None) -> RftError:
         own = [line for line in lines if not _DVC_SAYS.match(line)]
         return StageFailed(f"stage {stage} crashed. The end of what it printed:\n" + "\n".join(own[-8:]) + where, 1)
     said = " ".join(line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")) or "\n".join(lines[-8:])
-    remedy = " Stages before it have not run here: rft stage NAME runs one, rft run all." if re.search("No such file|does not exist|missing", said) else ""
+    said = said.rstrip(".")
+    if "are missing from 'params.yaml'" in said:
+        return UserError(f"stage {stage}: {said}. DVC asks for the whole section: write it into params.yaml with any one of its keys.")
+    remedy = " Stages before it have not run here: rft stage NAME runs one, rft run all." if re.search("No such file|does not exist", said) else ""
     return InfrastructureError(f"stage {stage}: DVC could not run it: {said}.{remedy}{where}")

@@ -60,6 +60,22 @@ def repository() -> Path:
     return ROOT
 
 
+@pytest.fixture(scope="session")
+def ladder_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny recipe that `ladder` climbs with."""
+    from tests import tiny_recipe
+
+    return tiny_recipe.make(tmp_path_factory.mktemp("recipe"))
+
+
+@pytest.fixture(scope="session")
+def ladder(tmp_path_factory: pytest.TempPathFactory, ladder_recipe: Path) -> Path:
+    """The shelves after every stage with a policy, run for real once. Copy them before changing one."""
+    from tests.ladder import climb
+
+    return climb(tmp_path_factory.mktemp("ladder"), ladder_recipe)
+
+
 @pytest.fixture
 def golden() -> Callable[[str, str], None]:
     """`golden("surface.txt", text)` compares with tests/golden/surface.txt; RECORD=1 writes it instead (CONTRIBUTING.md)."""

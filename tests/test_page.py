@@ -116,6 +116,12 @@ def test_a_run_that_stopped_after_drift_has_a_short_page(pages: dict[str, str]) 
     assert outline.text.count("not reached") == 7
 
 
+def test_a_feature_without_a_reference_shows_what_is_known_and_no_bar(pages: dict[str, str]) -> None:
+    outline = Outline(pages["drift_stop"])
+    assert "no reference yet; now corrected 57%" in outline.text
+    assert outline.tags["desc"] == 6
+
+
 def test_a_clone_without_shelves_has_a_page_too(tmp_path: Path) -> None:
     assert "Not finished" in Outline(page.render(tmp_path, RUN)).text
 

@@ -11,7 +11,7 @@ import pytest
 from rft import prompt, recipe, reports
 from rft.reports import PromptSettings
 from tests import small_policy, tiny_recipe
-from tests.test_ladder import SECTIONS, inside, run
+from tests.ladder import SECTIONS, inside, run
 
 SEED = PromptSettings(name="seed", system=" look it up", tool_defaults={"lookup": {"spaces": 0}}, max_turns=3)
 PROMPTS = recipe.Prompts(

@@ -82,7 +82,7 @@ def drift(shelves: Shelves) -> Html | None:
 def _feature(one: reports.FeatureDrift) -> Html:
     name = h("span", h("b", one.feature.replace("_", " ")), h("span", f" {one.group}", class_="muted"))
     if one.effect is None or one.q_value is None:
-        return h("li", h("div", name, h("span", one.detail or "nothing to compare with", class_="muted"), class_="row"))
+        return h("li", name, h("small", one.detail or "nothing to compare with"))
     large = one.effect > one.threshold
     tone, word = ("bad", "drifted") if one.drifted else ("open", "large, but not significant") if large else ("off", "as before")
     text = f"{one.statistic.replace('_', ' ')} {one.effect:.3f}, counts from {one.threshold:g}, q = {one.q_value:.2g}: {word}"
@@ -116,7 +116,7 @@ def _candidate(report: reports.PromptReport, one: reports.Candidate) -> Html:
         h("th", one.settings.name, h("small", _settings(one.settings)), scope="row"),
         h("td", one.parent or "–"),
         h("td", f"{one.search.value:.3f}", _bracket(one.search)),
-        h("td", _signed(one.gain) if one.gain else "–"),
+        h("td", *_gain(one.gain)),
         h("td", one.round),
         h("td", state, class_="verdict good" if wins else "muted"),
         class_="picked" if wins else None,
@@ -183,9 +183,11 @@ def _settings(settings: reports.PromptSettings) -> str:
     return "; ".join([*parts, f"{settings.max_turns} turns", *(["repeated calls blocked"] if settings.block_repeated_calls else [])])
 
 
-def _signed(metric: reports.Metric) -> str:
+def _gain(metric: reports.Metric | None) -> tuple[Child, ...]:
+    if metric is None:
+        return ("–",)
     interval = metric.low is not None and metric.high is not None
-    return _plus(metric.value) + (f" [{_plus(metric.low)}, {_plus(metric.high)}]" if interval else "")
+    return _plus(metric.value), h("small", f"[{_plus(metric.low)}, {_plus(metric.high)}]") if interval else None
 
 
 def _plus(x: float | None) -> str:

@@ -75,7 +75,7 @@ def arms(shelves: Shelves) -> Html | None:
     if not shelves.arms:
         return None
     first = shelves.arms[0].sampled
-    head = ["", "mean reward", "mean score, greedy", "solved", "P95 tool calls", "tokens", "seconds P50 / P95"]
+    head = ["", "mean reward", "mean score", "greedy score", "solved", "P95 tool calls", "tokens", "seconds P50 / P95"]
     rows = [_arm_row(shelves, arm) for arm in shelves.arms]
     values = [(ARMS[arm.name], arm.name, arm.sampled.metrics["reward/mean"]) for arm in shelves.arms]
     picture = charts.forest(
@@ -85,7 +85,7 @@ def arms(shelves: Shelves) -> Html | None:
     )
     note = (
         f"{len(first.rows)} frozen test examples that nothing before this stage saw; {first.k} rollouts each at temperature {first.temperature:g} "
-        "and one greedy. In brackets: 95 % intervals. Arms with the same prompt and weights are shown once."
+        "and one greedy. The reward is the score after the budget. In brackets: 95 % intervals. Arms with the same prompt and weights are shown once."
     )
     table = h("div", h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows)), class_="scroll wide")
     return h("section", h("h2", "Before and after"), h("p", note, class_="note"), table, h("div", picture, class_="narrow"), class_="card")
@@ -98,7 +98,7 @@ def _arm_row(shelves: Shelves, arm: reports.Arm) -> Html:
     return h(
         "tr",
         h("th", charts.legend_mark(arm.name), ARMS[arm.name], h("small", "judged by the gate") if judged else None, scope="row"),
-        [h("td", *_cell(metric)) for metric in (metrics["reward/mean"], arm.greedy.metrics["score/mean"])],
+        [h("td", *_cell(metric)) for metric in (metrics["reward/mean"], metrics["score/mean"], arm.greedy.metrics["score/mean"])],
         h("td", *_cell(metrics["solved/share"], percent=True)),
         h("td", *_cell(metrics["tool_calls/p95"], digits=0)),
         h("td", *_cell(metrics["tokens/mean"], digits=0)),

@@ -112,6 +112,7 @@ ul.checks .numbers { font-variant-numeric: tabular-nums; }
 ul.broken { margin: 0; padding-left: 18px; font-size: 13px; overflow-wrap: anywhere; }
 ul.bars { max-width: 640px; list-style: none; margin: 0; padding: 0; }
 ul.bars li { padding: 6px 0; font-size: 13.5px; }
+ul.bars small { display: block; color: var(--muted); font-size: 12.5px; overflow-wrap: anywhere; }
 ul.bars .row { display: flex; justify-content: space-between; gap: 12px; }
 ul.bars .row span:last-child { white-space: nowrap; }
 

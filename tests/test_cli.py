@@ -1,0 +1,159 @@
+"""The command line with wrong input: one message with its remedy, an exit code, nothing half-written. And the verbs that need no ladder."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import ladder_clone
+import pytest
+
+from flows import cli, new, settings
+from rft import config, exploits, progress, recipe
+from rft.errors import ConfigError, UserError
+from tasks.clone import Clone
+
+VERBS = ("run", "runs", "stage", "report", "approve", "reject", "rollback", "up", "new", "drift", "demo")
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
+    return ladder_clone.make(tmp_path_factory.mktemp("cli"))
+
+
+def test_help_teaches_and_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
+    began = time.process_time()
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--help"])
+    assert time.process_time() - began < 0.5
+    text = capsys.readouterr().out
+    for verb in VERBS:
+        assert re.search(rf"^    {verb} ", text, re.MULTILINE)
+        with pytest.raises(SystemExit, match="0"):
+            cli.main([verb, "--help"])
+    assert "--override-dirty" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--set", "train.stepz=3"], "params.yaml: unknown key 'train.stepz'. Did you mean 'steps'?"),
+        (["run", "--set", "train.steps=0"], "params.yaml: 'train.steps' = 0:"),
+        (["run", "--set", "train"], "write it as section.key=value"),
+        (["run", "--params", "missing.yaml"], "missing.yaml: missing"),
+        (["stage", "drfit"], "no stage 'drfit'. The stages: traffic, drift,"),
+        (["report", "nothing"], "no run named 'nothing'"),
+        (["approve", "nothing", "--by", "Ada", "--reason", "why"], "no run named 'nothing'"),
+        (["reject", "nothing", "--by", "Ada", "--reason", "why"], "no run named 'nothing'"),
+        (["drift", "missing.jsonl"], "missing.jsonl: no such window of traffic"),
+        (["new", "recipes/tiny"], "recipes/tiny exists already"),
+        (["new", "../elsewhere"], "lies outside the clone"),
+        (["up"], "infra/schedule.yaml: missing"),
+    ],
+)
+def test_wrong_input_is_one_message(
+    scripted: ladder_clone.Scripted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(scripted.root)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # no server is started for what fails before it is needed
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert words in captured.err
+    assert "Traceback" not in captured.err
+    assert scripted.git("status", "--porcelain") == ""
+
+
+def test_outside_of_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["run"], ["runs"], ["stage", "policy"], ["new", "x"], ["demo", "--small"]):
+        assert cli.main(arguments) == 2
+        assert "is not inside a Git repository" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said(scripted: ladder_clone.Scripted) -> None:
+    """/dev/full is a disk that is always full."""
+    scripted.set_params(policy={"seed": 6})
+    stage = scripted.root / "rft" / "policy.py"
+    text = stage.read_text()
+    stage.write_text(text.replace("    work(params)\n", '    Path("/dev/full").write_text("x")\n'))
+    done = scripted.rft("stage", "policy")
+    stage.write_text(text)
+    scripted.git("checkout", "params.yaml")
+    assert done.returncode == 3
+    assert re.search(r"^error: stage policy: .*the disk is full.*No space left on device.*Free some space", done.stderr)
+
+
+def test_one_stage_in_place(scripted: ladder_clone.Scripted) -> None:
+    bare = scripted.rft("stage", "policy")
+    assert "Parameters 'policy' are missing from 'params.yaml'. DVC asks for the whole section" in bare.stderr
+    scripted.set_params(policy={"seed": 5})
+    done = scripted.rft("stage", "policy")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Its shelf: data/policy" in done.stdout
+    assert (scripted.root / "data/policy/report.json").exists()
+    assert "unchanged, skipped" in scripted.rft("stage", "policy").stdout
+    scripted.git("checkout", "params.yaml")
+    (scripted.root / "dvc.lock").unlink()
+
+
+def test_settings_and_windows(scripted: ladder_clone.Scripted) -> None:
+    found = settings.resolve(scripted.clone, overrides=("train.steps=7", "train.from=policy", "drift.effects.psi=0.3", "recipe.options.polite=true"))
+    assert (found.train.steps, found.train.from_, found.drift.effects.psi) == (7, "policy", 0.3)
+    assert found.recipe.options == {"polite": True}
+    with pytest.raises(ConfigError, match="the value is not YAML"):
+        settings.resolve(scripted.clone, overrides=("train.steps={",))
+    inbox = scripted.root / "data/inbox"
+    for name in ("2026-W09.jsonl", "2026-W10.jsonl"):
+        (inbox / name).touch()
+    assert settings.newest(scripted.clone, "data/inbox/2026-*.jsonl") == inbox / "2026-W10.jsonl"
+    assert settings.newest(scripted.clone, "data/inbox/window.jsonl") == inbox / "window.jsonl"
+    with pytest.raises(UserError, match="no file fits the pattern"):
+        settings.newest(scripted.clone, "data/inbox/*.csv")
+
+
+def test_a_new_recipe_works_as_it_is(scripted: ladder_clone.Scripted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its settings parse, its splits are apart, its grader refuses every cheat over real HTTP, its traffic can be read and graded."""
+    monkeypatch.chdir(scripted.root)
+    assert cli.main(["new", "recipes/parcels"]) == 0
+    assert "run --params recipes/parcels/params.yaml" in capsys.readouterr().out
+    params = config.load("recipes/parcels/params.yaml")
+    assert params.recipe.path == "recipes/parcels"
+    loaded = recipe.load(params.recipe)
+    result = exploits.preflight(params, loaded, num_examples=8)
+    assert result.targets_pass
+    assert result.accepted == []
+    assert len(result.exploits) >= 6
+    ids = {split: {example.id for example in loaded.examples(split, 500, 0)} for split in ("train", "validation", "test")}
+    assert ids["train"].isdisjoint(ids["validation"] | ids["test"])
+    dialogues = list(loaded.demonstrations(50, 0))
+    assert {message["role"] for messages in dialogues for message in messages} == {"system", "user", "assistant", "tool"}
+    from rft import traffic
+
+    window = traffic.read(Path(params.traffic.file), None, params.traffic.min_conversations)
+    graded = traffic.usable_feedback(window.conversations, loaded)
+    assert len(graded) >= params.drift.min_feedback
+    assert {example.id for example in graded}.isdisjoint(ids["test"])
+    assert progress.tree_sha256(new.TEMPLATE) != progress.tree_sha256(Path("recipes/parcels")), "params.yaml names the new folder"
+    shutil.rmtree("recipes/parcels")
+
+
+def test_a_broken_pipe_is_silence(scripted: ladder_clone.Scripted) -> None:
+    command = scripted.command("--help")
+    with subprocess.Popen(**command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_the_clone_keeps_its_tools_to_itself(scripted: ladder_clone.Scripted) -> None:
+    """Every tool's files lie below .rft or mlruns, and Git ignores both."""
+    assert Clone(scripted.root).state == scripted.root / ".rft"
+    for name in (".rft/prefect/prefect.db", "mlruns/mlflow.db", "data/inbox/w.jsonl", "data/train/weights/model.bin", "data/champion/weights/model.bin", ".env"):
+        scripted.git("check-ignore", "--quiet", "--no-index", name)

@@ -1,0 +1,102 @@
+"""Stage train: it learns, it counts what it leaves out, and a kill changes nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from rft import config, embedded, model, reports, train
+from rft.errors import RftError, UserError
+from tests import small_policy
+from tests.ladder import again, inside, params, run, shelf
+
+
+def test_every_sampled_rollout_is_trained_on_or_left_out_with_a_reason(ladder: Path):
+    table = pq.read_table(ladder / "data/train/rollouts.parquet").to_pylist()
+    assert len(table) == 4 * 4 * 4
+    assert all(row["trained"] != bool(row["left_out"]) for row in table)
+    assert all(len(row["ids"]) == len(row["mine"]) and sum(row["mine"]) == len(row["logprobs"]) for row in table)
+
+
+def test_metrics_have_no_wall_times_and_one_line_a_step(ladder: Path):
+    lines = [json.loads(line) for line in (ladder / "data/train/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert not any("time" in key or "_s" in key.split("/")[-1][-2:] for line in lines for key in line)
+    assert "validation/reward" in lines[-1]
+
+
+def test_sampler_and_trainer_agree(ladder: Path):
+    lines = [json.loads(line) for line in (ladder / "data/train/metrics.jsonl").read_text().splitlines()]
+    seen = [line["logprob_mismatch"] for line in lines if "logprob_mismatch" in line]
+    assert seen
+    assert max(seen) < 1e-4
+
+
+@pytest.mark.parametrize("killed_after", [1, 3])
+def test_a_training_that_was_cut_off_ends_the_same(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
+):
+    learn = train.Trainer._learn
+
+    def dies(self: train.Trainer, samples: Any) -> dict[str, float]:
+        if self.step == killed_after:
+            raise KeyboardInterrupt
+        return learn(self, samples)
+
+    shutil.copytree(ladder / "data", tmp_path / "data")
+    shutil.rmtree(tmp_path / "data/train")
+    with inside(tmp_path):
+        monkeypatch.setattr(train.Trainer, "_learn", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run("train", params(ladder_recipe))
+        monkeypatch.undo()
+        assert not (tmp_path / "data/train/report.json").exists()
+        run("train", params(ladder_recipe))
+    assert shelf(tmp_path, "train") == shelf(ladder, "train")
+
+
+def test_lora_trains_an_adapter_of_this_base(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    again(ladder, tmp_path, ladder_recipe, "train", train={"weights": "lora", "lr": 1e-2, "lora": {"r": 4, "alpha": 8}})
+    report = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
+    assert (report.trained, report.weights) == (True, "lora")
+    base, _ = model.load(str(ladder / "data/policy/model"), config.Policy(), small_policy.device())
+    before = model.weights_sha256(base)
+    merged = model.with_weights(base, "lora", tmp_path / "data/train/weights", small_policy.device())
+    assert model.weights_sha256(merged) != before
+
+
+def test_an_adapter_of_another_base_is_refused(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    again(ladder, tmp_path, ladder_recipe, "train", train={"weights": "lora", "steps": 1, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}})
+    chat = small_policy.build(ladder_recipe)[1]
+    wider = config.Architecture(**small_policy.ARCHITECTURE.model_dump() | {"hidden": 96})
+    other = embedded.build_model(wider, chat.tokenizer, 0)
+    with pytest.raises(UserError, match="another base model"):
+        model.with_weights(other, "lora", tmp_path / "data/train/weights", small_policy.device())
+
+
+def test_a_baseline_that_is_not_ready_trains_nothing(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    shutil.copytree(ladder / "data", tmp_path / "data")
+    path = tmp_path / "data/baseline/report.json"
+    report = reports.read(reports.BaselineReport, path)
+    reports.write(report.model_copy(update={"readiness": "not yet", "reason": "nothing is ever solved"}), path)
+    with inside(tmp_path):
+        run("train", params(ladder_recipe))
+    written = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
+    assert (written.trained, written.weights, written.path) == (False, "none", None)
+    assert "nothing is ever solved" in written.reason
+
+
+def test_a_missing_shelf_names_the_stage_that_writes_it(tmp_path: Path, ladder_recipe: Path):
+    with inside(tmp_path), pytest.raises(RftError, match="rft stage"):
+        run("train", params(ladder_recipe))
+
+
+def test_an_adapter_is_the_same_bytes_in_every_process(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    again(ladder, tmp_path, ladder_recipe, "train", train={"weights": "lora", "steps": 1, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}})
+    targets = json.loads((tmp_path / "data/train/weights/adapter_config.json").read_text())["target_modules"]
+    assert targets == sorted(targets)
