@@ -1,7 +1,7 @@
 """`rft demo`: the whole ladder on the example recipe, for somebody who has just cloned the repository.
 
-Two windows of invented traffic (the recipe's simulator), one like the reference and one drifted. The ladder climbs on the first; `drift` alone looks at the
-second, and its verdict is shown. Everything that is written is ignored by Git or kept by DVC.
+Two windows of invented traffic (the recipe's simulator), one like the reference and one drifted. The ladder climbs on the first; `drift` alone
+looks at the second, and its verdict is shown. Everything that is written is ignored by Git or kept by DVC.
 """
 
 from __future__ import annotations

@@ -6,10 +6,15 @@ loopback only; for a team, `infra/` describes a server with a database and a pas
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+from importlib import metadata
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import psutil
 import yaml
 from pydantic import BaseModel, ConfigDict
 
@@ -57,28 +62,45 @@ def up(port: int) -> int:
     os.environ["PREFECT_LOGGING_LEVEL"] = "INFO"
     with prefect_server(here, full=True, port=port) as server:
         wanted = schedule(here.root)
+        _assert_scheduler_works()
         settings.resolve(here, wanted.params)  # now, rather than in the night of the first run
         if server:
             server.ready()
         runs.clear(here)
         say(f"Prefect: {server.url if server else os.environ['PREFECT_API_URL']}")
         say(f"Schedule: {wanted.cron} ({wanted.timezone}), window {wanted.window or 'as in params.yaml'}. One run at a time. Ctrl-C ends it.")
+        signal.signal(signal.SIGINT, _end_runs)
         _serve(wanted)
     say("Stopped. Schedules that pass meanwhile are not caught up.")
     return 0
 
 
+def _end_runs(number: int, frame: FrameType | None) -> None:
+    """Prefect would wait for the run that is going on. It is interrupted like any other: its stage ends, it is recorded, nothing is lost."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "prefect.server" not in " ".join(child.cmdline()):
+                child.send_signal(signal.SIGINT)
+    raise KeyboardInterrupt
+
+
+def _assert_scheduler_works() -> None:
+    """Prefect 3.8.8 allows SQLAlchemy 2.1, on which its scheduler fails at every turn, with a word in the server's log only (tried with 2.1.9)."""
+    if tuple(map(int, metadata.version("sqlalchemy").split(".")[:2])) >= (2, 1):
+        raise UserError("schedules need SQLAlchemy 2.0: with 2.1 Prefect's scheduler creates no run. Install it: pip install 'sqlalchemy<2.1'")
+
+
 def _serve(wanted: Schedule) -> None:
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
-    from prefect.client.schemas.schedules import CronSchedule
-    from prefect.flows import EntrypointType
+    from prefect.schedules import Cron
+    from prefect.types.entrypoint import EntrypointType
 
     from flows.pipeline import retrain
 
     parameters: dict[str, Any] = {"window": wanted.window, "params": wanted.params, "clean_only": wanted.clean_only}
     retrain.serve(
         name=wanted.name,
-        schedule=CronSchedule(cron=wanted.cron, timezone=wanted.timezone),
+        schedule=Cron(wanted.cron, timezone=wanted.timezone),
         parameters=parameters,
         limit=1,
         global_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),

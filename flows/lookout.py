@@ -1,13 +1,15 @@
 """`rft drift FILE`: one window of traffic against what the champion knows, outside of any run.
 
-The judgement is stage `drift`'s own. It is made in a scratch folder that holds what the stage would see: the champion's profile, and the traffic shelf
-of the last run, which is what the agent's habits are compared with. It is kept under the hash of all that it depends on.
+The judgement is stage `drift`'s own. It is made in a scratch folder that holds what the stage would see: the champion's profile, and the
+traffic shelf of the last run, which is what the agent's habits are compared with. It is kept under the hash of all that it depends on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -51,7 +53,9 @@ def check(here: Clone, params: config.Params, window: Path) -> tuple[DriftReport
             return reports.read(DriftReport, known), False
         from rft import drift
 
-        report = drift.check(params, window)
+        logging.getLogger("great_expectations").setLevel(logging.WARNING)
+        with contextlib.redirect_stdout(io.StringIO()):  # the stage's progress lines; `tell` shows what it found
+            report = drift.check(params, window)
     reports.write(report, known)
     return report, True
 
@@ -67,7 +71,7 @@ def tell(here: Clone, report: DriftReport, console: Console | None = None) -> No
     for contract in report.contracts:
         if not contract.success:
             console.print(f"broken contract: {contract.name} on {contract.column}: {contract.observed}", markup=False)
-    console.print(f"\n{report.verdict}: {report.reason}", markup=False)
+    console.print(f"\n{report.verdict}: {report.reason}", markup=False, soft_wrap=True)
     if report.data_docs:
         say(f"Data Docs: {here.state / report.data_docs}")
 

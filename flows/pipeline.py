@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from prefect import flow, runtime
+from prefect import flow
+from prefect.runtime import flow_run
 
 from flows import settings
 from rft.reports import Decision
@@ -24,7 +25,7 @@ def retrain(window: str | None = None, params: str | None = None, overrides: tup
     """`window`: a file, or a pattern whose last match by name is taken. None is returned when drift said stop."""
     here = clone.enter()
     wanted = settings.resolve(here, params, overrides)
-    with recorded(here, wanted, settings.newest(here, window), clean_only, runtime.flow_run.id) as run:
+    with recorded(here, wanted, settings.newest(here, window), clean_only, flow_run.id) as run:
         load_traffic(run)  # traffic and champion are files now
         drift = check_drift(run)
         if drift.verdict == "stop":

@@ -62,9 +62,9 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
 
 
 def arms(report: ChallengerReport) -> Table:
-    """A column an arm. Narrow enough for 80 letters."""
+    """A column an arm, narrow enough for 80 letters. No other stage opened these examples."""
     first = report.arms[0].sampled
-    title = f"{len(first.rows)} test examples that no other stage opened, {first.k} rollouts each at temperature {first.temperature:g}; 95 % intervals"
+    title = f"{len(first.rows)} test examples, {first.k} rollouts each at temperature {first.temperature:g}, 95 % intervals"
     table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for arm in report.arms:

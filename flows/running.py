@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flows import settings
 from flows.results import command
-from flows.screen import Screen, say
+from flows.screen import say, watched
 from flows.server import prefect_server
 from rft.__main__ import STAGES
 from rft.errors import UserError
@@ -26,19 +26,15 @@ def climb(window: str | None = None, params: str | None = None, overrides: tuple
     """One run, with its bars. Settings are read first: a wrong key must not wait for a server."""
     place = here()
     settings.resolve(place, params, overrides)
-    with prefect_server(place) as server, Screen() as screen:
+    with prefect_server(place) as server, watched() as lines:
         retrain = importlib.import_module("flows.pipeline").retrain
         importlib.import_module("mlflow")  # a second of import, while the server boots
         if server:
             server.ready()
-        token = stages.listener.set(screen)
-        try:
-            state = retrain(window, params, overrides, clean_only, return_state=True)
-        finally:
-            stages.listener.reset(token)
+        state = retrain(window, params, overrides, clean_only, return_state=True)
         state.result()  # raises what ended the flow
-    if screen.skipped:
-        say(f"Skipped, because nothing that they depend on has changed: {', '.join(screen.skipped)}.")
+    if lines.skipped:
+        say(f"Skipped, because nothing that they depend on has changed: {', '.join(lines.skipped)}.")
     flow_run_id = str(state.state_details.flow_run_id)
     return next(record for record in records.load_all(place) if record.flow_run_id == flow_run_id)
 
@@ -48,13 +44,8 @@ def one_stage(name: str) -> int:
     place = here()
     if name not in STAGES:
         raise UserError(f"no stage {name!r}. The stages: {', '.join(STAGES)}.")
-    with Screen() as screen:
-        token = stages.listener.set(screen)
-        try:
-            outcome = stages.repro(place.root, name, place.state, log=place.log("by-hand", name))
-        finally:
-            stages.listener.reset(token)
-        screen(name, f"[{name}] = {outcome.how}")
+    with watched():
+        stages.repro(place.root, name, place.state, log=place.log("by-hand", name))
     say(f"Its shelf: data/{name}")
     return 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +29,7 @@ def recorded(clone: Clone, params: config.Params, window: Path | None, clean_onl
     plan = runs.plan(clone, params, registry.served(clone, params), window, clean_only)
     with runs.start(clone, plan) as run:
         run.update(flow_run_id=flow_run_id)
-        stages.listener.get()("run", f"[run] {run.name}" + _opening(run))
+        stages.listener.get().say(f"[run] {run.name}{_opening(run)}")
         run.tracker = tracker = Tracker(run, registry.model_name(params))
         try:
             tracker.settings(plan.params.model_dump(mode="json", by_alias=True), _tags(run))
@@ -46,25 +47,19 @@ def recorded(clone: Clone, params: config.Params, window: Path | None, clean_onl
 def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], file: str = "report.json") -> R:
     """Raises StageFailed with the stage's own message."""
     with run.tracker.live() as live:
-        told = stages.listener.get()
 
-        def listen(name: str, line: str) -> None:
-            if line.startswith(f"[{stage}] metrics "):
+        def overhear(line: str) -> bool:
+            """Where the metrics of a stage are while it runs is not for people."""
+            if found := line.startswith(f"[{stage}] metrics "):
                 live.follow(Path(line.removeprefix(f"[{stage}] metrics ")))
-            else:
-                told(name, line)
+            return found
 
-        token = stages.listener.set(listen)
-        try:
-            outcome = stages.repro(
-                run.tree, stage, run.clone.state, run.name, run.clone.log(run.name, stage), lambda group: runs.note_group(run, group)
-            )
-        finally:
-            stages.listener.reset(token)
+        log = run.clone.log(run.name, stage)
+        note = partial(runs.note_group, run)
+        outcome = stages.repro(run.tree, stage, run.clone.state, run.name, log=log, note_group=note, overhear=overhear)
     report = reports.read(kind, run.shelf(stage) / file)
     run.update(stages=run.record.stages | {stage: outcome.how})
     run.tracker.stage(stage, outcome.how, numbers(report))
-    told(stage, f"[{stage}] = {outcome.how}")
     return report
 
 

@@ -96,17 +96,24 @@ stages:
 def modules(root: Path, stage: str) -> list[str]:
     """Paths of all modules of `rft` that this stage can come to load, in order."""
     found: set[Path] = set()
-    waiting = [root / "rft" / "__init__.py", root / "rft" / "__main__.py", _module(root, f"rft.{stage}")]
+    waiting = [root / "rft" / "__main__.py", _module(root, f"rft.{stage}")]
     if RECIPE in STAGES[stage].reads:
         waiting += [path for file in sorted((root / "recipes").rglob("*.py")) for path in _imports(root, file)]
     while waiting:
         path = waiting.pop()
-        if path is None or path in found or not path.exists():
+        if path is None or path in found or not path.exists() or _is_only_words(path):
             continue
         found.add(path)
         if path.name != "__main__.py":  # it names every stage, and loads one
             waiting += _imports(root, path)
     return sorted(path.relative_to(root).as_posix() for path in found)
+
+
+def _is_only_words(path: Path) -> bool:
+    """A package's docstring runs nothing: another word in it must not repeat a warm start."""
+    return path.name == "__init__.py" and all(
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in ast.parse(path.read_text()).body
+    )
 
 
 def sections(root: Path, stage: str) -> list[str]:

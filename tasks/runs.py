@@ -20,6 +20,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,8 +130,9 @@ def start(clone: Clone, what: Plan) -> Iterator[Run]:
             if run.record.state == "running":
                 run.update(state="finished")
         finally:
-            run.update(ended=records.now())
-            _close(run)
+            with _undisturbed():
+                run.update(ended=records.now())
+                _close(run)
 
 
 def clear(clone: Clone, key: str | None = None) -> list[str]:
@@ -267,6 +269,20 @@ def _ending(error: BaseException) -> dict[str, Any]:
         return {"state": "interrupted", "message": "interrupted"}
     message = str(error) if isinstance(error, RftError) else f"{type(error).__name__}: {error}"
     return {"state": "failed", "message": message[:2000]}
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """An impatient second Ctrl-C must not cut the recording in half; it takes a moment."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _close(run: Run) -> None:

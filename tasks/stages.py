@@ -27,12 +27,10 @@ from typing import Literal, TextIO
 
 from rft.errors import InfrastructureError, RftError, UserError
 from tasks.clone import TELEMETRY_OFF
+from tasks.lines import Lines
 
 How = Literal["ran", "unchanged", "restored"]
-Listener = Callable[[str, str], None]
-"""Called with (stage, line) for all that a stage prints, and (stage, "") when it begins."""
-
-listener: ContextVar[Listener] = ContextVar("listener", default=lambda stage, line: print(line) if line else None)
+listener: ContextVar[Lines] = ContextVar("listener", default=Lines())  # noqa: B039 - one voice a process is meant
 
 _DVC = """
 import ctypes, os, signal, sys
@@ -67,10 +65,21 @@ class Outcome:
 
 
 def repro(
-    tree: Path, stage: str, state: Path, run: str | None = None, log: Path | None = None, note_group: Callable[[int], None] | None = None
+    tree: Path,
+    stage: str,
+    state: Path,
+    run: str | None = None,
+    *,
+    log: Path | None = None,
+    note_group: Callable[[int], None] | None = None,
+    overhear: Callable[[str], bool] | None = None,
 ) -> Outcome:
-    """Bring one stage's shelf up to date. Raises StageFailed with the stage's own message, InfrastructureError when DVC cannot."""
-    listener.get()(stage, "")
+    """Bring one stage's shelf up to date. Raises StageFailed with the stage's own message, InfrastructureError when DVC cannot.
+
+    Lines for which `overhear` is true are not told to the listener.
+    """
+    lines = listener.get()
+    lines.begin(stage)
     environment = {"RFT_STATE": str(state), "PYTHONUNBUFFERED": "1"} | ({"RFT_RUN": run} if run else {})
     how: How = "ran"
     last: deque[str] = deque(maxlen=400)
@@ -89,11 +98,12 @@ def repro(
             if file:
                 print(line, file=file, flush=True)
             how = "unchanged" if _UNCHANGED.match(line) else "restored" if _RESTORED.match(line) else how
-            if not _DVC_SAYS.match(line):
-                listener.get()(stage, line)
+            if not _DVC_SAYS.match(line) and not (overhear and overhear(line)):
+                lines.hear(line)
         code = process.wait()
     if code != 0:
         raise _failure(stage, list(last), log)
+    lines.end(how)
     return Outcome(stage, how)
 
 
@@ -110,6 +120,7 @@ def dvc(tree: Path, *arguments: str) -> str:
 def _started(tree: Path, arguments: list[str], more: dict[str, str]):
     environment = os.environ | TELEMETRY_OFF | more
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    environment["TQDM_DISABLE"] = "1"  # stages say how far they are in lines of their own
     environment["SHELL"] = "/bin/sh"  # DVC runs commands through it; one shell everywhere
     environment.pop("DVC_ROOT", None)
     process = subprocess.Popen(

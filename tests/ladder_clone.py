@@ -1,8 +1,9 @@
 """A small clone of this repository whose stages are scripted: real Git, DVC, Prefect and MLflow, and shelves that were made beforehand.
 
-`make(folder)` lays it out and commits it. Its `rft` holds the real config, reports and `python -m rft`; each stage copies its shelf from a script
-folder, where a test can also make it fail, pause or count: `script/fail-baseline` (a message), `script/pause-train` (seconds a step), `script/ran` (a line each
-time a stage really runs). The train stage takes twenty steps, writes metrics.jsonl in `.rft/progress` and goes on where it was killed.
+`make(folder)` lays it out and commits it. Its `rft` holds the real config, reports and `python -m rft`; each stage copies its shelf from a
+script folder, where a test can also make it fail, pause or count: `script/fail-baseline` (a message), `script/pause-train` (seconds a step),
+`script/ran` (a line each time a stage really runs). The train stage takes twenty steps, writes metrics.jsonl in `.rft/progress` and goes on
+where it was killed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,16 @@ from tasks.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = ("__init__.py", "__main__.py", "config.py", "errors.py", "progress.py", "recipe.py", "reports.py", "toolserver.py", "types.py")
-COPIED = (".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore", "constraints.txt", "data/README.md", "data/champion/champion.json", "mlruns/README.md")
+COPIED = (
+    ".gitignore",
+    ".dvcignore",
+    ".dvc/config",
+    ".dvc/.gitignore",
+    "constraints.txt",
+    "data/README.md",
+    "data/champion/champion.json",
+    "mlruns/README.md",
+)
 
 STAGE = '''
 """A scripted stage."""
@@ -68,7 +78,7 @@ WORK = {
     "train": """Twenty steps, each a line; those that a killed process wrote are not repeated."""
     + '"""\n    metrics = progress.folder("train", [params.train], []) / "metrics.jsonl"\n'
     + '    print(f"[train] metrics {metrics}", flush=True)\n'
-    + '    done = len(metrics.read_text().splitlines()) if metrics.exists() else 0\n'
+    + "    done = len(metrics.read_text().splitlines()) if metrics.exists() else 0\n"
     + "    for step in range(done + 1, 21):\n"
     + '        pause = SCRIPT / "pause-train"\n'
     + "        time.sleep(float(pause.read_text()) if pause.exists() else 0)\n"
@@ -116,7 +126,11 @@ class Scripted:
     def command(self, *arguments: str, **environment: str) -> dict[str, Any]:
         dropped = ("MLFLOW_TRACKING_URI", "RFT_STATE")
         kept = {name: value for name, value in os.environ.items() if name not in dropped}
-        return {"args": [sys.executable, "-P", "-m", "flows.cli", *arguments], "cwd": self.root, "env": kept | {"PYTHONPATH": str(ROOT)} | environment}
+        return {
+            "args": [sys.executable, "-P", "-m", "flows.cli", *arguments],
+            "cwd": self.root,
+            "env": kept | {"PYTHONPATH": str(ROOT)} | environment,
+        }
 
 
 def climb(scripted: Scripted, **changes: Any) -> RunRecord:

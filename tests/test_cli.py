@@ -155,5 +155,12 @@ def test_a_broken_pipe_is_silence(scripted: ladder_clone.Scripted) -> None:
 def test_the_clone_keeps_its_tools_to_itself(scripted: ladder_clone.Scripted) -> None:
     """Every tool's files lie below .rft or mlruns, and Git ignores both."""
     assert Clone(scripted.root).state == scripted.root / ".rft"
-    for name in (".rft/prefect/prefect.db", "mlruns/mlflow.db", "data/inbox/w.jsonl", "data/train/weights/model.bin", "data/champion/weights/model.bin", ".env"):
+    for name in (
+        ".rft/prefect/prefect.db",
+        "mlruns/mlflow.db",
+        "data/inbox/w.jsonl",
+        "data/train/weights/model.bin",
+        "data/champion/weights/model.bin",
+        ".env",
+    ):
         scripted.git("check-ignore", "--quiet", "--no-index", name)

@@ -25,7 +25,8 @@ ENGINE = {
     "    def limits(self):\n        return self.params.tools\n\ndef unused(params):\n    return params.gate\n",
     "traffic.py": "def run(params):\n    return params.traffic\n\ndef load():\n    return 1\n",
     "drift.py": "from rft import traffic\n\ndef run(params):\n    traffic.load()\n    return params.drift\n",
-    "train.py": "from rft.shared import Bench, helper as assist\nimport rft.losses\n\ndef run(params):\n    from rft import lazy\n    assist(params)\n"
+    "train.py": "from rft.shared import Bench, helper as assist\nimport rft.losses\n\n"
+    "def run(params):\n    from rft import lazy\n    assist(params)\n"
     "    Bench()\n    return params.train.from_\n",
     "gate.py": "def run(params):\n    return params.gate\n",
     "recipe.py": "",
@@ -63,7 +64,9 @@ def test_sections_are_those_that_run_can_reach(root: Path) -> None:
 
 
 def test_a_change_in_a_module_reaches_exactly_its_stages(repository: Path) -> None:
-    using = {module: {stage for stage in STAGES if f"rft/{module}.py" in modules(repository, stage)} for module in ("train", "gate", "embedded", "errors")}
+    using = {
+        module: {stage for stage in STAGES if f"rft/{module}.py" in modules(repository, stage)} for module in ("train", "gate", "embedded", "errors")
+    }
     assert using["train"] == {"train"}
     assert using["gate"] == {"gate"}
     assert "policy" in using["embedded"]

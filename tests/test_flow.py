@@ -40,7 +40,12 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
     history = client.get_metric_history(record.mlflow_run_id, "train/reward/mean")
     assert sorted((one.step, one.value) for one in history) == [(step, step / 20) for step in range(1, 21)]
     tags = client.get_run(record.mlflow_run_id).data.tags
-    assert (tags["decision"], tags["revision"], tags["stage.traffic"], tags["stage.gate"]) == ("promote", record.revision, "cached (unchanged)", "ran")
+    assert (tags["decision"], tags["revision"], tags["stage.traffic"], tags["stage.gate"]) == (
+        "promote",
+        record.revision,
+        "cached (unchanged)",
+        "ran",
+    )
     assert [one.path for one in client.list_artifacts(record.mlflow_run_id)] == [f"{name}.html"]
     assert scripted.clone.page(name).read_text().startswith("<!doctype html>")
     assert scripted.git("status", "--porcelain") == ""
@@ -53,7 +58,10 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
     assert "champion" in scripted.rft("runs").stdout
     back = scripted.rft("rollback", "--by", "Bob", "--reason", "complaints")
     assert "the beginning: the base policy with the seed prompt" in back.stdout
-    assert [(act.action, act.who, act.run) for act in ledger.acts(scripted.clone)] == [("promote", record.started_by, name), ("rollback", "Bob", None)]
+    assert [(act.action, act.who, act.run) for act in ledger.acts(scripted.clone)] == [
+        ("promote", record.started_by, name),
+        ("rollback", "Bob", None),
+    ]
 
     # the page can be had again from the revision
     page = scripted.clone.page(name)

@@ -85,7 +85,7 @@ def test_approve_serve_roll_back_and_approve_again(here: Clone) -> None:
 
 
 def test_what_cannot_be_approved(here: Clone) -> None:
-    with pytest.raises(UserError, match="uncommitted code .*a.py.*--override-dirty"):
+    with pytest.raises(UserError, match=r"uncommitted code .*a.py.*--override-dirty"):
         registry.approve(here, change(here, edits_sha256="e", edited=["a.py"]), "Ada", "why")
     with pytest.raises(UserError, match="judged against champion version 3, but version 0 is served"):
         registry.approve(here, change(here, edits_sha256=None, champion_version=3), "Ada", "why")
@@ -94,7 +94,7 @@ def test_what_cannot_be_approved(here: Clone) -> None:
     record = change(here, champion_version=0)
     no = registry.reject(here, record, "Ada", "the notes look odd")
     assert no.action == "reject"
-    with pytest.raises(UserError, match="was rejected by Ada.*the notes look odd"):
+    with pytest.raises(UserError, match=r"was rejected by Ada.*the notes look odd"):
         registry.approve(here, record, "Bob", "why")
     with pytest.raises(UserError, match="was decided already"):
         registry.reject(here, record, "Bob", "why")
@@ -102,15 +102,15 @@ def test_what_cannot_be_approved(here: Clone) -> None:
 
 
 @pytest.mark.parametrize(("scenario", "words"), [("reject", "the gate itself decided reject"), ("drift_stop", "came to no decision")])
-def test_a_run_that_the_gate_did_not_promote_cannot_be_approved(
-    scenario: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_the_gate_did_not_promote_cannot_be_approved(scenario: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a", scenario)  # type: ignore[arg-type]
     if scenario == "reject":
         record = ladder_clone.climb(scripted)
     else:
-        with runs.start(scripted.clone, runs.plan(scripted.clone, params(scripted.clone), registry.served(scripted.clone, params(scripted.clone)))) as run:
+        with runs.start(
+            scripted.clone, runs.plan(scripted.clone, params(scripted.clone), registry.served(scripted.clone, params(scripted.clone)))
+        ) as run:
             run.update(state="stopped", message="drifted")
         record = run.record
     for decide in (registry.approve, registry.reject):

@@ -1,0 +1,46 @@
+"""What stages print, told as plain lines: for logs, for scheduled runs, and for a command line that is no terminal.
+
+A stage prints `[train] 12/80 steps, reward 0.41` several times a second; one such line in five seconds is told, and the last. Everything else is
+told as it is. `flows.screen` draws bars from the same calls.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+EVERY_S = 5.0
+PROGRESS = re.compile(r"^\[\w+\] (\d+)/(\d+) ?(.*)$")
+
+
+class Lines:
+    """A listener: `begin(stage)`, `hear(line)` for each line, `end(how)`."""
+
+    def __init__(self) -> None:
+        self.stage = ""
+        self.skipped: list[str] = []
+        self._began = self._told = 0.0
+
+    def begin(self, stage: str) -> None:
+        self.stage, self._began, self._told = stage, time.monotonic(), 0.0
+
+    def hear(self, line: str) -> None:
+        found = PROGRESS.match(line)
+        if found is None:
+            self.say(line)
+        elif int(found[1]) >= int(found[2]) or time.monotonic() - self._told >= EVERY_S:
+            self._told = time.monotonic()
+            self.say(line)
+
+    def end(self, how: str) -> None:
+        if how != "ran":
+            self.skipped.append(self.stage)
+        words = {"ran": "", "unchanged": "unchanged, skipped", "restored": "unchanged, skipped: taken from an earlier run"}[how]
+        self.say(f"  {'✓' if how == 'ran' else '·'} {self.stage:<11} {self.seconds:6.1f} s  {words}".rstrip())
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
