@@ -7,6 +7,7 @@ loopback only; for a team, `infra/` describes a server with a database and a pas
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 from importlib import metadata
@@ -59,7 +60,8 @@ def up(port: int) -> int:
     here = clone.enter()
     if here.root != Path.cwd():
         raise UserError(f"start it at the top of the clone, where scheduled runs will start too: cd {here.root}")
-    os.environ["PREFECT_LOGGING_LEVEL"] = "INFO"
+    os.environ |= {"PREFECT_LOGGING_LEVEL": "INFO", clone.SERVED_BY: str(os.getpid())}
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # its tracebacks of tasks that Ctrl-C cut off
     with prefect_server(here, full=True, port=port) as server:
         wanted = schedule(here.root)
         _assert_scheduler_works()

@@ -12,6 +12,7 @@ do not count as contracts. Data Docs hold times and random ids, so they lie outs
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -40,6 +41,8 @@ def check(
     with warnings.catch_warnings():  # its import goes through deprecated modules of the standard library
         warnings.simplefilter("ignore")
         import great_expectations as gx
+
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it tells of its temporary folders
         import pandas as pd
     calls = pd.DataFrame({"tool": [name for conversation in conversations for name in tool_names(conversation)]}, dtype="object")
     numbers = pd.DataFrame({one.feature: ["drifted" if one.drifted else "not drifted"] for one in statistics})

@@ -16,6 +16,9 @@ from __future__ import annotations
 
 import configparser
 import os
+import signal
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +33,11 @@ TELEMETRY_OFF = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
+
+
+_PATIENCE_S = 20.0
+SERVED_BY = "RFT_SERVED_BY"
+"""The process id of `rft up`, in the environment of the flow runs that it starts."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,17 @@ def enter(start: Path | None = None) -> Clone:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    if os.getppid() == int(os.environ.get(SERVED_BY, "0")):
+        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     for name in ("no_proxy", "NO_PROXY"):  # our own servers on loopback are not behind anyone's proxy
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
     return clone
+
+
+def _end_with_parent(parent: int) -> None:
+    """A scheduled run whose server was killed has nobody to report to: it is interrupted, and recorded as that."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(_PATIENCE_S)  # the stage ends and the run is recorded; after that Prefect would ask a dead server for minutes
+    os._exit(1)
