@@ -73,7 +73,7 @@ def up(port: int) -> int:
         say(f"Schedule: {wanted.cron} ({wanted.timezone}), window {wanted.window or 'as in params.yaml'}. One run at a time. Ctrl-C ends it.")
         signal.signal(signal.SIGINT, _end_runs)
         _serve(wanted)
-    say("Stopped. Schedules that pass meanwhile are not caught up.")
+    say("Stopped. A run that falls due meanwhile starts late, when the schedule is served again.")
     return 0
 
 
@@ -93,7 +93,6 @@ def _assert_scheduler_works() -> None:
 
 
 def _serve(wanted: Schedule) -> None:
-    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
     from prefect.schedules import Cron
     from prefect.types.entrypoint import EntrypointType
 
@@ -104,8 +103,7 @@ def _serve(wanted: Schedule) -> None:
         name=wanted.name,
         schedule=Cron(wanted.cron, timezone=wanted.timezone),
         parameters=parameters,
-        limit=1,
-        global_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),
+        limit=1,  # of this process, the only one: a limit kept by the server outlives a killed run, and then no other starts (tried)
         pause_on_shutdown=False,
         print_starting_message=False,
         entrypoint_type=EntrypointType.MODULE_PATH,

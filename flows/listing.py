@@ -18,7 +18,7 @@ def show(number: int) -> int:
     if not every:
         say(f"No run yet. Start one: {command()} run, or see the whole ladder at work: {command()} demo")
         return 0
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
     for column in ("run", "ended as", "gain in reward", "code", "then"):
         table.add_column(column, no_wrap=column != "then")
     champion = _champion(here)

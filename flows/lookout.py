@@ -53,8 +53,7 @@ def check(here: Clone, params: config.Params, window: Path) -> tuple[DriftReport
             return reports.read(DriftReport, known), False
         from rft import drift
 
-        logging.getLogger("great_expectations").setLevel(logging.WARNING)
-        with contextlib.redirect_stdout(io.StringIO()):  # the stage's progress lines; `tell` shows what it found
+        with _quiet():
             report = drift.check(params, window)
     reports.write(report, known)
     return report, True
@@ -95,6 +94,17 @@ def _key(params: config.Params, window: Path) -> str:
     for path in (window, Path(params.recipe.path), Path("data"), Path(progress.__file__).parent):
         digest.update(progress.tree_sha256(path).encode())
     return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the stage's progress lines and Great Expectations' account of its temporary folders: `tell` shows what was found."""
+    logging.disable(logging.INFO)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @contextlib.contextmanager

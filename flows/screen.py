@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from tasks import stages
 from tasks.lines import PROGRESS, Lines
@@ -79,6 +80,6 @@ def _progress(console: Console) -> Progress:
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[word]}", markup=False),
+        TextColumn("{task.fields[word]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
     )
-    return Progress(*columns, console=console, transient=True)
+    return Progress(*columns, console=console, transient=True, expand=True)

@@ -42,7 +42,7 @@ def check(
         warnings.simplefilter("ignore")
         import great_expectations as gx
         import pandas as pd
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it tells of its temporary folders
+    logging.getLogger("great_expectations.data_context.types.base").setLevel(logging.WARNING)  # it tells of its temporary folders
     calls = pd.DataFrame({"tool": [name for conversation in conversations for name in tool_names(conversation)]}, dtype="object")
     numbers = pd.DataFrame({one.feature: ["drifted" if one.drifted else "not drifted"] for one in statistics})
     context: Any = gx.get_context(mode="ephemeral")

@@ -65,7 +65,7 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(tmp_path: Path, monkeypat
         output, _ = up.communicate(timeout=60)
     assert up.returncode == 0
     assert f"Prefect: http://127.0.0.1:{port}" in output
-    assert output.rstrip().endswith("Schedules that pass meanwhile are not caught up.")
+    assert output.rstrip().endswith("starts late, when the schedule is served again.")
     psutil.wait_procs(family, timeout=10)
     assert [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
     assert records.find(scripted.clone, record.name).decision == "promote"

@@ -100,3 +100,10 @@ def test_an_adapter_is_the_same_bytes_in_every_process(ladder: Path, tmp_path: P
     again(ladder, tmp_path, ladder_recipe, "train", train={"weights": "lora", "steps": 1, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}})
     targets = json.loads((tmp_path / "data/train/weights/adapter_config.json").read_text())["target_modules"]
     assert targets == sorted(targets)
+
+
+def test_grpo_learns_otherwise_than_dr_grpo(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    again(ladder, tmp_path, ladder_recipe, "train", train={"algorithm": "grpo"})
+    report = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
+    assert (report.trained, report.algorithm) == (True, "grpo")
+    assert report.sha256 != reports.read(reports.TrainReport, ladder / "data/train/report.json").sha256

@@ -1,0 +1,2 @@
+-- Beside Prefect's database, which the image itself creates.
+CREATE DATABASE mlflow;
