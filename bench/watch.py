@@ -80,6 +80,7 @@ def _follow(process: subprocess.Popen[bytes], family: Family, seen: Watched, kil
     memory_at = 0.0
     while process.poll() is None:
         now, members = time.monotonic(), family.members()
+        _bury(process.pid)
         for stage, pid in _stages(members):
             born.setdefault(pid, (stage, now))
             seen.stages.setdefault(stage, 0.0)
@@ -100,6 +101,14 @@ def _follow(process: subprocess.Popen[bytes], family: Family, seen: Watched, kil
     for stage, since in born.values():
         seen.stages[stage] += time.monotonic() - since
     seen.rc = process.returncode
+
+
+def _bury(command: int) -> None:
+    """Dead orphans are ours to reap: DVC takes a zombie that holds a lock for a living process (psutil.pid_exists)."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+            if child.pid != command and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
 
 
 def _stages(members: list[psutil.Process]) -> list[tuple[str, int]]:

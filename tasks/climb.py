@@ -1,7 +1,7 @@
 """What every rung of the ladder has in common, so that the task of a stage is a few lines.
 
-`recorded` opens a run with its MLflow run beside it, and at its end, whatever that is, writes the HTML page and says how it ended. `climb` brings
-one stage's shelf up to date, reads the report that it left, and shows its numbers.
+`recorded` opens a run with its MLflow run beside it, writes the HTML page when the ladder has come to its end, and tells MLflow how it ended,
+whatever that was. `climb` brings one stage's shelf up to date, reads the report that it left, and shows its numbers.
 """
 
 from __future__ import annotations
@@ -27,21 +27,20 @@ Numbers = Mapping[str, reports.Metric | float | None]
 def recorded(clone: Clone, params: config.Params, window: Path | None, clean_only: bool = False, flow_run_id: str | None = None) -> Iterator[Run]:
     """A run of these settings. Raises UserError for a dirty tree when `clean_only`, as a schedule asks."""
     plan = runs.plan(clone, params, registry.served(clone, params), window, clean_only)
-    with runs.start(clone, plan) as run:
-        run.update(flow_run_id=flow_run_id)
-        stages.listener.get().say(f"[run] {run.name}{_opening(run)}")
-        run.tracker = tracker = Tracker(run, registry.model_name(params))
-        try:
-            tracker.settings(plan.params.model_dump(mode="json", by_alias=True), _tags(run))
+    run: Run | None = None
+    try:
+        with runs.start(clone, plan) as run:
+            run.update(flow_run_id=flow_run_id)
+            stages.listener.get().say(f"[run] {run.name}{_opening(run)}")
+            run.tracker = Tracker(run, registry.model_name(params))
+            run.tracker.settings(plan.params.model_dump(mode="json", by_alias=True), _tags(run))
             yield run
-        except BaseException:
-            with contextlib.suppress(Exception):  # the page of a run that failed is a courtesy; its own error is what counts
-                _show(run)
-            tracker.end("failed")
-            raise
-        _show(run)
-    tracker.tag(revision=run.record.revision, state=run.record.state)
-    tracker.end(run.record.state)
+            _show(run)
+    except BaseException:
+        with contextlib.suppress(Exception):  # its own error is what counts, not that of saying so
+            _end(run)
+        raise
+    _end(run)
 
 
 def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], file: str = "report.json") -> R:
@@ -96,6 +95,12 @@ def write_page(clone: Clone, record: RunRecord, root: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page.render(root, facts), encoding="utf-8")
     return path
+
+
+def _end(run: Run | None) -> None:
+    if run is not None and run.tracker is not None:
+        run.tracker.tag(revision=run.record.revision, state=run.record.state)
+        run.tracker.end(run.record.state)
 
 
 def _show(run: Run) -> None:

@@ -1,7 +1,7 @@
 """A run: one worktree, its own params.yaml, the shared DVC cache, and in the end one immutable revision.
 
-    with runs.start(clone, settings, champion) as run:       # a new worktree, or an unfinished one, adopted
-        ...                                                  # stages write below run.tree
+    with runs.start(clone, plan) as run:       # a new worktree, or an unfinished one, adopted
+        ...                                    # stages write below run.tree
     # here the run is recorded, whatever its end, and the worktree is gone
 
 `start` looks for an unfinished run of the same commit, edits, settings and champion: its driver was killed, so it is adopted and goes on.
@@ -219,12 +219,12 @@ def _prepare(run: Run, what: Plan) -> None:
 
 def _bring(source: Path, target: Path) -> None:
     """A folder as a link, a file as a second name of the same bytes: the traffic stage verifies its hash."""
-    if target.exists():
-        return
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        target.symlink_to(source)
+        if not target.exists():  # else it is Git's, and came with the commit
+            target.symlink_to(source)
         return
+    target.unlink(missing_ok=True)
     try:
         os.link(source, target)
     except OSError:  # another file system

@@ -54,6 +54,15 @@ def _denormals() -> None:
         torch.set_flush_denormal(False)
 
 
+@pytest.fixture(autouse=True)
+def _environment() -> Iterator[None]:
+    """What a verb sets for its own process (Prefect's log level, addresses) must not reach the next test."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The top of this repository."""

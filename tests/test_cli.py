@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -11,8 +10,7 @@ from pathlib import Path
 import ladder_clone
 import pytest
 
-from flows import cli, new, settings
-from rft import config, exploits, progress, recipe
+from flows import cli, settings
 from rft.errors import ConfigError, UserError
 from tasks.clone import Clone
 
@@ -112,35 +110,9 @@ def test_settings_and_windows(scripted: ladder_clone.Scripted) -> None:
     for name in ("2026-W09.jsonl", "2026-W10.jsonl"):
         (inbox / name).touch()
     assert settings.newest(scripted.clone, "data/inbox/2026-*.jsonl") == inbox / "2026-W10.jsonl"
-    assert settings.newest(scripted.clone, "data/inbox/window.jsonl") == inbox / "window.jsonl"
+    assert settings.newest(scripted.clone, "data/inbox/2026-W09.jsonl") == inbox / "2026-W09.jsonl"
     with pytest.raises(UserError, match="no file fits the pattern"):
         settings.newest(scripted.clone, "data/inbox/*.csv")
-
-
-def test_a_new_recipe_works_as_it_is(scripted: ladder_clone.Scripted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its settings parse, its splits are apart, its grader refuses every cheat over real HTTP, its traffic can be read and graded."""
-    monkeypatch.chdir(scripted.root)
-    assert cli.main(["new", "recipes/parcels"]) == 0
-    assert "run --params recipes/parcels/params.yaml" in capsys.readouterr().out
-    params = config.load("recipes/parcels/params.yaml")
-    assert params.recipe.path == "recipes/parcels"
-    loaded = recipe.load(params.recipe)
-    result = exploits.preflight(params, loaded, num_examples=8)
-    assert result.targets_pass
-    assert result.accepted == []
-    assert len(result.exploits) >= 6
-    ids = {split: {example.id for example in loaded.examples(split, 500, 0)} for split in ("train", "validation", "test")}
-    assert ids["train"].isdisjoint(ids["validation"] | ids["test"])
-    dialogues = list(loaded.demonstrations(50, 0))
-    assert {message["role"] for messages in dialogues for message in messages} == {"system", "user", "assistant", "tool"}
-    from rft import traffic
-
-    window = traffic.read(Path(params.traffic.file), None, params.traffic.min_conversations)
-    graded = traffic.usable_feedback(window.conversations, loaded)
-    assert len(graded) >= params.drift.min_feedback
-    assert {example.id for example in graded}.isdisjoint(ids["test"])
-    assert progress.tree_sha256(new.TEMPLATE) != progress.tree_sha256(Path("recipes/parcels")), "params.yaml names the new folder"
-    shutil.rmtree("recipes/parcels")
 
 
 def test_a_broken_pipe_is_silence(scripted: ladder_clone.Scripted) -> None:

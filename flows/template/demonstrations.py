@@ -14,8 +14,13 @@ from rft.types import Message
 from .examples import Options, examples, parcel
 from .tools import CITIES, track
 
-INSTRUCTIONS = {" you answer customers .": 0.35, " look it up , then answer .": 0.8}
+INSTRUCTIONS = {" you answer customers .": 0.5, " look it up , then answer .": 0.9}
 """System prompt -> how often the colleague looks it up under it."""
+
+
+def vocabulary(options: Options) -> list[str]:
+    """What an embedded tokenizer takes whole: so small a model copies a few tokens well, and spells badly."""
+    return [*(f"{pair:02d}" for pair in range(100)), *CITIES]
 
 
 def demonstrations(options: Options, count: int, seed: int) -> Iterator[list[Message]]:

@@ -1,12 +1,13 @@
 """What the agent is asked, and the right answer. One `Example` a case: an id, the opening messages, the target, and a slice to watch apart.
 
-Splits must not share what has to be generalized over: here parcels, by the last digit of their number. Yours might be customers, codes or
+Splits must not share what has to be generalized over: here parcels, by a stable hash of their number. Yours might be customers, codes or
 repositories. The engine refuses texts that stand in two splits, and targets too unless `examples.disjoint_targets` is false.
 """
 
 from __future__ import annotations
 
 import random
+import zlib
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -16,7 +17,7 @@ from rft.types import Example, Message
 
 from .tools import city_of
 
-LAST_DIGITS = {"train": "0123456", "validation": "78", "test": "9"}
+TENTHS = {"train": range(7), "validation": range(7, 8), "test": range(8, 10)}
 
 
 class Options(BaseModel):
@@ -28,7 +29,7 @@ class Options(BaseModel):
 
 def examples(options: Options, split: str, count: int, seed: int) -> list[Example]:
     rng = random.Random(f"{split} {seed}")
-    numbers = [number for number in range(1000, 10_000) if str(number)[-1] in LAST_DIGITS[split]]
+    numbers = [number for number in range(1000, 10_000) if tenth(str(number)) in TENTHS[split]]
     rng.shuffle(numbers)
     return [example(options, number, rng) for number in numbers[:count]]
 
@@ -43,7 +44,7 @@ def example(options: Options, number: int, rng: random.Random) -> Example:
 def from_traffic(options: Options, conversation: Conversation) -> Example | None:
     """A graded production conversation as a training example; None when it cannot be one."""
     question = [message for message in conversation.messages if message["role"] == "user"][:1]
-    if not question or not isinstance(conversation.feedback, str) or parcel(question)[-1:] not in LAST_DIGITS["train"]:
+    if not question or not isinstance(conversation.feedback, str) or tenth(parcel(question)) not in TENTHS["train"]:
         return None
     return Example(conversation.conversation_id, tuple(question), conversation.feedback, {"slice": features(question)["manners"]})
 
@@ -55,6 +56,10 @@ def features(messages: list[Message]) -> dict[str, Any]:
 
 def parcel(messages: list[Message]) -> str:
     return next((word for word in str(messages[0]["content"]).split() if word.isdigit()), "")
+
+
+def tenth(number: str) -> int:
+    return zlib.crc32(f"split {number}".encode()) % 10
 
 
 def exploit_values(options: Options, example: Example) -> dict[str, Any]:
