@@ -86,6 +86,7 @@ class Trainer:
     def fit(self, train: Sequence[Example], held_out: Sequence[Example]) -> None:
         self._resume()
         report = progress.Reporter("train", self.section.steps)
+        progress.say("train", f"metrics {self.work / 'metrics.jsonl'}")  # whoever drives the stage may follow them live
         while self.step < self.section.steps:
             began = time.monotonic()
             rows, samples = self._sample(train)

@@ -67,9 +67,10 @@ def test_what_dvc_cannot_do_is_said_in_its_words(scripted: ladder_clone.Scripted
 
 
 DRIVER = """
-import sys
+import signal, sys
 from pathlib import Path
 from tasks import stages
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and its children inherit that
 root = Path(sys.argv[1])
 stages.repro(root, "train", root / ".rft")
 """
