@@ -128,7 +128,7 @@ def sync(learner: Any, sampler: Any) -> None:
 def save(model: Any, folder: Path) -> None:
     """An adapter folder (peft) or weights folder; `folder` must not exist yet."""
     folder.mkdir(parents=True)
-    if hasattr(model, "peft_config"):
+    if hasattr(model, "merge_and_unload"):
         model.save_pretrained(str(folder))
         (folder / "README.md").unlink(missing_ok=True)  # peft's model card: empty headings
         _sort_targets(folder / "adapter_config.json")

@@ -32,7 +32,7 @@ from rft.rollout import Conditions, Request
 from rft.rollout_log import LogRow
 from rft.sampler import Engine
 from rft.types import Example, Trajectory
-from rft.workbench import Plan, Workbench, base_model, workbench
+from rft.workbench import Plan, Workbench, base_model, champion, workbench
 
 SHELF = Path("data/train")
 MICROBATCH_TOKENS = 4096
@@ -276,14 +276,17 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 def _publish(trainer: Trainer, section: config.Train) -> None:
     SHELF.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(SHELF / "weights", ignore_errors=True)
-    model.save(trainer.learner, SHELF / "weights")
+    kind = section.weights
+    if kind == "lora" and section.from_ == "champion" and champion().weights != "none":
+        kind = "full"  # the adapter sits on the champion's own weights; saved merged, it stands on the base model alone
+    model.save(trainer.learner if kind == section.weights else trainer.sampler.model, SHELF / "weights")
     (SHELF / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in trainer.log.metrics))
     rollout_log.write(trainer.log.rows, SHELF / "rollouts.parquet")
     change = trainer.weight_change()
     report = reports.TrainReport(
         trained=change > 0,
         reason=f"{section.steps} steps of {section.algorithm} on {section.weights} weights" if change > 0 else "no group had anything to learn from",
-        weights=section.weights if change > 0 else "none",
+        weights=kind if change > 0 else "none",
         path=str(SHELF / "weights") if change > 0 else None,
         sha256=progress.tree_sha256(SHELF / "weights") if change > 0 else None,
         algorithm=section.algorithm,

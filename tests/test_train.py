@@ -107,3 +107,25 @@ def test_grpo_learns_otherwise_than_dr_grpo(ladder: Path, tmp_path: Path, ladder
     report = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
     assert (report.trained, report.algorithm) == (True, "grpo")
     assert report.sha256 != reports.read(reports.TrainReport, ladder / "data/train/report.json").sha256
+
+
+def test_an_adapter_on_a_champions_adapter_is_saved_whole(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    lora = {"weights": "lora", "steps": 2, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}}
+    first = again(ladder, tmp_path / "first", ladder_recipe, "train", train=lora)
+    second = tmp_path / "second"
+    shutil.copytree(first / "data", second / "data")
+    shutil.copytree(first / "data/train/weights", second / "data/champion/weights")
+    champion = reports.Champion(version=1, weights="lora", weights_path="weights")
+    reports.write(champion, second / "data/champion/champion.json")
+    shutil.rmtree(second / "data/train")
+    with inside(second):
+        run("train", params(ladder_recipe, train=lora | {"seed": 1}))
+        run("challenger", params(ladder_recipe, train=lora | {"seed": 1}))
+    report = reports.read(reports.TrainReport, second / "data/train/report.json")
+    assert (report.trained, report.weights) == (True, "full")
+    arms = reports.read(reports.ChallengerReport, second / "data/challenger/report.json").arms
+    served = reports.read(reports.ChallengerReport, ladder / "data/challenger/report.json").arms[0]
+    assert len({served.weights_sha256, arms[0].weights_sha256, arms[2].weights_sha256}) == 3
+    base, _ = model.load(str(second / "data/policy/model"), config.Policy(), small_policy.device())
+    whole = model.with_weights(base, "full", second / "data/train/weights", small_policy.device())
+    assert model.weights_sha256(whole) == arms[2].weights_sha256
