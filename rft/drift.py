@@ -79,8 +79,8 @@ def judge(params: Params, loaded: Recipe, references: dict[str, Profile], conver
     usable, obstacle = _usable(conversations, loaded)
     num_reference = references[""].num_conversations
     verdict, reason = decide(settings, Facts(statistics, held, num_reference, len(conversations), share, usable, obstacle))
-    progress.say("drift", f"{verdict}: {reason}")
     progress.say("drift", f"Data Docs: {progress.state() / docs / 'index.html'}")
+    progress.say("drift", f"{verdict}: {reason}")
     return DriftReport(
         verdict=verdict,
         reason=reason,

@@ -368,4 +368,5 @@ class Champion(Report):
     weights: Literal["lora", "full", "none"] = "none"
     weights_path: str | None = None  # folder inside data/champion
     weights_sha256: str | None = None
+    base_sha256: str | None = None  # of the base model that the weights were trained on
     profile_path: str | None = None  # the profile that its examples had, inside data/champion

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from rft import config, reports, rollout_log, stats
 from rft.chat import Chat
-from rft.errors import TooManyUnscored
+from rft.errors import TooManyUnscored, UserError
 from rft.graders import EndpointGrader
 from rft.recipe import Recipe
 from rft.reports import PromptSettings
@@ -142,6 +142,12 @@ def base_model(params: config.Params, which: Literal["policy", "champion"], devi
     network, tokenizer = model.load(pointer.model, params.policy, device)
     served = champion()
     if which == "champion" and served.weights_path:
+        if served.base_sha256 not in (None, pointer.sha256):
+            raise UserError(
+                f"{CHAMPION}: the champion's weights (run {served.run}) were trained on another base model than data/policy holds now "
+                f"({served.base_sha256[:12]}, not {pointer.sha256[:12]}). Restore the policy's settings in params.yaml, or go back "
+                "to a champion without weights of its own: rft rollback."
+            )
         network = model.with_weights(network, served.weights, CHAMPION.parent / served.weights_path, device)
     return network, Chat(tokenizer, schemas(recipe.load(params.recipe)))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rft import reports
 from rft.errors import UserError
-from rft.reports import Champion, PromotionRequest, TrainReport
+from rft.reports import Champion, PolicyReport, PromotionRequest, TrainReport
 from tasks import stages
 from tasks.artifacts import WEIGHTS, Out, Revision, link_out
 
@@ -50,10 +50,11 @@ def of(revision: Revision, run: str, version: int) -> Served:
     before = Champion.model_validate_json(revision.file(f"{SHELF}/champion.json") or b"{}")
     if request.candidate == "challenger":
         trained = revision.report(TrainReport, "data/train/report.json")
-        weights, sha256 = request.weights, trained.sha256 if trained else None
+        policy = revision.report(PolicyReport, "data/policy/report.json")
+        weights, sha256, base = request.weights, trained.sha256 if trained else None, policy.sha256 if policy else None
         out = revision.outs.get(request.weights_path or "")
     else:  # the prompt alone: the weights stay
-        weights, sha256 = before.weights, before.weights_sha256
+        weights, sha256, base = before.weights, before.weights_sha256, before.base_sha256
         out = revision.outs.get(WEIGHTS)
     if (out is None) != (weights == "none"):
         raise UserError(f"run {run}: its request speaks of {weights} weights at {request.weights_path}, which its dvc.lock does not know.")
@@ -64,6 +65,7 @@ def of(revision: Revision, run: str, version: int) -> Served:
         weights=weights,
         weights_path="weights" if out else None,
         weights_sha256=sha256,
+        base_sha256=base,
         profile_path="profile.json",
     )
     return Served(champion, revision, out)

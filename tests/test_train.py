@@ -129,3 +129,11 @@ def test_an_adapter_on_a_champions_adapter_is_saved_whole(ladder: Path, tmp_path
     base, _ = model.load(str(second / "data/policy/model"), config.Policy(), small_policy.device())
     whole = model.with_weights(base, "full", second / "data/train/weights", small_policy.device())
     assert model.weights_sha256(whole) == arms[2].weights_sha256
+
+
+def test_a_champion_of_another_base_model_is_refused(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    shutil.copytree(ladder / "data", tmp_path / "data", ignore=shutil.ignore_patterns("train", "challenger", "gate"))
+    champion = reports.Champion(version=1, run="r-1", weights="lora", weights_path="weights", base_sha256="0" * 64)
+    reports.write(champion, tmp_path / "data/champion/champion.json")
+    with inside(tmp_path), pytest.raises(UserError, match="another base model"):
+        run("train", params(ladder_recipe))
