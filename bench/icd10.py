@@ -163,6 +163,7 @@ def _trained(weights: Literal["full", "lora"], seed: int, form: str = "multiplie
 def _measure(name: str, weights: tuple[Any, Path] | None, settings: Any) -> Measured:
     """On all test notes; kept on disk, since a figure that is asked for again asks the same."""
     from rft import examples, model, recipe
+    from rft.rollout_store import RolloutStore
     from rft.sampler import Engine
     from rft.workbench import Plan, base_model, workbench
 
@@ -176,11 +177,11 @@ def _measure(name: str, weights: tuple[Any, Path] | None, settings: Any) -> Meas
         rows, engine = examples.load("test"), Engine(network, chat, device)
         folder = Path("runs") / f"{name}-rollouts"
         folder.mkdir(parents=True, exist_ok=True)
-        with workbench(params, recipe.load(params.recipe)) as bench:
+        with workbench(params, recipe.load(params.recipe)) as bench, RolloutStore(folder) as store:
             log = {}
             for temperature in (1.0, 0.0):
                 plan = Plan("figure", name, settings, temperature, 1, 0)
-                log[temperature] = bench.measure(engine, rows, plan, folder, lambda done, message: print(f"{name}: {done} {message}"))
+                log[temperature] = bench.measure(engine, rows, plan, store, lambda done, message: print(f"{name}: {done} {message}"))
             seconds = bench.times.rollout_s[f"figure/{name}/sampled"]
         found = {
             "sampled": {row.example_id: [row.score] for row in log[1.0]},

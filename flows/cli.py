@@ -1,7 +1,7 @@
 """The command `rft`. Nothing heavy is imported before a verb needs it, so that `rft --help` answers at once.
 
 What goes wrong is one message behind `error: ` and an exit code that says whose it is: 2 the user's, 3 the world's, 130 Ctrl-C. A traceback is ours:
-a bug. A ladder that stops with its numbers, or a gate that says no, is a success: 0.
+a bug; like all that is printed here it holds no secret (`rft.redact`). A ladder that stops with its numbers, or a gate that says no, is a success: 0.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from rft import redact
 from rft.errors import RftError
 
 ABOUT = """\
@@ -20,15 +21,36 @@ Retrains a tool-using agent on your own hardware, rung by rung: drift, baseline,
 
   rft demo                     the whole ladder on the example recipe
   rft new recipes/mine         a recipe of your own to start from
+  rft doctor                   what would go wrong, told in a minute
   rft run                      the ladder, as params.yaml says
   rft runs                     what ran, and how it ended
   rft report RUN               the page of a run
   rft approve RUN --by NAME --reason TEXT
 """
+ROLLOUTS = """
+
+Every stage with a policy keeps all its rollouts: whole dialogues, grades, tokens.
+
+  rft rollouts                                   the newest run's
+  rft rollouts RUN --stage train --worst 5       what went wrong most
+  rft rollouts --where "stop_reason = 'max_tokens' AND num_turns > 3"
+  rft rollouts --show 3f2a --tokens              one dialogue, with grade and tokens
+  rft rollouts --group n-0007 --stage train      one example's rollouts side by side
+  rft rollouts --summary                         what was trained on, and why the rest was not
+  rft rollouts --live                            while a stage works
+"""
+REPLAY = """
+
+The scores of then beside those of now. What ended in an outage stays unscored; nothing in the run changes.
+
+  rft replay --grader recipes/mine/grader.json
+  rft replay RUN --stage challenger --grader stricter.json --out both.parquet
+"""
 EPILOG = "Run it in a clone of agent-rft. RUN is a name from `rft runs`, or any part of one that is unique. `rft VERB --help` says more."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    redact.guard()
     options = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -40,10 +62,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        if not (full := _full_disk(error)):
             raise
-        return _fail(f"the disk is full ({error.filename or error.strerror}). Free some space, then give the same command: it goes on.", 3)
+        return _fail(f"the disk is full ({full}). Free some space, then give the same command: it goes on.", 3)
+
+
+def _full_disk(error: BaseException | None) -> str:
+    """What says so in the chain of causes: the file system itself, or a database on it."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return str(error.filename or error.strerror)
+        if "database or disk is full" in str(error):
+            return "a database"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -64,6 +97,18 @@ def parser() -> argparse.ArgumentParser:
 
     runs = verb("runs", _runs, "list the runs of this clone, newest first")
     runs.add_argument("-n", type=int, default=20, metavar="N", help="how many (default: 20)")
+
+    doctor = verb(
+        "doctor",
+        _doctor,
+        "look for what would go wrong, before any compute is spent",
+        "Settings, recipe, tools, grader, template, memory, one optimizer step. Exit code 0: go on; 2: mend the settings; 3: the world failed.",
+    )
+    doctor.add_argument("--only", metavar="CHECK", action="append", default=[], help="this check and those that it needs; repeatable")
+    doctor.add_argument("--no-model", action="store_true", help="leave out what looks at the policy's model: a quick look")
+    doctor.add_argument("--json", action="store_true", help="one JSON object for scripts: checks and ok")
+    doctor.add_argument("--show-resolved", action="store_true", help="print all settings as they hold, defaults included, and look at nothing")
+    _settings(doctor)
 
     stage = verb(
         "stage", _stage, "run one stage alone, in this folder", "What it reads must lie in data/ already. For trying things: nothing is recorded."
@@ -87,6 +132,19 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--reason", required=True, metavar="TEXT", help="why; it stands in the ledger")
     _settings(rollback)
 
+    rollouts = verb("rollouts", _rollouts, "look at what the agent did, and what it earned", ROLLOUTS)
+    rollouts.formatter_class = argparse.RawDescriptionHelpFormatter
+    _rollouts_options(rollouts)
+
+    replay = verb("replay", _replay, "grade stored rollouts with another grader, without sampling", REPLAY)
+    replay.formatter_class = argparse.RawDescriptionHelpFormatter
+    replay.add_argument(
+        "--grader", required=True, metavar="FILE", help="a grader's JSON; {tool_server} in its url: the recipe's own server is started"
+    )
+    replay.add_argument("--out", metavar="FILE", help="both grades of every rollout, as .parquet or .jsonl")
+    _selection(replay)
+    _settings(replay)
+
     up = verb(
         "up",
         _up,
@@ -105,6 +163,44 @@ def parser() -> argparse.ArgumentParser:
     demo = verb("demo", _demo, "run the ladder on the example recipe and invented traffic", "Run again, it skips what has not changed.")
     demo.add_argument("--small", action="store_true", help="a few minutes instead of a quarter of an hour: too little to learn much")
     return top
+
+
+def _rollouts_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--live", action="store_true", help="of stages that are still working")
+    _selection(parser)
+    what = parser.add_argument_group("instead of the list").add_mutually_exclusive_group()
+    what.add_argument("--show", metavar="TRACE", help="one rollout as a transcript; the beginning of its trace id is enough")
+    what.add_argument("--group", metavar="EXAMPLE", help="the rollouts of one example side by side")
+    what.add_argument("--summary", action="store_true", help="sampled = trained + left out with a reason, by stage and step")
+    what.add_argument("--json", action="store_true", help="a JSON object a line")
+    what.add_argument("--export", metavar="FILE", help="OpenAI chat JSONL: messages, reward, metadata")
+    what.add_argument("--export-traces", action="store_true", help="MLflow traces, beside the run's metrics")
+    parser.add_argument("--tokens", action="store_true", help="with --show: every sampled token, its log-probability, the unlikely ones marked")
+
+
+def _selection(parser: argparse.ArgumentParser) -> None:
+    """Which rollouts: of one place, and of those some."""
+    parser.add_argument("run", metavar="RUN", nargs="?", help="default: the newest run")
+    parser.add_argument("--here", action="store_true", help="the shelves of this folder instead of a run's")
+    which = parser.add_argument_group("which of them")
+    which.add_argument("--stage", metavar="STAGE", help="baseline, prompt, train or challenger")
+    which.add_argument("--arm", metavar="ARM", help="champion, challenger, a prompt's name")
+    which.add_argument("--step", type=int, metavar="N", help="of training")
+    which.add_argument("--example", metavar="ID")
+    which.add_argument("--stop", metavar="REASON", help="such as completed, max_tokens, parse_error, tool_error")
+    which.add_argument("--reward", metavar="BOUND", help="such as '<0.2' or '>=1'; none: the unscored")
+    which.add_argument("--where", metavar="SQL", help="a DuckDB expression over the columns, such as 'num_tool_calls > 5 AND NOT solved'")
+    order = which.add_mutually_exclusive_group()
+    order.add_argument("--worst", type=_count, metavar="N", help="the N lowest rewards, lowest first")
+    order.add_argument("--best", type=_count, metavar="N", help="the N highest rewards, highest first")
+    which.add_argument("-n", type=_count, metavar="N", help="the first N of what is left; without it a terminal shows 20")
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a number of rollouts")
+    return number
 
 
 def _settings(parser: argparse.ArgumentParser) -> None:
@@ -126,6 +222,14 @@ def _runs(options: argparse.Namespace) -> int:
     from flows import listing
 
     return listing.show(options.n)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from flows import doctor
+
+    if options.show_resolved:
+        return doctor.show_resolved(options.params, tuple(options.overrides), options.json)
+    return doctor.show(options.params, tuple(options.overrides), tuple(options.only), not options.no_model, options.json)
 
 
 def _stage(options: argparse.Namespace) -> int:
@@ -156,6 +260,18 @@ def _rollback(options: argparse.Namespace) -> int:
     from flows import deciding
 
     return deciding.rollback(options.by, options.reason, options.params, tuple(options.overrides))
+
+
+def _rollouts(options: argparse.Namespace) -> int:
+    from flows import rollouts
+
+    return rollouts.show(options)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from flows import rollouts
+
+    return rollouts.replay(options)
 
 
 def _up(options: argparse.Namespace) -> int:

@@ -52,4 +52,4 @@ def _set(raw: dict[str, Any], override: str) -> None:
     try:
         place[last] = yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: the value is not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"--set {override}: the value is not YAML: {config.yaml_problem(error)}") from None

@@ -1,6 +1,7 @@
 """`python -m rft STAGE`: one pure stage, from the files in this folder to the files in this folder.
 
-This is what every command in dvc.yaml says. Three things happen before the stage does. The process asks the kernel to be killed when its
+This is what every command in dvc.yaml says. Four things happen before the stage does. What the process prints and logs is cleared of
+secrets from here on (`rft.redact`). The process asks the kernel to be killed when its
 parent dies, so that a driver that was killed leaves no orphan that writes into a later run. It makes sure that the engine it imported is
 the one in this folder: a run lives in a worktree of its own, and must never execute the code of another. And it reads params.yaml,
 where a wrong key ends the stage before any compute is spent.
@@ -14,11 +15,13 @@ import argparse
 import ctypes
 import errno
 import importlib
+import shutil
 import signal
 import sys
 from pathlib import Path
 
 import rft
+from rft import progress, redact
 from rft.errors import InfrastructureError, RftError, UserError
 
 STAGES = ("traffic", "drift", "examples", "policy", "baseline", "prompt", "train", "challenger", "gate")
@@ -27,6 +30,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str] | None = None) -> int:
+    redact.guard()
     _die_with_parent()
     parser = argparse.ArgumentParser(prog="python -m rft", description="Run one stage of the ladder in the current folder.")
     parser.add_argument("stage", choices=STAGES)
@@ -47,13 +51,21 @@ def _run(stage: str, params: str) -> None:
 
     try:
         importlib.import_module(f"rft.{stage}").run(config.load(params))
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except (OSError, RuntimeError) as error:
+        if not _is_full_disk(error):
             raise
-        where = f" at {error.filename}" if error.filename else ""
+        where = f" at {error.filename}" if isinstance(error, OSError) and error.filename else ""
         raise InfrastructureError(
-            f"stage {stage}: the disk is full{where} ({error.strerror}). Free some space, then start again: finished stages are kept."
+            f"the disk is full{where}. Free some space, then start again: finished stages and the last checkpoint are kept."
         ) from None
+
+
+def _is_full_disk(error: OSError | RuntimeError) -> bool:
+    """torch.save tells of a full disk in a RuntimeError without its number ("unexpected pos"), so then the disk itself is asked."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    state = progress.state()
+    return "pos" in str(error) and shutil.disk_usage(state if state.exists() else ".").free < 2**20
 
 
 def _fail(message: str, code: int) -> int:

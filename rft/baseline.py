@@ -11,9 +11,9 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from rft import config, evaluate, examples, model, progress, recipe, reports, rollout_log
-from rft.sampler import Engine
-from rft.workbench import Plan, base_model, champion_prompt, workbench
+from rft import config, evaluate, examples, model, policies, progress, recipe, reports, rollout_log
+from rft.rollout_store import RolloutStore
+from rft.workbench import Plan, champion_prompt, workbench
 
 SHELF = Path("data/baseline")
 Readiness = Literal["not worth it", "not yet", "ready"]
@@ -27,17 +27,16 @@ def run(params: config.Params) -> None:
     work = progress.folder(
         "baseline", [params.recipe, params.tools, params.rollout, section], [Path("data/policy"), Path("data/champion"), Path("data/examples")]
     )
-    network, chat = base_model(params, "champion", device)
-    policy = Engine(network, chat, device)
     prompt = champion_prompt(ours)
     report = progress.Reporter("baseline", len(rows) * (section.k + 1))
-    with workbench(params, ours) as bench:
-        sampled = bench.measure(policy, rows, Plan("baseline", "champion", prompt, section.temperature, section.k, section.seed), work, report)
-        greedy = bench.measure(policy, rows, Plan("baseline", "champion", prompt, 0.0, 1, section.seed), work, report, done=len(sampled))
+    with workbench(params, ours) as bench, RolloutStore(work / "rollouts") as store:
+        policy = policies.of(bench, "champion", device).policy
+        sampled = bench.measure(policy, rows, Plan("baseline", "champion", prompt, section.temperature, section.k, section.seed), store, report)
+        greedy = bench.measure(policy, rows, Plan("baseline", "champion", prompt, 0.0, 1, section.seed), store, report, done=len(sampled))
         bench.times.write(SHELF / "timing.json")
+        rollout_log.write(store, SHELF / "rollouts.parquet")
     at_work = evaluate.evaluation("champion", sampled, rows, section.temperature, section.k, section.seed)
     readiness, reason = _readiness(at_work, section)
-    rollout_log.write([*sampled, *greedy], SHELF / "rollouts.parquet")
     reports.write(
         reports.BaselineReport(
             readiness=readiness, reason=reason, sampled=at_work, greedy=evaluate.evaluation("champion greedy", greedy, rows, 0.0, 1, section.seed)

@@ -11,14 +11,15 @@ random streams, so that differences are paired.
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rft import config, evaluate, examples, model, progress, recipe, reports, rollout_log
-from rft.rollout_log import LogRow
-from rft.sampler import Engine
+from rft import config, evaluate, examples, model, policies, progress, recipe, reports, rollout_log
+from rft.policies import Sampling
+from rft.rollout_store import RolloutStore
 from rft.types import Example
-from rft.workbench import Plan, Workbench, base_model, champion_prompt, workbench
+from rft.workbench import Plan, Workbench, champion_prompt, workbench
 
 SHELF = Path("data/challenger")
 TRAIN = Path("data/train")
@@ -35,44 +36,45 @@ def run(params: config.Params) -> None:
     winner = reports.read(reports.PromptSettings, Path("data/prompt/prompt.json"))
     report = progress.Reporter("challenger", len(rows) * (section.k + 1) * 3)
     arms: list[reports.Arm] = []
-    log: list[LogRow] = []
-    with workbench(params, ours) as bench:
+    done = 0
+    with workbench(params, ours) as bench, RolloutStore(work / "rollouts") as store:
         plans: list[tuple[str, Literal["policy", "champion"], reports.PromptSettings]] = [
             ("champion", "champion", champion_prompt(ours)),
             ("champion_new_prompt", "champion", winner),
             ("challenger", params.train.from_, winner),
         ]
         for name, which, prompt in plans:
-            network, chat = base_model(params, which, device)
-            if name == "challenger" and trained.trained and trained.path:
-                network = model.with_weights(network, trained.weights, Path(trained.path), device)
-            arm, measured = _arm(bench, Engine(network, chat, device), rows, section, name, prompt, work, report, len(log))
+            learned = (trained.weights, Path(trained.path)) if name == "challenger" and trained.trained and trained.path else None
+            sampling = policies.of(bench, which, device, learned, name)
+            arm, measured = _arm(bench, sampling, rows, section, name, prompt, store, report, done)
             arms.append(arm)
-            log += measured
+            done += measured
         bench.times.write(SHELF / "timing.json")
-    rollout_log.write(log, SHELF / "rollouts.parquet")
+        rollout_log.write(store, SHELF / "rollouts.parquet")
     reports.write(reports.ChallengerReport(test_sha256=examples.sha256(rows), arms=arms), SHELF / "report.json")
     shutil.rmtree(work)
 
 
 def _arm(
     bench: Workbench,
-    policy: Engine,
+    sampling: Sampling,
     rows: list[Example],
     section: config.Challenger,
     name: Any,
     prompt: reports.PromptSettings,
-    work: Path,
+    store: RolloutStore,
     report: progress.Reporter,
     done: int,
-) -> tuple[reports.Arm, list[LogRow]]:
-    sampled = bench.measure(policy, rows, Plan("challenger", name, prompt, section.temperature, section.k, section.seed), work, report, done)
-    greedy = bench.measure(policy, rows, Plan("challenger", name, prompt, 0.0, 1, section.seed), work, report, done + len(sampled))
+) -> tuple[reports.Arm, int]:
+    """And how many rollouts it took."""
+    plan = Plan("challenger", name, prompt, section.temperature, section.k, section.seed, "test")
+    sampled = bench.measure(sampling.policy, rows, plan, store, report, done)
+    greedy = bench.measure(sampling.policy, rows, replace(plan, temperature=0.0, k=1), store, report, done + len(sampled))
     arm = reports.Arm(
         name=name,
         prompt_sha256=prompt.digest(),
-        weights_sha256=model.weights_sha256(policy.model),
+        weights_sha256=sampling.weights_sha256,
         sampled=evaluate.evaluation(name, sampled, rows, section.temperature, section.k, section.seed),
         greedy=evaluate.evaluation(f"{name} greedy", greedy, rows, 0.0, 1, section.seed),
     )
-    return arm, [*sampled, *greedy]
+    return arm, len(sampled) + len(greedy)

@@ -1,25 +1,28 @@
-"""Between messages and tokens: the model folder's own chat template, and Hermes tool calls.
+"""Between messages and tokens: the model folder's own chat template, and the tool-call format of its family.
 
 A rollout only ever appends. `Chat.prompt_ids` renders the opening messages; the policy then samples its own tokens, which are
 kept as they are; `Chat.reply_ids` renders what stands between the end of an assistant turn and the start of the next: the tool
 results. Nothing that was sampled is rendered or encoded a second time.
 
-The delta is found by rendering a dummy assistant message with the tool messages after it and cutting behind the dummy, so any
-template works that writes turns one after another. Text in the policy's output is parsed strictly: a call whose wrapper or JSON
-is broken is a `ParseError`, never a final answer.
+What stands between is the template's own: a dummy assistant turn is rendered with the real results behind it, and the text is cut behind the
+dummy's end. So a template may quote or trim a result, name the tool or the call's id; it only has to write turns one after another. A template
+that writes no two calls in one turn is asked for one call at a time. `prefix_problems` says where a template would not have written what the
+rollout holds; the rollout keeps its own tokens all the same.
+
+How the policy's words are read is `rft/formats.py`: a call whose wrapper or JSON is broken is a problem, never a final answer.
 """
 
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from functools import cached_property
 from typing import Any
 
+from rft import formats
 from rft.errors import UserError
-from rft.types import Message, ToolCall
-
-_CALL = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
-_MARK = "\u241emark\u241e"
+from rft.types import Message, Reading, ToolCall
 
 
 class ParseError(ValueError):
@@ -27,114 +30,268 @@ class ParseError(ValueError):
 
 
 def parse_calls(text: str, turn: int = 0) -> list[ToolCall]:
-    """The tool calls in an assistant message, in order; empty when it is a final answer. Raises ParseError."""
-    rest = _CALL.sub("", text)
-    if "<tool_call>" in rest or "</tool_call>" in rest:
-        raise ParseError("a <tool_call> without its end, or an end without its start")
-    return [_call(body, f"call_{turn}_{n}") for n, body in enumerate(_CALL.findall(text))]
-
-
-def _call(body: str, call_id: str) -> ToolCall:
-    try:
-        call = json.loads(body)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or brackets nested as deep
-        raise ParseError(f"tool call is not JSON: {error}") from None
-    if not isinstance(call, dict) or set(call) != {"name", "arguments"} or not isinstance(call["name"], str):
-        raise ParseError('tool call needs exactly "name" and "arguments"')
-    if not isinstance(call["arguments"], dict):
-        raise ParseError('"arguments" is not an object')
-    return ToolCall(call_id, call["name"], json.dumps(call["arguments"], ensure_ascii=False))
+    """The Hermes tool calls in an assistant message, in order; empty when it is a final answer. Raises ParseError."""
+    reading = formats.HERMES.read(text, turn)
+    if problem := reading.problem or next((call.problem for call in reading.calls if call.problem), ""):
+        raise ParseError(problem)
+    return list(reading.calls)
 
 
 def assistant_text(message: Message) -> str:
-    """An assistant message as the policy writes it: content, then Hermes calls."""
-    parts = [message["content"]] if message.get("content") else []
-    for call in message.get("tool_calls") or []:
-        function = call["function"]
-        parts.append(f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}\n</tool_call>')
-    return "\n".join(parts)
+    """An assistant message as a Hermes policy writes it."""
+    return formats.HERMES.write(message)
 
 
-def assistant_message(text: str, calls: list[ToolCall] | tuple[ToolCall, ...]) -> Message:
+def assistant_message(text: str, calls: Sequence[ToolCall]) -> Message:
     """The inverse, for records and graders."""
-    message: Message = {"role": "assistant", "content": _CALL.sub("", text).strip() if calls else text}
+    message: Message = {"role": "assistant", "content": formats.HERMES.read(text, 0).content if calls else text}
     if calls:
-        message["tool_calls"] = [
-            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in calls
-        ]
+        message["tool_calls"] = [_function(call, call.arguments) for call in calls]
     return message
 
 
 class Chat:
     """A tokenizer with its template and one set of tools. Ids in and out are plain lists of int."""
 
-    def __init__(self, tokenizer: Any, tools: list[dict[str, Any]]):
+    def __init__(self, tokenizer: Any, tools: list[dict[str, Any]], tool_format: str = "auto"):
         if not getattr(tokenizer, "chat_template", None):
             where = tokenizer.name_or_path
             raise UserError(f"the tokenizer of {where!r} has no chat template. Use an instruction-tuned model, or add chat_template.jinja.")
         self.tokenizer = tokenizer
         self.tools = tools
-        self.end_id: int = tokenizer.eos_token_id
-        self._end_text: str = tokenizer.eos_token
-        self._deltas: dict[int, tuple[str, ...]] = {}
+        self.format = formats.of(tokenizer, tool_format)
+        added = tokenizer.added_tokens_encoder
+        ends = {tokenizer.eos_token_id: tokenizer.eos_token} | {added[end]: end for end in self.format.ends if end in added}
+        self.end_ids: tuple[int, ...] = tuple(ends)
+        """Any of these ends a turn."""
+        self.end_id: int = self.end_ids[0]
+        self._ends = {text: token for token, text in ends.items()}
 
-    def render(self, messages: list[Message]) -> str:
-        return self.tokenizer.apply_chat_template(messages, tools=self.tools or None, tokenize=False, add_generation_prompt=True)
+    def render(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, start: bool = True) -> str:
+        """`start`: with the next assistant turn's start."""
+        tools = self.tools if tools is None else list(tools)
+        told = [self._told(message) for message in messages]
+        return self.tokenizer.apply_chat_template(told, tools=tools or None, tokenize=False, add_generation_prompt=start)
 
-    def prompt_ids(self, messages: list[Message]) -> list[int]:
-        """The opening messages and the assistant's start."""
-        return self.encode(self.render(messages))
+    def prompt_ids(self, messages: list[Message], tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
+        """The opening messages and the assistant's start. `tools`: the row's own; None: those of this chat."""
+        return self.encode(self.render(messages, tools))
 
-    def reply_ids(self, outputs: list[str]) -> list[int]:
-        """Tool results, from behind the assistant's end token to the next assistant's start."""
-        pieces = self._delta(len(outputs))
-        text = pieces[0] + "".join(output + piece for output, piece in zip(outputs, pieces[1:], strict=True))
-        return self.encode(text)
+    def read(self, ids: Sequence[int], turn: int) -> tuple[str, Reading]:
+        """Sampled ids as text, and what it says."""
+        text = self.text(ids)
+        return text, self.format.read(self._opened + text, turn)
+
+    def reply_ids(self, calls: Sequence[ToolCall], outputs: Sequence[str]) -> list[int]:
+        """The results of these calls, from behind the assistant's end token to the next assistant's start."""
+        return self.encode(self.between(calls, [tool_message(call, output) for call, output in zip(calls, outputs, strict=True)]))
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def text(self, ids: list[int] | tuple[int, ...]) -> str:
+    def text(self, ids: Sequence[int]) -> str:
         """Sampled ids as text, without the end token. Wrapper tokens stay."""
         ids = list(ids)
-        if ids and ids[-1] == self.end_id:
+        if ids and ids[-1] in self.end_ids:
             ids.pop()
         return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def dialogue_ids(self, messages: list[Message]) -> tuple[list[int], list[bool]]:
         """A whole recorded dialogue, tokenized exactly as a rollout would build it, and which tokens are the assistant's."""
-        first = next(n for n, message in enumerate(messages) if message["role"] == "assistant")
-        ids = self.prompt_ids(messages[:first])
-        mine = [False] * len(ids)
-        outputs: list[str] = []
-        for message in messages[first:]:
-            if message["role"] == "tool":
-                outputs.append(message["content"])
-                continue
-            if outputs:
-                reply = self.reply_ids(outputs)
-                ids, mine, outputs = ids + reply, mine + [False] * len(reply), []
-            spoken = [*self.encode(assistant_text(message)), self.end_id]
-            ids, mine = ids + spoken, mine + [True] * len(spoken)
+        ids: list[int] = []
+        mine: list[bool] = []
+        for spoken, text in self._pieces(messages):
+            piece = self.encode(text) if not spoken else [*self.encode(text), self._end_of[spoken]]
+            ids, mine = ids + piece, mine + [bool(spoken)] * len(piece)
         return ids, mine
 
-    def _delta(self, n: int) -> tuple[str, ...]:
-        """The template's text around n tool results: n + 1 pieces."""
-        if n not in self._deltas:
-            outputs = [f"{_MARK}{i}{_MARK}" for i in range(n)]
-            calls = [{"type": "function", "function": {"name": "f", "arguments": {}}}] * n
-            messages: list[Message] = [{"role": "user", "content": "u"}, {"role": "assistant", "content": _MARK, "tool_calls": calls}]
-            messages += [{"role": "tool", "content": output} for output in outputs]
-            text = self.render(messages)
-            tail = text[text.index(outputs[0]) :]
-            head = text[: text.index(outputs[0])]
-            behind = head[head.rindex(_MARK) + len(_MARK) :]
-            if self._end_text not in behind:
-                raise UserError("the chat template does not end assistant turns with its end token: it cannot be continued token by token.")
-            start = behind[behind.index(self._end_text) + len(self._end_text) :]
-            pieces = [start]
-            for i, output in enumerate(outputs):
-                rest = tail[tail.index(output) + len(output) :]
-                pieces.append(rest[: rest.index(outputs[i + 1])] if i + 1 < n else rest)
-            self._deltas[n] = tuple(pieces)
-        return self._deltas[n]
+    def dialogue_text(self, messages: list[Message]) -> str:
+        """The same as text."""
+        end_of = {spoken: text for spoken, token in self._end_of.items() for text, one in self._ends.items() if one == token}
+        return "".join(text + end_of.get(spoken, "") for spoken, text in self._pieces(messages))
+
+    def between(self, calls: Sequence[ToolCall], messages: Sequence[Message], start: bool = True) -> str:
+        """The template's text from behind the end of an assistant turn with these calls, over these messages, to the next assistant's start."""
+        if len(calls) > 1 and not self._parallel:
+            first = self.between(calls[:1], messages[:1], start=False)
+            return first + self.between(calls[1:], messages[1:], start)
+        marks = [f"{formats.MARK[:-1]}{n}" for n in range(len(calls))] or [formats.MARK]
+        spoken: Message = {"role": "assistant", "content": "" if calls else marks[0]}
+        if calls:
+            spoken["tool_calls"] = [_function(call, {"q": mark}) for call, mark in zip(calls, marks, strict=True)]
+        text = self.render([{"role": "user", "content": "u"}, spoken, *messages], start=start)
+        _, marked, behind = text.partition(marks[-1])
+        found = [(behind.index(end), end) for end in (*self._ends, *self.format.closes) if end in behind]
+        if not marked or not found:
+            raise UserError(
+                f"{self.tokenizer.name_or_path}: the chat template does not end assistant turns with its end token "
+                f"({', '.join(self._ends)}): it cannot be continued token by token. Use a chat template that does."
+            )
+        place, end = min(found)
+        return behind[place + len(end) :]
+
+    def _pieces(self, messages: Sequence[Message]) -> list[tuple[str, str]]:
+        """(who speaks, text): "calls" or "answer" for the assistant, "" for all that is not it."""
+        places = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
+        pieces = [("", self.render(messages[: places[0]]))]
+        for place, following in zip(places, [*places[1:], len(messages)], strict=True):
+            calls = calls_of(messages[place])
+            pieces.append(("calls" if calls else "answer", self._spoken(messages[place])))
+            if place + 1 < len(messages):
+                pieces.append(("", self.between(calls, messages[place + 1 : following])))
+        return pieces
+
+    def _spoken(self, message: Message) -> str:
+        """A recorded message as the policy goes on from what the template opened: thoughts that there are none of are closed."""
+        text, (start, end) = self.format.write(message), self.format.tags
+        closed = start not in self._opened or end in self._opened or text.startswith(self._opened)
+        return text.removeprefix(self._opened) if closed else f"\n{end}\n\n{text}"
+
+    @cached_property
+    def _end_of(self) -> dict[str, int]:
+        """The tokens that end a turn with calls, and a final answer."""
+        call = _function(ToolCall("call_0_0", "f", ""), {"q": formats.MARK})
+        last = {"calls": {"role": "assistant", "content": "", "tool_calls": [call]}, "answer": {"role": "assistant", "content": formats.MARK}}
+        ends = {}
+        for spoken, message in last.items():
+            behind = self.render([{"role": "user", "content": "u"}, message], start=False).partition(formats.MARK)[2]
+            ends[spoken] = min(((behind.index(end), token) for end, token in self._ends.items() if end in behind), default=(0, self.end_id))[1]
+        return ends
+
+    @cached_property
+    def _opened(self) -> str:
+        """What the template writes of the assistant's message itself."""
+        return self.format.opened(self.render([{"role": "user", "content": formats.MARK}]).rpartition(formats.MARK)[2])
+
+    @cached_property
+    def _parallel(self) -> bool:
+        """Whether the template writes several calls of one turn."""
+        calls = [_function(ToolCall(f"call_0_{n}", "f", ""), {"q": f"{formats.MARK}{n}"}) for n in range(2)]
+        try:
+            text = self.render([{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": calls}], start=False)
+        except Exception:  # a template's own refusal
+            return False
+        return f"{formats.MARK}1" in text
+
+    @cached_property
+    def _objects(self) -> bool:
+        """Whether the template wants arguments as objects. One that takes the JSON string as it is gets it, byte for byte as sampled."""
+        call = {"id": self.format.call_id("call_0_0"), "type": "function", "function": {"name": "f", "arguments": f'{{"q":"{formats.MARK}"}}'}}
+        messages = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        try:
+            text = self.tokenizer.apply_chat_template(messages, tools=self.tools or None, tokenize=False)
+        except Exception:  # a template's own refusal
+            return True
+        return f'{{"q":"{formats.MARK}"}}' not in text
+
+    def _told(self, message: Message) -> Message:
+        """A message as this template wants it."""
+        if "tool_call_id" in message:
+            message = {**message, "tool_call_id": self.format.call_id(message["tool_call_id"])}
+        if calls := message.get("tool_calls"):
+            message = {**message, "tool_calls": [self._told_call(call) for call in calls]}
+        return message
+
+    def _told_call(self, call: dict[str, Any]) -> dict[str, Any]:
+        arguments = call["function"]["arguments"]
+        if isinstance(arguments, str) and self._objects:
+            arguments = _value(arguments)
+        call = {**call, "id": self.format.call_id(call["id"])} if "id" in call else call
+        return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+def calls_of(message: Message) -> list[ToolCall]:
+    """The calls of a recorded message."""
+    calls = message.get("tool_calls") or []
+    return [ToolCall(call.get("id", ""), call["function"]["name"], "") for call in calls]
+
+
+def tool_message(call: ToolCall, output: str) -> Message:
+    return {"role": "tool", "tool_call_id": call.call_id, "name": call.name or "unknown", "content": output}
+
+
+def _function(call: ToolCall, arguments: Any) -> dict[str, Any]:
+    """A call that could not be read may have no name; a template still has to write that it was answered."""
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name or "unknown", "arguments": arguments}}
+
+
+def _value(arguments: str) -> Any:
+    """Arguments as an object; those that are no JSON as they are."""
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+# -- does a template keep its prefix? ------------------------------------------------------------------------------------------
+def prefix_problems(chat: Chat) -> list[str]:
+    """Where the template, told of a dialogue turn by turn, does not write what the rollout holds; empty when it always does.
+
+    The rollout's tokens are append-only whatever is found here. What is found is what an endpoint that renders the messages anew each turn would
+    show a policy in another way than its training did.
+    """
+    problems: dict[str, str] = {}
+    for name, messages in _probes().items():
+        for what, difference in _differences(chat, messages):
+            problems.setdefault(f"{what}: {difference}", f"{name}: {what}: {difference}")
+    return [*problems.values(), *_dated(chat)]
+
+
+def _differences(chat: Chat, messages: list[Message]) -> Iterator[tuple[str, str]]:
+    """Told turn by turn: is each context the rollout's, and does it begin with the one before? The first of each kind."""
+    places = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
+    said: set[str] = set()
+    try:
+        before = chat.render(messages[: places[0]])
+        for following in places[1:]:
+            theirs, ours = chat.render(messages[:following]), chat.dialogue_text(messages[:following])
+            for what, one in (("earlier turns are written otherwise later", before), ("a turn is not written as sampled", ours)):
+                if not theirs.startswith(one) and what not in said:
+                    said.add(what)
+                    yield what, _difference(one, theirs)
+            before = theirs
+    except UserError:
+        raise
+    except Exception as error:  # a template's own refusal
+        yield "the template refuses", str(error)
+
+
+def _difference(ours: str, theirs: str) -> str:
+    place = next((n for n, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other), min(len(ours), len(theirs)))
+    begin = max(0, place - 20)
+    return f"the rollout has {ours[begin : place + 40]!r}, the template writes {theirs[begin : place + 40]!r}"
+
+
+def _dated(chat: Chat) -> list[str]:
+    today = datetime.now()
+    text = chat.render([{"role": "user", "content": "u"}])
+    found = next((day for shape in ("%Y-%m-%d", "%d %b %Y", "%B %d, %Y", "%d %B %Y") if (day := today.strftime(shape)) in text), None)
+    return [f"the template writes today's date ({found}): the same run on another day has other prompts"] if found else []
+
+
+def _probes() -> dict[str, list[Message]]:
+    """Small dialogues, each with one thing that templates are known to treat in their own way."""
+
+    def turn(number: int, query: str, output: str, content: str = "", calls: int = 1, **more: str) -> list[Message]:
+        ids = [f"call_{number}_{n}" for n in range(calls)]
+        made = [_function(ToolCall(one, "search", ""), json.dumps({"query": query, "n": number}, ensure_ascii=False)) for one in ids]
+        spoken: Message = {"role": "assistant", "content": content, "tool_calls": made, **more}
+        return [spoken, *({"role": "tool", "tool_call_id": one, "name": "search", "content": output} for one in ids)]
+
+    asked: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which code is angina?"}]
+    answer: Message = {"role": "assistant", "content": "I20.9"}
+    again: list[Message] = [{"role": "user", "content": "And asthma?"}, {"role": "assistant", "content": "J45"}]
+    plain = [message for number in range(3) for message in turn(number, "angina", "I20")]
+    odd = turn(0, " é漢字🙂\n\t", '\n  {"x": "\\u00e9"}\n\n') + turn(1, "\u2028 ", "")
+    thought = turn(0, "angina", "I20", reasoning_content="Look it up.") + turn(1, "I20", "x", reasoning_content="More.")
+    return {
+        "tool calls": [*asked, *plain, answer],
+        "odd whitespace and unicode": [*asked, *odd, {"role": "assistant", "content": " é\n\n"}, *again],
+        "two calls in a turn": [*asked, *turn(0, "angina", "I20", calls=2), answer],
+        "text beside a call": [*asked, *turn(0, "angina", "I20", content="I look it up."), answer],
+        "reasoning": [*asked, *thought, answer],
+        "reasoning before a later question": [*asked, *thought, {**answer, "reasoning_content": "I know it."}, *again],
+    }
+
+
+__all__ = ["Chat", "ParseError", "assistant_message", "assistant_text", "calls_of", "parse_calls", "prefix_problems", "tool_message"]

@@ -9,13 +9,21 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from rft import redact
 from rft.errors import ConfigError
+
+_VARIABLE = re.compile(r"env:(\w+)")
+_NAMES_A_KEY = re.compile(r"(?i)(^|[-_])(authorization|cookie|token|secret|password|api[-_]?key)$")
+_IS_A_KEY = re.compile(r"(?i)(bearer|basic) +\S|whsec_|sk-\w")
+_SAID_IN = {"headers", "env"}
+_RECORDED = "and this file is recorded with every run"
 
 
 class Section(BaseModel):
@@ -28,16 +36,69 @@ class Recipe(Section):
     """Validated by the recipe's own `Options`."""
 
 
+class Endpoint(Section):
+    """A tool at an address of its own, as an Agent RFT job names it. Without `parameters` the rows must carry its schema."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    server_url: str
+    headers: dict[str, str] = {}
+    description: str = ""
+    parameters: dict[str, Any] | None = None
+    """A JSON schema."""
+    rate_limit: float | None = Field(default=None, gt=0)
+    """Requests a second; None: tools.rate_limit."""
+    timeout_s: float | None = Field(default=None, gt=0, le=600)
+    max_reply_bytes: int | None = Field(default=None, gt=0, le=1_000_000)
+
+
+class McpServer(Section):
+    """An MCP server, whose tools are listed when a stage starts: by streamable HTTP (`url`) or as a process (`command`, stdio)."""
+
+    name: str
+    url: str | None = None
+    headers: dict[str, str] = {}
+    command: list[str] | None = None
+    env: dict[str, str] = {}
+    tools: list[str] | None = None
+    """Of the listed tools only these. None: all."""
+
+    @model_validator(mode="after")
+    def _kind(self) -> McpServer:
+        if (self.url is None) == (self.command is None):
+            raise ValueError("give either url or command")
+        return self
+
+
+class Lifecycle(Section):
+    """Addresses that hear of the start and the end of every rollout, under the same limits as a tool."""
+
+    start_url: str | None = None
+    end_url: str | None = None
+    headers: dict[str, str] = {}
+
+
 class Tools(Section):
+    where: Literal["http", "local"] = "http"
+    """The recipe's own functions: behind an HTTP server that the stage starts, or in this process (async) and in worker processes (sync)."""
+    local_workers: int = Field(default=2, ge=1)
     server_url: str | None = None
     """None: each stage starts the recipe's own server. Else an external one, recorded as not verifiable."""
     version: str | None = None
     headers: dict[str, str] = {}
     """Static headers; a value `env:NAME` is read from the environment and never written down."""
-    timeout_s: float = Field(default=30.0, gt=0, le=600)
+    endpoints: list[Endpoint] = []
+    """Tools at addresses of their own, beside the recipe's; one of the same name takes the recipe's place."""
+    mcp: list[McpServer] = []
+    lifecycle: Lifecycle = Lifecycle()
+    signing_secret: str | None = None
+    """`env:NAME` of a Standard-Webhooks secret (whsec_...): every request is signed with it."""
+    timeout_s: float = Field(default=600.0, gt=0, le=600)
     retries: int = Field(default=3, ge=0, le=3)
+    max_request_bytes: int = Field(default=1_000_000, gt=0, le=1_000_000)
     max_reply_bytes: int = Field(default=1_000_000, gt=0, le=1_000_000)
     concurrency: int = Field(default=64, ge=1)
+    rate_limit: float | None = Field(default=None, gt=0)
+    """Requests a second to any one tool, for those that declare none."""
 
     @model_validator(mode="after")
     def _version(self) -> Tools:
@@ -63,8 +124,25 @@ class Rollout(Section):
     """The whole context: prompt, turns and tool results."""
     batch: int = Field(default=64, ge=1)
     """Rollouts side by side."""
+    deterministic: bool | None = None
+    """A barrier a turn, so that equal runs give equal bytes. None: yes on CPU."""
+    on_parse_error: Literal["end", "tell"] = "end"
+    """A call that cannot be read ends the rollout, or its error is the call's result; good calls beside it are made in either case of 'tell'."""
+    turn_deadline_s: float = Field(default=300.0, gt=0)
+    """For one assistant message. Spent by the policy's own sampling it is graded as it stands."""
     deadline_s: float = Field(default=600.0, gt=0)
+    grader_deadline_s: float = Field(default=600.0, gt=0)
+    """For a grade, retries included."""
+    group_deadline_s: float = Field(default=1800.0, gt=0)
+    """For all rollouts of a batch: stragglers are cancelled, unscored, and rolled out anew within `refill`."""
+    refill: float = Field(default=0.25, ge=0)
+    """New rollouts for unscored ones, as a share of a batch."""
     max_unscored_share: float = Field(default=0.1, ge=0, le=1)
+    """The circuit breaker: above it, before any refill, the stage pauses."""
+    pause_s: float = Field(default=600.0, ge=0)
+    """How long a paused stage waits for its tools and grader before it ends with exit code 3. Finished work is kept in either case."""
+    max_fork_share: float = Field(default=0.05, ge=0, le=1)
+    """Forks among the turns of a batch; above it the stage ends: the policy's server renders other tokens than those that it sampled."""
     budget: Budget = Budget()
 
 
@@ -147,15 +225,39 @@ class WarmStart(Section):
     checkpoint_every: int = Field(default=100, ge=1)
 
 
+class PolicyServer(Section):
+    """A server that samples for us. `chat` speaks plain chat completions: no token ids, so for evaluation and prompt search only."""
+
+    kind: Literal["vllm", "sglang", "chat"]
+    url: str
+    """Base address, such as http://127.0.0.1:8000."""
+    model: str
+    """The model's name at that server."""
+    headers: dict[str, str] = {}
+    timeout_s: float = Field(default=300.0, gt=0)
+    retries: int = Field(default=3, ge=0, le=10)
+    concurrency: int = Field(default=64, ge=1)
+
+
 class Policy(Section):
     model: str | None = None
     """A hub id or folder. None: the embedded policy, built here and warm-started on the recipe's demonstrations."""
+    server: PolicyServer | None = None
+    """None: sampled in this process."""
+    tool_format: Literal["auto", "hermes", "llama3", "mistral", "gpt-oss"] = "auto"
+    """How the policy writes tool calls. auto: read from the model folder's chat template."""
     seed: int = 0
     architecture: Architecture = Architecture()
     warm_start: WarmStart = WarmStart()
     threads: int | None = Field(default=None, ge=1)
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    @model_validator(mode="after")
+    def _server(self) -> Policy:
+        if self.server is not None and self.server.kind != "chat" and self.model is None:
+            raise ValueError(f"server.kind {self.server.kind} samples by tokens: name the same model's folder or hub id in model, for its tokenizer")
+        return self
 
 
 class Baseline(Section):
@@ -257,18 +359,55 @@ def load(path: Path | str = "params.yaml") -> Params:
     except FileNotFoundError:
         raise ConfigError(f"{path}: missing. A run is configured by this file; start from a recipe's template.") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}. Mend the line that it names.") from None
+        raise ConfigError(f"{path}: not YAML: {yaml_problem(error)}. Mend the line that it names.") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: holds {type(raw).__name__}, expected sections such as 'recipe:' and 'gate:'.")
     return parse(raw, str(path))
 
 
 def parse(raw: dict[str, Any], where: str = "params.yaml", model: type[BaseModel] = Params) -> Any:
-    """`raw` as `model`; every problem in one ConfigError."""
+    """`raw` as `model`; every problem in one ConfigError. The secrets that it names are known to rft/redact.py from here on."""
+    for name in _variables(raw):
+        if name in os.environ:
+            secret(f"env:{name}")
+    problems = [f"{where}: '{key}' {why}" for key, why in _written_out(raw)]
     try:
-        return model.model_validate(raw)
+        found = model.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(problem, where, model) for problem in error.errors())) from None
+        problems += [_explain(problem, where, model) for problem in error.errors()]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return found
+
+
+def _variables(raw: Any) -> Iterator[str]:
+    """NAME of each `env:NAME` in it."""
+    if isinstance(raw, str) and (found := _VARIABLE.fullmatch(raw)):
+        yield found[1]
+    elif isinstance(raw, dict | list):
+        for each in raw.values() if isinstance(raw, dict) else raw:
+            yield from _variables(each)
+
+
+def _written_out(raw: Any, key: str = "", inside: bool = False) -> Iterator[tuple[str, str]]:
+    """(key, why) of each secret that stands in the file itself. The file is recorded with every run, for ever."""
+    if isinstance(raw, dict | list):
+        for name, each in raw.items() if isinstance(raw, dict) else enumerate(raw):
+            yield from _written_out(each, f"{key}.{name}" if key else str(name), inside or name in _SAID_IN)
+    elif isinstance(raw, str) and not _VARIABLE.fullmatch(raw):
+        name = key.rpartition(".")[2]
+        if name == "signing_secret" or (inside and (_NAMES_A_KEY.search(name) or _IS_A_KEY.match(raw))):
+            yield key, f"holds a key, {_RECORDED}. Export its whole value, a scheme such as 'Bearer ' included, and write env:NAME."
+        elif name.endswith("url") and re.search(r"//[^/?#]*@", raw):
+            yield key, f"holds a user name or password, {_RECORDED}. Write the address alone, and headers: Authorization: env:NAME."
+
+
+def yaml_problem(error: yaml.YAMLError) -> str:
+    """Where and what, without the line itself: a key may stand in it."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return type(error).__name__
+    mark = error.problem_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
 
 
 def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
@@ -280,6 +419,8 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
         return f"{where}: unknown key '{key}'. " + (f"Did you mean '{near[0]}'?" if near else f"Known here: {known}.")
     if problem["type"] == "missing":
         return f"{where}: '{key}' is missing. It has no default: write it down."
+    if {*_SAID_IN, "signing_secret"} & {*loc} or key.endswith("url") or isinstance(problem["input"], dict | list):
+        return f"{where}: '{key}': {problem['msg']}."
     return f"{where}: '{key}' = {problem['input']!r}: {problem['msg']}."
 
 
@@ -292,10 +433,19 @@ def _keys_at(model: type[BaseModel], loc: list[str]) -> list[str]:
 
 
 def secret(value: str) -> str:
-    """`env:NAME` -> the environment's value; anything else is itself."""
-    if not (found := re.fullmatch(r"env:(\w+)", value)):
+    """`env:NAME` -> the environment's value, which rft/redact.py keeps out of all text from here on; anything else is itself."""
+    if not (found := _VARIABLE.fullmatch(value)):
         return value
+    name = found[1]
+    if (known := os.environ.get(name)) is None:
+        raise ConfigError(f"params.yaml names the environment variable {name}, which is not set. Export it and try again.")
+    if not known.isprintable():
+        raise ConfigError(f"the environment variable {name} holds a line break or another character that no header may hold. Export it without.")
     try:
-        return os.environ[found[1]]
-    except KeyError:
-        raise ConfigError(f"params.yaml names the environment variable {found[1]}, which is not set. Export it and try again.") from None
+        redact.add(name, known)
+    except ValueError as error:
+        raise ConfigError(
+            f"the environment variable {error}: so short a secret cannot be told from ordinary text, and so not be kept out of logs and reports. "
+            f"Give it a longer value, or, if it is no secret, write it into the file in the place of env:{name}."
+        ) from None
+    return known

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from rft import config, recipe
-from rft.errors import ConfigError
-from rft.types import Example, Grade, GradeStatus, StopReason, Turn
-from rft.wire import Line, Malformed, NoReply, Reply, ToolEndpoint, as_text, clip, grader_body, read_json
+from rft import config, headers, recipe, redact
+from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn
+from rft.wire import Envelope, Line, Malformed, NoReply, Reply, ToolEndpoint, as_text, clip, grader_body, http_address, read_json
 
 TOOL_SERVER = "{tool_server}"
 
@@ -41,29 +39,28 @@ class EndpointGrader:
     """
 
     def __init__(self, grader: recipe.Grader, endpoint: ToolEndpoint, section: config.Tools) -> None:
-        ours = grader.url.startswith(TOOL_SERVER)
-        self._url = grader.url.replace(TOOL_SERVER, endpoint.url)
-        if not re.match(r"https?://[^/]", self._url):
-            raise ConfigError(f"grader.json: url = {grader.url!r} is no HTTP address. Write it like {TOOL_SERVER}/grade or https://host/grade.")
+        self._url = http_address(grader.url.replace(TOOL_SERVER, endpoint.url), "grader.json: url", f"{TOOL_SERVER}/grade or https://host/grade")
         self._threshold = 1.0 if grader.pass_threshold is None else grader.pass_threshold
-        headers = {name: config.secret(value) for name, value in grader.headers.items()}
-        if ours:
-            self._line = Line(section, endpoint.headers | headers, endpoint.raise_if_dead)
-        else:
-            self._line = Line(section, headers)
+        self._headers, self._secrets = headers.resolve(grader.headers, "grader.json")
+        self._raise_if_dead = None
+        if grader.url.startswith(TOOL_SERVER):
+            self._headers, self._secrets = endpoint.headers | self._headers, endpoint.secrets | self._secrets
+            self._raise_if_dead = endpoint.raise_if_dead
+        self._line = Line(section)
 
     async def __aenter__(self) -> Self:
         await self._line.__aenter__()
+        self._target = self._line.target(self._url, self._headers, "grader.json", self._secrets, raise_if_dead=self._raise_if_dead)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self._line.__aexit__(*exc)
 
-    async def grade(self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, trace_id: str) -> Grade:
+    async def grade(self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext) -> Grade:
         """Raises only what stops the stage: a dead server of ours, a refused key."""
-        body = grader_body(turns, stop_reason, trace_id, example.row())
+        body = grader_body(turns, stop_reason, context.trace_id, example.row())
         try:
-            verdict = await self._line.post(self._url, body, trace_id, self._read)
+            verdict, _ = await self._line.post(self._target, json.dumps(body).encode(), Envelope(context), "grade", self._read)
         except NoReply as failure:
             status = GradeStatus.grader_error if failure.malformed else GradeStatus.infra_error
             return Grade(None, status, explanation=f"grader: {failure}")
@@ -89,7 +86,7 @@ def _verdict(value: Any, threshold: float) -> _Verdict:
     parts = reply.get("sub_scores") or {}
     if not isinstance(parts, dict):
         raise Malformed(f"'sub_scores' is {_show(parts)}, expected an object of numbers")
-    components = {name: _number(part, f"sub_scores.{name}") for name, part in parts.items()}
+    components = {redact.text(name): _number(part, f"sub_scores.{name}") for name, part in parts.items()}
     reason = reply.get("reason")
     return _Verdict(score, score >= threshold if solved is None else solved, components, "" if reason is None else as_text(reason))
 

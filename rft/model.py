@@ -52,23 +52,37 @@ def prepare_process(section: config.Policy) -> torch.device:
 
 def load(source: str, section: config.Policy, device: torch.device) -> tuple[Any, Any]:
     """(model, tokenizer) from a folder or hub id. Raises UserError naming what the folder lacks."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    ours = tokenizer(source)
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, section.dtype), attn_implementation="sdpa")
+    except (OSError, ValueError) as error:
+        raise _unreachable(source, error) from error
+    return model.to(device).eval(), ours
+
+
+def tokenizer(source: str) -> Any:
+    """Of a folder or hub id. Raises UserError for one without."""
+    from transformers import AutoTokenizer
+
     folder = Path(source)
     if folder.is_dir() or source.startswith((".", "/")):
         for needed, remedy in (("config.json", "is it a model folder?"), ("tokenizer_config.json", "save the tokenizer beside the model")):
             if not (folder / needed).exists():
                 raise UserError(f"policy.model: {folder} holds no {needed}; {remedy}.")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, section.dtype), attn_implementation="sdpa")
+        return AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
-        why = str(error).splitlines()[0]
-        raise UserError(f"policy.model = {source!r} cannot be loaded: {why} Name a folder, or a hub id that this machine reaches.") from error
-    return model.to(device).eval(), tokenizer
+        raise _unreachable(source, error) from error
+
+
+def _unreachable(source: str, error: Exception) -> UserError:
+    why = str(error).splitlines()[0]
+    return UserError(f"policy.model = {source!r} cannot be loaded: {why} Name a folder, or a hub id that this machine reaches.")
 
 
 def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.device) -> Any:

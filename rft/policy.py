@@ -10,6 +10,7 @@ Everything is a function of the seed and the step, so a warm start that was cut 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -43,6 +44,10 @@ def run(params: config.Params) -> None:
     section = params.policy
     if section.model:
         reports.write(_pointer(section.model), SHELF / "report.json")
+        return
+    if section.server is not None:  # a chat endpoint: config asks for policy.model with all others
+        sha256 = hashlib.sha256(f"{section.server.url} {section.server.model}".encode()).hexdigest()
+        reports.write(reports.PolicyReport(kind="served", model=section.server.model, sha256=sha256, num_parameters=0), SHELF / "report.json")
         return
     device = model.prepare_process(section)
     ours = recipe.load(params.recipe)
@@ -84,12 +89,11 @@ def warm_start(network: Any, dialogues: list[Dialogue], section: config.Policy, 
     """Trains in place; returns (step, mean loss on the policy's own tokens) about a hundred times."""
     warm = section.warm_start
     optimizer = torch.optim.AdamW(network.parameters(), lr=warm.lr, betas=(0.9, 0.98), weight_decay=0.01)
-    start, losses = _resume(work, network, optimizer)
+    start, losses, running = _resume(work, network, optimizer)
     every = max(1, warm.steps // 100)
     report = progress.Reporter("policy", warm.steps)
     if start:
         progress.say("policy", f"continues the warm start at step {start}")
-    running: list[float] = []
     network.train()
     for step, batch in enumerate(islice(_batches(dialogues, warm, section.seed), start, warm.steps), start):
         for group in optimizer.param_groups:
@@ -105,7 +109,7 @@ def warm_start(network: Any, dialogues: list[Dialogue], section: config.Policy, 
             running.clear()
         report(step + 1, f"steps of warm start, loss {own:.3f}")
         if (step + 1) % warm.checkpoint_every == 0:
-            _checkpoint(work, step + 1, network, optimizer, losses)
+            _checkpoint(work, step + 1, network, optimizer, losses, running)
     network.eval()
     return losses
 
@@ -177,21 +181,22 @@ def _pointer(source: str) -> reports.PolicyReport:
     return reports.PolicyReport(kind="given", model=source, sha256=sha256, num_parameters=sum(p.numel() for p in loaded.parameters()))
 
 
-def _checkpoint(work: Path, step: int, network: Any, optimizer: Any, losses: list[tuple[int, float]]) -> None:
+def _checkpoint(work: Path, step: int, network: Any, optimizer: Any, losses: list[tuple[int, float]], running: list[float]) -> None:
     part = work / "checkpoint.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, part / "state.pt")
-    (part / "state.json").write_text(json.dumps({"step": step, "losses": losses}))
+    (part / "state.json").write_text(json.dumps({"step": step, "losses": losses, "running": running}))
     progress.publish(part, work / "checkpoint")
 
 
-def _resume(work: Path, network: Any, optimizer: Any) -> tuple[int, list[tuple[int, float]]]:
+def _resume(work: Path, network: Any, optimizer: Any) -> tuple[int, list[tuple[int, float]], list[float]]:
+    """The step, the reported losses, and the losses since the last report."""
     folder = work / "checkpoint"
     if not folder.exists():
-        return 0, []
+        return 0, [], []
     state = torch.load(folder / "state.pt", weights_only=True)
     network.load_state_dict(state["network"])
     optimizer.load_state_dict(state["optimizer"])
     said = json.loads((folder / "state.json").read_text())
-    return said["step"], [(step, loss) for step, loss in said["losses"]]
+    return said["step"], [(step, loss) for step, loss in said["losses"]], said["running"]

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from rft import redact
+
 
 def state() -> Path:
     """This clone's state folder; a run in its worktree is told by the environment where it lies."""
@@ -66,8 +68,8 @@ class Reporter:
         now = time.monotonic()
         if done >= self.total or now - self._last >= 0.25:
             self._last = now
-            print(f"[{self.stage}] {done}/{self.total} {message}", flush=True)
+            say(self.stage, f"{done}/{self.total} {message}")
 
 
 def say(stage: str, message: str) -> None:
-    print(f"[{stage}] {message}", flush=True, file=sys.stdout)
+    print(redact.text(f"[{stage}] {message}"), flush=True, file=sys.stdout)

@@ -6,7 +6,8 @@ round keeps the better third, adds combinations of it, and doubles the examples;
 paired by example and random stream.
 
 The winner of a race is the luckiest as well as the best, so it must show its gain again on the held-back part of validation: only when the
-lower end of that interval is above zero is it found. 'No gain found' is a result, and the champion's prompt goes on.
+lower end of that interval is above zero is it found. 'No gain found' is a result, and the champion's prompt goes on. When the baseline says that
+there is nothing left to gain, no rollout is spent on a search.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rft import config, examples, model, progress, recipe, reports, rollout_log, stats
+from rft import config, examples, model, policies, progress, recipe, reports, rollout_log, stats
 from rft.reports import Candidate, Metric, PromptSettings
-from rft.rollout_log import LogRow
-from rft.sampler import Engine
+from rft.rollout import Policy
+from rft.rollout_store import RolloutStore
 from rft.types import Example
-from rft.workbench import Plan, Workbench, base_model, champion_prompt, workbench
+from rft.workbench import Plan, Times, Workbench, champion_prompt, workbench
 
 SHELF = Path("data/prompt")
 Knobs = tuple[tuple[str, Any], ...]
@@ -48,20 +49,25 @@ class Racer:
 
 def run(params: config.Params) -> None:
     section = params.prompt
+    baseline = reports.read(reports.BaselineReport, Path("data/baseline/report.json"))
+    if baseline.readiness == "not worth it":
+        _skip(champion_prompt(recipe.load(params.recipe)), f"no search: the baseline says '{baseline.readiness}': {baseline.reason}")
+        return
     device = model.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
     rows = examples.load("validation")
     cut = max(1, round(len(rows) * section.search_share))
-    inputs = [Path("data") / name for name in ("policy", "champion", "examples")]
+    inputs = [Path("data") / name for name in ("policy", "champion", "baseline", "examples")]
     work = progress.folder("prompt", [params.recipe, params.tools, params.rollout, section], inputs)
-    network, chat = base_model(params, "champion", device)
     seed = champion_prompt(ours)
-    with workbench(params, ours) as bench:
-        race = Race(bench, Engine(network, chat, device), section, work)
+    with workbench(params, ours) as bench, RolloutStore(work / "rollouts") as store:
+        race = Race(bench, policies.of(bench, "champion", device).policy, section, store)
         racers = race.run(seed, ours.prompts, rows[:cut])
         best = max(racers, key=lambda one: (not one.eliminated, one.mean(), one.settings.name == seed.name))
         confirmation = race.confirm(best.settings, seed, rows[cut:]) if best.knobs else None
         bench.times.write(SHELF / "timing.json")
+        rollout_log.write(store, SHELF / "rollouts.parquet")
+        num_rollouts = len(store)
     found = confirmation is not None and confirmation.low is not None and confirmation.low > 0
     report = reports.PromptReport(
         winner=best.settings if found else seed,
@@ -69,21 +75,29 @@ def run(params: config.Params) -> None:
         reason=_reason(best, confirmation, found, len(rows) - cut),
         candidates=[_candidate(one, racers[0], section.seed) for one in racers],
         confirmation=confirmation,
-        num_rollouts=len(race.log),
+        num_rollouts=num_rollouts,
     )
-    rollout_log.write(race.log, SHELF / "rollouts.parquet")
-    reports.write(report.winner, SHELF / "prompt.json")
-    reports.write(report, SHELF / "report.json")
-    progress.say("prompt", report.reason)
+    _publish(report)
     shutil.rmtree(work)
 
 
-class Race:
-    """Rounds of measuring, halving and combining; the log of all rollouts."""
+def _skip(seed: PromptSettings, reason: str) -> None:
+    Times().write(SHELF / "timing.json")
+    rollout_log.write([], SHELF / "rollouts.parquet")
+    _publish(reports.PromptReport(winner=seed, found=False, reason=reason, candidates=[], num_rollouts=0))
 
-    def __init__(self, bench: Workbench, policy: Engine, section: config.Prompt, work: Path):
-        self.bench, self.policy, self.section, self.work = bench, policy, section, work
-        self.log: list[LogRow] = []
+
+def _publish(report: reports.PromptReport) -> None:
+    reports.write(report.winner, SHELF / "prompt.json")
+    reports.write(report, SHELF / "report.json")
+    progress.say("prompt", report.reason)
+
+
+class Race:
+    """Rounds of measuring, halving and combining."""
+
+    def __init__(self, bench: Workbench, policy: Policy, section: config.Prompt, store: RolloutStore):
+        self.bench, self.policy, self.section, self.store = bench, policy, section, store
 
     def run(self, seed: PromptSettings, prompts: recipe.Prompts, rows: Sequence[Example]) -> list[Racer]:
         """All that took part, the seed prompt first."""
@@ -120,8 +134,7 @@ class Race:
         if not fresh:
             return
         plan = Plan("prompt", racer.settings.name, racer.settings, self.section.temperature, k or self.section.k, self.section.seed)
-        log = self.bench.measure(self.policy, fresh, plan, self.work, lambda done, message: None)
-        self.log += log
+        log = self.bench.measure(self.policy, fresh, plan, self.store, lambda done, message: None)
         for row in log:
             racer.rewards.setdefault(row.example_id, []).append(row.reward)
         progress.say("prompt", f"{what}: {racer.settings.name}, mean reward {racer.mean():.3f} on {len(racer.rewards)} examples")

@@ -142,7 +142,8 @@ class Recipe:
     @cached_property
     def exploits(self) -> list[Exploit]:
         path = self.folder / "exploits.jsonl"
-        return [config.parse(json.loads(line), f"{path}:{n}", Exploit) for n, line in enumerate(path.read_text().splitlines(), 1) if line]
+        lines = enumerate(path.read_text().splitlines(), 1)
+        return [config.parse(_value(line, f"{path}: line {n}"), f"{path}:{n}", Exploit) for n, line in lines if line]
 
     def sha256(self) -> str:
         """Over the names and bytes of all its files."""
@@ -188,8 +189,14 @@ def _package(folder: Path) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return _value(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
         raise UserError(f"{path}: missing. A recipe needs it; `rft new` writes one to start from.") from None
+
+
+def _value(text: str, where: str) -> dict[str, Any]:
+    try:
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}: line {error.lineno}: not JSON: {error.msg}.") from None
+        line = f" line {error.lineno}:" if "\n" in text else ""
+        raise UserError(f"{where}:{line} not JSON: {error.msg}.") from None

@@ -1,7 +1,7 @@
 """The JSON that each stage leaves on its shelf: what crosses from one stage to the next, and what an auditor reads.
 
 Reports are frozen pydantic models without wall times: equal inputs give equal bytes. Times lie in a `timing.json` beside them.
-`write` and `read` are the only way in and out, so that a truncated or foreign file is one clear error.
+`write` and `read` are the only way in and out, so that a truncated or foreign file is one clear error, and no secret goes out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from rft import redact
 from rft.errors import UserError
 
 
@@ -37,7 +38,7 @@ def write(report: Report, path: Path) -> None:
 def write_json(value: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    part.write_text(redact.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(part, path)
 
 
@@ -50,9 +51,7 @@ def read(kind: type[R], path: Path) -> R:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise UserError(
-            f"{path}: {where}: {first['msg']}. Not a whole {kind.__name__}; run the stage again: rft stage {path.parent.name}"
-        ) from None
+        raise UserError(f"{path}: {where}: {first['msg']}. Not a whole {kind.__name__}; run the stage again: rft stage {path.parent.name}") from None
 
 
 def write_jsonl(rows: Iterable[Any], path: Path) -> None:
@@ -61,7 +60,7 @@ def write_jsonl(rows: Iterable[Any], path: Path) -> None:
     part = path.with_name(path.name + ".part")
     with part.open("w", encoding="utf-8", newline="\n") as handle:
         for row in rows:
-            handle.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            handle.write(redact.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
     os.replace(part, path)
 
 
@@ -212,9 +211,9 @@ class ExamplesReport(Report):
 
 # -- policy ----------------------------------------------------------------------------------------------------------------
 class PolicyReport(Report):
-    kind: Literal["embedded", "given"]
-    model: str  # folder, relative to the repository, or hub id
-    sha256: str
+    kind: Literal["embedded", "given", "served"]  # served: a chat endpoint's own, which we cannot verify
+    model: str  # folder, relative to the repository, or hub id; of a served one the name at its endpoint
+    sha256: str  # of a served one: over its address and name
     num_parameters: int
     demonstrations: int = 0
     left_out: int = 0  # demonstrations longer than warm_start.longest
@@ -317,6 +316,7 @@ class TrainReport(Report):
     steps: int = 0
     rollouts: int = 0
     left_out: dict[str, int] = {}  # reason -> rollouts sampled but not trained on
+    alarms: int = 0  # findings that failures depend on what the policy does (rft/alarm.py)
     curve: list[tuple[int, float]] = []  # step, mean reward
     weight_change: float = 0.0  # L2 norm over all trained parameters
 

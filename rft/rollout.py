@@ -1,19 +1,22 @@
-"""The loop: a policy, its tools over HTTP, its grader; one trajectory a request.
+"""The loop: a policy, its tools, its grader; one trajectory a request.
 
     prompt -> [ assistant turn -> tool calls -> tool results ]* -> answer -> grade -> reward
 
-A batch of rollouts moves turn by turn behind one barrier: all live rows sample their turn, all their tool calls run side by side, the
-results go back, again. With a fixed order of rows and a seed a rollout that makes equal inputs give equal bytes.
+`_play` is that loop for one rollout. A batch of them runs side by side; an in-process policy holds them behind a barrier a turn
+(rft/batching.py), so that with a fixed order of rows and a seed a rollout equal inputs give equal bytes.
 
 Limits are looked at in this order, and the first that holds names the stop reason:
-  1. the turn was cut by the token limit        max_tokens        graded: the policy caused it
-  2. a call that cannot be read                 parse_error       graded
-  3. no calls                                   completed         graded
-  4. more calls than allowed                    max_tool_calls    graded; the excess is not sent
-  5. a tool failed after its retries            tool_error        never scored
-  6. the last turn's results are in             max_turns         graded
-  7. the results do not fit into the context    max_tokens        graded
-  8. the rollout's deadline                     timeout           graded, when the time went into the policy's own sampling
+  1. the policy's server gave no turn           policy_error      never scored
+  2. the turn's own sampling passed its deadline timeout          graded: the policy caused it
+  3. the turn was cut by the token limit        max_tokens        graded
+  4. a message or call that cannot be read      parse_error       graded (rollout.on_parse_error: tell answers the call instead)
+  5. no calls                                   completed         graded
+  6. more calls than allowed                    max_tool_calls    graded; none of the turn's calls is sent
+  7. a tool failed after its retries            tool_error        never scored
+  8. the last turn's results are in             max_turns         graded
+  9. the results do not fit into the context    max_tokens        graded
+Two deadlines may strike anywhere: the rollout's own (timeout, graded, when at least half of it went into the policy's sampling; else
+tool_error, never scored), and its batch's (cancelled, never scored).
 
 A bad rollout is data: nothing here raises for it.
 """
@@ -28,43 +31,67 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rft import budget, config
-from rft.chat import ParseError, parse_calls
 from rft.graders import EndpointGrader
 from rft.reports import PromptSettings
 from rft.tools import ToolClient
-from rft.types import Example, Grade, GradeStatus, Message, StopReason, ToolCall, ToolResult, Trajectory, Turn
+from rft.types import (
+    INFRASTRUCTURE,
+    Example,
+    Grade,
+    GradeStatus,
+    Message,
+    Opening,
+    RolloutContext,
+    Sampled,
+    StopReason,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    Turn,
+)
 
 
-class Sampled(Protocol):
-    """One assistant turn; a policy without tokens leaves ids and logprobs empty."""
+class PolicyFailed(Exception):
+    """The sampler or its server gave no turn: infrastructure."""
+
+
+class Dialogue(Protocol):
+    """One rollout's side of a policy."""
 
     @property
-    def text(self) -> str: ...
-    @property
-    def ids(self) -> tuple[int, ...]: ...
-    @property
-    def logprobs(self) -> tuple[float, ...]: ...
-    @property
-    def ended(self) -> bool: ...
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The opening's tokens; empty for a policy without tokens."""
+        ...
 
+    async def sample(self, max_new: int, deadline_s: float) -> Sampled:
+        """The next assistant turn. Raises PolicyFailed, at the latest after `deadline_s` of waiting for a server."""
+        ...
 
-class Session(Protocol):
-    pending: list[list[int]]
+    def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
+        """The tokens that the results become, or None, appending nothing, when they do not fit into the context."""
+        ...
 
-    def sample(self, rows: list[int], max_new: int) -> Sequence[Sampled]: ...
-    def append(self, row: int, outputs: list[str]) -> tuple[int, ...] | None: ...
+    def close(self) -> None:
+        """No further turn will be asked for. May be called twice."""
+        ...
 
 
 class Policy(Protocol):
-    def open(self, prompts: Sequence[Sequence[Message]], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> Session: ...
+    blocks: bool
+    """Sampling holds up the event loop, so nothing else may be under way while it runs: grades wait for the end of the batch."""
+
+    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> Sequence[Dialogue]:
+        """One dialogue an opening; `max_tokens` bounds the whole context of each."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Roll this example out once more: its `sample`-th time."""
+    """Roll this example out once more: its `sample`-th time. `attempt` 1 and up replaces an unscored rollout."""
 
     example: Example
     sample: int
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +107,8 @@ class Conditions:
     seed: tuple[int, ...]
     limits: config.Rollout
     name: str = ""
+    split: str = ""
+    step: int = 0
 
 
 @dataclass(slots=True)
@@ -87,15 +116,23 @@ class _Live:
     """A rollout under way."""
 
     request: Request
-    trace_id: str
-    prompt_ids: tuple[int, ...]
+    context: RolloutContext
+    dialogue: Dialogue
     turns: list[Turn] = field(default_factory=list)
     stop: StopReason | None = None
+    why: str = ""
+    unanswered: tuple[Sampled, tuple[int, ...], float] | None = None
+    """The turn whose tool calls are under way, the tokens before it, and since when."""
+    grade: Grade | None = None
+    sampling_s: float = 0.0
     ended_s: float = 0.0
 
     @property
     def num_calls(self) -> int:
         return sum(len(turn.calls) for turn in self.turns)
+
+    def end(self, reason: StopReason, why: str = "") -> None:
+        self.stop, self.why = reason, why
 
 
 async def run_rollouts(
@@ -103,34 +140,178 @@ async def run_rollouts(
 ) -> list[Trajectory]:
     """One trajectory a request, in order. Adds seconds to `times`: sampling, tools, grading."""
     start = time.monotonic()
+    lives = _open(policy, requests, conditions)
+
+    async def one(live: _Live) -> None:
+        await _play_in_time(live, client, conditions)
+        live.dialogue.close()
+        live.ended_s = time.monotonic() - start
+        if not policy.blocks:
+            await _grade(grader, live, conditions.limits)
+
+    await _within(conditions.limits.group_deadline_s, [one(live) for live in lives])
+    played = time.monotonic() - start
+    stragglers = [live for live in lives if live.stop is None]
+    for live in stragglers:
+        live.dialogue.close()
+        live.end(StopReason.cancelled, f"cut by rollout.group_deadline_s = {conditions.limits.group_deadline_s:g} s")
+        _keep_unanswered(live)
+        live.ended_s = played
+    await asyncio.gather(*(client.end(live.context, StopReason.cancelled) for live in stragglers))
+    await asyncio.gather(*(_grade(grader, live, conditions.limits) for live in lives if live.grade is None))
+    sampling = max((live.sampling_s for live in lives), default=0.0)
+    for name, seconds in (("sampling", sampling), ("tools", played - sampling), ("grading", time.monotonic() - start - played)):
+        times[name] = times.get(name, 0.0) + seconds
+    return [_record(live, conditions.limits.budget) for live in lives]
+
+
+async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions) -> None:
+    """`_play` within the rollout's deadline, and between the two words of its life that a tool server may ask for."""
+    limits, began = conditions.limits, time.monotonic()
+    try:
+        async with asyncio.timeout(limits.deadline_s):
+            if (failure := await client.start(live.context)) is not None:
+                live.end(StopReason.tool_error, failure)
+            else:
+                await _play(live, client, conditions)
+    except TimeoutError:
+        own = live.sampling_s >= (time.monotonic() - began) / 2
+        live.end(StopReason.timeout if own else StopReason.tool_error, f"rollout.deadline_s = {limits.deadline_s:g} s passed")
+        _keep_unanswered(live)
+    except PolicyFailed as failure:
+        live.end(StopReason.policy_error, str(failure))
+    assert live.stop is not None
+    await client.end(live.context, live.stop)
+
+
+async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None:
     limits, prompt = conditions.limits, conditions.prompt
-    seeds = [(*conditions.seed, *_words(request.example.id), request.sample) for request in requests]
-    session = policy.open([opening(request.example, prompt) for request in requests], seeds, conditions.temperature, limits.max_tokens)
-    lives = [_Live(r, trace_id(conditions.name, seed), tuple(session.pending[n])) for n, (r, seed) in enumerate(zip(requests, seeds, strict=True))]
-    max_turns = min(prompt.max_turns, limits.max_turns)
-    for number in range(max_turns):
-        rows = [n for n, live in enumerate(lives) if live.stop is None]
-        if not rows:
-            break
-        began = time.monotonic()
-        sampled = session.sample(rows, limits.max_turn_tokens)
-        times["sampling"] = times.get("sampling", 0.0) + time.monotonic() - began
-        calls = [_read(lives[row], one, number, limits) for row, one in zip(rows, sampled, strict=True)]
-        began = time.monotonic()
-        results = await asyncio.gather(*(_call_tools(client, lives[row], mine, prompt) for row, mine in zip(rows, calls, strict=True)))
-        times["tools"] = times.get("tools", 0.0) + time.monotonic() - began
-        for row, one, mine, answers in zip(rows, sampled, calls, results, strict=True):
-            live = lives[row]
-            live.turns.append(Turn(one.text, tuple(mine), tuple(answers), live.prompt_ids, one.ids, one.logprobs))
-            _continue(live, session, row, answers, last=number + 1 == max_turns)
-            if live.stop is None and time.monotonic() - start > limits.deadline_s:
-                live.stop = StopReason.timeout
-            if live.stop is not None:
-                live.ended_s = time.monotonic() - start
-    began = time.monotonic()
-    grades = await asyncio.gather(*(_grade(grader, live) for live in lives))
-    times["grading"] = times.get("grading", 0.0) + time.monotonic() - began
-    return [_record(live, grade, limits.budget) for live, grade in zip(lives, grades, strict=True)]
+    num_turns = min(prompt.max_turns, limits.max_turns)
+    added = live.dialogue.prompt_ids
+    for number in range(num_turns):
+        sampled = await live.dialogue.sample(limits.max_turn_tokens, limits.turn_deadline_s)
+        live.sampling_s += sampled.seconds
+        _stop_before_calls(live, sampled, limits)
+        calls = sampled.reading.calls
+        live.unanswered = (sampled, added, time.monotonic())
+        results = await _call_tools(client, live, calls, prompt) if live.stop is None else ()
+        live.unanswered = None
+        live.turns.append(_turn(sampled, results, added, live))
+        if live.stop is None:
+            added = _continue(live, calls, results, last=number + 1 == num_turns)
+        if live.stop is not None:
+            return
+
+
+def _continue(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResult], last: bool) -> tuple[int, ...]:
+    """Limits 7 to 9; else the tokens that the results become."""
+    if failed := [result.output for result in results if result.failed]:
+        live.end(StopReason.tool_error, failed[0])
+    elif last:
+        live.end(StopReason.max_turns)
+    elif (added := live.dialogue.append(calls, results)) is None:
+        live.end(StopReason.max_tokens)
+    else:
+        return added
+    return ()
+
+
+def _stop_before_calls(live: _Live, sampled: Sampled, limits: config.Rollout) -> None:
+    """Limits 2 to 6."""
+    reading = sampled.reading
+    broken = reading.problem or ("" if limits.on_parse_error == "tell" else next((call.problem for call in reading.calls if call.problem), ""))
+    if sampled.seconds > limits.turn_deadline_s:
+        live.end(StopReason.timeout, f"a turn took {sampled.seconds:.1f} s; rollout.turn_deadline_s is {limits.turn_deadline_s:g}")
+    elif not sampled.ended:
+        live.end(StopReason.max_tokens)
+    elif broken:
+        live.end(StopReason.parse_error, broken)
+    elif not reading.calls:
+        live.end(StopReason.completed)
+    elif live.num_calls + len(reading.calls) > limits.max_tool_calls:
+        live.end(StopReason.max_tool_calls)
+
+
+def _turn(sampled: Sampled, results: Sequence[ToolResult], added: tuple[int, ...], live: _Live) -> Turn:
+    """The record of a turn. A context that does not continue our sequence exactly is a fork, and takes the place of what we would have said."""
+    reading, before = sampled.reading, live.turns
+    calls = () if live.stop is StopReason.parse_error else reading.calls
+    forked = False
+    if sampled.context_ids is not None:
+        ours = tuple(token for turn in before for token in (*turn.prompt_ids, *turn.token_ids))
+        expected = (*ours, *added)
+        forked = sampled.context_ids[: len(expected)] != expected
+        added = sampled.context_ids if forked else sampled.context_ids[len(ours) :]
+    return Turn(sampled.text, calls, tuple(results), added, sampled.ids, sampled.logprobs, reading.content, reading.reasoning, forked)
+
+
+def _keep_unanswered(live: _Live) -> None:
+    """A deadline struck while tools were working: the log and the alarm must see which calls hung."""
+    if live.unanswered is None:
+        return
+    sampled, added, since = live.unanswered
+    waited = time.monotonic() - since
+    results = [ToolResult(call.call_id, f"no reply: {live.why}", failed=True, latency_s=waited) for call in sampled.reading.calls]
+    live.turns.append(_turn(sampled, results, added, live))
+
+
+async def _call_tools(client: ToolClient, live: _Live, calls: Sequence[ToolCall], prompt: PromptSettings) -> tuple[ToolResult, ...]:
+    """Results in the order of calls. Without being sent are answered: a call that cannot be read, and, when the prompt's settings say so,
+    one that was made before."""
+    seen = {(call.name, call.arguments) for turn in live.turns for call in turn.calls} if prompt.block_repeated_calls else set()
+    answers = {call.call_id: ToolResult(call.call_id, f"Error: {call.problem}", is_error=True) for call in calls if call.problem}
+    repeated = " this call was made before; its result stands above"
+    answers |= {
+        call.call_id: ToolResult(call.call_id, repeated, is_error=True)
+        for call in calls
+        if call.call_id not in answers and (call.name, call.arguments) in seen
+    }
+    fresh = [call for call in calls if call.call_id not in answers]
+    answers |= {result.call_id: result for result in await client.call_all(fresh, live.context, prompt.tool_defaults)}
+    return tuple(answers[call.call_id] for call in calls)
+
+
+async def _grade(grader: EndpointGrader, live: _Live, limits: config.Rollout) -> None:
+    assert live.stop is not None
+    if live.stop in INFRASTRUCTURE:
+        live.grade = Grade(None, GradeStatus.infra_error, explanation=live.why or "the policy failed")
+        return
+    try:
+        async with asyncio.timeout(limits.grader_deadline_s):
+            live.grade = await grader.grade(live.request.example, live.turns, live.stop, live.context)
+    except TimeoutError:
+        why = f"grader: no grade within rollout.grader_deadline_s = {limits.grader_deadline_s:g} s"
+        live.grade = Grade(None, GradeStatus.infra_error, explanation=why)
+
+
+async def _within(deadline_s: float, rollouts: Sequence[object]) -> None:
+    """Run all; what has not ended at the deadline is cancelled. What a rollout raises stops the batch."""
+    tasks = [asyncio.ensure_future(rollout) for rollout in rollouts]  # type: ignore[arg-type]
+    if not tasks:
+        return
+    try:
+        await asyncio.wait(tasks, timeout=deadline_s, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _open(policy: Policy, requests: Sequence[Request], conditions: Conditions) -> list[_Live]:
+    seeds = [(*conditions.seed, *_words(one.example.id), one.sample, *([one.attempt] if one.attempt else [])) for one in requests]
+    openings = [Opening(tuple(opening(one.example, conditions.prompt)), one.example.tools) for one in requests]
+    dialogues = policy.open(openings, seeds, conditions.temperature, conditions.limits.max_tokens)
+    return [
+        _Live(
+            one,
+            RolloutContext(trace_id(conditions.name, seed), one.example.row(), conditions.split, conditions.step, one.attempt),
+            dialogue,
+        )
+        for one, seed, dialogue in zip(requests, seeds, dialogues, strict=True)
+    ]
 
 
 def opening(example: Example, prompt: PromptSettings) -> list[Message]:
@@ -146,70 +327,27 @@ def trace_id(name: str, seed: Sequence[int]) -> str:
 
 def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings) -> list[Message]:
     """The whole dialogue in OpenAI's form, for logs and people."""
-    from rft.chat import assistant_message
-
     messages = opening(example, prompt)
     for turn in trajectory.turns:
-        messages.append(assistant_message(turn.text, turn.calls))
+        message: Message = {"role": "assistant", "content": turn.answer}
+        if turn.reasoning:
+            message["reasoning_content"] = turn.reasoning
+        if turn.calls:
+            message["tool_calls"] = [
+                {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in turn.calls
+            ]
+        messages.append(message)
         messages += [{"role": "tool", "tool_call_id": result.call_id, "content": result.output} for result in turn.results]
     return messages
 
 
-def _read(live: _Live, sampled: Sampled, number: int, limits: config.Rollout) -> list[ToolCall]:
-    """The calls to make; sets the stop reason when there are none to make (limits 1 to 4)."""
-    if not sampled.ended:
-        live.stop = StopReason.max_tokens
-        return []
-    try:
-        calls = parse_calls(sampled.text, number)
-    except ParseError:
-        live.stop = StopReason.parse_error
-        return []
-    if not calls:
-        live.stop = StopReason.completed
-    elif live.num_calls + len(calls) > limits.max_tool_calls:
-        live.stop = StopReason.max_tool_calls
-    return calls
-
-
-async def _call_tools(client: ToolClient, live: _Live, calls: list[ToolCall], prompt: PromptSettings) -> list[ToolResult]:
-    """Results in the order of calls. A repeated call is answered without being sent, when the prompt's settings say so."""
-    if not calls or live.stop is not None:
-        return []
-    seen = {(call.name, call.arguments) for turn in live.turns for call in turn.calls} if prompt.block_repeated_calls else set()
-    fresh = [call for call in calls if (call.name, call.arguments) not in seen]
-    answered = await client.call_all(fresh, live.trace_id, live.request.example.row(), prompt.tool_defaults)
-    by_id = {result.call_id: result for result in answered}
-    repeated = " this call was made before; its result stands above"
-    return [by_id.get(call.call_id) or ToolResult(call.call_id, repeated, is_error=True) for call in calls]
-
-
-def _continue(live: _Live, session: Session, row: int, results: list[ToolResult], last: bool) -> None:
-    """Limits 5 to 7; else the results become the next turn's prompt."""
-    if live.stop is not None:
-        return
-    if any(result.failed for result in results):
-        live.stop = StopReason.tool_error
-    elif last:
-        live.stop = StopReason.max_turns
-    elif (ids := session.append(row, [result.output for result in results])) is None:
-        live.stop = StopReason.max_tokens
-    else:
-        live.prompt_ids = ids
-
-
-async def _grade(grader: EndpointGrader, live: _Live) -> Grade:
-    if live.stop in (StopReason.tool_error, StopReason.policy_error):
-        failed = next((r.output for turn in live.turns for r in turn.results if r.failed), "the policy failed")
-        return Grade(None, GradeStatus.infra_error, explanation=failed)
+def _record(live: _Live, section: config.Budget) -> Trajectory:
     assert live.stop is not None
-    return await grader.grade(live.request.example, live.turns, live.stop, live.trace_id)
-
-
-def _record(live: _Live, grade: Grade, section: config.Budget) -> Trajectory:
-    assert live.stop is not None
-    reward = budget.reward(grade, live.num_calls, section)
-    return Trajectory(live.trace_id, live.request.example.id, tuple(live.turns), live.stop, grade, reward, live.ended_s)
+    assert live.grade is not None
+    reward = budget.reward(live.grade, live.num_calls, section)
+    return Trajectory(
+        live.context.trace_id, live.request.example.id, tuple(live.turns), live.stop, live.grade, reward, live.ended_s, live.request.attempt
+    )
 
 
 def _words(text: str) -> tuple[int, ...]:
@@ -218,4 +356,4 @@ def _words(text: str) -> tuple[int, ...]:
     return tuple(value >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96))
 
 
-__all__ = ["Conditions", "Policy", "Request", "Session", "messages_of", "opening", "run_rollouts", "trace_id"]
+__all__ = ["Conditions", "Dialogue", "Policy", "PolicyFailed", "Request", "messages_of", "opening", "run_rollouts", "trace_id"]

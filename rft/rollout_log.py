@@ -2,22 +2,36 @@
 
 Every row says whether it was trained on and, if not, why; sampled = trained + left out with a reason. Token ids and log-probabilities are
 flat over turns: `ids` is the whole sequence, `mine` marks what the policy sampled, `logprobs` runs over those alone. No wall times: they lie
-in `timing.json`, so that equal runs leave equal bytes here.
+in `timing.json`, so that equal runs leave equal bytes here. `messages` and `item` are whole, so a row can be read by a person
+(rft/transcript.py) and graded anew without sampling (rft/replay.py).
 
-While a stage runs, its rows wait as JSON lines under `.rft/` (rft/progress.py); `write` turns them into the shelf's file.
+While a stage runs, its rows wait under `.rft/` in a store that outlives any kill (rft/rollout_store.py); `write` turns them into the shelf's file.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from rft import redact
+from rft.errors import RftError, UserError
 from rft.reports import PromptSettings
 from rft.rollout import messages_of
 from rft.types import Example, Trajectory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHUNK = 512
+"""Rows a row group: a log is written and read in pieces, so that its length is bounded by the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +43,9 @@ class LogRow:
     step: int
     example_id: str
     sample: int
+    attempt: int  # 0, or the number of the refill
     trace_id: str
+    split: str
     slice: str
     stop_reason: str
     reward: float | None
@@ -40,8 +56,11 @@ class LogRow:
     num_tool_calls: int
     num_tool_errors: int
     num_tokens: int
+    num_forks: int
+    components: str  # JSON object: the grade's parts
     explanation: str
-    messages: str
+    item: str  # JSON: the example's whole row, so that a log can be graded anew
+    messages: str  # JSON: the dialogue in OpenAI's form
     ids: list[int]
     mine: list[bool]
     logprobs: list[float]
@@ -49,7 +68,14 @@ class LogRow:
     left_out: str = ""
 
 
-def row(trajectory: Trajectory, example: Example, sample: int, prompt: PromptSettings, stage: str, arm: str, step: int = 0) -> LogRow:
+COLUMNS = tuple(one.name for one in fields(LogRow))
+
+
+# -- a row -----------------------------------------------------------------------------------------------------------------
+def row(
+    trajectory: Trajectory, example: Example, sample: int, prompt: PromptSettings, stage: str, arm: str, step: int = 0, split: str = ""
+) -> LogRow:
+    """Log-probabilities are rounded to the 32 bits that the file has for them, so that a row is the same before and after."""
     ids, mine, logprobs = flat(trajectory)
     return LogRow(
         stage=stage,
@@ -57,7 +83,9 @@ def row(trajectory: Trajectory, example: Example, sample: int, prompt: PromptSet
         step=step,
         example_id=example.id,
         sample=sample,
+        attempt=trajectory.attempt,
         trace_id=trajectory.trace_id,
+        split=split,
         slice=example.slice,
         stop_reason=str(trajectory.stop_reason),
         reward=trajectory.reward,
@@ -68,11 +96,14 @@ def row(trajectory: Trajectory, example: Example, sample: int, prompt: PromptSet
         num_tool_calls=trajectory.num_tool_calls,
         num_tool_errors=sum(result.is_error for turn in trajectory.turns for result in turn.results),
         num_tokens=trajectory.num_tokens,
-        explanation=trajectory.grade.explanation,
-        messages=json.dumps(messages_of(trajectory, example, prompt), ensure_ascii=False),
+        num_forks=trajectory.num_forks,
+        components=json.dumps(trajectory.grade.components, sort_keys=True),
+        item=_json(example.row()),
+        explanation=redact.text(trajectory.grade.explanation),
+        messages=_json(messages_of(trajectory, example, prompt)),
         ids=ids,
         mine=mine,
-        logprobs=logprobs,
+        logprobs=array("f", logprobs).tolist(),
     )
 
 
@@ -88,41 +119,146 @@ def flat(trajectory: Trajectory) -> tuple[list[int], list[bool], list[float]]:
     return ids, mine, logprobs
 
 
+def cells(one: LogRow) -> dict[str, Any]:
+    """By column. Unlike `asdict`, copies no list: a row may hold thousands of tokens."""
+    return {name: getattr(one, name) for name in COLUMNS}
+
+
+def _json(value: Any) -> str:
+    """Readable letters; a lone surrogate, which JSON can hold and UTF-8 cannot, stays an escape."""
+    text = redact.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text
+
+
+# -- a file ----------------------------------------------------------------------------------------------------------------
+def schema(more: Iterable[tuple[str, Any]] = ()) -> pa.Schema:
+    """The columns of every rollouts.parquet, in order."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [(name, pa.string()) for name in ("stage", "arm")]
+        + [("step", pa.int32()), ("example_id", pa.string()), ("sample", pa.int32()), ("attempt", pa.int32())]
+        + [(name, pa.string()) for name in ("trace_id", "split", "slice", "stop_reason")]
+        + [("reward", pa.float64()), ("score", pa.float64()), ("solved", pa.bool_()), ("status", pa.string())]
+        + [(name, pa.int32()) for name in ("num_turns", "num_tool_calls", "num_tool_errors", "num_tokens", "num_forks")]
+        + [(name, pa.string()) for name in ("components", "explanation", "item", "messages")]
+        + [("ids", pa.list_(pa.int32())), ("mine", pa.list_(pa.bool_())), ("logprobs", pa.list_(pa.float32()))]
+        + [("trained", pa.bool_()), ("left_out", pa.string()), *more]
+    )
+
+
 def write(rows: Iterable[LogRow], path: Path) -> None:
-    """Whole or not at all."""
+    """Whole or not at all; equal rows give equal bytes."""
+    import pyarrow as pa
+
+    def tables() -> Iterator[pa.Table]:
+        waiting = iter(rows)
+        while chunk := [cells(one) for one in islice(waiting, CHUNK)]:
+            yield pa.Table.from_pylist(chunk, schema=schema())
+
+    write_tables(tables(), schema(), path)
+
+
+def write_tables(tables: Iterable[pa.Table], columns: pa.Schema, path: Path) -> None:
+    """Visible under its name only after its bytes are on the disk; the name too has reached the disk when this returns."""
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as handle:
+            with pq.ParquetWriter(handle, columns, compression="zstd") as writer:
+                for table in tables:
+                    writer.write_table(table)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def table(source: Path | bytes, name: str = "") -> pa.Table:
+    """A log as a table of exactly our columns. Raises UserError for a file that is no rollout log of this version; `name` says which."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = [asdict(one) for one in rows]
-    schema = pa.schema(
-        [(name, pa.string()) for name in ("stage", "arm")]
-        + [("step", pa.int32()), ("example_id", pa.string()), ("sample", pa.int32())]
-        + [(name, pa.string()) for name in ("trace_id", "slice", "stop_reason")]
-        + [("reward", pa.float64()), ("score", pa.float64()), ("solved", pa.bool_()), ("status", pa.string())]
-        + [(name, pa.int32()) for name in ("num_turns", "num_tool_calls", "num_tool_errors", "num_tokens")]
-        + [("explanation", pa.string()), ("messages", pa.string())]
-        + [("ids", pa.list_(pa.int32())), ("mine", pa.list_(pa.bool_())), ("logprobs", pa.list_(pa.float32()))]
-        + [("trained", pa.bool_()), ("left_out", pa.string())]
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    pq.write_table(pa.Table.from_pylist(columns, schema=schema), part, compression="zstd")
-    os.replace(part, path)
+    name = name or str(source if isinstance(source, Path) else "the log")
+    try:
+        found = pq.read_table(io.BytesIO(source) if isinstance(source, bytes) else source)
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{name} is no Parquet file ({str(error).splitlines()[0]}). Make the stage's shelf again: rft run.") from None
+    if missing := [column for column in COLUMNS if column not in found.column_names]:
+        raise UserError(f"{name} has no column {', '.join(missing)}: another version of agent-rft wrote it. Run the stage again to read it here.")
+    return found.select(COLUMNS).cast(schema())
 
 
-def append_lines(rows: Iterable[LogRow], path: Path) -> None:
-    with path.open("a", encoding="utf-8") as handle:
-        for one in rows:
-            handle.write(json.dumps(asdict(one), ensure_ascii=False) + "\n")
+def rows_of(found: pa.Table) -> list[LogRow]:
+    return [LogRow(**{name: one[name] for name in COLUMNS}) for one in found.to_pylist()]
 
 
-def read_lines(path: Path) -> list[LogRow]:
-    """Rows that were written whole; a last line that a kill cut off is not one."""
-    rows: list[LogRow] = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(LogRow(**json.loads(line)))
-            except json.JSONDecodeError:
-                break
-    return rows
+def read(source: Path | bytes, name: str = "") -> list[LogRow]:
+    return rows_of(table(source, name))
+
+
+# -- sampled = trained + left out ------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Tally:
+    """What became of the rollouts of one stage, arm and step: every one is counted exactly once."""
+
+    stage: str
+    arm: str
+    step: int
+    sampled: int = 0
+    trained: int = 0
+    compared: int = 0  # scored, in a stage that trains nothing
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def adds_up(self) -> bool:
+        return self.sampled == self.trained + self.compared + self.left_out.total()
+
+
+def tally(rows: Iterable[LogRow]) -> list[Tally]:
+    """In order of appearance. Raises RftError when a row contradicts itself: then what was trained on is not known."""
+    found: dict[tuple[str, str, int], Tally] = {}
+    for one in rows:
+        mine = found.setdefault((one.stage, one.arm, one.step), Tally(one.stage, one.arm, one.step))
+        mine.sampled += 1
+        if fault := _fault(one):
+            raise RftError(f"the log does not add up: rollout {one.trace_id} of {one.stage}/{one.arm}, step {one.step}, {fault}.")
+        if one.left_out:
+            mine.left_out[one.left_out] += 1
+        elif one.trained:
+            mine.trained += 1
+        elif one.reward is None:
+            mine.left_out[f"unscored: {one.status}"] += 1
+        else:
+            mine.compared += 1
+    assert all(one.adds_up for one in found.values())
+    return list(found.values())
+
+
+def _fault(one: LogRow) -> str:
+    if one.trained and one.left_out:
+        return f"was trained on, and left out ({one.left_out})"
+    if one.trained and one.reward is None:
+        return "was trained on without a score"
+    if one.trained and one.stage != "train":
+        return "was trained on outside of training"
+    if one.stage == "train" and not one.trained and not one.left_out:
+        return "was neither trained on nor left out with a reason"
+    return ""

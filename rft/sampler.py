@@ -1,8 +1,9 @@
 """The in-process policy: many dialogues decoded side by side, tokens in and tokens out.
 
-    Engine.open(prompts) -> Session     one row a rollout, with a slot in a preallocated key/value cache
+    Engine.open(openings) -> dialogues  one a rollout; rft/batching.py brings their turns together for
+    Session                             one row a dialogue, with a slot in a preallocated key/value cache
     Session.sample(rows) -> Sampled     one assistant turn for each of these rows
-    Session.append(row, ids)            tool results; they are prefilled with the row's next turn
+    Session.append(row, ...)            tool results; they are prefilled with the row's next turn
 
 A session never encodes what was sampled: the ids go into the cache as they came out. Equal prompts (a group) are prefilled once.
 Rows that end their turn leave the working batch. Sampling is by inverse CDF from one uniform number a token, drawn from the row's own
@@ -17,25 +18,15 @@ Shapes: B rows in the working batch, H key/value heads, T positions, D head size
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from rft.batching import Batch, Row
 from rft.chat import Chat
 from rft.errors import UserError
-from rft.types import Message
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """One assistant turn. `ended` is False when the token limit cut it."""
-
-    text: str
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    ended: bool
+from rft.types import Opening, Sampled, ToolCall
 
 
 class SlotCache:
@@ -74,9 +65,13 @@ class SlotCache:
 
 
 class Engine:
-    """A model with its chat, ready to decode. `model` may change its weights between sessions."""
+    """A model with its chat, ready to decode. `model` may change its weights between sessions.
 
-    def __init__(self, model: Any, chat: Chat, device: torch.device):
+    `deterministic`: a barrier a turn (rft/batching.py). None: on CPU.
+    """
+
+    def __init__(self, model: Any, chat: Chat, device: torch.device, deterministic: bool | None = None):
+        self.blocks = device.type == "cpu" if deterministic is None else deterministic
         text = model.config.get_text_config()
         self.model, self.chat, self.device = model, chat, device
         self.num_layers = text.num_hidden_layers
@@ -88,11 +83,16 @@ class Engine:
             other = sorted(kinds - {"full_attention"})
             raise UserError(f"policy.model: the in-process sampler does not support layers of kind {other}. Choose a model with full attention.")
 
-    def open(self, prompts: Sequence[Sequence[Message]], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> Session:
-        """One row a prompt. `temperature` 0 is greedy; `max_tokens` bounds a row's whole context."""
+    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> Sequence[Row]:
+        """`temperature` 0 is greedy; `max_tokens` bounds a row's whole context."""
+        return Batch(self.session(openings, seeds, temperature, max_tokens), self.blocks).dialogues()
+
+    def session(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> Session:
+        """One row an opening."""
         if max_tokens > self.max_positions:
             raise UserError(f"rollout.max_tokens = {max_tokens} is more than the model's {self.max_positions} positions. Lower it.")
-        return Session(self, [self.chat.prompt_ids(list(messages)) for messages in prompts], seeds, temperature, max_tokens)
+        prompts = [self.chat.prompt_ids(list(one.messages), one.tools) for one in openings]
+        return Session(self, prompts, seeds, temperature, max_tokens)
 
     @torch.inference_mode()
     def forward(self, ids_BW: torch.Tensor, last_B: torch.Tensor, cache: SlotCache) -> torch.Tensor:
@@ -114,6 +114,7 @@ class Session:
         self.engine, self.temperature, self.max_tokens = engine, temperature, max_tokens
         self.lengths = [0] * len(prompts)  # tokens in the cache
         self.pending = [list(ids) for ids in prompts]  # tokens that are not
+        self.turns = [0] * len(prompts)
         self._uniform = [np.random.Generator(np.random.Philox(np.random.SeedSequence(list(seed)))) for seed in seeds]
         dtype = next(engine.model.parameters()).dtype
         self._cache = SlotCache(engine.num_layers, len(prompts), engine.heads, max_tokens + 1, engine.head_dim, dtype, engine.device)
@@ -122,9 +123,9 @@ class Session:
         """Tokens that still fit into this row's context."""
         return self.max_tokens - self.lengths[row] - len(self.pending[row])
 
-    def append(self, row: int, outputs: list[str]) -> tuple[int, ...] | None:
+    def append(self, row: int, calls: Sequence[ToolCall], outputs: Sequence[str]) -> tuple[int, ...] | None:
         """Tool results for the row; returns their ids, or None, appending nothing, when they do not fit."""
-        ids = self.engine.chat.reply_ids(outputs)
+        ids = self.engine.chat.reply_ids(calls, outputs)
         if len(ids) >= self.room(row):
             return None
         self.pending[row] += ids
@@ -138,14 +139,14 @@ class Session:
         limit = {row: min(max_new, self.max_tokens - self.lengths[row]) for row in rows}
         live, batch = list(rows), list(rows)  # batch: the rows of the working cache; live: those still speaking
         work = self._cache.take(self._index(rows))
-        end = self.engine.chat.end_id
+        ends = self.engine.chat.end_ids
         while True:
             tokens, scores = self._draw(logits, live, batch)
             spoke = live
             for row, token, score in zip(live, tokens, scores, strict=True):
                 ids[row].append(token)
                 logprobs[row].append(score)
-            live = [row for row, token in zip(live, tokens, strict=True) if token != end and len(ids[row]) < limit[row]]
+            live = [row for row, token in zip(live, tokens, strict=True) if token not in ends and len(ids[row]) < limit[row]]
             for row in set(spoke) - set(live):
                 self.pending[row] = [ids[row][-1]]
             if not live:
@@ -155,8 +156,12 @@ class Session:
                 work, batch = self._cache.take(self._index(live)), list(live)
             logits = self._step(work, batch, set(live), ids)
         self._cache.put(self._index(batch), work)
-        text = self.engine.chat.text
-        return [Sampled(text(ids[row]), tuple(ids[row]), tuple(logprobs[row]), ids[row][-1] == end) for row in rows]
+        return [self._said(row, ids[row], logprobs[row], ids[row][-1] in ends) for row in rows]
+
+    def _said(self, row: int, ids: list[int], logprobs: list[float], ended: bool) -> Sampled:
+        text, reading = self.engine.chat.read(ids, self.turns[row])
+        self.turns[row] += 1
+        return Sampled(text, reading, tuple(ids), tuple(logprobs), ended)
 
     def _prefill(self, rows: list[int]) -> torch.Tensor:
         """Feed every row's pending tokens; logits in the order of `rows`. Rows of one prompt are computed once."""

@@ -7,6 +7,7 @@ Without `tools.server_url` the recipe's own server (rft/toolserver.py) is starte
 both known to this process only and never written to an output. It is stopped at every exit, and dies with us if we are killed.
 If it dies first, the stage ends with one InfrastructureError that says so: going on would only collect unscored rollouts.
 With `tools.server_url` nothing is started: the server must answer, with any HTTP status, and that is all we know of it.
+With `tools.where: local` the server is started all the same: the tools are called without it, the recipe's `grade` is not.
 
 Enter it in a thread that lives as long as the block: the kernel's death signal watches the thread that started the process.
 """
@@ -27,11 +28,12 @@ from typing import IO
 
 import httpx
 
-from rft import config
-from rft.errors import ConfigError, InfrastructureError
+from rft import config, headers, local_tools, redact
+from rft.errors import InfrastructureError
+from rft.headers import Secrets
 from rft.recipe import Recipe
 from rft.toolserver import KEY
-from rft.wire import ToolEndpoint
+from rft.wire import ToolEndpoint, http_address
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 5.0
@@ -41,14 +43,16 @@ TAIL_BYTES = 2000
 @contextmanager
 def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
     """Raises InfrastructureError when the server does not start, does not answer, or died while the block ran."""
-    headers = {name: config.secret(value) for name, value in tools.headers.items()}
+    local_tools.check(tools)
+    static, secrets = headers.resolve(tools.headers, "params.yaml (tools.headers)")
     if tools.server_url is not None:
-        yield _external(tools.server_url, headers, tools.timeout_s)
+        yield _external(tools.server_url, static, secrets, tools.timeout_s)
         return
     with tempfile.TemporaryFile() as output:
         process = _Process(recipe, output)
         try:
-            endpoint = ToolEndpoint(process.wait_until_healthy(), headers | process.headers, process.raise_if_dead)
+            keys = headers.Secrets(process.headers.values())
+            endpoint = ToolEndpoint(process.wait_until_healthy(), static | process.headers, process.raise_if_dead, secrets | keys)
             try:
                 yield endpoint
             except Exception:
@@ -59,16 +63,15 @@ def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
             process.stop()
 
 
-def _external(url: str, headers: dict[str, str], timeout_s: float) -> ToolEndpoint:
-    if not re.match(r"https?://[^/]", url):
-        raise ConfigError(f"params.yaml: tools.server_url = {url!r} is no HTTP address. Write it like http://host:8000.")
+def _external(url: str, static: dict[str, str], secrets: Secrets, timeout_s: float) -> ToolEndpoint:
+    http_address(url, "params.yaml: tools.server_url")
     try:
-        httpx.get(url, headers=headers, timeout=min(timeout_s, START_DEADLINE_S), trust_env=False)
+        httpx.get(url, headers=static, timeout=min(timeout_s, START_DEADLINE_S), trust_env=False)
     except httpx.HTTPError as error:
         raise InfrastructureError(
             f"params.yaml: tools.server_url = {url!r} does not answer: {error}. Start that server, or remove the key to use the recipe's own."
         ) from None
-    return ToolEndpoint(url.rstrip("/"), headers)
+    return ToolEndpoint(url.rstrip("/"), static, secrets=secrets)
 
 
 class _Process:
@@ -79,6 +82,7 @@ class _Process:
         self._output = output
         self._stopped = False
         key = secrets.token_urlsafe(32)
+        redact.add(KEY, key)
         self.headers = {"Authorization": f"Bearer {key}"}
         ours = str(Path(__file__).resolve().parents[1])  # the server must import the tree that we run from
         path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])

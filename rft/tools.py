@@ -1,29 +1,53 @@
-"""The policy's tool calls, over HTTP: one call in, one result out, and never an exception for what the policy did.
+"""The policy's tool calls: one call in, one result out, and never an exception for what the policy did.
 
-    call -> arguments are a JSON object? -> defaults of the prompt filled in -> fit the schema? -> POST -> ToolResult
+    call -> arguments are a JSON object? -> defaults of the prompt filled in -> fit the schema? -> the tool's source -> ToolResult
+
+A tool's name leads to its source: the recipe's server or an address of `tools.endpoints` (HttpTool, over rft/wire.py), a function of the recipe
+here or in a worker process (rft/local_tools.py), a tool of an MCP server (rft/mcp_tools.py). All are under the same limits, and before all of
+them stands the same check of arguments. Its schema is the job's, or the row's own, which wins.
 
 Everything that the policy can have caused is a result that it sees (`is_error`): an unknown tool, bad JSON, arguments that do not
-fit, a 4xx, a reply that is too large. Everything that it cannot have caused is retried by rft/wire.py, then `failed`, and the
-rollout goes unscored. aiohttp, because it was measured at 1,650 to 1,860 calls a second here, against 47 to 383 with httpx.
+fit, a 4xx, a request or reply that is too large. Everything that it cannot have caused is retried, then `failed`, and the rollout goes unscored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Self
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
 
-from jsonschema import Draft202012Validator
-
-from rft import config, toolserver
-from rft.errors import ConfigError
+from rft import arguments, config, headers, local_tools, mcp_tools, redact, toolserver
+from rft.arguments import Function, Refused, clip_text
+from rft.errors import ConfigError, InfrastructureError
 from rft.recipe import Recipe
-from rft.types import ToolCall, ToolResult
-from rft.wire import Line, NoReply, Reply, ToolEndpoint, call_body, read_output, read_refusal
+from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult
+from rft.wire import (
+    Envelope,
+    Limits,
+    Line,
+    NoReply,
+    Outcome,
+    Reply,
+    Target,
+    ToolEndpoint,
+    call_payload,
+    clip,
+    http_address,
+    read_output,
+    read_refusal,
+    too_large,
+    with_item,
+)
 
-MAX_PROBLEM_CHARS = 200  # a policy's nonsense must not come back to it a thousand tokens long
+MAX_ENVELOPES = 4096  # of rollouts under way; an older one is encoded anew
+END_DEADLINE_S = 30.0  # for the word of a rollout's end, retries included: nobody waits for its answer
+
+log = logging.getLogger("rft.tools")
 
 
 def schemas(recipe: Recipe) -> list[dict[str, Any]]:
@@ -31,106 +55,269 @@ def schemas(recipe: Recipe) -> list[dict[str, Any]]:
     return [toolserver.schema(function) for function in recipe.tools]
 
 
-class ToolClient:
-    """`async with ToolClient(endpoint, params.tools, schemas(recipe)) as client: await client.call(...)`.
+# -- where a call goes -----------------------------------------------------------------------------------------------------
+class Source(Protocol):
+    """One tool, wherever it lives."""
 
-    `names` narrows the tools that the policy may call; None offers all that have a schema.
+    async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
+        """`arguments`: JSON that fits the schema. Raises NoReply when the retries are spent, and what stops the stage."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTool:
+    line: Line
+    target: Target
+
+    async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
+        payload = call_payload(call, arguments, envelope)
+        limits = self.target.limits
+        if len(payload) > limits.max_request_bytes:
+            _check_row(len(payload) - len(json.dumps(arguments)), limits, envelope)
+            return _request_too_large(limits)
+
+        def read(reply: Reply) -> Outcome:
+            if reply.oversized:
+                return too_large(limits.max_reply_bytes)
+            if reply.status >= 400:
+                return Outcome(read_refusal(reply.body, call.call_id), is_error=True)
+            return Outcome(read_output(reply.body, call.call_id))
+
+        outcome, retries = await self.line.post(self.target, payload, envelope, call.call_id, read)
+        return replace(outcome, retries=retries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """`origin` is what a person would look for: `tools.py`, `tools.endpoints`, `tools.mcp wiki`."""
+
+    origin: str
+    source: Source
+    tool: Mapping[str, Any] | None
+    """Its Chat-Completions tool; None: only rows say what its arguments are."""
+
+
+# -- the client ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Rollout:
+    envelope: Envelope
+    functions: Mapping[str, Function]
+
+
+@dataclass
+class ToolClient:
+    """`async with ToolClient(endpoint, params.tools, schemas(recipe), recipe=recipe) as client: await client.call_all(...)`.
+
+    `schemas`: the recipe's tools. `names` narrows what the policy may call; None offers all that have a schema. `recipe` is needed where
+    tools.where is local: its functions are called here.
     """
 
-    def __init__(
-        self, endpoint: ToolEndpoint, section: config.Tools, schemas: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None
-    ) -> None:
-        functions = {tool["function"]["name"]: tool["function"] for tool in schemas}
-        offered = list(functions) if names is None else list(names)
-        if unknown := [name for name in offered if name not in functions]:
-            raise ConfigError(f"tools {unknown} have no schema; the recipe has {sorted(functions)}.")
-        self._parameters = {name: functions[name].get("parameters", {}) for name in offered}
-        self._validators = {name: Draft202012Validator(self._parameters[name]) for name in offered}
-        self._endpoint = endpoint
-        self._section = section
-        self._line = Line(section, endpoint.headers, endpoint.raise_if_dead)
+    endpoint: ToolEndpoint
+    section: config.Tools
+    recipe_schemas: Sequence[Mapping[str, Any]]
+    names: Sequence[str] | None = None
+    recipe: Recipe | None = None
+    schemas: list[dict[str, Any]] = field(default_factory=list, init=False)
+    """What the policy may call, in a fixed order: the recipe's, then `tools.endpoints`, then MCP servers'. Known after entering."""
+
+    def __post_init__(self) -> None:
+        local_tools.check(self.section)
+        self._line = Line(self.section)
+        self._routes: dict[str, _Route] = {}
+        self._offered: dict[str, Function] = {}
+        self._rollouts: dict[str, _Rollout] = {}
+        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self._line.__aenter__()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._line)
+            self._routes = {}
+            await self._route_recipe(stack)
+            self._route_endpoints()
+            await self._route_mcp(stack)
+            self._offer()
+            self._start, self._end = (self._lifecycle(key) for key in ("start_url", "end_url"))
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._line.__aexit__(*exc)
+        self._rollouts.clear()
+        await self._stack.aclose()
 
-    async def call(self, call: ToolCall, trace_id: str, item: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> ToolResult:
-        """`defaults`: values for optional arguments that the policy left out, of this tool. Raises only what stops the stage."""
-        started = time.monotonic()
-        output, is_error, failed = await self._answer(call, trace_id, item, defaults or {})
-        return ToolResult(call.call_id, output, is_error, failed, time.monotonic() - started)
+    async def _route_recipe(self, stack: AsyncExitStack) -> None:
+        tools = {tool["function"]["name"]: tool for tool in self.recipe_schemas}
+        if self.section.where == "local":
+            if self.recipe is None:
+                raise ConfigError("params.yaml: tools.where = local needs the recipe, whose functions are called here.")
+            sources = await stack.enter_async_context(local_tools.sources(self.recipe, self.section, self._line))
+        else:
+            where, rate = "params.yaml (tools.headers)", self.section.rate_limit
+            static, secrets, dead = self.endpoint.headers, self.endpoint.secrets, self.endpoint.raise_if_dead
+            base = http_address(self.endpoint.url, "the tools' address")
+            sources = {
+                name: HttpTool(self._line, self._line.target(f"{base}/tools/{name}", static, where, secrets, rate=rate, raise_if_dead=dead))
+                for name in tools
+            }
+        for name, tool in tools.items():
+            self._add(name, _Route("the recipe's tools.py", sources[name], tool))
 
+    def _route_endpoints(self) -> None:
+        """An endpoint that takes a recipe tool's place keeps its schema, unless it has one of its own."""
+        for one in self.section.endpoints:
+            where = f"params.yaml (tools.endpoints, {one.name})"
+            static, secrets = headers.resolve(one.headers, where)
+            url = http_address(one.server_url, f"{where}: server_url")
+            target = self._line.target(url, static, where, secrets, own=one, rate=one.rate_limit or self.section.rate_limit)
+            replaced = self._routes.get(one.name)
+            tool = replaced.tool if replaced else None
+            if one.parameters is not None:
+                function = {"name": one.name, "description": one.description, "parameters": one.parameters}
+                tool = {"type": "function", "function": function}
+            self._add(one.name, _Route("tools.endpoints", HttpTool(self._line, target), tool), takes="the recipe's tools.py")
+
+    async def _route_mcp(self, stack: AsyncExitStack) -> None:
+        servers = [mcp_tools.Server(one, self.section, self._line) for one in self.section.mcp]
+        for server in servers:
+            await stack.enter_async_context(server)
+            for tool in server.tools:
+                self._add(tool["function"]["name"], _Route(f"tools.mcp {server.name}", server.source(tool["function"]["name"]), tool))
+
+    def _add(self, name: str, route: _Route, takes: str = "") -> None:
+        other = self._routes.get(name)
+        if other is not None and other.origin != takes:
+            raise ConfigError(f"params.yaml: two tools are called {name!r}: one of {other.origin}, one of {route.origin}. Rename or leave out one.")
+        self._routes[name] = route
+
+    def _offer(self) -> None:
+        tools = {name: route.tool for name, route in self._routes.items() if route.tool is not None}
+        offered = list(tools) if self.names is None else list(self.names)
+        if unknown := [name for name in offered if name not in tools]:
+            raise ConfigError(f"tools {unknown} have no schema; there are {sorted(tools)}.")
+        self._offered = {name: arguments.read_tool(tools[name], self._routes[name].origin)[1] for name in offered}
+        self.schemas = [dict(tools[name]) for name in offered]
+
+    def check_rows(self, examples: Iterable[Example]) -> None:
+        """Raises ConfigError for a row whose own tools cannot be called: no address, or no schema. Before any compute is spent."""
+        for example in examples:
+            if example.tools is not None:
+                self._functions_of({"id": example.id, "tools": example.tools})
+
+    def _functions_of(self, item: Mapping[str, Any]) -> Mapping[str, Function]:
+        """The row's own, else the job's."""
+        rows = item.get("tools")
+        if rows is None:
+            return self._offered
+        where = f"example {item.get('id')!r}"
+        if not isinstance(rows, Sequence) or isinstance(rows, str):
+            raise ConfigError(f"{where}: 'tools' is {clip_text(json.dumps(rows))}, expected a list of Chat-Completions tools.")
+        functions: dict[str, Function] = {}
+        for row in rows:
+            name, function = arguments.read_tool(row, where)
+            if name in functions:
+                raise ConfigError(f"{where}: two of its tools are called {name!r}. Remove one.")
+            if name not in self._routes:
+                known = ", ".join(sorted(self._routes)) or "none"
+                raise ConfigError(f"{where}: its tool {name!r} has no address. Name one in params.yaml: tools.endpoints. Known here: {known}.")
+            if self.names is None or name in self.names:
+                functions[name] = function
+        return functions
+
+    # -- a rollout's calls
     async def call_all(
-        self, calls: Sequence[ToolCall], trace_id: str, item: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]] | None = None
+        self, calls: Sequence[ToolCall], context: RolloutContext, defaults: Mapping[str, Mapping[str, Any]] | None = None
     ) -> tuple[ToolResult, ...]:
         """The calls of one turn, in parallel, answered in call order. `defaults` by tool, as in PromptSettings.tool_defaults."""
         defaults = defaults or {}
-        if unknown := sorted(set(defaults) - set(self._parameters)):
-            raise ConfigError(f"tool_defaults names the tools {unknown}; there are {sorted(self._parameters)}.")
-        tasks = [asyncio.create_task(self.call(call, trace_id, item, defaults.get(call.name))) for call in calls]
+        if unknown := sorted(set(defaults) - set(self._routes)):
+            raise ConfigError(f"tool_defaults names the tools {unknown}; there are {sorted(self._routes)}.")
+        if len(calls) == 1:
+            return (await self.call(calls[0], context, defaults.get(calls[0].name)),)
+        tasks = [asyncio.create_task(self.call(call, context, defaults.get(call.name))) for call in calls]
         try:
             return tuple(await asyncio.gather(*tasks))
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _answer(self, call: ToolCall, trace_id: str, item: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[str, bool, bool]:
-        """Output, is_error, failed."""
+    async def call(self, call: ToolCall, context: RolloutContext, defaults: Mapping[str, Any] | None = None) -> ToolResult:
+        """`defaults`: values for optional arguments that the policy left out, of this tool. Raises only what stops the stage."""
+        started = time.monotonic()
+        rollout, failed, is_sent = self._rollout(context), False, False
         try:
-            arguments = self._prepare(call, defaults)
-        except _Refused as problem:
-            return f"Error: {problem}", True, False
-        body = call_body(call, arguments, trace_id, item)
-        try:
-            output, is_error = await self._line.post(f"{self._endpoint.url}/tools/{call.name}", body, trace_id, self._read)
+            sent = arguments.prepare(call, rollout.functions, defaults or {})
+            if len(sent.encode("utf-8", "surrogatepass")) > self.section.max_request_bytes:
+                outcome = _request_too_large(Limits.of(self.section))
+            else:
+                is_sent = True
+                outcome = await self._routes[call.name].source.call(call, sent, rollout.envelope)
+        except Refused as problem:
+            outcome = Outcome(f"Error: {problem}", is_error=True)
         except NoReply as failure:
-            return f"tool {call.name} failed: {failure}", False, True
-        return output, is_error, False
+            outcome, failed = Outcome(f"tool {call.name} failed: {failure}", retries=failure.retries), True
+        seconds = time.monotonic() - started if is_sent else 0.0
+        return ToolResult(call.call_id, redact.text(outcome.output), outcome.is_error, failed, seconds, outcome.retries)
 
-    def _prepare(self, call: ToolCall, defaults: Mapping[str, Any]) -> str:
-        """The arguments as they go out. Raises _Refused with what the policy should mend."""
-        if call.name not in self._validators:
-            raise _Refused(f"unknown tool {_clip(call.name)!r}; known tools: {', '.join(self._validators)}")
-        parameters = self._parameters[call.name]
-        if unknown := sorted(set(defaults) - set(parameters.get("properties", {}))):
-            raise ConfigError(f"tool_defaults: {call.name} has no arguments {unknown}; it has {sorted(parameters.get('properties', {}))}.")
-        arguments = _parse(call)
-        missing = {name: value for name, value in defaults.items() if name not in arguments and name not in parameters.get("required", [])}
-        problems = sorted(self._validators[call.name].iter_errors({**arguments, **missing}), key=lambda error: (error.json_path, error.message))
-        if problems:
-            where = problems[0].json_path.removeprefix("$").removeprefix(".") or "arguments"
-            raise _Refused(f"invalid arguments for {call.name}: {where}: {_clip(problems[0].message)}")
-        return json.dumps({**arguments, **missing}, ensure_ascii=False) if missing else call.arguments
+    def _rollout(self, context: RolloutContext) -> _Rollout:
+        known = self._rollouts.get(context.trace_id)
+        if known is None or known.envelope.context is not context:
+            if len(self._rollouts) >= MAX_ENVELOPES:
+                del self._rollouts[next(iter(self._rollouts))]
+            known = self._rollouts[context.trace_id] = _Rollout(Envelope(context), self._functions_of(context.item))
+        return known
 
-    def _read(self, reply: Reply) -> tuple[str, bool]:
-        if reply.oversized:
-            return f"Error 413: the reply is larger than {self._section.max_reply_bytes} bytes. Ask for less.", True
-        if reply.status >= 400:
-            return read_refusal(reply.body), True
-        return read_output(reply.body), False
+    # -- a rollout's life
+    def _lifecycle(self, key: str) -> Target | None:
+        section, where = self.section.lifecycle, "params.yaml (tools.lifecycle)"
+        if (url := getattr(section, key)) is None:
+            return None
+        static, secrets = headers.resolve(section.headers, where)
+        return self._line.target(http_address(url, f"{where}: {key}"), static, where, secrets)
+
+    async def start(self, context: RolloutContext) -> str | None:
+        """Tell tools.lifecycle.start_url; returns what failed, after the retries."""
+        if self._start is None:
+            return None
+        envelope = self._rollout(context).envelope
+        payload = with_item({"trace_id": context.trace_id}, envelope)
+        _check_row(len(payload), self._start.limits, envelope)
+        try:
+            await self._line.post(self._start, payload, envelope, "start", _accept)
+        except NoReply as failure:
+            return f"tools.lifecycle.start_url failed: {failure}"
+        return None
+
+    async def end(self, context: RolloutContext, stop_reason: StopReason) -> None:
+        """Tell tools.lifecycle.end_url; a failure is logged and changes nothing."""
+        rollout = self._rollouts.pop(context.trace_id, None)
+        if self._end is None:
+            return
+        payload = json.dumps({"trace_id": context.trace_id, "stop_reason": str(stop_reason)}).encode()
+        try:
+            async with asyncio.timeout(END_DEADLINE_S):
+                await self._line.post(self._end, payload, rollout.envelope if rollout else Envelope(context), "end", _accept)
+        except (NoReply, InfrastructureError, TimeoutError) as failure:
+            why = str(failure) or f"no answer within {END_DEADLINE_S:g} s"
+            log.warning("tools.lifecycle.end_url failed for %s: %s", context.trace_id, why)
 
 
-class _Refused(Exception):
-    """A call that never leaves: the policy sees why."""
+def _accept(reply: Reply) -> None:
+    """Any 2xx; what it says is the server's own business."""
+    if reply.status >= 400:
+        raise NoReply(f"HTTP {reply.status}: {clip(reply.body)}")
 
 
-def _parse(call: ToolCall) -> dict[str, Any]:
-    """Strict JSON: NaN and Infinity, which Python would take, are refused."""
-    try:
-        arguments = json.loads(call.arguments, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        raise _Refused(f"the arguments of {call.name} are not JSON") from None
-    if not isinstance(arguments, dict):
-        raise _Refused(f"the arguments of {call.name} must be a JSON object")
-    return arguments
+def _check_row(num_bytes: int, limits: Limits, envelope: Envelope) -> None:
+    """What is sent without a word of the policy's."""
+    if num_bytes > limits.max_request_bytes:
+        example = envelope.context.item.get("id")
+        raise ConfigError(
+            f"example {example!r}: a request with its row takes {num_bytes} bytes, and tools.max_request_bytes is {limits.max_request_bytes}. "
+            "Make the row smaller."
+        )
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)
+def _request_too_large(limits: Limits) -> Outcome:
+    return Outcome(f"Error 413: the request is larger than {limits.max_request_bytes} bytes. Send less.", is_error=True)
 
 
-def _clip(text: str) -> str:
-    return text if len(text) <= MAX_PROBLEM_CHARS else text[:MAX_PROBLEM_CHARS] + "..."
+__all__ = ["HttpTool", "Source", "ToolClient", "schemas"]

@@ -17,20 +17,21 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from rft import config, examples, exploits, model, progress, recipe, reports, rollout_log, stats
+from rft import alarm, config, examples, exploits, model, policies, progress, recipe, reports, rollout_log, stats
 from rft.advantage import advantages
 from rft.errors import RftError
 from rft.loss import TrainingSample, own_logprobs, policy_loss
+from rft.recovery import Aside
 from rft.rollout import Conditions, Request
 from rft.rollout_log import LogRow
-from rft.sampler import Engine
+from rft.rollout_store import RolloutStore
 from rft.types import Example, Trajectory
 from rft.workbench import Plan, Workbench, base_model, champion, workbench
 
@@ -43,61 +44,65 @@ def run(params: config.Params) -> None:
     if baseline.readiness != "ready":
         _skip(f"the baseline says '{baseline.readiness}': {baseline.reason}")
         return
+    if params.policy.server is not None and params.policy.server.kind == "chat":
+        _skip("policy.server is a chat endpoint, which gives no token ids: nothing can be trained on what it says")
+        return
     section = params.train
     device = model.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
     exploits.check(params)
     inputs = [Path("data") / name for name in ("policy", "champion", "baseline", "prompt", "examples")]
     work = progress.folder("train", [params.recipe, params.tools, params.rollout, section], inputs)
-    network, chat = base_model(params, section.from_, device)
     prompt = reports.read(reports.PromptSettings, Path("data/prompt/prompt.json"))
-    with workbench(params, ours) as bench:
-        trainer = Trainer(network, chat, section, prompt, bench, device, work)
+    with workbench(params, ours) as bench, RolloutStore(work / "rollouts") as store:
+        network, chat = base_model(params, section.from_, device, bench.schemas)
+        trainer = Trainer(network, chat, section, prompt, bench, device, work, store)
         trainer.fit(examples.load("train"), examples.load("validation")[-section.validation_examples :] if section.validation_examples else [])
         bench.times.write(SHELF / "timing.json", steps_s=trainer.step_seconds)
-    _publish(trainer, section)
+        _publish(trainer, section)
     shutil.rmtree(work)
-
-
-@dataclass(slots=True)
-class _Log:
-    """What has happened so far, on disk as lines; `step` is the number of finished optimizer steps."""
-
-    metrics: list[dict[str, Any]]
-    rows: list[LogRow]
 
 
 class Trainer:
     """The learner, the sampler's copy of its weights, and the loop between them."""
 
     def __init__(
-        self, network: Any, chat: Any, section: config.Train, prompt: reports.PromptSettings, bench: Workbench, device: torch.device, work: Path
+        self,
+        network: Any,
+        chat: Any,
+        section: config.Train,
+        prompt: reports.PromptSettings,
+        bench: Workbench,
+        device: torch.device,
+        work: Path,
+        store: RolloutStore,
     ):
         self.section, self.prompt, self.bench, self.device, self.work = section, prompt, bench, device, work
         self.learner = model.trainable(network, section)
-        self.sampler = Engine(model.merged_copy(self.learner), chat, device)
+        self.sampler = policies.following(bench, self.learner, chat, device, work)
         self.parameters = [parameter for parameter in self.learner.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=section.lr, betas=(0.9, 0.95), weight_decay=0.0)
         self.start = [parameter.detach().clone() for parameter in self.parameters]
         self.step_seconds: list[float] = []
-        self.log = _Log([], [])
-        self.step = 0
+        self.metrics: list[dict[str, Any]] = []
+        self.store = store
+        self.alarms: list[alarm.Alarm] = []
+        self.step = 0  # finished optimizer steps
 
     def fit(self, train: Sequence[Example], held_out: Sequence[Example]) -> None:
+        self.bench.check_rows(train)
         self._resume()
         report = progress.Reporter("train", self.section.steps)
         progress.say("train", f"metrics {self.work / 'metrics.jsonl'}")  # whoever drives the stage may follow them live
         while self.step < self.section.steps:
             began = time.monotonic()
-            rows, samples = self._sample(train)
-            metrics = _describe(self.step + 1, rows) | self._learn(samples)
-            self.log.rows += rows
+            rows, aside, samples, seconds = self._sample(train)
+            metrics = _describe(self.step + 1, rows, aside) | {"alarm/count": len(self.alarms)} | self._learn(samples)
             self.step += 1
-            model.sync(self.learner, self.sampler.model)
+            self.sampler.follow(self.step)
             if held_out and (self.step % self.section.validate_every == 0 or self.step == self.section.steps):
                 metrics["validation/reward"] = self._validate(held_out)
-            self.log.metrics.append(metrics)
-            self._write_lines(rows, metrics)
+            self._keep([*rows, *aside], seconds, metrics)
             self.step_seconds.append(round(time.monotonic() - began, 3))
             report(self.step, f"steps, reward {metrics['reward/mean']:.3f}, {metrics['tool_calls/mean']:.1f} calls a rollout")
             if self.step % self.section.checkpoint_every == 0 and self.step < self.section.steps:
@@ -107,28 +112,54 @@ class Trainer:
         """L2 distance from where training started."""
         return math.sqrt(sum((now.detach() - then).square().sum().item() for now, then in zip(self.parameters, self.start, strict=True)))
 
-    def _sample(self, train: Sequence[Example]) -> tuple[list[LogRow], list[TrainingSample]]:
-        """P groups of G rollouts, and what of them can be learned from."""
+    def _sample(self, train: Sequence[Example]) -> tuple[list[LogRow], list[LogRow], list[TrainingSample], list[float]]:
+        """P groups of G rollouts, those that they stand in for, what can be learned from, and each rollout's seconds."""
         section = self.section
-        group = [_pick(train, self.step * section.examples_per_step + n, section.seed) for n in range(section.examples_per_step)]
-        requests = [Request(example, sample) for example in group for sample in range(section.group_size)]
-        conditions = Conditions(self.prompt, section.temperature, (section.seed, 1, self.step), self.bench.params.rollout, "train")
-        self.sampler.model.eval()
+        requests = self._requests(train)
+        limits = self.bench.params.rollout
+        conditions = Conditions(self.prompt, section.temperature, (section.seed, 1, self.step), limits, "train", "train", self.step + 1)
         trajectories: list[Trajectory] = []
-        for start in range(0, len(requests), conditions.limits.batch):
-            trajectories += self.bench.run(self.sampler, requests[start : start + conditions.limits.batch], conditions)
+        aside: list[Aside] = []
+        for start in range(0, len(requests), limits.batch):
+            played = self.bench.run(self.sampler.policy, requests[start : start + limits.batch], conditions, "train")
+            trajectories += played.trajectories
+            aside += played.aside
         self.bench.times.rollout_s.setdefault("train", []).extend(one.wall_s for one in trajectories)
+        seconds = [one.wall_s for one in (*trajectories, *(one.trajectory for one in aside))]
+        self._listen([*trajectories, *(one.trajectory for one in aside if one.why.startswith("replaced"))])
         rows: list[LogRow] = []
         samples: list[TrainingSample] = []
-        for n, example in enumerate(group):
-            mine = trajectories[n * section.group_size : (n + 1) * section.group_size]
-            for sample, (one, advantage) in enumerate(zip(mine, advantages([one.reward for one in mine], section.algorithm), strict=True)):
-                row = rollout_log.row(one, example, sample, self.prompt, "train", "challenger", self.step + 1)
+        for start in range(0, len(requests), section.group_size):
+            mine = trajectories[start : start + section.group_size]
+            advantage_G = advantages([one.reward for one in mine], section.algorithm)
+            for request, one, advantage in zip(requests[start : start + section.group_size], mine, advantage_G, strict=True):
                 why = _left_out(one, float(advantage), mine)
-                rows.append(replace(row, trained=not why, left_out=why))
+                rows.append(self._row(one, request, why))
                 if not why:
                     samples.append(TrainingSample(*rollout_log.flat(one), advantage=float(advantage)))
-        return rows, samples
+        return rows, [self._row(one.trajectory, one.request, one.why) for one in aside], samples, seconds
+
+    def _requests(self, train: Sequence[Example]) -> list[Request]:
+        """Group after group. An example that comes twice in a step, at the turn of an epoch, goes on with its count: never a stream twice."""
+        section = self.section
+        requests: list[Request] = []
+        met: Counter[str] = Counter()
+        for n in range(section.examples_per_step):
+            example = _pick(train, self.step * section.examples_per_step + n, section.seed)
+            first = met[example.id] * section.group_size
+            met[example.id] += 1
+            requests += [Request(example, first + sample) for sample in range(section.group_size)]
+        return requests
+
+    def _listen(self, trajectories: Sequence[Trajectory]) -> None:
+        """Failures that depend on what the policy does are an exit that it can learn."""
+        self.alarms = alarm.find(alarm.calls_of(trajectories))
+        for one in self.alarms:
+            progress.say("train", f"ALARM at step {self.step + 1}: {one.text}")
+
+    def _row(self, one: Trajectory, request: Request, why: str) -> LogRow:
+        row = rollout_log.row(one, request.example, request.sample, self.prompt, "train", "challenger", self.step + 1, "train")
+        return replace(row, trained=not why, left_out=why)
 
     def _learn(self, samples: list[TrainingSample]) -> dict[str, float]:
         """One optimizer step. Nothing to learn from is a step skipped and said, not an error."""
@@ -151,7 +182,9 @@ class Trainer:
             tokens += len(scored.entropy_N)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, section.clip_grad).item()
         if not math.isfinite(norm):
-            raise RftError(f"step {self.step + 1}: the gradient is not finite. Lower train.lr, or look at {self.work}/rollouts.jsonl.")
+            raise RftError(
+                f"step {self.step + 1}: the gradient is not finite. Lower train.lr, or look at its rollouts: rft rollouts --live --stage train."
+            )
         before = [parameter.detach().clone() for parameter in self.parameters]
         self.optimizer.step()
         if norm > 0 and all(torch.equal(now, then) for now, then in zip(self.parameters, before, strict=True)):
@@ -169,14 +202,15 @@ class Trainer:
         }
 
     def _validate(self, held_out: Sequence[Example]) -> float:
-        plan = Plan("train", f"validation-{self.step}", self.prompt, 0.0, 1, self.section.seed)
-        rows = self.bench.measure(self.sampler, held_out, plan, self.work, lambda done, message: None)
+        plan = Plan("train", "validation", self.prompt, 0.0, 1, self.section.seed, step=self.step, left_out="validation")
+        rows = self.bench.measure(self.sampler.policy, held_out, plan, self.store, lambda done, message: None)
         self.bench.times.rollout_s.pop(plan.name)
         return float(np.mean([row.reward for row in rows if row.reward is not None]))
 
     # -- kill and go on ------------------------------------------------------------------------------------------------------
-    def _write_lines(self, rows: list[LogRow], metrics: dict[str, Any]) -> None:
-        rollout_log.append_lines(rows, self.work / "rollouts.jsonl")
+    def _keep(self, rows: list[LogRow], seconds: list[float], metrics: dict[str, Any]) -> None:
+        self.store.add_all(rows, seconds, f"step {self.step}")
+        self.metrics.append(metrics)
         with (self.work / "metrics.jsonl").open("a") as handle:
             handle.write(json.dumps(metrics) + "\n")
 
@@ -190,7 +224,7 @@ class Trainer:
         progress.publish(part, self.work / "checkpoint")
 
     def _resume(self) -> None:
-        """From the last checkpoint; lines of later steps are cut off and made again, equal."""
+        """From the last checkpoint; rollouts and metrics of later steps are forgotten and made again, equal."""
         self.step = 0
         if (self.work / "checkpoint").exists():
             state = torch.load(self.work / "checkpoint" / "state.pt", weights_only=True)
@@ -199,14 +233,11 @@ class Trainer:
                     parameter.copy_(saved)
             self.optimizer.load_state_dict(state["optimizer"])
             self.step = state["step"]
-            model.sync(self.learner, self.sampler.model)
+            self.sampler.follow(self.step)
             progress.say("train", f"continues at step {self.step}")
-        self.log.rows = [row for row in rollout_log.read_lines(self.work / "rollouts.jsonl") if row.step <= self.step]
-        self.log.metrics = [one for one in _lines(self.work / "metrics.jsonl") if one["step"] <= self.step]
-        for name in ("rollouts.jsonl", "metrics.jsonl"):
-            (self.work / name).unlink(missing_ok=True)
-        rollout_log.append_lines(self.log.rows, self.work / "rollouts.jsonl")
-        (self.work / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in self.log.metrics))
+        self.store.keep(lambda row: row.step <= self.step)
+        self.metrics = [one for one in _lines(self.work / "metrics.jsonl") if one["step"] <= self.step]
+        (self.work / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in self.metrics))
 
 
 def _pick(train: Sequence[Example], position: int, seed: int) -> Example:
@@ -218,6 +249,8 @@ def _pick(train: Sequence[Example], position: int, seed: int) -> Example:
 def _left_out(one: Trajectory, advantage: float, group: Sequence[Trajectory]) -> str:
     if one.reward is None:
         return f"unscored: {one.grade.status}"
+    if one.num_forks:
+        return "forked"
     if not one.num_tokens:
         return "no tokens"
     scored = [other.reward for other in group if other.reward is not None]
@@ -239,12 +272,12 @@ def _microbatches(samples: list[TrainingSample]) -> list[list[TrainingSample]]:
     return batches
 
 
-def _describe(step: int, rows: list[LogRow]) -> dict[str, Any]:
-    """The step's rollouts in numbers; names as in the vocabulary."""
+def _describe(step: int, rows: list[LogRow], aside: list[LogRow]) -> dict[str, Any]:
+    """The step's rollouts in numbers; names as in the vocabulary. Those set `aside` are counted, and in no mean."""
     rewards = [row.reward for row in rows if row.reward is not None]
     scores = [row.score for row in rows if row.score is not None]
     calls = [row.num_tool_calls for row in rows]
-    reasons = Counter(row.left_out for row in rows if row.left_out)
+    reasons = Counter(row.left_out for row in [*rows, *aside] if row.left_out)
     return {
         "step": step,
         "reward/mean": float(np.mean(rewards)),
@@ -256,7 +289,8 @@ def _describe(step: int, rows: list[LogRow]) -> dict[str, Any]:
         "tool_calls/p95": stats.percentile(calls, 0.95),
         "tokens/mean": float(np.mean([row.num_tokens for row in rows])),
         "stop/completed": float(np.mean([row.stop_reason == "completed" for row in rows])),
-        "samples/sampled": len(rows),
+        "samples/sampled": len(rows) + len(aside),
+        "samples/unscored": sum(row.reward is None for row in [*rows, *aside]),
         **{f"left_out/{reason}": count for reason, count in sorted(reasons.items())},
     }
 
@@ -279,9 +313,9 @@ def _publish(trainer: Trainer, section: config.Train) -> None:
     kind = section.weights
     if kind == "lora" and section.from_ == "champion" and champion().weights != "none":
         kind = "full"  # the adapter sits on the champion's own weights; saved merged, it stands on the base model alone
-    model.save(trainer.learner if kind == section.weights else trainer.sampler.model, SHELF / "weights")
-    (SHELF / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in trainer.log.metrics))
-    rollout_log.write(trainer.log.rows, SHELF / "rollouts.parquet")
+    model.save(trainer.learner if kind == section.weights else model.merged_copy(trainer.learner), SHELF / "weights")
+    (SHELF / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in trainer.metrics))
+    rollout_log.write(trainer.store, SHELF / "rollouts.parquet")
     change = trainer.weight_change()
     report = reports.TrainReport(
         trained=change > 0,
@@ -291,9 +325,10 @@ def _publish(trainer: Trainer, section: config.Train) -> None:
         sha256=progress.tree_sha256(SHELF / "weights") if change > 0 else None,
         algorithm=section.algorithm,
         steps=section.steps,
-        rollouts=len(trainer.log.rows),
-        left_out=dict(sorted(Counter(row.left_out for row in trainer.log.rows if row.left_out).items())),
-        curve=[(one["step"], one["reward/mean"]) for one in trainer.log.metrics],
+        rollouts=len(trainer.store),
+        left_out=dict(sorted(Counter(row.left_out for row in trainer.store if row.left_out).items())),
+        alarms=sum(one["alarm/count"] for one in trainer.metrics),
+        curve=[(one["step"], one["reward/mean"]) for one in trainer.metrics],
         weight_change=change,
     )
     reports.write(report, SHELF / "report.json")

@@ -24,12 +24,13 @@ class StopReason(StrEnum):
     max_tool_calls = "max_tool_calls"
     max_tokens = "max_tokens"  # a turn or the context was cut
     parse_error = "parse_error"  # a malformed tool call
-    timeout = "timeout"  # the rollout's deadline, spent by the policy itself
-    tool_error = "tool_error"  # infrastructure: retries spent. Never scored
+    timeout = "timeout"  # a turn's or the rollout's deadline, spent by the policy itself
+    tool_error = "tool_error"  # infrastructure: retries spent, or the rollout's deadline spent waiting. Never scored
     policy_error = "policy_error"  # infrastructure: the sampler failed. Never scored
+    cancelled = "cancelled"  # infrastructure: a straggler, cut by its group's deadline. Never scored
 
 
-INFRASTRUCTURE = frozenset({StopReason.tool_error, StopReason.policy_error})
+INFRASTRUCTURE = frozenset({StopReason.tool_error, StopReason.policy_error, StopReason.cancelled})
 
 
 class GradeStatus(StrEnum):
@@ -43,16 +44,21 @@ class GradeStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of a dataset. `Example("n-00017", ({"role": "user", "content": "..."},), ["I10"], {"slice": "2"})`."""
+    """One row of a dataset. `Example("n-00017", ({"role": "user", "content": "..."},), ["I10"], {"slice": "2"})`.
+
+    `tools`, when the row has its own: Chat-Completions functions, which win over those of the job.
+    """
 
     id: str
     messages: tuple[Message, ...]
     target: Any
     metadata: dict[str, Any] = field(default_factory=dict)
+    tools: tuple[dict[str, Any], ...] | None = None
 
     def row(self) -> dict[str, Any]:
         """The wire's `item`: the entire row of the JSONL file."""
-        return {"id": self.id, "messages": list(self.messages), "target": self.target, "metadata": self.metadata}
+        row: dict[str, Any] = {"id": self.id, "messages": list(self.messages), "target": self.target, "metadata": self.metadata}
+        return row if self.tools is None else {**row, "tools": list(self.tools)}
 
     @property
     def slice(self) -> str:
@@ -61,12 +67,66 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
+class Opening:
+    """What a policy hears first. `tools`: the row's own functions; None: those that the policy's chat was made with."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[dict[str, Any], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutContext:
+    """What every tool and grader call of one rollout carries: on the wire as `trace_id`, `item` and X-RFT-* headers."""
+
+    trace_id: str
+    item: dict[str, Any]  # the example's whole row
+    split: str = ""
+    step: int = 0
+    attempt: int = 0  # 0, or the number of the refill
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCall:
-    """`ToolCall("call_0_0", "search", '{"query": "angina"}')`: arguments are a JSON string, as on the wire."""
+    """`ToolCall("call_0_0", "search", '{"query": "angina"}')`: arguments are a JSON string, as on the wire.
+
+    `problem`: why this call cannot be read; then name and arguments hold what could be.
+    """
 
     call_id: str
     name: str
     arguments: str
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An assistant message, read by the rules of the policy's tool-call format.
+
+    `content` is what a reader or grader sees: without reasoning, and without calls. A message without calls is the final answer. `problem`
+    is a fault of the whole message (a call without its end); faults of single calls are in `ToolCall.problem`.
+    """
+
+    content: str
+    calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One assistant turn from a policy. A policy without tokens (scripted, chat endpoint) leaves ids and logprobs empty.
+
+    `text` is the message as sampled, markup included; `ended` is False when the token limit cut it. `context_ids`: the whole context that a
+    server says it sampled from, when it renders the messages itself; it must begin with our sequence, else the turn is a fork.
+    """
+
+    text: str
+    reading: Reading
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    ended: bool = True
+    context_ids: tuple[int, ...] | None = None
+    seconds: float = 0.0  # that this row's own sampling took
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +137,8 @@ class ToolResult:
     output: str
     is_error: bool = False  # shown to the policy: a 4xx, bad arguments, a repeated call
     failed: bool = False
-    latency_s: float = 0.0
+    latency_s: float = 0.0  # 0: it was never sent
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +148,8 @@ class Turn:
     `prompt_ids` are the tokens appended before this turn was sampled (the prompt, or the previous turn's tool results),
     `token_ids` those that the policy sampled, so the whole sequence is the concatenation over turns, and the loss mask is
     False on `prompt_ids`, True on `token_ids`. A policy without tokens (scripted, chat endpoint) leaves all three empty.
+    `text` is the message as sampled, `content` what a grader sees of it. `forked`: the context that was sampled from does not continue our
+    sequence; the trajectory is not trained on.
     """
 
     text: str
@@ -95,6 +158,13 @@ class Turn:
     prompt_ids: tuple[int, ...] = ()
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    content: str | None = None
+    reasoning: str = ""
+    forked: bool = False
+
+    @property
+    def answer(self) -> str:
+        return self.text if self.content is None else self.content
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +189,7 @@ class Trajectory:
     grade: Grade
     reward: float | None
     wall_s: float = 0.0
+    attempt: int = 0  # 0, or the number of the refill that stands in for an unscored rollout
 
     @property
     def num_tool_calls(self) -> int:
@@ -130,5 +201,9 @@ class Trajectory:
         return sum(len(turn.token_ids) for turn in self.turns)
 
     @property
+    def num_forks(self) -> int:
+        return sum(turn.forked for turn in self.turns)
+
+    @property
     def final_text(self) -> str:
-        return self.turns[-1].text if self.turns else ""
+        return self.turns[-1].answer if self.turns else ""

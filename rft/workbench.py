@@ -1,37 +1,38 @@
 """What every stage with rollouts needs at hand: the tools' server, a client, the grader, and the policy.
 
     with workbench(params, recipe) as bench:
-        policy = bench.policy("champion")
-        rows = bench.measure(policy, examples, prompt, ...)     batch after batch, resumable
+        policy = policies.of(bench, "champion", device).policy
+        rows = bench.measure(policy, examples, plan, store, ...)     batch after batch, resumable
 
 The server is the recipe's own, started here on a free port and stopped at the end, or the external one of `tools.server_url`. Finished
-batches wait under `.rft/`, so that a stage that was killed repeats at most one batch; a batch is a pure function of its seed, so the bytes are
-those of an uninterrupted run.
+batches wait in a store under `.rft/` (rft/rollout_store.py), so that a stage that was killed repeats at most one batch; a batch is a pure
+function of its seed, so the bytes are those of an uninterrupted run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from rft import config, reports, rollout_log, stats
+from rft import config, progress, recovery, reports, rollout_log, stats
 from rft.chat import Chat
-from rft.errors import TooManyUnscored, UserError
+from rft.errors import UserError
 from rft.graders import EndpointGrader
 from rft.recipe import Recipe
+from rft.recovery import Played
 from rft.reports import PromptSettings
 from rft.rollout import Conditions, Policy, Request, run_rollouts
 from rft.rollout_log import LogRow
+from rft.rollout_store import RolloutStore
 from rft.server import running
 from rft.tools import ToolClient, schemas
 from rft.types import Example, Trajectory
 
+T = TypeVar("T")
 CHAMPION = Path("data/champion/champion.json")
 
 
@@ -61,10 +62,15 @@ class Plan:
     temperature: float
     k: int
     seed: int
+    split: str = "validation"
+    step: int = 0
+    left_out: str = ""
+    """In a stage that trains: why these rollouts are not trained on."""
 
     @property
     def name(self) -> str:
-        return f"{self.stage}/{self.arm}/{'greedy' if self.temperature == 0 else 'sampled'}"
+        arm = f"{self.arm}-{self.step}" if self.step else self.arm
+        return f"{self.stage}/{arm}/{'greedy' if self.temperature == 0 else 'sampled'}"
 
 
 class Workbench:
@@ -75,45 +81,70 @@ class Workbench:
         self.times = Times()
         self._runner, self._client, self._grader = runner, client, grader
 
-    def run(self, policy: Policy, requests: Sequence[Request], conditions: Conditions) -> list[Trajectory]:
-        """One batch. Raises TooManyUnscored when more than the declared share has no score."""
-        trajectories = self._runner.run(run_rollouts(policy, self._client, self._grader, requests, conditions, self.times.phases))
-        unscored = [one for one in trajectories if one.reward is None]
-        if len(unscored) > self.params.rollout.max_unscored_share * len(trajectories):
-            raise TooManyUnscored(
-                f"{len(unscored)} of {len(trajectories)} rollouts have no score (rollout.max_unscored_share is "
-                f"{self.params.rollout.max_unscored_share}). The last reason: {unscored[-1].grade.explanation[:300]}. "
-                "Mend the tool server or grader and start again; finished work is kept."
-            )
-        return trajectories
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """Of all tools, wherever they live."""
+        return self._client.schemas
 
-    def measure(self, policy: Policy, examples: Sequence[Example], plan: Plan, work: Path, report: Any, done: int = 0) -> list[LogRow]:
-        """`k` rollouts of each example, in order of example and sample. `report(done, message)` after each batch."""
+    def check_rows(self, examples: Sequence[Example]) -> None:
+        """Raises ConfigError for a row whose own tools nobody serves, or whose schemas are none, before anything is sampled."""
+        self._client.check_rows(examples)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    def run(self, policy: Policy, requests: Sequence[Request], conditions: Conditions, stage: str) -> Played:
+        """One batch, through outages (rft/recovery.py). `stage` says whose progress line tells of a pause."""
+
+        async def play_once(some: Sequence[Request], word: str) -> list[Trajectory]:
+            under = replace(conditions, name=f"{conditions.name} {word}") if word else conditions
+            return await run_rollouts(policy, self._client, self._grader, some, under, self.times.phases)
+
+        return self._runner.run(recovery.play(play_once, requests, conditions.limits, lambda words: progress.say(stage, words)))
+
+    def measure(self, policy: Policy, examples: Sequence[Example], plan: Plan, store: RolloutStore, report: Any, done: int = 0) -> list[LogRow]:
+        """`k` rollouts of each example, in order of example and sample. `report(done, message)` after each batch.
+
+        What others stand in for (rft/recovery.py) is in the store, and not among the rows that come back.
+        """
+        self.check_rows(examples)
         requests = [Request(example, sample) for example in examples for sample in range(plan.k)]
-        conditions = Conditions(
-            plan.prompt, plan.temperature, (plan.seed, int(plan.temperature * 1000)), self.params.rollout, f"{plan.name}/{plan.prompt.digest()}"
-        )
+        seed, name = (plan.seed, int(plan.temperature * 1000)), f"{plan.name}/{plan.prompt.digest()}"
+        conditions = Conditions(plan.prompt, plan.temperature, seed, self.params.rollout, name, plan.split, plan.step)
         size = self.params.rollout.batch
         rows: list[LogRow] = []
         for start in range(0, len(requests), size):
             batch = requests[start : start + size]
-            saved = work / f"{plan.arm}-{plan.prompt.digest()[:8]}-{int(plan.temperature * 1000)}-{batch[0].example.id}-{start}-{len(batch)}.json"
-            if not saved.exists():
-                _save(saved, self.run(policy, batch, conditions), batch, plan)
-            finished, seconds = _load(saved)
-            rows += finished
-            self.times.rollout_s.setdefault(plan.name, []).extend(seconds)
+            saved = f"{name}/{batch[0].example.id}/{start}/{len(batch)}"
+            if saved not in store:
+                add(store, self.run(policy, batch, conditions, plan.stage), batch, plan, saved)
+            finished, seconds = store.batch(saved) or ([], [])
+            rows += finished[: len(batch)]
+            self.times.rollout_s.setdefault(plan.name, []).extend(seconds[: len(batch)])
             scores = [one.reward for one in rows if one.reward is not None]
             mean = sum(scores) / len(scores) if scores else float("nan")
             report(done + len(rows), f"rollouts, {plan.arm} {'greedy ' if plan.temperature == 0 else ''}mean reward {mean:.3f}")
         return rows
 
 
+def add(store: RolloutStore, played: Played, batch: Sequence[Request], plan: Plan, name: str) -> None:
+    """The batch's rollouts, then those that they stand in for."""
+    rows = [_row(one, request, plan, plan.left_out) for one, request in zip(played.trajectories, batch, strict=True)]
+    aside = [_row(one.trajectory, one.request, plan, one.why) for one in played.aside]
+    seconds = [one.wall_s for one in (*played.trajectories, *(aside.trajectory for aside in played.aside))]
+    store.add_all([*rows, *aside], seconds, name)
+
+
+def _row(trajectory: Trajectory, request: Request, plan: Plan, left_out: str) -> LogRow:
+    row = rollout_log.row(trajectory, request.example, request.sample, plan.prompt, plan.stage, plan.arm, plan.step, plan.split)
+    return replace(row, left_out=left_out)
+
+
 @contextmanager
 def workbench(params: config.Params, recipe: Recipe) -> Iterator[Workbench]:
     names = schemas(recipe)
     with running(recipe, params.tools) as endpoint, asyncio.Runner() as runner:
-        client = ToolClient(endpoint, params.tools, names)
+        client = ToolClient(endpoint, params.tools, names, recipe=recipe)
         runner.run(client.__aenter__())
         grader = EndpointGrader(recipe.grader, endpoint, params.tools)
         runner.run(grader.__aenter__())
@@ -134,11 +165,17 @@ def champion_prompt(recipe: Recipe) -> PromptSettings:
     return champion().prompt or recipe.prompts.seed
 
 
-def base_model(params: config.Params, which: Literal["policy", "champion"], device: Any) -> tuple[Any, Chat]:
-    """The model that a stage starts from, plain (an adapter is merged in), and its chat."""
+def policy_pointer() -> reports.PolicyReport:
+    return reports.read(reports.PolicyReport, Path("data/policy/report.json"))
+
+
+def base_model(
+    params: config.Params, which: Literal["policy", "champion"], device: Any, tools: list[dict[str, Any]] | None = None
+) -> tuple[Any, Chat]:
+    """The model that a stage starts from, plain (an adapter is merged in), and its chat. `tools`: None for those of the recipe."""
     from rft import model, recipe
 
-    pointer = reports.read(reports.PolicyReport, Path("data/policy/report.json"))
+    pointer = policy_pointer()
     network, tokenizer = model.load(pointer.model, params.policy, device)
     served = champion()
     if which == "champion" and served.weights_path:
@@ -149,22 +186,7 @@ def base_model(params: config.Params, which: Literal["policy", "champion"], devi
                 "to a champion without weights of its own: rft rollback."
             )
         network = model.with_weights(network, served.weights, CHAMPION.parent / served.weights_path, device)
-    return network, Chat(tokenizer, schemas(recipe.load(params.recipe)))
+    return network, Chat(tokenizer, schemas(recipe.load(params.recipe)) if tools is None else tools, params.policy.tool_format)
 
 
-def _save(path: Path, trajectories: list[Trajectory], batch: list[Request], plan: Plan) -> None:
-    rows = [
-        rollout_log.row(one, request.example, request.sample, plan.prompt, plan.stage, plan.arm)
-        for one, request in zip(trajectories, batch, strict=True)
-    ]
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps({"rows": [asdict(one) for one in rows], "seconds": [one.wall_s for one in trajectories]}))
-    os.replace(part, path)
-
-
-def _load(path: Path) -> tuple[list[LogRow], list[float]]:
-    saved = json.loads(path.read_text())
-    return [LogRow(**one) for one in saved["rows"]], saved["seconds"]
-
-
-__all__ = ["CHAMPION", "Plan", "Times", "Workbench", "base_model", "champion", "champion_prompt", "workbench"]
+__all__ = ["CHAMPION", "Plan", "Times", "Workbench", "add", "base_model", "champion", "champion_prompt", "policy_pointer", "workbench"]

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from rft import config, page, reports
+from rft import config, page, redact, reports
 from tasks import registry, runs, stages
 from tasks.clone import Clone
 from tasks.records import RunRecord
@@ -93,7 +93,7 @@ def write_page(clone: Clone, record: RunRecord, root: Path) -> Path:
     }
     path = clone.page(record.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page.render(root, facts), encoding="utf-8")
+    path.write_text(redact.text(page.render(root, facts)), encoding="utf-8")
     return path
 
 

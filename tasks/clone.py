@@ -22,6 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from rft import redact
 from rft.errors import UserError
 from tasks.git import GitError, git
 
@@ -105,6 +106,7 @@ def find(start: Path | None = None) -> Clone:
 
 def enter(start: Path | None = None) -> Clone:
     """`find`, and the environment of everything that follows."""
+    redact.guard()
     clone = find(start)
     os.environ.update(TELEMETRY_OFF)
     defaults = {

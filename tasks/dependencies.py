@@ -63,7 +63,7 @@ STAGES = {
     ),
     "prompt": Shelf(
         "does a better prompt or setting do? Cheaper than weights, so it goes first",
-        (*_AGENT, *_of("examples", "validation.jsonl")),
+        (*_AGENT, *_of("baseline", "report.json"), *_of("examples", "validation.jsonl")),
         ("report.json", "prompt.json", "rollouts.parquet", "timing.json"),
     ),
     "train": Shelf(

@@ -7,14 +7,13 @@ the same id, and stands in the ledger once.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
-from rft import reports
+from rft import redact, reports
 from rft.errors import UserError
 from tasks.clone import Clone
 
@@ -56,7 +55,7 @@ def append(clone: Clone, act: Act) -> None:
     if any(known.id == act.id for known in acts(clone)):
         return
     whole = _whole(clone.ledger).encode()
-    line = json.dumps(act.model_dump(mode="json"), ensure_ascii=False).encode() + b"\n"
+    line = redact.dumps(act.model_dump(mode="json"), ensure_ascii=False).encode() + b"\n"
     with clone.ledger.open("ab") as file:
         file.truncate(len(whole))  # a line that a crash cut in half
         file.write(line)

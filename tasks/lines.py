@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import time
 
+from rft import redact
+
 EVERY_S = 5.0
 PROGRESS = re.compile(r"^\[\w+\] (\d+)/(\d+) ?(.*)$")
 
@@ -43,4 +45,4 @@ class Lines:
         return time.monotonic() - self._began
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        print(redact.text(text), flush=True)

@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 import yaml
 
-from rft import config
+from rft import config, redact
 from rft.errors import RftError, UserError
 from tasks import edits as user_edits
 from tasks import records
@@ -268,7 +268,7 @@ def _ending(error: BaseException) -> dict[str, Any]:
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ in ("TerminationSignal", "CancelledError"):
         return {"state": "interrupted", "message": "interrupted"}
     message = str(error) if isinstance(error, RftError) else f"{type(error).__name__}: {error}"
-    return {"state": "failed", "message": message[:2000]}
+    return {"state": "failed", "message": redact.text(message)[:2000]}
 
 
 @contextlib.contextmanager

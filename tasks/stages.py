@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TextIO
 
+from rft import redact
 from rft.errors import InfrastructureError, RftError, UserError
 from tasks.clone import TELEMETRY_OFF
 from tasks.lines import Lines
@@ -93,7 +94,7 @@ def repro(
             note_group(process.pid)
         assert process.stdout is not None
         for line in process.stdout:
-            line = line.rstrip("\n")
+            line = redact.text(line.rstrip("\n"))
             last.append(line)
             if file:
                 print(line, file=file, flush=True)

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rft import reports
+from rft import redact, reports
 from rft.errors import InfrastructureError
 from tasks.clone import Clone
 from tasks.runs import Run
@@ -59,6 +59,7 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=r"The ``noload`` loader strategy is deprecated", category=SADeprecationWarning)
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it logs, with a traceback, what it then raises
 
 
 class Tracker:
@@ -80,10 +81,10 @@ class Tracker:
     def settings(self, raw: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         from mlflow.entities import Param, RunTag
 
-        params = [Param(key, value[:MAX_VALUE]) for key, value in flatten(raw)]
+        params = [Param(key, redact.text(value)[:MAX_VALUE]) for key, value in flatten(raw)]
         for start in range(0, len(params), 100):
             self._client.log_batch(self.run_id, params=params[start : start + 100])
-        self._client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+        self._client.log_batch(self.run_id, tags=[RunTag(key, redact.text(value)) for key, value in tags.items()])
 
     def stage(self, stage: str, how: How, numbers: Mapping[str, reports.Metric | float | None]) -> None:
         """A stage's final numbers, intervals beside them, and whether they are from this run."""
@@ -118,7 +119,7 @@ class Tracker:
     def tag(self, **tags: str | None) -> None:
         for key, value in tags.items():
             if value is not None:
-                self._client.set_tag(self.run_id, key, value)
+                self._client.set_tag(self.run_id, key, redact.text(value))
 
     def end(self, state: str) -> None:
         status = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}.get(state, "KILLED")
@@ -167,15 +168,25 @@ def whole_rows(path: Path) -> list[Row]:
 
 
 def flatten(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """`{"train": {"lr": 0.1}}` -> ("train.lr", "0.1"). Header values are shown only as the names of their variables."""
+    """`{"train": {"lr": 0.1}}` -> ("train.lr", "0.1"). Of headers, variables alone are shown (`env:NAME`), in lists too."""
     for key, value in raw.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{name}.")
-        elif ".headers." in f".{name}" and not str(value).startswith("env:"):
-            yield metric_key(name), "(not shown)"
+            yield from flatten(_hidden(key, value), f"{name}.")
         else:
+            value = _hidden(key, value)
             yield metric_key(name), value if isinstance(value, str) else json.dumps(value)
+
+
+def _hidden(key: str, value: Any) -> Any:
+    """A setting without what headers and environments of processes say literally."""
+    if isinstance(value, list):
+        return [_hidden(key, one) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    if key in ("headers", "env"):
+        return {name: one if str(one).startswith("env:") else "(not shown)" for name, one in value.items()}
+    return {name: _hidden(name, one) for name, one in value.items()}
 
 
 def metric_key(name: str) -> str:

@@ -55,6 +55,15 @@ def _denormals() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _secrets() -> Iterator[None]:
+    """A value that one test declares secret is an ordinary word in the next."""
+    yield
+    from rft import redact
+
+    redact.forget()
+
+
+@pytest.fixture(autouse=True)
 def _environment() -> Iterator[None]:
     """What a verb sets for its own process (Prefect's log level, addresses) must not reach the next test."""
     before = dict(os.environ)

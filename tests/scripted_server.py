@@ -21,6 +21,7 @@ class Scripted:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    raw: list[bytes] = field(default_factory=list)
 
 
 @asynccontextmanager
@@ -31,6 +32,7 @@ async def scripted(*answers: Answer, headers: dict[str, str] | None = None) -> A
     async def handle(request: web.Request) -> web.StreamResponse:
         record = seen[0]
         body = await request.json() if request.can_read_body else {}
+        record.raw.append(await request.read())
         record.bodies.append(body)
         record.headers.append(dict(request.headers))
         record.paths.append(request.path)

@@ -19,7 +19,7 @@ from rft import config, wire
 from rft.errors import ConfigError, InfrastructureError
 from rft.graders import EndpointGrader
 from rft.recipe import Grader
-from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Turn
+from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
 from rft.wire import ToolEndpoint
 
 EXAMPLE = Example("n-1", ({"role": "user", "content": "angina"},), ["I20.9"], {"slice": "1"})
@@ -44,7 +44,7 @@ def grade(
             spec = {"type": "endpoint", "name": "f1", "url": "{tool_server}/grade", **(grader or {})}
             spec["url"] = spec["url"].replace("{elsewhere}", server.endpoint.url)
             async with EndpointGrader(Grader.model_validate(spec), server.endpoint, config.Tools(**section)) as endpoint:
-                return await endpoint.grade(EXAMPLE, turns, stop, "trace_1"), server
+                return await endpoint.grade(EXAMPLE, turns, stop, RolloutContext("trace_1", EXAMPLE.row(), "validation", 3)), server
 
     return asyncio.run(run())
 
@@ -68,7 +68,33 @@ def test_the_body_is_the_contract_s():
         "trace_id": "trace_1",
     }
     assert server.headers[0]["Authorization"] == "Bearer ours"
-    assert server.headers[0]["X-RFT-Trace-Id"] == "trace_1"
+    sent = {name: value for name, value in server.headers[0].items() if name.startswith("X-RFT-")}
+    assert sent == {"X-RFT-Trace-Id": "trace_1", "X-RFT-Step": "3", "X-RFT-Split": "valid", "X-RFT-Attempt": "0"}
+
+
+def test_a_retry_is_named_and_signed_as_the_same_message():
+    from openai import OpenAI
+
+    secret = "whsec_c2VjcmV0IG9mIHRoZSB0ZXN0cw=="
+    _, server = grade(says({}, 500), says(1), signing_secret=secret)
+    assert [headers.get("X-RFT-Retry") for headers in server.headers] == [None, "1"]
+    assert server.headers[0]["webhook-id"] == server.headers[1]["webhook-id"]
+    for raw, headers in zip(server.raw, server.headers, strict=True):
+        OpenAI(api_key="none", base_url="http://127.0.0.1:1").webhooks.verify_signature(raw, headers, secret=secret)
+
+
+def test_a_key_that_the_grader_echoes_is_struck_out(monkeypatch: pytest.MonkeyPatch):
+    async def echo(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response({"score": 0, "reason": f"you sent {request.headers['X-Key']}"})
+
+    monkeypatch.setenv("GRADER_KEY", "canary-4711")
+    assert grade(echo, grader={"headers": {"X-Key": "env:GRADER_KEY"}})[0].explanation == "you sent [secret]"
+
+
+def test_a_header_that_cannot_be_sent():
+    with pytest.raises(ConfigError, match=r"^grader\.json: the value of X-Key holds a newline") as caught:
+        grade(says(1), grader={"headers": {"X-Key": "canary\n"}})
+    assert "canary" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rft import progress, reports
+from rft import policy, progress, reports
 from rft.errors import UserError
 from tests import small_policy
-from tests.ladder import inside, params, run
+from tests.ladder import SECTIONS, inside, params, run
 
 
 def test_the_policy_learned_its_demonstrations(ladder: Path):
@@ -21,6 +22,30 @@ def test_the_policy_learned_its_demonstrations(ladder: Path):
 
 def test_no_work_is_left_behind(ladder: Path):
     assert list((ladder / ".rft/progress").iterdir()) == []
+
+
+def test_a_warm_start_that_was_cut_off_ends_with_the_same_bytes(tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch):
+    """The checkpoint stands between two reported losses, so what was summed up since the last one must be in it."""
+    warm = {"demonstrations": 32, "steps": 206, "batch": 2, "checkpoint_every": 7}
+    settings = params(ladder_recipe, policy={"architecture": SECTIONS["policy"]["architecture"], "warm_start": warm})
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+    with inside(tmp_path / "whole"):
+        run("policy", settings)
+
+    def cut(network: Any, batch: Any, weight: float, step: int) -> Any:
+        if step == 110:
+            raise KeyboardInterrupt
+        return once(network, batch, weight, step)
+
+    once = policy._loss
+    with inside(tmp_path / "cut"):
+        monkeypatch.setattr(policy, "_loss", cut)
+        with pytest.raises(KeyboardInterrupt):
+            run("policy", settings)
+        monkeypatch.undo()
+        run("policy", settings)
+    assert progress.tree_sha256(tmp_path / "cut/data/policy") == progress.tree_sha256(tmp_path / "whole/data/policy")
 
 
 def test_a_given_model_is_a_pointer_with_a_hash(ladder: Path, tmp_path: Path, ladder_recipe: Path):

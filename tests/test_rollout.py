@@ -4,52 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from aiohttp import web
 
 from rft import config, recipe
 from rft.graders import EndpointGrader
 from rft.reports import PromptSettings
-from rft.rollout import Conditions, Request, messages_of, opening, run_rollouts
+from rft.rollout import Conditions, PolicyFailed, Request, messages_of, opening, run_rollouts
 from rft.server import running
 from rft.tools import ToolClient, schemas
-from rft.types import Example, StopReason, Trajectory
+from rft.types import Example, GradeStatus, Reading, StopReason, ToolCall, Trajectory
 from tests import tiny_recipe
+from tests.scripted_policy import CALL, Said, Scripted, scripted
+from tests.scripted_server import scripted as serve
 
-CALL = '<tool_call>\n{"name": "lookup", "arguments": {"key": "%s"}}\n</tool_call>'
 PROMPT = PromptSettings(name="seed", system=" look it up", max_turns=4)
-
-
-@dataclass(frozen=True)
-class Said:
-    text: str
-    ended: bool = True
-    ids: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
-
-
-class Scripted:
-    """Says the given turns to every example; `{key}` is the key that was asked for."""
-
-    def __init__(self, *turns: str | Said, room: int = 100):
-        self.turns, self.room, self.heard = turns, room, []
-
-    def open(self, prompts: Sequence, seeds: Sequence, temperature: float, max_tokens: int) -> Scripted:
-        self.pending: list[list[int]] = [[] for _ in prompts]
-        self._keys = [messages[-1]["content"].split()[-1].rstrip("?") for messages in prompts]
-        self._turn = 0
-        return self
-
-    def sample(self, rows: list[int], max_new: int) -> list[Said]:
-        said = self.turns[min(self._turn, len(self.turns) - 1)]
-        self._turn += 1
-        one = said if isinstance(said, Said) else Said(said)
-        return [Said(one.text.replace("{key}", self._keys[row]), one.ended) for row in rows]
-
-    def append(self, row: int, outputs: list[str]) -> tuple[int, ...] | None:
-        self.heard.append(outputs)
-        return () if len(self.heard) <= self.room else None
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +47,7 @@ def play(ours, endpoint, policy: Scripted, prompt: PromptSettings = PROMPT, exam
 
 def test_looks_up_answers_and_is_graded(ours, endpoint):
     one = ours.examples("train", 1, 0)
-    (done,) = play(ours, endpoint, Scripted(CALL % " {key}", one[0].target), examples=one)
+    (done,) = play(ours, endpoint, scripted(CALL % " {key}", one[0].target), examples=one)
     assert (done.stop_reason, done.reward, done.grade.solved) == (StopReason.completed, 1.0, True)
     assert done.turns[0].results[0].output == one[0].target
     roles = [message["role"] for message in messages_of(done, one[0], PROMPT)]
@@ -86,13 +57,13 @@ def test_looks_up_answers_and_is_graded(ours, endpoint):
 @pytest.mark.parametrize(
     ("policy", "limits", "reason"),
     [
-        (Scripted(Said("cut", ended=False)), {}, StopReason.max_tokens),
-        (Scripted("<tool_call>\n{oops"), {}, StopReason.parse_error),
-        (Scripted("0000"), {}, StopReason.completed),
-        (Scripted(f"{CALL % ' k0001'}\n{CALL % ' k0002'}"), {"max_tool_calls": 1}, StopReason.max_tool_calls),
-        (Scripted(CALL % " k0001"), {}, StopReason.max_turns),
-        (Scripted(CALL % " k0001"), {"max_turns": 2}, StopReason.max_turns),
-        (Scripted(CALL % " k0001", room=0), {}, StopReason.max_tokens),
+        (scripted(Said("cut", ended=False)), {}, StopReason.max_tokens),
+        (scripted("<tool_call>\n{oops"), {}, StopReason.parse_error),
+        (scripted("0000"), {}, StopReason.completed),
+        (scripted(f"{CALL % ' k0001'}\n{CALL % ' k0002'}"), {"max_tool_calls": 1}, StopReason.max_tool_calls),
+        (scripted(CALL % " k0001"), {}, StopReason.max_turns),
+        (scripted(CALL % " k0001"), {"max_turns": 2}, StopReason.max_turns),
+        (scripted(CALL % " k0001", room=0), {}, StopReason.max_tokens),
     ],
 )
 def test_what_the_policy_caused_is_graded(ours, endpoint, policy, limits, reason):
@@ -106,7 +77,7 @@ def test_a_dead_tool_is_never_a_zero(ours):
 
     with running(ours, config.Tools()) as endpoint:
         broken = replace(endpoint, url=endpoint.url + "/nowhere")
-        done = play(ours, endpoint, Scripted(CALL % " k0001", "0000"))
+        done = play(ours, endpoint, scripted(CALL % " k0001", "0000"))
         assert all(one.reward is not None for one in done)
 
         async def with_broken_tools() -> list[Trajectory]:
@@ -115,14 +86,14 @@ def test_a_dead_tool_is_never_a_zero(ours):
             conditions = Conditions(PROMPT, 1.0, (0,), config.Rollout())
             async with ToolClient(dead, tools, schemas(ours)) as client, EndpointGrader(ours.grader, endpoint, tools) as grader:
                 rows = [Request(row, 0) for row in ours.examples("train", 2, 0)]
-                return await run_rollouts(Scripted(CALL % " k0001", "0000"), client, grader, rows, conditions, {})
+                return await run_rollouts(scripted(CALL % " k0001", "0000"), client, grader, rows, conditions, {})
 
         for one in asyncio.run(with_broken_tools()):
             assert (one.stop_reason, one.reward, one.grade.score) == (StopReason.tool_error, None, None)
 
 
 def test_a_repeated_call_can_be_answered_without_being_sent(ours, endpoint):
-    policy = Scripted(CALL % " k0001", CALL % " k0001", "0000")
+    policy = scripted(CALL % " k0001", CALL % " k0001", "0000")
     done = play(ours, endpoint, policy, PROMPT.model_copy(update={"block_repeated_calls": True}))
     assert not done[0].turns[0].results[0].is_error
     assert done[0].turns[1].results[0].is_error
@@ -136,11 +107,86 @@ def test_the_prompt_replaces_the_rows_own_system_message():
 
 
 def test_trace_ids_are_a_function_of_the_seed(ours, endpoint):
-    first, again = (play(ours, endpoint, Scripted("0000")) for _ in range(2))
+    first, again = (play(ours, endpoint, scripted("0000")) for _ in range(2))
     assert [one.trace_id for one in first] == [one.trace_id for one in again]
     assert len({one.trace_id for one in first}) == len(first)
 
 
 def test_defaults_of_the_prompt_reach_the_tool(ours, endpoint):
     prompt = PROMPT.model_copy(update={"tool_defaults": {"lookup": {"spaces": 3}}})
-    assert play(ours, endpoint, Scripted(CALL % " k0001", "0000"), prompt)[0].turns[0].results[0].output.startswith("   ")
+    assert play(ours, endpoint, scripted(CALL % " k0001", "0000"), prompt)[0].turns[0].results[0].output.startswith("   ")
+
+
+def test_good_calls_beside_a_broken_one_are_made_and_the_policy_hears_of_the_error(ours, endpoint):
+    key, target = ours.examples("train", 1, 0)[0].messages[-1]["content"].split()[-1].rstrip("?"), ours.examples("train", 1, 0)[0].target
+    good, bad = ToolCall("call_0_0", "lookup", f'{{"key": "{key}"}}'), ToolCall("call_0_1", "lookup", "{oops", problem="the arguments are not JSON")
+    turn = Said("two calls", reading=Reading("", (good, bad)))
+    told = play(ours, endpoint, scripted(turn, target), on_parse_error="tell")[0]
+    assert (told.stop_reason, told.reward) == (StopReason.completed, 1.0)
+    assert [result.is_error for result in told.turns[0].results] == [False, True]
+    assert "not JSON" in told.turns[0].results[1].output
+    assert play(ours, endpoint, scripted(turn, target))[0].stop_reason is StopReason.parse_error
+
+
+def test_a_turn_that_the_policy_spent_sampling_is_graded(ours, endpoint):
+    for done in play(ours, endpoint, scripted(Said("0000", takes_s=0.05)), turn_deadline_s=0.01):
+        assert (done.stop_reason, done.reward) == (StopReason.timeout, 0.0)
+
+
+def test_the_rollouts_deadline_spent_in_its_own_sampling_is_graded(ours, endpoint):
+    slow = scripted(Said(CALL % " k0001", takes_s=0.15), Said("0000", takes_s=30))
+    for done in play(ours, endpoint, slow, deadline_s=0.25):
+        assert (done.stop_reason, done.reward) == (StopReason.timeout, 0.0)
+
+
+def test_the_rollouts_deadline_spent_waiting_for_tools_is_infrastructure(ours):
+    async def slow(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(0 if request.path == "/grade" else 30)
+        return web.json_response({"score": 0.0})
+
+    async def all_of_it() -> list[Trajectory]:
+        conditions, section = Conditions(PROMPT, 1.0, (0,), config.Rollout(deadline_s=0.3)), config.Tools()
+        async with (
+            serve(slow) as server,
+            ToolClient(server.endpoint, section, schemas(ours)) as client,
+            EndpointGrader(ours.grader, server.endpoint, section) as grader,
+        ):
+            requests = [Request(row, 0) for row in ours.examples("train", 2, 0)]
+            return await run_rollouts(scripted(CALL % " k0001", "0000"), client, grader, requests, conditions, {})
+
+    for done in asyncio.run(all_of_it()):
+        assert (done.stop_reason, done.reward, done.grade.status) == (StopReason.tool_error, None, GradeStatus.infra_error)
+        assert "rollout.deadline_s" in done.grade.explanation
+        assert [(turn.calls[0].name, turn.results[0].failed) for turn in done.turns] == [("lookup", True)], "the call that hung is on record"
+
+
+def test_a_straggler_is_cut_by_the_batchs_deadline_and_never_scored(ours, endpoint):
+    policy = scripted("0000")
+    policy.choose = lambda n: ("0000",) if n else (Said("0000", takes_s=30),)
+    cut, done = play(ours, endpoint, policy, group_deadline_s=0.3)
+    assert (cut.stop_reason, cut.reward) == (StopReason.cancelled, None)
+    assert done.stop_reason is StopReason.completed
+    assert done.reward is not None
+
+
+def test_a_policy_that_fails_is_never_a_zero(ours, endpoint):
+    for done in play(ours, endpoint, scripted(Said("", fails=PolicyFailed("the server said 500")))):
+        assert (done.stop_reason, done.reward) == (StopReason.policy_error, None)
+        assert "500" in done.grade.explanation
+
+
+def test_a_context_that_does_not_continue_ours_is_a_fork(ours, endpoint):
+    call = Said(CALL % " k0001", ids=(3, 4), logprobs=(-1.0, -1.0), context_ids=(1, 2))
+    good = Said("0000", ids=(9,), logprobs=(-1.0,), context_ids=(1, 2, 3, 4, 5))
+    whole = play(ours, endpoint, scripted(call, good))[0]
+    assert (whole.num_forks, whole.turns[1].prompt_ids) == (0, (5,))
+    fork = Said("0000", ids=(9,), logprobs=(-1.0,), context_ids=(1, 2, 3, 7, 5))
+    assert play(ours, endpoint, scripted(call, fork))[0].num_forks == 1
+
+
+def test_reasoning_is_kept_and_not_graded(ours, endpoint):
+    target = ours.examples("train", 1, 0)[0].target
+    said = Said(f"<think>hm</think>{target}", reading=Reading(target, reasoning="hm"))
+    done = play(ours, endpoint, scripted(said))[0]
+    assert done.reward == 1.0
+    assert messages_of(done, ours.examples("train", 1, 0)[0], PROMPT)[-1] == {"role": "assistant", "content": target, "reasoning_content": "hm"}

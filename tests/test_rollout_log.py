@@ -1,23 +1,28 @@
-"""The rollout log: what is written is what is read, in Parquet and in the lines of a stage that is still running."""
+"""The rollout log: what is written is what is read, and every rollout is accounted for once."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from rft import rollout_log
+from rft.errors import RftError, UserError
 from rft.progress import tree_sha256
-from rft.types import Example, Grade, StopReason, ToolCall, ToolResult, Trajectory, Turn
+from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn
 from tests.test_rollout import PROMPT
 
 EXAMPLE = Example("n-1", ({"role": "user", "content": "ü?"},), "t", {"slice": "odd"})
 TURNS = (
     Turn("call", (ToolCall("c", "f", "{}"),), (ToolResult("c", "seen"),), (1, 2), (3, 4), (-0.5, -0.25)),
-    Turn("t", (), (), (5,), (6,), (-1.0,)),
+    Turn("t", (), (), (5,), (6,), (-0.1,)),
 )
 DONE = Trajectory("trace_1", "n-1", TURNS, StopReason.completed, Grade(1.0, solved=True, explanation="exact"), 1.0, wall_s=3.0)
+UNSCORED = replace(DONE, grade=Grade(None, GradeStatus.infra_error), reward=None)
 
 
 def rows() -> list[rollout_log.LogRow]:
@@ -25,23 +30,79 @@ def rows() -> list[rollout_log.LogRow]:
 
 
 def test_the_sequence_is_flat_and_the_mask_marks_the_policys_own():
-    assert rollout_log.flat(DONE) == ([1, 2, 3, 4, 5, 6], [False, False, True, True, False, True], [-0.5, -0.25, -1.0])
+    assert rollout_log.flat(DONE) == ([1, 2, 3, 4, 5, 6], [False, False, True, True, False, True], [-0.5, -0.25, -0.1])
 
 
 def test_parquet_gives_back_every_field_and_equal_bytes(tmp_path: Path):
     for name in ("a.parquet", "b.parquet"):
-        rollout_log.write(rows(), tmp_path / name)
+        rollout_log.write(iter(rows()), tmp_path / name)
     assert pq.read_table(tmp_path / "a.parquet").to_pylist() == [asdict(row) for row in rows()]
+    assert rollout_log.read(tmp_path / "a.parquet") == rollout_log.read((tmp_path / "a.parquet").read_bytes()) == rows()
     assert tree_sha256(tmp_path / "a.parquet") == tree_sha256(tmp_path / "b.parquet")
+
+
+def test_a_long_log_is_written_in_pieces(tmp_path: Path):
+    many = [replace(rows()[0], sample=n) for n in range(rollout_log.CHUNK + 1)]
+    rollout_log.write(many, tmp_path / "many.parquet")
+    assert pq.ParquetFile(tmp_path / "many.parquet").num_row_groups == 2
+    assert rollout_log.read(tmp_path / "many.parquet") == many
 
 
 def test_no_rows_is_a_log_too(tmp_path: Path):
     rollout_log.write([], tmp_path / "none.parquet")
-    assert pq.read_table(tmp_path / "none.parquet").num_rows == 0
+    assert rollout_log.read(tmp_path / "none.parquet") == []
 
 
-def test_a_line_that_a_kill_cut_off_is_not_a_row(tmp_path: Path):
-    path = tmp_path / "rows.jsonl"
-    rollout_log.append_lines(rows(), path)
-    path.write_bytes(path.read_bytes()[:-20])
-    assert rollout_log.read_lines(path) == rows()[:2]
+def test_a_log_that_cannot_be_written_leaves_the_old_one(tmp_path: Path):
+    path = tmp_path / "log.parquet"
+    rollout_log.write(rows(), path)
+    with pytest.raises(pa.ArrowInvalid):
+        rollout_log.write([*rows(), replace(rows()[0], step=1 << 40)], path)
+    assert rollout_log.read(path) == rows()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_half_a_letter_does_not_lose_the_log(tmp_path: Path):
+    """JSON can hold a lone surrogate; UTF-8 cannot."""
+    odd = replace(EXAMPLE, messages=({"role": "user", "content": "half \ud83d"},))
+    row = rollout_log.row(DONE, odd, 0, PROMPT, "baseline", "champion")
+    rollout_log.write([row], tmp_path / "odd.parquet")
+    assert json.loads(rollout_log.read(tmp_path / "odd.parquet")[0].item)["messages"] == [{"role": "user", "content": "half \ud83d"}]
+
+
+def test_what_is_no_log_is_said(tmp_path: Path):
+    (tmp_path / "page.html").write_text("<html>")
+    with pytest.raises(UserError, match=r"page\.html is no Parquet file"):
+        rollout_log.read(tmp_path / "page.html")
+    pq.write_table(pa.table({"stage": ["train"]}), tmp_path / "old.parquet")
+    with pytest.raises(UserError, match=r"data/train/rollouts\.parquet has no column arm, step"):
+        rollout_log.read((tmp_path / "old.parquet").read_bytes(), "data/train/rollouts.parquet")
+
+
+# -- sampled = trained + left out ------------------------------------------------------------------------------------------
+def train(trajectory: Trajectory = DONE, trained: bool = True, left_out: str = "") -> rollout_log.LogRow:
+    row = rollout_log.row(trajectory, EXAMPLE, 0, PROMPT, "train", "challenger", 1)
+    return replace(row, trained=trained, left_out=left_out)
+
+
+def test_every_rollout_is_counted_once():
+    log = [train(), train(), train(trained=False, left_out="no variance"), train(UNSCORED, False, "unscored: infra_error")]
+    unscored = rollout_log.row(UNSCORED, EXAMPLE, 0, PROMPT, "baseline", "champion")
+    trained, compared = rollout_log.tally([*log, *rows(), unscored])
+    assert (trained.stage, trained.step, trained.sampled, trained.trained, trained.compared) == ("train", 1, 4, 2, 0)
+    assert trained.left_out == {"no variance": 1, "unscored: infra_error": 1}
+    assert (compared.sampled, compared.trained, compared.compared, compared.left_out) == (4, 0, 3, {"unscored: infra_error": 1})
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        (train(left_out="no variance"), "was trained on, and left out"),
+        (train(UNSCORED), "was trained on without a score"),
+        (replace(train(), stage="baseline"), "was trained on outside of training"),
+        (train(trained=False), "was neither trained on nor left out with a reason"),
+    ],
+)
+def test_a_row_that_contradicts_itself_is_an_error(row: rollout_log.LogRow, fault: str):
+    with pytest.raises(RftError, match=f"does not add up: rollout trace_1 of .* {fault}"):
+        rollout_log.tally([train(), row])

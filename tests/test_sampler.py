@@ -10,10 +10,12 @@ import torch
 from rft.chat import Chat
 from rft.errors import UserError
 from rft.sampler import Engine
+from rft.types import Opening, ToolCall
 from tests import small_policy, tiny_recipe
 
-PROMPTS = [[{"role": "user", "content": f"value of k{n:04d}"}] for n in (1, 22, 333)]
+PROMPTS = [Opening(({"role": "user", "content": f"value of k{n:04d}"},)) for n in (1, 22, 333)]
 SEEDS = [(0, n) for n in range(3)]
+CALL = ToolCall("call_0_0", "lookup", "{}")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def expected(engine: Engine, ids: list[int], start: int, temperature: float = 1.
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_logprobs_are_the_models_over_two_turns(engine: Engine, temperature: float):
-    session = engine.open(PROMPTS, SEEDS, temperature, max_tokens=160)
+    session = engine.session(PROMPTS, SEEDS, temperature, max_tokens=160)
     sequences = [list(ids) for ids in session.pending]
     for outputs in (["9153"], ["no such key: k"]):
         sampled = session.sample([0, 1, 2], max_new=12)
@@ -43,27 +45,27 @@ def test_logprobs_are_the_models_over_two_turns(engine: Engine, temperature: flo
             start = len(sequences[row])
             sequences[row] += one.ids
             assert one.logprobs == pytest.approx(expected(engine, sequences[row], start, temperature), abs=1e-4)
-            sequences[row] += session.append(row, outputs) or ()
+            sequences[row] += session.append(row, [CALL], outputs) or ()
 
 
 def test_a_row_does_not_depend_on_its_neighbours(engine: Engine):
-    together = engine.open(PROMPTS, SEEDS, 1.0, 160).sample([0, 1, 2], 20)
-    alone = engine.open(PROMPTS[1:2], SEEDS[1:2], 1.0, 160).sample([0], 20)
+    together = engine.session(PROMPTS, SEEDS, 1.0, 160).sample([0, 1, 2], 20)
+    alone = engine.session(PROMPTS[1:2], SEEDS[1:2], 1.0, 160).sample([0], 20)
     assert alone[0].ids == together[1].ids
 
 
 def test_a_group_of_one_prompt_is_prefilled_once_and_differs_by_stream(engine: Engine):
-    session = engine.open([PROMPTS[0]] * 4, [(7, n) for n in range(4)], 1.0, 160)
+    session = engine.session([PROMPTS[0]] * 4, [(7, n) for n in range(4)], 1.0, 160)
     sampled = session.sample([0, 1, 2, 3], 12)
     assert len({one.ids for one in sampled}) > 1
-    prompt = engine.chat.prompt_ids(PROMPTS[0])
+    prompt = engine.chat.prompt_ids(list(PROMPTS[0].messages))
     for one in sampled:
         assert one.logprobs == pytest.approx(expected(engine, [*prompt, *one.ids], len(prompt)), abs=1e-4)
 
 
 def test_greedy_is_the_argmax(engine: Engine):
-    one = engine.open(PROMPTS[:1], SEEDS[:1], 0.0, 160).sample([0], 8)[0]
-    ids = engine.chat.prompt_ids(PROMPTS[0])
+    one = engine.session(PROMPTS[:1], SEEDS[:1], 0.0, 160).sample([0], 8)[0]
+    ids = engine.chat.prompt_ids(list(PROMPTS[0].messages))
     for token in one.ids:
         with torch.no_grad():
             assert engine.model(torch.tensor([ids])).logits[0, -1].argmax().item() == token
@@ -71,17 +73,17 @@ def test_greedy_is_the_argmax(engine: Engine):
 
 
 def test_equal_seeds_give_equal_tokens(engine: Engine):
-    runs = [[one.ids for one in engine.open(PROMPTS, SEEDS, 1.0, 160).sample([0, 1, 2], 20)] for _ in range(2)]
+    runs = [[one.ids for one in engine.session(PROMPTS, SEEDS, 1.0, 160).sample([0, 1, 2], 20)] for _ in range(2)]
     assert runs[0] == runs[1]
 
 
 def test_the_context_is_a_bound(engine: Engine):
-    room = len(engine.chat.prompt_ids(PROMPTS[0])) + 3
-    session = engine.open(PROMPTS[:1], SEEDS[:1], 1.0, room)
+    room = len(engine.chat.prompt_ids(list(PROMPTS[0].messages))) + 3
+    session = engine.session(PROMPTS[:1], SEEDS[:1], 1.0, room)
     assert len(session.sample([0], 50)[0].ids) <= 3
-    assert session.append(0, ["x" * 50]) is None
+    assert session.append(0, [CALL], ["x" * 50]) is None
 
 
 def test_more_tokens_than_positions_are_refused(engine: Engine):
     with pytest.raises(UserError, match=r"rollout\.max_tokens"):
-        engine.open(PROMPTS, SEEDS, 1.0, 10_000)
+        engine.session(PROMPTS, SEEDS, 1.0, 10_000)

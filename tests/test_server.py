@@ -21,7 +21,7 @@ from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.recipe import Recipe
 from rft.server import running
 from rft.tools import ToolClient, schemas
-from rft.types import ToolCall, ToolResult
+from rft.types import RolloutContext, ToolCall, ToolResult
 
 OURS = config.Tools()
 CALL = ToolCall("call_0_0", "lookup", '{"key": "k0001"}')
@@ -35,7 +35,7 @@ def tiny(tmp_path: Path) -> Recipe:
 def call(endpoint: wire.ToolEndpoint, tiny: Recipe, section: config.Tools = OURS) -> ToolResult:
     async def run() -> ToolResult:
         async with ToolClient(endpoint, section, schemas(tiny)) as client:
-            return await client.call(CALL, "trace_1", {"id": "n"})
+            return await client.call(CALL, RolloutContext("trace_1", {"id": "n"}))
 
     return asyncio.run(run())
 
@@ -69,6 +69,19 @@ def test_static_headers_travel_with_the_key(tiny: Recipe, monkeypatch: pytest.Mo
     with running(tiny, config.Tools(headers={"X-Tenant": "env:TENANT"})) as endpoint:
         assert endpoint.headers["X-Tenant"] == "ward 7"
         assert endpoint.headers["Authorization"].startswith("Bearer ")
+
+
+def test_it_grades_for_local_tools_too(tiny: Recipe):
+    with running(tiny, config.Tools(where="local")) as endpoint:
+        body = {"sample": {"output_text": "9153"}, "item": {"target": "9153"}}
+        assert httpx.post(f"{endpoint.url}/grade", json=body, headers=endpoint.headers, trust_env=False).json()["score"] == 1
+
+
+def test_its_key_is_struck_out_of_what_a_tool_says(tiny: Recipe):
+    path = tiny.folder / "tools.py"
+    path.write_text(path.read_text().replace("key = key.strip()", "import os; return os.environ['RFT_TOOL_KEY']"))
+    with running(tiny, OURS) as endpoint:
+        assert call(endpoint, tiny).output == "[secret]"
 
 
 @pytest.mark.parametrize("error", [UserError("of the block"), ValueError("of the block"), KeyboardInterrupt(), SystemExit(3)])
@@ -205,6 +218,13 @@ def test_an_external_address_that_is_none(tiny: Recipe, url: str):
 def test_a_header_without_its_variable(tiny: Recipe):
     with pytest.raises(ConfigError, match="environment variable NO_SUCH_KEY"):
         running(tiny, config.Tools(headers={"Authorization": "env:NO_SUCH_KEY"})).__enter__()
+
+
+def test_a_header_that_cannot_be_sent(tiny: Recipe):
+    for section in (config.Tools(headers={"X-Key": "canary\n"}), external("http://127.0.0.1:1", headers={"X-Key": "canary\n"})):
+        with pytest.raises(ConfigError, match=r"\(tools\.headers\): the value of X-Key holds a newline") as caught:
+            running(tiny, section).__enter__()
+        assert "canary" not in str(caught.value)
 
 
 def _kill(pid: int) -> None:

@@ -18,9 +18,24 @@ from tests.ladder import again, inside, params, run, shelf
 
 def test_every_sampled_rollout_is_trained_on_or_left_out_with_a_reason(ladder: Path):
     table = pq.read_table(ladder / "data/train/rollouts.parquet").to_pylist()
-    assert len(table) == 4 * 4 * 4
+    assert len([row for row in table if row["left_out"] != "validation"]) == 4 * 4 * 4
+    report = reports.read(reports.TrainReport, ladder / "data/train/report.json")
+    assert report.rollouts == len(table) == sum(row["trained"] for row in table) + sum(report.left_out.values())
     assert all(row["trained"] != bool(row["left_out"]) for row in table)
     assert all(len(row["ids"]) == len(row["mine"]) and sum(row["mine"]) == len(row["logprobs"]) for row in table)
+
+
+def test_an_example_that_comes_twice_in_a_step_is_rolled_out_anew(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    """Three examples, four a step: one comes twice in every step, and its rollouts must not be copies."""
+    shutil.copytree(ladder / "data", tmp_path / "data")
+    shutil.rmtree(tmp_path / "data/train")
+    rows = (tmp_path / "data/examples/train.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "data/examples/train.jsonl").write_text("".join(rows[:3]))
+    with inside(tmp_path):
+        run("train", params(ladder_recipe, train={"steps": 2, "validation_examples": 0}))
+    table = pq.read_table(tmp_path / "data/train/rollouts.parquet").to_pylist()
+    assert len({row["example_id"] for row in table}) == 3
+    assert len({row["trace_id"] for row in table}) == len(table) == 2 * 4 * 4
 
 
 def test_metrics_have_no_wall_times_and_one_line_a_step(ladder: Path):

@@ -30,6 +30,8 @@ def training(shelves: Shelves) -> Html | None:
     left_out = "; ".join(f"{count:,} {reason}" for reason, count in train.left_out.items())
     missing = f", of which not trained on: {left_out}" if left_out else ""
     note = f"{train.algorithm}, {train.weights} weights, {train.rollouts:,} rollouts{missing}. The weights moved by {train.weight_change:.3g} (L2)."
+    if train.alarms:
+        note += f" ALARM: {train.alarms} times failures depended on what the policy did; the stage's log says how."
     return _card("Reward while training", h("p", text, class_="note"), picture, h("p", note, class_="note"))
 
 
@@ -104,7 +106,7 @@ def candidates(shelves: Shelves) -> Html | None:
     rows = [_candidate(report, one) for one in sorted(report.candidates, key=lambda c: (-c.round, -c.search.value))]
     note = f"{report.reason[:1].upper()}{report.reason[1:]}. {report.num_rollouts:,} rollouts were spent."
     words = h("details", h("summary", f"The instruction of '{report.winner.name}'"), h("pre", report.winner.system, class_="command"))
-    table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll wide")
+    table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll wide") if rows else None
     return h("section", h("h2", "Prompt candidates"), h("p", note, class_="note"), table, words, class_="card")
 
 

@@ -1,0 +1,263 @@
+"""The figures of the rollout engine: what it costs over a bare HTTP loop, and what faults of the world do to rewards.
+
+Rollouts are scripted, tools and grader are not: the tiny recipe of the tests behind a server process that fails on demand
+(bench/faulty_server.py), the engine's own loop, tool client and grader in front of it. `Caller` looks its key up three times, one call a turn,
+and answers with the value when all three agree; a coin of its own, drawn from example and sample, makes it answer wrongly about half of the
+time, so that groups have means of their own. An answer that a fault had changed would show.
+
+A grade is a call too, in both of the things that `rollout_concurrency` compares: 500 rollouts are 1,500 tool calls of 50 ms and 500 grades, and
+the bare loop posts the same 2,000 bodies, encoded before, with as many in flight as there are rollouts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bench import faulty_server
+from bench.faulty_server import Faults
+from bench.measure import Figure, Part
+from rft import config, recipe, wire
+from rft.graders import EndpointGrader
+from rft.reports import PromptSettings
+from rft.rollout import Conditions, Request, run_rollouts
+from rft.tools import ToolClient, schemas
+from rft.types import Opening, Reading, RolloutContext, Sampled, StopReason, ToolCall, ToolResult, Trajectory
+
+LATENCY_S = 0.05
+CALLS = 3
+CALM = Faults(latency_s=LATENCY_S)
+MAX_REPLY_BYTES = 50_000
+STORM = Faults(latency_s=LATENCY_S, error=0.05, hang=0.03, reset=0.03, truncated=0.01, oversized=0.01, oversized_bytes=4 * MAX_REPLY_BYTES)
+TIMEOUT_S = 0.5  # ends a hang; ten times the latency, so that a busy machine is not taken for one
+IN_FLIGHT = 128  # with faults: few enough that waiting for the processor stays far below TIMEOUT_S
+DEADLINE_S = 30.0
+PROMPT = PromptSettings(name="seed", system="", max_turns=12)
+
+
+# -- the policy ------------------------------------------------------------------------------------------------------------
+class Caller:
+    """Without tokens. Asks again when a result is an error, as a policy would that is told of a reply too large."""
+
+    blocks = False
+
+    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> list[Asking]:
+        keys = [str(one.messages[-1]["content"]).split()[-1] for one in openings]
+        return [Asking(key, random.Random(repr(tuple(seed))).random() < 0.5) for key, seed in zip(keys, seeds, strict=True)]
+
+
+@dataclass(slots=True)
+class Asking:
+    """One dialogue of a Caller."""
+
+    key: str
+    right: bool
+    heard: list[str] = field(default_factory=list)
+    turn: int = 0
+    prompt_ids: tuple[int, ...] = ()
+
+    async def sample(self, max_new: int, deadline_s: float) -> Sampled:
+        self.turn += 1
+        if len(self.heard) < CALLS:
+            call = ToolCall(f"call_{self.turn - 1}_0", "lookup", json.dumps({"key": self.key}))
+            return Sampled("", Reading("", (call,)))
+        answer = self.heard[0] if self.right and len(set(self.heard)) == 1 else "none"
+        return Sampled(answer, Reading(answer))
+
+    def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
+        self.heard += [result.output for result in results if not result.is_error]
+        return ()
+
+    def close(self) -> None:
+        pass
+
+
+# -- a world to roll out in ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class World:
+    ours: recipe.Recipe
+    url: str
+    requests: list[Request]
+
+    async def play(self, **tools: Any) -> tuple[list[Trajectory], float]:
+        """All rollouts once, and the seconds that they took."""
+        section = config.Tools(server_url=self.url, version="1", **tools)
+        limits = config.Rollout(max_turns=PROMPT.max_turns, deadline_s=DEADLINE_S, budget=config.Budget(tool_calls=None))
+        endpoint = wire.ToolEndpoint(self.url)
+        async with ToolClient(endpoint, section, schemas(self.ours)) as client, EndpointGrader(self.ours.grader, endpoint, section) as grader:
+            began = time.perf_counter()
+            done = await run_rollouts(Caller(), client, grader, self.requests, Conditions(PROMPT, 1.0, (0,), limits, "figure"), {})
+            return done, time.perf_counter() - began
+
+
+@contextmanager
+def world(examples: int, group_size: int) -> Iterator[World]:
+    from tests import tiny_recipe
+
+    with tempfile.TemporaryDirectory() as folder:
+        ours = recipe.load(config.Recipe(path=str(tiny_recipe.make(Path(folder)))))
+        with faulty_server.serving(ours.folder) as url:
+            yield World(ours, url, [Request(example, sample) for example in ours.examples("train", examples, 0) for sample in range(group_size)])
+
+
+# -- rollout_concurrency ---------------------------------------------------------------------------------------------------
+def rollout_concurrency(args: list[str]) -> Figure:
+    """Wall time of 500 rollouts of 3 tool calls of 50 ms, over what a bare aiohttp loop needs for the same calls (<= 1.67)."""
+    return concurrency()
+
+
+def concurrency(examples: int = 50, group_size: int = 10, repeats: int = 7) -> Figure:
+    """Repeats of ours and of the bare loop take turns, after one of each to warm up; the headline is the median of their ratios."""
+    rollouts = examples * group_size
+    walls: list[float] = []
+    rates: list[float] = []
+    with world(examples, group_size) as place:
+        faulty_server.tell(place.url, CALM)
+        bodies = _bodies(place, asyncio.run(place.play(concurrency=rollouts))[0])
+        asyncio.run(_bare(bodies, rollouts))
+        for number in range(repeats):
+            rates.append(len(bodies) / asyncio.run(_bare(bodies, rollouts)))
+            done, wall_s = asyncio.run(place.play(concurrency=rollouts))
+            assert all(one.stop_reason is StopReason.completed and one.reward is not None for one in done)
+            walls.append(wall_s)
+            print(f"{number + 1}/{repeats}: bare {rates[-1]:.0f} calls/s, ours {len(bodies) / wall_s:.0f} calls/s", file=sys.stderr)
+    ideal_s = CALLS * LATENCY_S
+    ratios = [wall / max(ideal_s, len(bodies) / rate) for wall, rate in zip(walls, rates, strict=True)]
+    return Figure(
+        (
+            Part("wall time over the bare loop's", statistics.median(ratios), "", at_most=1.67, low=min(ratios), high=max(ratios), n=repeats),
+            Part("wall time", statistics.median(walls), "s", low=min(walls), high=max(walls), n=repeats),
+            Part("rate of the bare loop", statistics.median(rates), "calls/s", low=min(rates), high=max(rates), n=repeats),
+            Part("our rate", len(bodies) / statistics.median(walls), "calls/s", n=repeats),
+            Part("ideal critical path", ideal_s, "s"),
+        ),
+        {"rollouts": rollouts, "calls": len(bodies), "ratios": [round(ratio, 3) for ratio in ratios]},
+    )
+
+
+def _bodies(place: World, done: Sequence[Trajectory]) -> list[tuple[str, bytes]]:
+    """What these rollouts posted: address and body, tool calls first."""
+    tools: list[tuple[str, bytes]] = []
+    grades: list[tuple[str, bytes]] = []
+    for request, one in zip(place.requests, done, strict=True):
+        item = request.example.row()
+        envelope = wire.Envelope(RolloutContext(one.trace_id, item))
+        for call in (call for turn in one.turns for call in turn.calls):
+            tools.append((f"{place.url}/tools/{call.name}", wire.call_payload(call, call.arguments, envelope)))
+        grades.append((f"{place.url}/grade", json.dumps(wire.grader_body(one.turns, one.stop_reason, one.trace_id, item)).encode()))
+    return tools + grades
+
+
+async def _bare(bodies: Sequence[tuple[str, bytes]], in_flight: int) -> float:
+    """Seconds for all bodies, with no more around it than aiohttp asks for."""
+    left = iter(bodies)
+
+    async def one(session: aiohttp.ClientSession) -> None:
+        for url, payload in left:
+            async with session.post(url, data=payload, headers={"Content-Type": "application/json"}) as response:
+                assert response.status == 200
+                await response.read()
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        began = time.perf_counter()
+        await asyncio.gather(*(one(session) for _ in range(in_flight)))
+        return time.perf_counter() - began
+
+
+# -- rollout_faults --------------------------------------------------------------------------------------------------------
+def rollout_faults(args: list[str]) -> Figure:
+    """Rollouts under 5 % 500s, 3 % hangs, 3 % resets, 2 % broken bodies, 20 seeds: false zeros and changed group means (0)."""
+    return faults()
+
+
+@dataclass(slots=True)
+class Tally:
+    """What faults did, over seeds."""
+
+    rollouts: int = 0
+    unended: int = 0  # without a trajectory, or after the rollout's deadline
+    longest_s: float = 0.0
+    false_zeros: int = 0
+    unexplained: int = 0
+    groups: int = 0
+    changed_groups: int = 0
+    unscored: int = 0
+    retried: int = 0
+    refused: int = 0
+    requests: Counter[str] = field(default_factory=Counter)
+
+    def add(self, done: Sequence[Trajectory], calm: Sequence[Trajectory], group_size: int) -> None:
+        """`calm`: the same rollouts in a world without faults."""
+        self.rollouts += len(calm)
+        self.unended += len(calm) - sum(one.wall_s <= DEADLINE_S for one in done)
+        self.longest_s = max([self.longest_s, *(one.wall_s for one in done)])
+        for one, still in zip(done, calm, strict=True):
+            results = [result for turn in one.turns for result in turn.results]
+            self.false_zeros += one.reward == 0.0 and (still.reward != 0.0 or any(result.failed for result in results))
+            self.unexplained += one.reward is None and not one.grade.explanation
+            self.unscored += one.reward is None
+            self.retried += sum(result.retries for result in results)
+            self.refused += sum(result.is_error for result in results)
+        for start in range(0, len(calm), group_size):
+            pairs = list(zip(done[start : start + group_size], calm[start : start + group_size], strict=True))
+            self.groups += 1
+            self.changed_groups += _mean([one.reward for one, _ in pairs]) != _mean([still.reward for one, still in pairs if one.reward is not None])
+
+
+def faults(examples: int = 50, group_size: int = 10, seeds: int = 20, bare_seeds: int = 5) -> Figure:
+    """`seeds` with the retries that the engine makes by default; `bare_seeds` with none, where many rollouts are marked."""
+    with world(examples, group_size) as place:
+        faulty_server.tell(place.url, CALM)
+        tools: dict[str, Any] = {"timeout_s": TIMEOUT_S, "max_reply_bytes": MAX_REPLY_BYTES, "concurrency": IN_FLIGHT}
+        calm, _ = asyncio.run(place.play(**tools))
+        assert all(one.reward is not None for one in calm), "a rollout failed without a fault: this machine is too busy to measure on"
+        with_retries = _storm(place, calm, group_size, range(seeds), tools)
+        without = _storm(place, calm, group_size, range(bare_seeds), tools | {"retries": 0})
+    return Figure((*_parts(with_retries, ""), *_parts(without, ", no retries", marked=1)), {"requests": dict(with_retries.requests)})
+
+
+def _storm(place: World, calm: Sequence[Trajectory], group_size: int, seeds: range, tools: dict[str, Any]) -> Tally:
+    tally = Tally()
+    for seed in seeds:
+        faulty_server.tell(place.url, STORM.model_copy(update={"seed": seed}))
+        done, wall_s = asyncio.run(place.play(**tools))
+        tally.add(done, calm, group_size)
+        tally.requests.update(faulty_server.tell(place.url, CALM))
+        print(f"seed {seed}: {len(done)} rollouts in {wall_s:.1f} s, {tally.unscored} unscored so far", file=sys.stderr)
+    return tally
+
+
+def _parts(tally: Tally, when: str, marked: int | None = None) -> list[Part]:
+    """`marked`: rollouts that must have gone unscored, or nothing was tried."""
+    struck = sum(tally.requests.values()) - tally.requests["fine"]
+    return [
+        Part(f"infrastructure failures with reward 0{when}", tally.false_zeros, "rollouts", at_most=0, n=tally.rollouts),
+        Part(f"rollouts that did not end{when}", tally.unended, "rollouts", at_most=0, n=tally.rollouts),
+        Part(f"groups whose mean differs from the fault-free run's{when}", tally.changed_groups, "groups", at_most=0, n=tally.groups),
+        Part(f"longest rollout{when}", tally.longest_s, "s", n=tally.rollouts),
+        Part(f"unscored without a reason{when}", tally.unexplained, "rollouts", at_most=0, n=tally.unscored),
+        Part(f"unscored (marked){when}", tally.unscored, "rollouts", at_least=marked, n=tally.rollouts),
+        Part(f"requests that met a fault{when}", struck / sum(tally.requests.values()), "share", at_least=0.1, n=sum(tally.requests.values())),
+        Part(f"replies too large, told to the policy{when}", tally.refused, "calls", n=tally.rollouts * CALLS),
+    ]
+
+
+def _mean(rewards: Sequence[float | None]) -> float | None:
+    scored = [reward for reward in rewards if reward is not None]
+    return statistics.fmean(scored) if scored else None
+
+
+FIGURES = {"rollout_concurrency": rollout_concurrency, "rollout_faults": rollout_faults}

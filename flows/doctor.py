@@ -1,0 +1,88 @@
+"""`rft doctor` on a screen: a line a check while it works, a table, and what to do; or one JSON object for scripts.
+
+The checks are rft/doctor's. Here is only drawn. What they print on the way goes to the standard error, so that JSON stays JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from flows import settings
+from flows.results import command
+from flows.screen import say
+from rft import config, doctor
+from rft.doctor import Finding, configuration
+from tasks import clone
+
+SIGNS = {"ok": "✓", "warn": "!", "fail": "✗", "skipped": "-"}
+
+
+def show(params: str | None, overrides: tuple[str, ...], only: tuple[str, ...], use_model: bool, as_json: bool) -> int:
+    """The exit code. What a check left behind at its deadline ends with the process (rft/doctor/__init__.py)."""
+    here = clone.enter()
+    if params and Path(params).exists():
+        params = str(Path(params).absolute())  # the checks run in the clone's root, as stages do
+
+    def load() -> config.Params:
+        return settings.resolve(here, params, overrides)
+
+    with contextlib.chdir(here.root), contextlib.redirect_stdout(sys.stderr), _progress() as begin:
+        found = list(doctor.examine(load, only, use_model, begin))
+    code = doctor.exit_code(found)
+    if as_json:
+        say(json.dumps({"checks": [asdict(one) for one in found], "ok": code == 0}, ensure_ascii=False, allow_nan=False))
+    else:
+        draw(found)
+    if doctor.left_behind():
+        sys.stdout.flush()
+        os._exit(code)  # an ordinary end would wait for what does not end
+    return code
+
+
+def show_resolved(params: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
+    """All settings, defaults included, in the order of rft/config.py."""
+    whole = configuration.resolved(settings.resolve(clone.enter(), params, overrides))
+    say(json.dumps(whole, ensure_ascii=False) if as_json else yaml.safe_dump(whole, sort_keys=False, allow_unicode=True).rstrip())
+    return 0
+
+
+def draw(found: Sequence[Finding], console: Console | None = None) -> None:
+    console = console or Console(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "check", "what was seen", "seconds"):
+        table.add_column(column, justify="right" if column == "seconds" else "left", no_wrap=column != "what was seen")
+    for one in found:
+        table.add_row(SIGNS[one.status], one.name, _plain(one.words), f"{one.seconds:.1f}" if one.seconds else "")
+    console.print(table)
+    todo = [one for one in found if one.remedy and one.status != "ok"]
+    for one in todo:
+        console.print(f"\n{SIGNS[one.status]} {one.name}: {one.remedy}", markup=False, soft_wrap=True)
+    failed = [one.name for one in found if one.status == "fail"]
+    warned = [one.name for one in found if one.status == "warn"]
+    last = f"Not ready: {', '.join(failed)}." if failed else f"Ready{', but look at ' + ', '.join(warned) if warned else ''}: {command()} run"
+    console.print(f"\n{last}", markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Which check works now: a spinner on a terminal, a line elsewhere."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda name: print(f"[doctor] {name}", file=sys.stderr, flush=True)
+        return
+    with console.status("doctor") as status:
+        yield lambda name: status.update(f"doctor: {name}")
+
+
+def _plain(words: str) -> str:
+    return words.replace("[", "\\[")

@@ -1,0 +1,149 @@
+"""Settings: read strictly, their secrets there, and every key that is written honoured by the others.
+
+A key that params.yaml writes and another key makes meaningless is as bad as a misspelt one: the run goes on, and not as its owner thinks.
+`_contradictions` is the table of such pairs; what a section alone can tell is refused by rft/config.py when the file is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rft import config
+from rft.doctor.finding import Finding, fail, together, warn
+from rft.doctor.setup import Setup
+from rft.workbench import champion
+
+
+def look(setup: Setup) -> Finding:
+    params = setup.params  # raises ConfigError: unknown keys with the nearest name, wrong values
+    problems = [*_secrets(setup), *_contradictions(params), *_unused(params)]
+    return together(problems, f"read strictly; {len(setup.variables())} secrets by name", written=sorted(_written(params, "")))
+
+
+def resolved(params: config.Params) -> dict[str, Any]:
+    """All settings as they hold, defaults included. Secrets are `env:NAME`: a file in which one is written out is refused."""
+    return params.model_dump(mode="json", by_alias=True)
+
+
+def _secrets(setup: Setup) -> Iterator[Finding]:
+    missing = [name for name in setup.variables() if name not in os.environ]
+    if missing:
+        yield fail(f"not in the environment: {', '.join(missing)}", f"Export {' and '.join(missing)} and try again.", missing=missing)
+
+
+def _contradictions(params: config.Params) -> Iterator[Finding]:
+    tools, rollout, train, policy, examples = params.tools, params.rollout, params.train, params.policy, params.examples
+    if tools.where == "local" and tools.server_url:
+        yield fail("tools.where = local, but tools.server_url names a server", "Remove one of the two: local tools are the recipe's own functions.")
+    for kind, names in (("endpoints", [one.name for one in tools.endpoints]), ("mcp", [one.name for one in tools.mcp])):
+        for name in sorted(name for name, count in Counter(names).items() if count > 1):
+            yield fail(f"tools.{kind} has two of the name {name!r}", "Rename one of them.")
+    if policy.server and policy.server.kind == "chat":
+        yield fail(
+            "policy.server.kind = chat gives no token ids, which train learns from",
+            "Use vllm or sglang for a run that trains; chat will do for rft stage baseline and rft stage prompt.",
+        )
+    elif policy.server and (train.weights == "full" or (train.from_ == "champion" and champion().weights != "none")):
+        yield fail(
+            "a policy.server takes LoRA adapters on the model that it was started with, and this run trains other weights",
+            "Set train.weights: lora and train.from: policy, or sample in this process: policy.server: null.",
+        )
+    if policy.model is None and policy.tool_format not in ("auto", "hermes"):
+        yield fail(
+            f"policy.tool_format = {policy.tool_format}, but the embedded policy speaks hermes", "Remove policy.tool_format, or name a policy.model."
+        )
+    positions = policy.architecture.max_positions
+    if policy.model is None and policy.server is None and rollout.max_tokens > positions:
+        yield fail(
+            f"rollout.max_tokens = {rollout.max_tokens} is more than the embedded policy's {positions} positions",
+            "Lower it, or raise policy.architecture.max_positions.",
+        )
+    if rollout.max_turn_tokens >= rollout.max_tokens:
+        yield fail(
+            f"rollout.max_turn_tokens = {rollout.max_turn_tokens} leaves no room in rollout.max_tokens = {rollout.max_tokens}",
+            "Raise max_tokens, the whole context, or lower max_turn_tokens.",
+        )
+    if examples.source == "recipe":
+        yield from _more_than(params, "train.examples_per_step", train.examples_per_step, "train")
+    yield from _more_than(params, "baseline.examples", params.baseline.examples, "validation")
+    yield from _more_than(params, "train.validation_examples", train.validation_examples, "validation")
+    yield from _deadlines(params)
+    yield from _uneven(train.examples_per_step * train.group_size, rollout.batch)
+    free = rollout.budget.tool_calls
+    if free is not None and free >= rollout.max_tool_calls and rollout.budget.weight:
+        yield warn(
+            f"rollout.budget.tool_calls = {free} is never exceeded: rollout.max_tool_calls = {rollout.max_tool_calls} ends a rollout first",
+            "Lower the budget, or set rollout.budget.tool_calls: null.",
+        )
+    if params.traffic.file and not Path(params.traffic.file).exists():
+        yield warn(f"traffic.file = {params.traffic.file} is not there", "Name the window when the run starts: rft run --window FILE.")
+
+
+def _more_than(params: config.Params, key: str, wanted: int, split: str) -> Iterator[Finding]:
+    there = getattr(params.examples, split)
+    if wanted > there:
+        yield warn(f"{key} = {wanted} is more than examples.{split} = {there}", f"Raise examples.{split}, or lower {key}.")
+
+
+def _deadlines(params: config.Params) -> Iterator[Finding]:
+    """An inner deadline behind an outer one never strikes."""
+    rollout = params.rollout
+    ladder = {
+        "tools.timeout_s": params.tools.timeout_s,
+        "rollout.turn_deadline_s": rollout.turn_deadline_s,
+        "rollout.deadline_s": rollout.deadline_s,
+        "rollout.group_deadline_s": rollout.group_deadline_s,
+    }
+    pairs = (
+        ("tools.timeout_s", "rollout.deadline_s"),
+        ("rollout.turn_deadline_s", "rollout.deadline_s"),
+        ("rollout.deadline_s", "rollout.group_deadline_s"),
+    )
+    for inner, outer in pairs:
+        if ladder[inner] > ladder[outer]:
+            yield warn(f"{inner} = {ladder[inner]:g} s is longer than {outer} = {ladder[outer]:g} s", f"Lower {inner}, or raise {outer}.")
+
+
+def _uneven(rollouts: int, batch: int) -> Iterator[Finding]:
+    rest = rollouts % batch
+    if rollouts > batch and 0 < rest <= batch // 4:
+        yield warn(
+            f"a step's {rollouts} rollouts (train.examples_per_step x group_size) end in a batch of {rest}, where rollout.batch = {batch}",
+            "Choose rollout.batch so that it divides them: a nearly empty batch takes as long as a full one.",
+        )
+
+
+def _unused(params: config.Params) -> Iterator[Finding]:
+    """Keys that are written, and that another key turns off."""
+    tools, policy = params.tools, params.policy
+    off = {
+        "train.lora": (params.train.weights == "full", "train.weights = full"),
+        "policy.architecture": (policy.model is not None, "policy.model names a model"),
+        "policy.warm_start": (policy.model is not None, "policy.model names a model"),
+        "tools.local_workers": (tools.where == "http", "tools.where = http"),
+        "tools.lifecycle.headers": (not (tools.lifecycle.start_url or tools.lifecycle.end_url), "no lifecycle URL is given"),
+    }
+    written = _written(params, "")
+    for key, (is_off, why) in off.items():
+        if is_off and key in written:
+            yield warn(f"{key} is written, but {why}", f"Remove {key}, or what turns it off.")
+    for server in tools.mcp:
+        for key, other in (("headers", "url"), ("env", "command")):
+            if getattr(server, key) and getattr(server, other) is None:
+                yield warn(f"tools.mcp {server.name}: {key} is written, but there is no {other}", f"Remove {key}.")
+
+
+def _written(section: Any, prefix: str) -> set[str]:
+    """The keys that the file itself holds, sections and leaves."""
+    found: set[str] = set()
+    for name in section.model_fields_set:
+        key = prefix + (type(section).model_fields[name].alias or name)
+        found.add(key)
+        value = getattr(section, name)
+        if isinstance(value, config.BaseModel):
+            found |= _written(value, key + ".")
+    return found

@@ -1,0 +1,98 @@
+"""The recipe: it loads, its examples can be asked, its splits do not leak, every tool that a row names has somewhere to go.
+
+The same functions as in the stages (rft/examples.py), before any stage runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from rft import examples
+from rft.doctor.finding import Finding, fail, together, warn
+from rft.doctor.setup import Setup
+from rft.errors import UserError
+from rft.types import Example
+
+
+def look(setup: Setup) -> Finding:
+    recipe = setup.recipe
+    _ = recipe.grader, recipe.prompts  # each raises with file, key and remedy
+    try:
+        exploits = recipe.exploits
+    except json.JSONDecodeError as error:
+        return fail(f"{recipe.folder}/exploits.jsonl: not JSON lines: {error}", "One JSON object a line; mend the one that it names.")
+    counts = {split: len(rows) for split, rows in setup.rows.items()}
+    problems: list[Finding] = []
+    for split, rows in setup.rows.items():
+        problems += _rows(setup, split, rows)
+    problems += [*_leaks(setup), *_routes(setup), *_policy(setup), *_prompts(setup)]
+    said = ", ".join(f"{count} {split}" for split, count in counts.items())
+    return together(problems, f"{recipe.name}: {said}, apart from each other; {len(exploits)} exploits", examples=counts)
+
+
+def _rows(setup: Setup, split: str, rows: Sequence[Example]) -> Iterator[Finding]:
+    file, asked = f"{setup.recipe.folder}/examples.py", getattr(setup.params.examples, split)
+    if len(rows) != asked:
+        yield fail(f"{file} gave {len(rows)} {split} examples, examples.{split} = {asked}", "Ask for no more than it has.")
+    without = [row.id for row in rows if not row.messages or row.messages[-1].get("role") != "user"]
+    if without:
+        yield fail(f"{len(without)} {split} examples, such as {without[0]!r}, do not end with a user's message", f"Mend {file}.")
+    unanswered = [row.id for row in rows if row.target is None]
+    if unanswered:
+        yield fail(f"{len(unanswered)} {split} examples, such as {unanswered[0]!r}, have no target", f"Mend {file}.")
+
+
+def _leaks(setup: Setup) -> Iterator[Finding]:
+    """Repeated ids, one text in two splits, targets met before: the message names them all, and the remedy."""
+    try:
+        examples.check_leakage(setup.rows, setup.params.examples.disjoint_targets)
+    except UserError as error:
+        yield fail(str(error), "")
+
+
+def _routes(setup: Setup) -> Iterator[Finding]:
+    """A row may bring a tool's schema; its address comes from the recipe or from params.yaml."""
+    tools = setup.params.tools
+    named = {_name(tool) for rows in setup.rows.values() for row in rows for tool in row.tools or ()}
+    routes = {function.__name__ for function in setup.recipe.tools} | {endpoint.name for endpoint in tools.endpoints}
+    lost = sorted(named - routes)
+    if lost and not tools.mcp:  # what an MCP server lists is seen when it is asked
+        yield fail(
+            f"examples bring the tools {lost}, which nothing serves; there are {sorted(routes)}",
+            "Add each to tools.endpoints with its server_url, or to the recipe's TOOLS.",
+        )
+    for endpoint in tools.endpoints:
+        if endpoint.parameters is None and endpoint.name not in named and endpoint.name not in {f.__name__ for f in setup.recipe.tools}:
+            yield warn(
+                f"tools.endpoints {endpoint.name} has no parameters, and no example brings its schema: no policy will see it",
+                "Write its JSON schema under parameters.",
+            )
+    defaults = sorted(set(setup.recipe.prompts.seed.tool_defaults) - routes - named)
+    if defaults and not tools.mcp:
+        yield fail(f"prompts.json: seed.tool_defaults names the tools {defaults}; there are {sorted(routes)}", "Mend the name.")
+
+
+def _policy(setup: Setup) -> Iterator[Finding]:
+    policy = setup.params.policy
+    if policy.model is None and policy.server is None and not (setup.recipe.folder / "demonstrations.py").exists():
+        yield fail(
+            f"nothing to make a policy from: policy.model is null, and {setup.recipe.folder} has no demonstrations.py",
+            "Name a model in policy.model, or write demonstrations for the embedded policy.",
+        )
+
+
+def _prompts(setup: Setup) -> Iterator[Finding]:
+    limit = setup.params.rollout.max_turns
+    asked = [setup.recipe.prompts.seed.max_turns, *setup.recipe.prompts.max_turns]
+    written = (setup.recipe.folder / "prompts.json").exists()
+    if written and max(asked) > limit:
+        yield warn(
+            f"prompts.json asks for up to {max(asked)} turns, rollout.max_turns = {limit} ends a rollout before",
+            "Raise rollout.max_turns, or lower the prompts' max_turns.",
+        )
+
+
+def _name(tool: dict[str, object]) -> str:
+    function = tool.get("function", tool)
+    return str(function.get("name", "?")) if isinstance(function, dict) else "?"

@@ -1,0 +1,145 @@
+"""One optimizer step, with the run's own model and settings, in memory: does anything change, and only what should?
+
+One group speaks one turn on one example; the first of it gets advantage +1, those that said something else -1, and the trainer's loss makes one
+AdamW step. Nothing is graded, and nothing is kept.
+
+    agreement   the trainer's log-probabilities of what was sampled are the sampler's own; else every ratio in the loss is wrong from the start
+    change      some trained weight has other bytes than before. An lr below the float's resolution changes none
+    effect      weights that are sampled with (with LoRA the merged ones) move: of those that were not zero, which take any addend, at least
+                one in a hundred. `train.steps` such steps must do it
+    base        with LoRA, no weight of the base model moved
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from rft import config
+from rft.doctor.finding import Finding, fail, together, warn
+from rft.doctor.setup import Setup
+from rft.rollout import opening
+from rft.types import Opening
+
+MAX_GROUP = 8
+MAX_NEW = 32
+FELT = 0.01
+AGREEMENT = {"float32": (1e-3, 0.05), "bfloat16": (0.25, 1.0)}
+"""Largest difference that is fine, and that is still no failure, by dtype."""
+
+
+def look(setup: Setup) -> Finding:
+    import torch
+
+    from rft import model
+    from rft.loss import own_logprobs, policy_loss
+    from rft.sampler import Engine
+
+    params, section = setup.params, setup.params.train
+    device = model.prepare_process(params.policy)
+    network, chat = setup.network(device)
+    learner = model.trainable(network, section)
+    sampler = Engine(model.merged_copy(learner), chat, device)
+    parameters = [parameter for parameter in learner.parameters() if parameter.requires_grad]
+    start = [parameter.detach().clone() for parameter in parameters]
+    samples = _group(setup, sampler)
+
+    learner.train()
+    scored = own_logprobs(learner, samples, section.temperature, device)
+    sampled_N = torch.tensor([value for one in samples for value in one.logprobs], device=device)
+    mismatch = (scored.logprobs_N.detach() - sampled_N).abs().max().item()
+    policy_loss(scored, samples, section.algorithm, len(samples), params.rollout.max_turn_tokens).backward()
+    norm = torch.nn.utils.clip_grad_norm_(parameters, section.clip_grad).item()
+    torch.optim.AdamW(parameters, lr=section.lr, weight_decay=0.0).step()  # the first step is the same whatever betas are
+
+    changed = sum(int((now.detach() != then).sum()) for now, then in zip(parameters, start, strict=True))
+    total = sum(then.numel() for then in start)
+    problems = [*_agreement(mismatch, params.policy.dtype), *_change(section, norm, changed, lambda times: _felt(_moves(learner, start), times))]
+    if section.weights == "lora":
+        problems += _base(learner, sampler.model)
+    facts = {
+        "logprob_mismatch": mismatch if math.isfinite(mismatch) else None,
+        "grad_norm": norm if math.isfinite(norm) else None,
+        "weights_changed": changed,
+        "weights_trained": total,
+        "tokens": len(sampled_N),
+    }
+    words = f"{changed} of {total} trained weights changed by one step; sampler and trainer agree within {mismatch:.1e}"
+    return together(problems, words, **facts)
+
+
+def _group(setup: Setup, sampler: Any) -> list[Any]:
+    """Training samples: what was sampled in one turn, with advantages that are nobody's grade."""
+    from rft.loss import TrainingSample
+
+    rollout, section = setup.params.rollout, setup.params.train
+    example = setup.rows["train"][0]
+    first = Opening(tuple(opening(example, setup.recipe.prompts.seed)), example.tools)
+    size = min(section.group_size, MAX_GROUP)
+    seeds = [(section.seed, 1, 0, n) for n in range(size)]
+    session = sampler.session([first] * size, seeds, section.temperature, rollout.max_tokens)
+    prompt = list(session.pending[0])
+    said = session.sample(list(range(size)), min(rollout.max_turn_tokens, MAX_NEW))
+    return [
+        TrainingSample(
+            [*prompt, *one.ids], [False] * len(prompt) + [True] * len(one.ids), list(one.logprobs), 1.0 if one.ids == said[0].ids else -1.0
+        )
+        for one in said
+    ]
+
+
+def _agreement(mismatch: float, dtype: str) -> Iterator[Finding]:
+    fine, limit = AGREEMENT[dtype]
+    words = f"sampler and trainer differ by up to {mismatch:.2g} in a log-probability ({dtype})"
+    if not mismatch <= limit:  # NaN is no agreement
+        yield fail(words, "The model runs differently with a cache than without: try policy.dtype: float32, and tell which model it is.")
+    elif mismatch > fine:
+        yield warn(words, "Try policy.dtype: float32, or a lower train.lr.")
+
+
+def _change(section: config.Train, norm: float, changed: int, felt: Callable[[int], float]) -> Iterator[Finding]:
+    """`felt`: the share of weights that so many of this step's changes, one on top of the other, would move."""
+    lost, remedy = f"train.lr = {section.lr:g} is lost in rounding", "Raise train.lr: 1e-4 to 1e-2 is usual for LoRA, 1e-6 to 1e-4 for full weights."
+    if not math.isfinite(norm):
+        yield fail("the gradient is not finite", "Lower train.temperature towards 1, or try policy.dtype: float32.")
+    elif norm == 0:
+        yield fail("the gradient is zero: the policy is sure of each of its tokens", "Raise train.temperature, or warm-start the policy less.")
+    elif not changed:
+        yield fail(f"one step changed no weight: {lost}", remedy)
+    elif felt(section.steps) < FELT:
+        yield fail(f"not even {section.steps} such steps would move the weights that are sampled with: {lost}", remedy)
+    elif (share := felt(1)) < FELT:
+        yield warn(f"one step moves {share:.1%} of the weights that are sampled with: most of {lost} at first", remedy)
+
+
+def _moves(learner: Any, start: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """(a weight before the step, what the step adds to it), for the weights that are sampled with."""
+    if not hasattr(learner, "merge_and_unload"):
+        yield from ((then, now.detach() - then) for now, then in zip(learner.parameters(), start, strict=True))
+        return
+    for module in learner.modules():
+        if "default" in getattr(module, "lora_A", ()):
+            yield module.base_layer.weight, module.get_delta_weight("default")
+
+
+def _felt(moves: Iterable[tuple[Any, Any]], times: int) -> float:
+    """The share of weights that change; of those that were not zero, for a zero takes any addend."""
+    import torch
+
+    moved, total = 0, 0
+    with torch.no_grad():
+        for base, move in moves:
+            there = base != 0
+            moved += int(((base + (move * times).to(base.dtype) != base) & there).sum())
+            total += int(there.sum())
+    return moved / max(total, 1)
+
+
+def _base(learner: Any, sampled_with: Any) -> Iterator[Finding]:
+    """The sampler still holds the merged weights from before the step, when the adapter was nothing: the base model's."""
+    before = dict(sampled_with.named_parameters())
+    for name, now in learner.base_model.model.named_parameters():
+        if "lora_" not in name and not bool((now.detach() == before[name.replace(".base_layer", "")]).all()):
+            yield fail(f"the step changed {name}, a weight of the base model", "LoRA must leave the base alone; tell which model it is.")
+            return

@@ -1,0 +1,42 @@
+"""The policy's server, where one samples for us: it serves that model, and one short turn on the first example comes back as the run needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from rft.doctor.finding import Finding, ok
+from rft.doctor.setup import Setup
+from rft.errors import InfrastructureError
+from rft.rollout import PolicyFailed, opening
+from rft.types import Opening
+
+PATIENCE_S = 60.0
+MAX_NEW = 8
+
+
+def look(setup: Setup) -> Finding:
+    if setup.params.policy.server is None:
+        return ok("no server: the policy is sampled in the stage's own process")
+    try:
+        return asyncio.run(_one_turn(setup))
+    except PolicyFailed as failure:
+        raise InfrastructureError(f"{failure}. Is that server up, and quick enough for a turn of {MAX_NEW} tokens in {PATIENCE_S:g} s?") from None
+
+
+async def _one_turn(setup: Setup) -> Finding:
+    from rft.remote import TokenPolicy, policy_for
+
+    params, section = setup.params, setup.params.policy.server
+    assert section is not None
+    row = setup.rows["train"][0]
+    async with policy_for(section.model_copy(update={"retries": 0}), setup.schemas, setup.chat) as policy:
+        if isinstance(policy, TokenPolicy):
+            await policy.check(params.rollout.max_tokens, params.train.temperature)
+        first = Opening(tuple(opening(row, setup.recipe.prompts.seed)), row.tools)
+        (dialogue,) = policy.open([first], [(params.train.seed,)], params.train.temperature, params.rollout.max_tokens)
+        began = time.monotonic()
+        sampled = await dialogue.sample(MAX_NEW, PATIENCE_S)
+        seconds = time.monotonic() - began
+    tokens = f"{len(sampled.ids)} tokens with log-probabilities" if sampled.ids else "text"
+    return ok(f"{section.kind} {section.model}: a turn of {tokens} in {seconds:.1f} s", turn_s=round(seconds, 3), tokens=len(sampled.ids))

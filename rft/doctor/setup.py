@@ -1,0 +1,117 @@
+"""What the checks look at: the settings, the recipe, its examples, and the policy's model, each read once and only when a check asks."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rft import config, recipe, reports, tools
+from rft.chat import Chat
+from rft.doctor.finding import Skip
+from rft.errors import UserError
+from rft.examples import SPLITS
+from rft.recipe import Recipe, Split
+from rft.types import Example
+
+POINTER = Path("data/policy/report.json")
+_ENV = re.compile(r"env:(\w+)")
+
+
+class Setup:
+    """`load` reads params.yaml."""
+
+    def __init__(self, load: Callable[[], config.Params]):
+        self._load = load
+        self.visit = secrets.token_hex(8)
+        """In every trace id: what a server keeps of an earlier visit must not be met again."""
+        self.offered: list[dict[str, Any]] | None = None
+
+    @cached_property
+    def params(self) -> config.Params:
+        return self._load()
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return recipe.load(self.params.recipe)
+
+    @cached_property
+    def rows(self) -> dict[Split, list[Example]]:
+        """As many as the examples stage would take."""
+        section = self.params.examples
+        return {split: self.recipe.examples(split, getattr(section, split), section.seed) for split in SPLITS}
+
+    # -- secrets -----------------------------------------------------------------------------------------------------------
+    def variables(self) -> list[str]:
+        """The environment variables that params.yaml and grader.json name by `env:`."""
+        said: list[Any] = [self.params.model_dump(by_alias=True)]
+        if (grader := Path(self.params.recipe.path) / "grader.json").exists():
+            said.append(_json_or_none(grader))
+        return sorted({found[1] for text in texts(said) if (found := _ENV.fullmatch(text))})
+
+    # -- the model ---------------------------------------------------------------------------------------------------------
+    @cached_property
+    def model_source(self) -> str:
+        """Folder or hub id of the base model. Raises Skip when there is none yet."""
+        if self.params.policy.model:
+            return self.params.policy.model
+        if not POINTER.exists():
+            raise Skip(f"no model yet: {POINTER} is missing and policy.model is null", "Build it: rft stage policy; or set policy.model.")
+        report = reports.read(reports.PolicyReport, POINTER)
+        if report.kind != "embedded":
+            raise Skip(f"data/policy points to {report.model}, but policy.model is null now", "Bring it up to date: rft stage policy.")
+        return report.model
+
+    def model_config(self) -> Any:
+        """transformers' description of it, without weights. Raises UserError."""
+        from transformers import AutoConfig
+
+        try:
+            return AutoConfig.from_pretrained(self.model_source)
+        except (OSError, ValueError) as error:
+            why = str(error).splitlines()[0]
+            raise UserError(
+                f"policy.model = {self.model_source!r} cannot be loaded: {why} Name a folder, or a hub id that this machine reaches."
+            ) from None
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """What the policy may call, as an open client said (`offered`); before that the recipe's own."""
+        return tools.schemas(self.recipe) if self.offered is None else self.offered
+
+    def chat(self) -> Any:
+        """Tokenizer, template and tools, without weights. Raises UserError."""
+        from rft import model
+
+        return Chat(model.tokenizer(self.model_source), self.schemas, self.params.policy.tool_format)
+
+    def network(self, device: Any) -> tuple[Any, Any]:
+        """Model and chat that `train` would start from, in memory."""
+        from rft import model, workbench
+
+        if POINTER.exists() and workbench.policy_pointer().model == self.model_source:
+            return workbench.base_model(self.params, self.params.train.from_, device, self.schemas)
+        return model.load(self.model_source, self.params.policy, device)[0], self.chat()
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every string below a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from texts(inner)
+
+
+def _json_or_none(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None  # the recipe's check says what is wrong with it

@@ -1,0 +1,120 @@
+"""Between messages and tokens: what the trainer relies on, tried on the model folder's own tokenizer and template. No weights are loaded.
+
+prefix  what was rendered stays as it was when a turn is added, and is what the rollout holds (rft/chat.py). A plain dialogue of tool calls must be
+        so: else whoever serves the policy shows it another past than it was trained on. What only some dialogues meet, such as reasoning
+        that is dropped later or two calls in a turn, is a warning
+calls   a tool call written in the policy's format reads back as the same call
+room    the longest opening, and the recipe's own dialogues, fit into rollout.max_tokens; that into the model's positions
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from rft import stats
+from rft.doctor import arguments
+from rft.doctor.finding import Finding, fail, together, warn
+from rft.doctor.setup import Setup
+from rft.rollout import opening
+from rft.types import Example
+
+NUM_LONGEST = 16  # of each split, by letters, which are cheap to count
+MAX_CUT_SHARE = 0.05
+
+
+def look(setup: Setup) -> Finding:
+    chat = setup.chat()
+    room, longest = _room(setup, chat)
+    problems = [*_prefixes(setup, chat), *_calls_read_back(setup, chat), *_positions(setup), *room]
+    limit = setup.params.rollout.max_tokens
+    words = f"prefixes kept, calls read back; the longest opening takes {longest} of {limit} tokens"
+    return together(problems, words, longest_opening=longest, max_tokens=limit)
+
+
+def _prefixes(setup: Setup, chat: Any) -> Iterator[Finding]:
+    """Without a server nobody renders a past anew; then reasoning that a template drops, as most do, is nothing to warn of."""
+    from rft.chat import prefix_problems
+
+    problems = [one for one in prefix_problems(chat) if setup.params.policy.server or not one.startswith("reasoning")]
+    if plain := [one for one in problems if one.startswith("tool calls")]:
+        remedy = "Use the model's training template, or one that renders turns one after another; policy.tool_format must fit it."
+        yield fail(plain[0], remedy, prefix_problems=problems)
+    elif problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        remedy = "It matters if the policy meets this: a server that renders messages anew shows it another past."
+        yield warn(problems[0] + more, remedy, prefix_problems=problems)
+
+
+def _calls_read_back(setup: Setup, chat: Any) -> Iterator[Finding]:
+    own = arguments.own_calls(setup)
+    for tool in chat.tools:
+        function = tool["function"]
+        call, _ = arguments.one_call(function["name"], function.get("parameters", {}), own)
+        written = {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        ids, mine = chat.dialogue_ids([{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [written]}])
+        text, reading = chat.read([token for token, is_own in zip(ids, mine, strict=True) if is_own], 0)
+        back = [(one.name, one.problem or _parsed(one.arguments)) for one in reading.calls]
+        if reading.problem or back != [(call.name, _parsed(call.arguments))]:
+            yield fail(
+                f"a call of {call.name} does not read back: {text[:120]!r} is {reading.problem or back}",
+                "Set policy.tool_format to the format that the model was trained on.",
+            )
+
+
+def _parsed(text: str) -> Any:
+    return json.loads(text)
+
+
+def _positions(setup: Setup) -> Iterator[Finding]:
+    positions = getattr(setup.model_config().get_text_config(), "max_position_embeddings", None)
+    limit = setup.params.rollout.max_tokens
+    if positions and limit > positions:
+        yield fail(f"rollout.max_tokens = {limit} is more than the model's {positions} positions", "Lower it.")
+
+
+def _room(setup: Setup, chat: Any) -> tuple[list[Finding], int]:
+    """Problems, and the length of the longest opening."""
+    rollout, problems = setup.params.rollout, []
+    sizes = [(len(chat.prompt_ids(opening(row, setup.recipe.prompts.seed), row.tools)), row) for row in _longest(setup)]
+    longest, row = max(sizes, key=lambda one: one[0])
+    if longest >= rollout.max_tokens:
+        remedy = "Raise rollout.max_tokens, or shorten the system prompt, the tools' descriptions or the notes."
+        problems.append(fail(f"the opening of example {row.id} takes {longest} tokens, rollout.max_tokens = {rollout.max_tokens}", remedy))
+    elif longest + rollout.max_turn_tokens > rollout.max_tokens:
+        problems.append(
+            warn(
+                f"behind the opening of example {row.id} ({longest} tokens) there is no room for one turn of rollout.max_turn_tokens",
+                "Raise rollout.max_tokens.",
+            )
+        )
+    lengths = [len(chat.dialogue_ids(messages)[0]) for messages in _dialogues(setup)]
+    cut = sum(length > rollout.max_tokens for length in lengths)
+    if lengths and cut > MAX_CUT_SHARE * len(lengths):
+        problems.append(
+            warn(
+                f"{cut} of {len(lengths)} demonstrations are longer than rollout.max_tokens (P95 {stats.percentile(lengths, 0.95):.0f} tokens)",
+                "Raise rollout.max_tokens: rollouts as long as these would be cut.",
+            )
+        )
+    elif not lengths and longest + rollout.max_turns * rollout.max_turn_tokens > rollout.max_tokens:
+        turns = (rollout.max_tokens - longest) // rollout.max_turn_tokens
+        problems.append(
+            warn(
+                f"behind the longest opening there is room for {turns} full turns, rollout.max_turns = {rollout.max_turns}, tool results not counted",
+                "Raise rollout.max_tokens, or lower rollout.max_turn_tokens, if turns are that long.",
+            )
+        )
+    return problems, longest
+
+
+def _longest(setup: Setup) -> Iterator[Example]:
+    for rows in setup.rows.values():
+        yield from sorted(rows, key=lambda row: sum(len(str(message.get("content"))) for message in row.messages), reverse=True)[:NUM_LONGEST]
+
+
+def _dialogues(setup: Setup) -> Iterator[list[dict[str, Any]]]:
+    if (setup.recipe.folder / "demonstrations.py").exists():
+        yield from islice(setup.recipe.demonstrations(arguments.NUM_DIALOGUES, setup.params.policy.seed), arguments.NUM_DIALOGUES)

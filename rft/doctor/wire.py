@@ -1,0 +1,363 @@
+"""Tools and grader, asked as a run would ask them: over the same client, all at once.
+
+    tools        every tool, at the declared burst: calls a second, P50, P95, failures by kind
+    grader       targets at the same burst score 1; one body three times is one score; the exploits are refused
+    isolation    the calls A under one trace id, mixed with the calls B under another, get the answers that A gets alone
+
+No call is retried here and none is waited for longer than PATIENCE_S, so that a server that needs retries is seen to need them. How much that
+matters is computed from what the run would do: the share of rollouts that would stay unscored after tools.retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from rft import config, exploits, server, stats
+from rft.doctor import arguments
+from rft.doctor.finding import Finding, fail, together, warn
+from rft.doctor.setup import Setup
+from rft.errors import InfrastructureError, UserError
+from rft.graders import EndpointGrader
+from rft.rollout import trace_id
+from rft.tools import ToolClient, schemas
+from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
+
+T = TypeVar("T")
+
+BURST = 50
+PATIENCE_S = 30.0
+"""For one call. A whole check has the rest of its own deadline (rft/doctor/__init__.py)."""
+NUM_EXPLOITED = 4
+"""Examples that each exploit is played on: a look, where `train` plays 24."""
+LONGEST_SEQUENCE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """Open tools and an open grader."""
+
+    tools: ToolClient
+    grader: EndpointGrader
+
+
+def tools(setup: Setup) -> Finding:
+    return _visit(setup, lambda wire: _burst_at_tools(setup, wire))
+
+
+def grader(setup: Setup) -> Finding:
+    seen = _visit(setup, lambda wire: _burst_at_grader(setup, wire))
+    if seen.status == "fail":
+        return seen
+    played = exploits.preflight(_impatient(setup.params, setup.params.tools.retries), setup.recipe, NUM_EXPLOITED)
+    if played.accepted:
+        names = ", ".join(f"{one.name} ({one.mean_score:.2f})" for one in played.accepted)
+        return fail(
+            f"accepts what does not do the task: {names}", "Mend the grader, or the policy learns this. See: python -m rft.exploits", **seen.facts
+        )
+    return replace(seen, words=f"{seen.words}; {len(played.exploits)} exploits refused")
+
+
+def isolation(setup: Setup) -> Finding:
+    return _visit(setup, lambda wire: _two_strangers(setup, wire))
+
+
+# -- tools -----------------------------------------------------------------------------------------------------------------
+async def _burst_at_tools(setup: Setup, wire: Wire) -> Finding:
+    wire.tools.check_rows(row for rows in setup.rows.values() for row in rows)  # raises ConfigError: no address, or no schema
+    own = arguments.own_calls(setup)
+    problems: list[Finding] = []
+    facts: dict[str, Any] = {}
+    for name, (parameters, row) in _offered(setup, wire.tools).items():
+        call, is_own = arguments.one_call(name, parameters, own)
+        contexts = [_context(setup, f"burst {name}", n, row) for n in range(burst_size(setup.params.tools))]
+        began = time.monotonic()
+        results = [result for (result,) in await asyncio.gather(*(_alone(wire.tools, [call], context) for context in contexts))]
+        numbers = _numbers(results, time.monotonic() - began)
+        facts[name] = numbers | {"arguments": call.arguments, "from": "the recipe" if is_own else "the schema"}
+        problems += _judge(setup.params, call, is_own, results)
+    said = "; ".join(f"{name} {one['calls_per_s']:.0f} calls/s, P50 {_ms(one['p50_s'])}, P95 {_ms(one['p95_s'])}" for name, one in facts.items())
+    return together(problems, said or "no tool is declared", tools=facts)
+
+
+def _offered(setup: Setup, client: ToolClient) -> dict[str, tuple[dict[str, Any], Example]]:
+    """Every tool that some policy sees: its parameters, and an example in which it may be called."""
+    found: dict[str, tuple[dict[str, Any], Example]] = {}
+    for row in setup.rows["train"]:
+        for tool in client.schemas if row.tools is None else row.tools:
+            found.setdefault(tool["function"]["name"], (tool["function"].get("parameters") or {}, row))
+    return found
+
+
+def burst_size(section: config.Tools) -> int:
+    """What a second of the declared rate holds; without a rate, as many as would be under way at once."""
+    return max(1, min(math.ceil(section.rate_limit), 4 * BURST)) if section.rate_limit else min(section.concurrency, BURST)
+
+
+def _judge(params: config.Params, call: ToolCall, is_own: bool, results: Sequence[ToolResult]) -> list[Finding]:
+    failed = [result for result in results if result.failed]
+    refused = [result for result in results if result.is_error]
+    problems: list[Finding] = []
+    if failed:
+        lost = _unscored_share(len(failed) / len(results), params)
+        kinds = ", ".join(f"{count} x {kind}" for kind, count in Counter(map(_kind, failed)).most_common(3))
+        words = f"{call.name}: {len(failed)} of {len(results)} calls failed ({kinds})"
+        remedy = f"Look at the tool's own log; {_limit(params)} bounds a call. tools.rate_limit or tools.concurrency ask it more gently."
+        if lost > params.rollout.max_unscored_share:
+            more = f", which would leave up to {lost:.0%} of the rollouts unscored"
+            problems.append(fail(words + more, remedy, infrastructure=True))
+        else:
+            problems.append(warn(f"{words}; retries would hide it", remedy))
+    if refused:
+        whose = "the recipe's own arguments" if is_own else "arguments made from its schema"
+        problems.append(
+            warn(
+                f"{call.name} is alive, but refuses {whose}: {_line(refused[0].output)}",
+                "Mend the tool or the demonstration." if is_own else f"A demonstration that calls {call.name} would show real arguments.",
+            )
+        )
+    slow = stats.percentile([result.latency_s for result in results], 0.95) * params.rollout.max_tool_calls
+    if slow > params.rollout.deadline_s and not failed:
+        problems.append(
+            warn(
+                f"{call.name}: {params.rollout.max_tool_calls} calls at its P95 take {slow:.0f} s, longer than a rollout may",
+                "Raise rollout.deadline_s, lower rollout.max_tool_calls, or make the tool quicker.",
+            )
+        )
+    return problems
+
+
+def _unscored_share(failing: float, params: config.Params) -> float:
+    """Of rollouts that make all the calls they may, when each call fails on its own and is retried."""
+    return 1 - (1 - failing ** (params.tools.retries + 1)) ** params.rollout.max_tool_calls
+
+
+def _numbers(results: Sequence[ToolResult], seconds: float) -> dict[str, Any]:
+    latencies = [result.latency_s for result in results]
+    return {
+        "calls": len(results),
+        "calls_per_s": round(len(results) / max(seconds, 1e-9), 1),
+        "p50_s": round(stats.percentile(latencies, 0.5), 4),
+        "p95_s": round(stats.percentile(latencies, 0.95), 4),
+        "refused": sum(result.is_error for result in results),
+        "failed": dict(Counter(_kind(result) for result in results if result.failed)),
+    }
+
+
+def _kind(result: ToolResult) -> str:
+    """A failure in a word or two, so that equal ones can be counted."""
+    if found := re.search(r"HTTP \d{3}", result.output):
+        return found[0]
+    if "no reply within" in result.output:
+        return "no reply in time"
+    return _line(result.output.partition(" failed: ")[2] or result.output, 60)
+
+
+# -- grader ----------------------------------------------------------------------------------------------------------------
+async def _burst_at_grader(setup: Setup, wire: Wire) -> Finding:
+    rows = setup.rows["train"]
+    size = burst_size(setup.params.tools)
+    answers = [(rows[n % len(rows)], setup.recipe.answer(rows[n % len(rows)].target)) for n in range(size)]
+    began = time.monotonic()
+    timed = await asyncio.gather(*(_timed(_grade(setup, wire, row, text, n)) for n, (row, text) in enumerate(answers)))
+    seconds = time.monotonic() - began
+    grades = [grade for grade, _ in timed]
+    latencies = [each for _, each in timed]
+    facts = {
+        "grades": size,
+        "grades_per_s": round(size / max(seconds, 1e-9), 1),
+        "p50_s": round(stats.percentile(latencies, 0.5), 4),
+        "p95_s": round(stats.percentile(latencies, 0.95), 4),
+    }
+    problems = [*_no_score(setup.params, grades, facts), *_targets(answers, grades)]
+    if not problems:
+        problems += await _three_times(setup, wire, rows[:4])
+    said = f"{facts['grades_per_s']:.0f} grades/s, P50 {_ms(facts['p50_s'])}, P95 {_ms(facts['p95_s'])}; targets score 1; three times the same"
+    return together(problems, said, **facts)
+
+
+def _no_score(params: config.Params, grades: Sequence[Grade], facts: dict[str, Any]) -> list[Finding]:
+    """The grader failed. An outage is the world's; a reply that is no verdict is its author's."""
+    unscored = [grade for grade in grades if grade.score is None]
+    if not unscored:
+        return []
+    share = (len(unscored) / len(grades)) ** (params.tools.retries + 1)
+    outage = all(grade.status is GradeStatus.infra_error for grade in unscored)
+    words = f"{len(unscored)} of {len(grades)} grades have no score: {_line(unscored[0].explanation)}"
+    look = f"Look at the grader's own log; {_limit(params)} bounds a grade."
+    verdict = 'It must answer {"score": number} to every body, and say 0 for a bad answer.'
+    if share <= params.rollout.max_unscored_share:
+        return [warn(f"{words}; retries would hide it", look if outage else verdict, **facts)]
+    return [fail(words, look if outage else verdict, infrastructure=outage, **facts)]
+
+
+def _targets(answers: Sequence[tuple[Example, str]], grades: Sequence[Grade]) -> list[Finding]:
+    low = [(row, grade) for (row, _), grade in zip(answers, grades, strict=True) if grade.score is not None and grade.score < 1]
+    if not low:
+        return []
+    row, grade = low[0]
+    return [
+        fail(
+            f"the target of example {row.id} itself scores {grade.score:g}, expected 1: {_line(grade.explanation)}",
+            "Mend the grader, or answer(target) in the recipe's examples.py: nothing could ever be right.",
+        )
+    ]
+
+
+async def _three_times(setup: Setup, wire: Wire, rows: Sequence[Example]) -> list[Finding]:
+    """The same body, byte for byte, must get the same score; and an empty answer must get less than the target."""
+    for row in rows:
+        for text in (setup.recipe.answer(row.target), "", "Done."):
+            grades = [await _grade(setup, wire, row, text, "thrice") for _ in range(3)]
+            if silent := _no_score(setup.params, grades, {}):
+                return silent
+            scores = [grade.score for grade in grades]
+            if len(set(scores)) > 1:
+                return [_wavers(row, scores)]
+            if not text and scores[0] == 1:
+                return [fail(f"the empty answer to example {row.id} scores 1", "Mend the grader: it must compare with the target.")]
+    return []
+
+
+def _wavers(row: Example, scores: Sequence[float | None]) -> Finding:
+    return fail(
+        f"one body, three times, for example {row.id}: {', '.join(f'{score:g}' for score in scores)}",
+        "Take chance and clocks out of the grader (a judge: temperature 0, a fixed model): noise drowns what there is to learn.",
+        scores=list(scores),
+    )
+
+
+async def _grade(setup: Setup, wire: Wire, row: Example, text: str, word: object) -> Grade:
+    return await wire.grader.grade(row, [Turn(text)], StopReason.completed, _context(setup, "grade", word, row))
+
+
+# -- isolation -------------------------------------------------------------------------------------------------------------
+async def _two_strangers(setup: Setup, wire: Wire) -> Finding:
+    """A mixed with B, then A alone, twice over. Everything that A is told must be the same each time."""
+    first, second = _sequences(setup, wire.tools)
+    if not first:
+        return together([], "no tool is declared")
+    heard: list[list[ToolResult]] = []
+    for n in range(2):
+        mixed = [_context(setup, name, n) for name in ("A beside B", "B beside A")]
+        heard.append((await _mixed(wire.tools, (first, second), mixed))[0])
+        heard.append(await _alone(wire.tools, first, _context(setup, "A alone", n)))
+    if broken := [result for results in heard for result in results if result.failed]:
+        raise InfrastructureError(f"a tool failed while it was asked twice: {_line(broken[0].output)}. Mend the tools first.")
+    for position, call in enumerate(first):
+        told = [results[position].output for results in heard]
+        if len(set(told)) > 1:
+            other = next(text for text in told if text != told[0])
+            return fail(
+                f"{call.name} {_line(call.arguments, 60)} is answered {_line(told[0], 60)!r} under one trace id, {_line(other, 60)!r} under another",
+                "Keep what a tool remembers by trace_id, and nothing beside it. If it answers from a clock or from chance, take that out: "
+                "a rollout's reward must not hang on it.",
+                call={"name": call.name, "arguments": call.arguments},
+                answers=told,
+            )
+    return together([], f"{len(first)} calls under four trace ids, beside {len(second)} of a stranger: the same answers", calls=len(first))
+
+
+def _sequences(setup: Setup, client: ToolClient) -> tuple[list[ToolCall], list[ToolCall]]:
+    """Two rollouts' calls, the second with other arguments where the recipe has any; every tool is among them, every call comes twice.
+
+    Not those of the first dialogue: what the burst at the tools has asked, a server that remembers too much knows already.
+    """
+    own = arguments.own_calls(setup)
+    row = setup.rows["train"][0]
+    functions = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in (client.schemas if row.tools is None else row.tools)}
+    dialogues = [known for calls in own[1:] or own if (known := [call for call in calls if call.name in functions][:LONGEST_SEQUENCE])]
+    first = dialogues[0] if dialogues else []
+    second = next((calls for calls in reversed(dialogues) if calls != first), first)
+
+    def whole(calls: list[ToolCall]) -> list[ToolCall]:
+        missing = functions.keys() - {call.name for call in calls}
+        every = [*calls, *(arguments.one_call(name, functions[name], own)[0] for name in sorted(missing))]
+        return [replace(call, call_id=f"call_{n}_0") for n, call in enumerate([*every, *every])]
+
+    return whole(first), whole(second)
+
+
+async def _mixed(
+    client: ToolClient, sequences: Sequence[Sequence[ToolCall]], contexts: Sequence[RolloutContext]
+) -> tuple[list[ToolResult], list[ToolResult]]:
+    """One call of each in turn."""
+    results: tuple[list[ToolResult], list[ToolResult]] = ([], [])
+    await _started(client, contexts)
+    for position in range(max(map(len, sequences))):
+        for calls, context, answers in zip(sequences, contexts, results, strict=True):
+            if position < len(calls):
+                answers += await client.call_all([calls[position]], context)
+    for context in contexts:
+        await client.end(context, StopReason.completed)
+    return results
+
+
+# -- shared ----------------------------------------------------------------------------------------------------------------
+def _visit(setup: Setup, work: Callable[[Wire], Awaitable[Finding]]) -> Finding:
+    params, recipe = _impatient(setup.params), setup.recipe
+
+    async def inside(endpoint: Any) -> Finding:
+        async with (
+            ToolClient(endpoint, params.tools, schemas(recipe), recipe=recipe) as client,
+            EndpointGrader(recipe.grader, endpoint, params.tools) as graded,
+        ):
+            setup.offered = client.schemas
+            return await work(Wire(client, graded))
+
+    if not setup.rows["train"]:
+        raise UserError("the recipe gave no training example to ask with.")
+    with server.running(recipe, params.tools) as endpoint:
+        return asyncio.run(inside(endpoint))
+
+
+def _impatient(params: config.Params, retries: int = 0) -> config.Params:
+    """With no call longer than PATIENCE_S."""
+    endpoints = [one.model_copy(update={"timeout_s": one.timeout_s and min(one.timeout_s, PATIENCE_S)}) for one in params.tools.endpoints]
+    changes = {"retries": retries, "timeout_s": min(params.tools.timeout_s, PATIENCE_S), "endpoints": endpoints}
+    section = params.tools.model_copy(update=changes)
+    return params.model_copy(update={"tools": section})
+
+
+def _limit(params: config.Params) -> str:
+    timeout_s = params.tools.timeout_s
+    return f"tools.timeout_s = {timeout_s:g} s" if timeout_s <= PATIENCE_S else f"the doctor's patience of {PATIENCE_S:g} s"
+
+
+async def _alone(client: ToolClient, calls: Sequence[ToolCall], context: RolloutContext) -> list[ToolResult]:
+    """One call after the other, within the life of one rollout."""
+    await _started(client, [context])
+    results = [result for call in calls for result in await client.call_all([call], context)]
+    await client.end(context, StopReason.completed)
+    return results
+
+
+async def _started(client: ToolClient, contexts: Sequence[RolloutContext]) -> None:
+    for context in contexts:
+        if (failure := await client.start(context)) is not None:
+            raise InfrastructureError(f"tools.lifecycle.start_url: {failure}. Mend that server, or remove the key.")
+
+
+async def _timed(work: Awaitable[T]) -> tuple[T, float]:
+    began = time.monotonic()
+    return await work, time.monotonic() - began
+
+
+def _context(setup: Setup, name: str, word: object, row: Example | None = None) -> RolloutContext:
+    row = row or setup.rows["train"][0]
+    return RolloutContext(trace_id(f"doctor {setup.visit} {name} {word} {row.id}", ()), row.row(), "train")
+
+
+def _line(text: str, limit: int = 160) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

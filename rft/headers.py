@@ -1,0 +1,118 @@
+"""What travels beside a body, and what may never come back.
+
+    static     the headers of params.yaml or grader.json, verbatim; a value `env:NAME` is read here and is a secret
+    X-RFT-*    which rollout is calling: Trace-Id, Job-Id, Step, Split, Attempt, and Retry when a call is made again
+    webhook-*  a Standard-Webhooks signature, when tools.signing_secret is set; `client.webhooks.verify_signature` of the openai package reads it
+
+A server may echo a key that it was sent: into an error page, a tool's output. `Secrets` strikes those values out of every text that comes back,
+so that none reaches a policy, a log or a report. A value that cannot be a header is refused before anything is sent, without being shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+from rft import config
+from rft.errors import ConfigError
+from rft.types import RolloutContext
+
+STRUCK_OUT = "[secret]"
+SHORTEST_SECRET = 6  # a shorter one would strike out ordinary words
+RUN = "RFT_RUN"
+"""The environment variable in which a stage finds the name of its run."""
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[\ud800-\udfff]")  # a tab is allowed in a header, a lone surrogate in no text
+_OURS = re.compile(r"content-length|transfer-encoding|x-rft-.*|webhook-(id|timestamp|signature)", re.IGNORECASE)
+_TELLING = re.compile(r"authorization|api-?key|token|secret|cookie|password", re.IGNORECASE)
+_WIRE_SPLIT = {"validation": "valid"}
+
+
+def resolve(headers: Mapping[str, str], where: str) -> tuple[dict[str, str], Secrets]:
+    """The values to send, and those among them that are secret. Raises ConfigError, naming `where` and the header."""
+    values = {name: config.secret(value) for name, value in headers.items()}
+    check(values, where)
+    return values, Secrets(values[name] for name, value in headers.items() if value.startswith("env:") or _TELLING.search(name))
+
+
+def check(headers: Mapping[str, str], where: str) -> None:
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"{where}: {name!r} is no name for a header. Use letters, digits and hyphens.")
+        if _OURS.fullmatch(name):
+            raise ConfigError(f"{where}: {name} is set by us. Remove it.")
+        if _CONTROL.search(value):
+            raise ConfigError(f"{where}: the value of {name} holds a newline or another control character. Take it out.")
+
+
+def of_rollout(context: RolloutContext) -> dict[str, str]:
+    """Raises ValueError for what cannot be a header."""
+    given = {
+        "X-RFT-Trace-Id": context.trace_id,
+        "X-RFT-Job-Id": os.environ.get(RUN, ""),
+        "X-RFT-Step": str(context.step),
+        "X-RFT-Split": _WIRE_SPLIT.get(context.split, context.split),
+        "X-RFT-Attempt": str(context.attempt),
+    }
+    if bad := [name for name, value in given.items() if not re.fullmatch(r"[\x20-\x7e]*", value)]:
+        raise ValueError(f"{', '.join(bad)}: the value holds a newline, a control character or other than ASCII, and cannot be a header")
+    return {name: value for name, value in given.items() if value}
+
+
+class Secrets:
+    """Strikes its values out of what a server sent."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        parts = {part for value in values for part in (value, value.partition(" ")[2])}  # "Bearer <key>": the key alone too
+        self._values = sorted((part for part in parts if len(part) >= SHORTEST_SECRET), key=len, reverse=True)
+        self._bytes = [value.encode() for value in self._values]
+
+    def __or__(self, other: Secrets) -> Secrets:
+        return Secrets([*self._values, *other._values])
+
+    def strike(self, text: str) -> str:
+        for value in self._values:
+            text = text.replace(value, STRUCK_OUT)
+        return text
+
+    def strike_bytes(self, body: bytes) -> bytes:
+        for value in self._bytes:
+            body = body.replace(value, STRUCK_OUT.encode())
+        return body
+
+
+class Signer:
+    """Signs by Standard Webhooks. The id of a message is a function of what it is, so that a retry carries the same."""
+
+    def __init__(self, secret: str) -> None:
+        """`secret` as in params.yaml: `env:NAME`, or the value itself."""
+        from standardwebhooks import Webhook
+
+        value = config.secret(secret)
+        where = "params.yaml: tools.signing_secret"
+        try:
+            key = base64.b64decode(value.removeprefix("whsec_"), validate=True)
+        except ValueError:
+            raise ConfigError(f"{where}: the value is not base64. A Standard-Webhooks secret is whsec_ and base64.") from None
+        if not value.startswith("whsec_") or not key:
+            raise ConfigError(f"{where}: a Standard-Webhooks secret is whsec_ and base64. Make one, such as whsec_$(openssl rand -base64 32).")
+        self._webhook = Webhook(value)
+        self.secrets = Secrets([value])
+
+    def sign(self, message: str, payload: bytes) -> dict[str, str]:
+        now = datetime.now(UTC)
+        message_id = f"msg_{uuid.uuid5(uuid.NAMESPACE_OID, message)}"
+        signature = self._webhook.sign(message_id, now, payload.decode())
+        return {"webhook-id": message_id, "webhook-timestamp": str(int(now.timestamp())), "webhook-signature": signature}
+
+
+def signer(section: config.Tools) -> Signer | None:
+    return None if section.signing_secret is None else Signer(section.signing_secret)
+
+
+__all__ = ["STRUCK_OUT", "Secrets", "Signer", "check", "of_rollout", "resolve", "signer"]

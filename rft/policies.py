@@ -1,0 +1,119 @@
+"""The policy of a stage: which weights, and who samples with them.
+
+    of(bench, "champion", device)            what is served now
+    of(bench, "policy", device, trained)     the base model under what training left
+    following(bench, learner, ...)           the learner's present weights, step by step
+
+In this process, or on the server that `policy.server` names: then weights reach it as LoRA adapters, and a chat endpoint has the weights that
+its owner gave it. Beside the policy comes the hash of its weights, which the reports keep.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rft import model, progress, remote
+from rft.chat import Chat
+from rft.errors import ConfigError
+from rft.model import Weights
+from rft.rollout import Policy
+from rft.sampler import Engine
+from rft.workbench import CHAMPION, Workbench, base_model, champion, policy_pointer
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    policy: Policy
+    weights_sha256: str
+
+
+Trained = tuple[Weights, Path]
+"""Kind and folder of what a train stage left."""
+
+
+def of(bench: Workbench, which: Literal["policy", "champion"], device: Any, trained: Trained | None = None, name: str = "agent-rft") -> Sampling:
+    """`name`: of the adapter at a server; arms that share one need names of their own."""
+    if bench.params.policy.server is not None:
+        return _served(bench, which, trained, name)
+    network, chat = base_model(bench.params, which, device, bench.schemas)
+    if trained is not None:
+        network = model.with_weights(network, *trained, device)
+    return Sampling(Engine(network, chat, device, bench.params.rollout.deterministic), model.weights_sha256(network))
+
+
+def _served(bench: Workbench, which: Literal["policy", "champion"], trained: Trained | None, name: str) -> Sampling:
+    params, pointer, served = bench.params, policy_pointer(), champion()
+    assert params.policy.server is not None
+    policy = remote.policy_for(params.policy.server, bench.schemas, lambda: chat_of(bench))
+    kind: Weights = "none"
+    folder = None
+    if which == "champion" and served.weights_path:
+        kind, folder = served.weights, CHAMPION.parent / served.weights_path
+    if trained is not None:
+        kind, folder = trained
+    if folder is None:
+        return Sampling(policy, pointer.sha256)
+    if kind != "lora" or not isinstance(policy, remote.TokenPolicy):
+        raise ConfigError(
+            f"{folder}: these are {kind} weights, and policy.server (kind {params.policy.server.kind}) takes LoRA adapters by token routes only. "
+            "Serve them there yourself and set policy.model to them, or sample in this process: policy.server: null."
+        )
+    bench.wait(policy.update(folder, 0, name))
+    return Sampling(policy, progress.tree_sha256(folder))
+
+
+def chat_of(bench: Workbench) -> Chat:
+    """The tokenizer and template of the base model, without its weights."""
+    return Chat(model.tokenizer(policy_pointer().model), bench.schemas, bench.params.policy.tool_format)
+
+
+class InProcess:
+    """The learner's twin in this process, plain: an adapter is merged in. With full weights it is the learner itself."""
+
+    def __init__(self, bench: Workbench, learner: Any, chat: Chat, device: Any) -> None:
+        self._learner = learner
+        self.policy = Engine(model.merged_copy(learner), chat, device, bench.params.rollout.deterministic)
+        self.policy.model.eval()
+
+    def follow(self, step: int) -> None:
+        model.sync(self._learner, self.policy.model)
+        self.policy.model.eval()
+
+
+class AtServer:
+    """A server that is handed the learner's adapter after each step, by a folder that both can read."""
+
+    def __init__(self, bench: Workbench, learner: Any, policy: remote.TokenPolicy, work: Path) -> None:
+        self._bench, self._learner, self._work = bench, learner, work
+        self.policy = policy
+        self.follow(0)
+
+    def follow(self, step: int) -> None:
+        folder = self._work / "served" / str(step)
+        shutil.rmtree(folder, ignore_errors=True)
+        model.save(self._learner, folder)
+        self._bench.wait(self.policy.update(folder, step, "learner"))
+        for old in folder.parent.iterdir():
+            if old != folder:
+                shutil.rmtree(old)
+
+
+def following(bench: Workbench, learner: Any, chat: Chat, device: Any, work: Path) -> InProcess | AtServer:
+    """Who samples for a learner, always from its present weights: on-policy."""
+    server, train = bench.params.policy.server, bench.params.train
+    if server is None:
+        return InProcess(bench, learner, chat, device)
+    policy = remote.policy_for(server, bench.schemas, lambda: chat)
+    if train.weights != "lora" or (train.from_ == "champion" and champion().weights != "none") or not isinstance(policy, remote.TokenPolicy):
+        raise ConfigError(
+            f"params.yaml: policy.server (kind {server.kind}) samples with LoRA adapters on the model that it was started with. "
+            "Set train.weights: lora and train.from: policy, or sample in this process: policy.server: null."
+        )
+    bench.wait(policy.check(bench.params.rollout.max_tokens, train.temperature))
+    return AtServer(bench, learner, policy, work)
+
+
+__all__ = ["AtServer", "InProcess", "Sampling", "chat_of", "following", "of"]

@@ -1,0 +1,117 @@
+"""When rollouts have no score: pause, redo, refill. What is trained on never depends on an outage.
+
+    a batch -> unscored share above rollout.max_unscored_share?
+                 yes: the circuit breaker opens. The batch is set aside, whole; after growing pauses a few of its requests are tried
+                      again, and when those have scores the whole batch is rolled out anew, from the same random streams
+                 no:  each unscored rollout is rolled out again, from a stream of its own, while `rollout.refill` lasts
+
+A batch that was redone is bit for bit the batch of a day without the outage (deterministic mode). An outage that outlasts
+`rollout.pause_s` ends the stage as an infrastructure failure; finished work is kept, and the stage goes on when it is started again.
+Every rollout that was set aside or replaced is handed on with its reason, so that sampled = trained + left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from rft import config
+from rft.errors import InfrastructureError, TooManyUnscored
+from rft.rollout import Request
+from rft.types import Trajectory
+
+FIRST_PAUSE_S = 1.0  # doubled from try to try
+LONGEST_PAUSE_S = 60.0
+CANARIES = 8
+
+Play = Callable[[Sequence[Request], str], Awaitable[list[Trajectory]]]
+"""Rolls requests out; the word goes into the trace ids, so that a tool server does not take a repetition for the first try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A rollout that something else stands in for."""
+
+    request: Request
+    trajectory: Trajectory
+    why: str
+
+
+@dataclass(slots=True)
+class Played:
+    """`trajectories`: one a request, in order. `aside`: all others that were sampled."""
+
+    trajectories: list[Trajectory]
+    aside: list[Aside] = field(default_factory=list)
+
+
+async def play(play_once: Play, requests: Sequence[Request], limits: config.Rollout, say: Callable[[str], None]) -> Played:
+    """Raises TooManyUnscored when an outage outlasts rollout.pause_s, InfrastructureError when the policy's tokens fork too often."""
+    played = Played(await play_once(requests, ""))
+    if share_unscored(played.trajectories) > limits.max_unscored_share:
+        await _wait_out(play_once, requests, limits, say, played)
+    _assert_few_forks(played.trajectories, limits)
+    await _refill(play_once, requests, limits, played)
+    return played
+
+
+def share_unscored(trajectories: Sequence[Trajectory]) -> float:
+    return sum(one.reward is None for one in trajectories) / max(1, len(trajectories))
+
+
+async def _wait_out(play_once: Play, requests: Sequence[Request], limits: config.Rollout, say: Callable[[str], None], played: Played) -> None:
+    """Until a whole batch has scores again."""
+    deadline, pause, number = time.monotonic() + limits.pause_s, FIRST_PAUSE_S, 0
+    while True:
+        reason = _trouble(played.trajectories, limits)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TooManyUnscored(
+                f"{reason} Waited rollout.pause_s = {limits.pause_s:g} s. Mend the tool server or grader and start again; finished work is kept."
+            )
+        say(f"paused: {reason} Trying again in {min(pause, left):.0f} s; nothing is trained meanwhile.")
+        await asyncio.sleep(min(pause, left))
+        pause, number = min(2 * pause, LONGEST_PAUSE_S), number + 1
+        canaries = requests[:CANARIES]
+        tried = await play_once(canaries, f"canary {number}")
+        played.aside += [Aside(*pair, "tried while paused") for pair in zip(canaries, tried, strict=True)]
+        if share_unscored(tried) > limits.max_unscored_share:
+            continue
+        played.aside += [Aside(*pair, "set aside by a pause") for pair in zip(requests, played.trajectories, strict=True)]
+        played.trajectories = await play_once(requests, f"again {number}")
+        if share_unscored(played.trajectories) <= limits.max_unscored_share:
+            say("goes on: tools and grader answer again")
+            return
+
+
+def _trouble(trajectories: Sequence[Trajectory], limits: config.Rollout) -> str:
+    unscored = [one for one in trajectories if one.reward is None]
+    return (
+        f"{len(unscored)} of {len(trajectories)} rollouts have no score (rollout.max_unscored_share is {limits.max_unscored_share:g}). "
+        f"The last reason: {unscored[-1].grade.explanation[:300]}."
+    )
+
+
+async def _refill(play_once: Play, requests: Sequence[Request], limits: config.Rollout, played: Played) -> None:
+    """Replace unscored rollouts, attempt by attempt, within the budget."""
+    budget, attempt = int(limits.refill * len(requests)), 0
+    while budget and (missing := [n for n, one in enumerate(played.trajectories) if one.reward is None][:budget]):
+        budget, attempt = budget - len(missing), attempt + 1
+        again = await play_once([replace(requests[n], attempt=attempt) for n in missing], "")
+        for n, fresh in zip(missing, again, strict=True):
+            old = played.trajectories[n]
+            played.aside.append(Aside(requests[n], old, f"replaced: {old.grade.status}"))
+            played.trajectories[n] = fresh
+
+
+def _assert_few_forks(trajectories: Sequence[Trajectory], limits: config.Rollout) -> None:
+    turns = sum(len(one.turns) for one in trajectories)
+    forks = sum(one.num_forks for one in trajectories)
+    if forks > limits.max_fork_share * max(1, turns):
+        raise InfrastructureError(
+            f"{forks} of {turns} turns were sampled from other tokens than those that came before "
+            f"(rollout.max_fork_share is {limits.max_fork_share:g}): the policy's server renders messages anew. "
+            "Use a server that takes token ids, or mend its chat template."
+        )

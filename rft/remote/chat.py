@@ -1,0 +1,171 @@
+"""A policy behind plain chat completions: messages in, structured tool calls out.
+
+Any OpenAI-compatible endpoint, for evaluation and prompt search: what it sampled cannot be trained on, for it renders the messages itself and
+gives text. A server that also returns token ids (vLLM's `return_token_ids`) may be asked for them; then each turn carries the ids, the
+log-probabilities and the whole context that it was sampled from, and the loop marks a turn as forked whose context does not continue ours.
+
+An assistant message goes back as it came, with its reasoning, under its calls' own ids. The endpoint's last word on `usage` bounds the context.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from rft import config
+from rft.remote.connection import Connection, Malformed, Refused, parsed
+from rft.remote.routes import field, only_choice, token_ids, tokens
+from rft.remote.tokens import fold
+from rft.types import Message, Opening, Reading, Sampled, ToolCall, ToolResult
+
+ENDED = {"stop": True, "tool_calls": True, "function_call": True, "length": False}
+REASONING = ("reasoning_content", "reasoning")
+TOO_LONG = ("context_length_exceeded", "maximum context length")  # OpenAI's code, vLLM's words
+
+
+class ChatPolicy:
+    """`tools`: Chat-Completions functions, where an opening has none of its own. `with_ids`: ask for token ids, and fail without them."""
+
+    blocks = False
+
+    def __init__(self, section: config.PolicyServer, tools: Sequence[Mapping[str, Any]], with_ids: bool = False) -> None:
+        self.trainable = with_ids
+        self.tools, self.model, self.connection = list(tools), section.model, Connection(section)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.connection.close()
+
+    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> list[ChatDialogue]:
+        return [ChatDialogue(self, one, seed, temperature, max_tokens) for one, seed in zip(openings, seeds, strict=True)]
+
+
+class ChatDialogue:
+    prompt_ids: tuple[int, ...] = ()
+
+    def __init__(self, policy: ChatPolicy, opening: Opening, seed: Sequence[int], temperature: float, max_tokens: int) -> None:
+        self._policy, self._seed, self._temperature, self._room = policy, seed, temperature, max_tokens
+        self._max_tokens = max_tokens
+        self._messages: list[Message] = list(opening.messages)
+        self._tools = policy.tools if opening.tools is None else list(opening.tools)
+        self._turn = 0
+
+    async def sample(self, max_new: int, deadline_s: float) -> Sampled:
+        try:
+            reply = await self._policy.connection.post("/v1/chat/completions", self._body(max_new), deadline_s, self._read)
+        except Refused as refused:
+            if self._turn and refused.status == 400 and any(words in refused.body for words in TOO_LONG):
+                return Sampled("", Reading(""), ended=False)  # the dialogue outgrew the endpoint: the policy's doing, as with our own limit
+            raise
+        sampled, message, used = reply
+        self._messages.append(message)
+        self._room = self._max_tokens - used
+        self._turn += 1
+        return sampled
+
+    def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
+        """How many tokens the results take only the endpoint knows: they do not fit when nothing more does."""
+        if self._room <= 0:
+            return None
+        self._messages += [{"role": "tool", "tool_call_id": result.call_id, "content": result.output} for result in results]
+        return ()
+
+    def close(self) -> None:
+        """The endpoint holds nothing for us."""
+
+    def _body(self, max_new: int) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._policy.model,
+            "messages": self._messages,
+            "temperature": self._temperature,
+            "max_tokens": min(max_new, self._room),
+            "seed": fold(self._seed, self._turn),
+        }
+        if self._tools:
+            body["tools"] = self._tools
+        if self._policy.trainable:
+            body |= {"return_token_ids": True, "logprobs": True, "top_logprobs": 0}
+        return body
+
+    def _read(self, text: bytes) -> tuple[Sampled, Message, int]:
+        """The turn, the message that goes back with the next one, and how long the context is now. Raises Malformed."""
+        reply = parsed(text)
+        choice = only_choice(reply)
+        finish = choice.get("finish_reason")
+        if not isinstance(finish, str) or finish not in ENDED:
+            raise Malformed(f"finish_reason is {finish!r}, expected one of {', '.join(ENDED)}")
+        message = field(choice, "message", dict)
+        content = _text(message, "content") or _text(message, "refusal")
+        calls = _calls(message.get("tool_calls") or [], self._turn)
+        reasoning = {name: _text(message, name) for name in REASONING if message.get(name)}
+        reading = Reading(content, calls, next(iter(reasoning.values()), ""))
+        sampled = Sampled(content, reading, *self._tokens(reply, choice), ended=ENDED[finish], context_ids=self._context(reply))
+        return sampled, _sent_back(content, calls, reasoning), _used(reply.get("usage"))
+
+    def _tokens(self, reply: Any, choice: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        if not self._policy.trainable:
+            return (), ()
+        scores = [field(one, "logprob") for one in field(choice, "logprobs.content", list)]
+        return tokens(field(choice, "token_ids", list), scores)
+
+    def _context(self, reply: Any) -> tuple[int, ...] | None:
+        return token_ids(field(reply, "prompt_token_ids", list)) if self._policy.trainable else None
+
+
+def _used(usage: Any) -> int:
+    """Tokens of the context and the turn; 0 from an endpoint that does not count."""
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else []
+    return sum(count for count in counts if type(count) is int)
+
+
+def _text(message: Mapping[str, Any], key: str) -> str:
+    value = message.get(key)
+    if value is not None and not isinstance(value, str):
+        raise Malformed(f"message.{key} is {type(value).__name__}, expected text")
+    return value or ""
+
+
+def _calls(calls: Any, turn: int) -> tuple[ToolCall, ...]:
+    """The server's own ids, unless one is missing or there twice: results are told apart by them."""
+    if not isinstance(calls, list):
+        raise Malformed("message.tool_calls is no list")
+    read: dict[str, ToolCall] = {}
+    for number, call in enumerate(calls):
+        given = call.get("id") if isinstance(call, dict) else None
+        call_id = given if isinstance(given, str) and given else f"call_{turn}_{number}"
+        while call_id in read:
+            call_id += "_"
+        read[call_id] = _call(call, call_id)
+    return tuple(read.values())
+
+
+def _call(call: Any, call_id: str) -> ToolCall:
+    function = call.get("function") if isinstance(call, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(function, dict) or not isinstance(name, str) or not name:
+        return ToolCall(call_id, "", "", "a tool call without a function's name")
+    arguments = function.get("arguments")
+    if isinstance(arguments, dict):  # some servers give the object itself
+        return ToolCall(call_id, name, json.dumps(arguments, ensure_ascii=False))
+    if not isinstance(arguments, str):
+        return ToolCall(call_id, name, "", f"the arguments of {name} are no JSON text")
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return ToolCall(call_id, name, arguments, f"the arguments of {name} are not JSON")
+    return ToolCall(call_id, name, arguments, "" if isinstance(value, dict) else f"the arguments of {name} must be a JSON object")
+
+
+def _sent_back(content: str, calls: Sequence[ToolCall], reasoning: Mapping[str, str]) -> Message:
+    """Servers parse the arguments of earlier calls and answer 400 to what is no object, so an unreadable call goes back without its arguments;
+    its result says what was wrong."""
+    message: Message = {"role": "assistant", "content": content, **reasoning}
+    if calls:
+        message["tool_calls"] = [
+            {"id": one.call_id, "type": "function", "function": {"name": one.name or "unknown", "arguments": "{}" if one.problem else one.arguments}}
+            for one in calls
+        ]
+    return message

@@ -1,0 +1,189 @@
+"""Stored trajectories, graded anew: what would another grader have said? Nothing is sampled and no tool is called.
+
+    row of the log -> turns, as the policy wrote them -> the new grader -> old score beside new score
+
+A row holds the dialogue and the example's whole row, which is all that an endpoint grader sees, so an unchanged grader gives the same scores. A
+rollout that ended in an infrastructure failure was never a statement about the policy: it is not sent, and stays unscored. So does one whose new
+grade failed. Both are counted apart, and no mean contains them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rft import config, recipe
+from rft.errors import UserError
+from rft.graders import TOOL_SERVER, EndpointGrader
+from rft.rollout_log import LogRow
+from rft.server import running
+from rft.transcript import dialogue
+from rft.types import INFRASTRUCTURE, Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
+from rft.wire import ToolEndpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Regraded:
+    row: LogRow
+    grade: Grade
+
+    @property
+    def change(self) -> float | None:
+        """None unless both graders gave a score."""
+        return None if self.row.score is None or self.grade.score is None else self.grade.score - self.row.score
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Means over the rollouts that both graders scored, so that they compare like with like."""
+
+    both: int
+    old_mean: float | None
+    new_mean: float | None
+    old_solved: float | None
+    new_solved: float | None
+    changed: int
+    up: int
+    down: int
+    only_old: int  # had a score, the new grader gave none
+    only_new: int
+    neither: int
+
+    @property
+    def unscored(self) -> int:
+        return self.only_old + self.neither
+
+
+def load_grader(path: Path) -> recipe.Grader:
+    """Raises UserError or ConfigError naming the file, key and value."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}). Name a grader's JSON file, such as recipes/icd10/grader.json.") from None
+    except ValueError as error:
+        raise UserError(f"{path}: is not JSON ({error}). Write it like recipes/icd10/grader.json.") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: holds no JSON object. Write it like recipes/icd10/grader.json.")
+    return config.parse(raw, str(path), recipe.Grader)
+
+
+def regrade(rows: Sequence[LogRow], grader: recipe.Grader, params: config.Params, report: Callable[[int], None]) -> list[Regraded]:
+    """In order of `rows`. The recipe's server is started only for a grader that lives there. `report(done)` after each."""
+    with _endpoint(grader, params) as endpoint:
+        return asyncio.run(_regrade(rows, EndpointGrader(grader, endpoint, params.tools), params.rollout, report))
+
+
+@contextmanager
+def _endpoint(grader: recipe.Grader, params: config.Params) -> Iterator[ToolEndpoint]:
+    if not grader.url.startswith(TOOL_SERVER):
+        yield ToolEndpoint("")
+        return
+    with running(recipe.load(params.recipe), params.tools) as endpoint:
+        yield endpoint
+
+
+async def _regrade(rows: Sequence[LogRow], grader: EndpointGrader, limits: config.Rollout, report: Callable[[int], None]) -> list[Regraded]:
+    done = 0
+    slots = asyncio.Semaphore(limits.batch)  # as many as the stages send at once
+
+    async def one(row: LogRow) -> Regraded:
+        nonlocal done
+        async with slots:
+            grade = await _grade(row, grader, limits.grader_deadline_s)
+        done += 1
+        report(done)
+        return Regraded(row, grade)
+
+    async with _opened(grader), asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(row)) for row in rows]
+    return [task.result() for task in tasks]
+
+
+@asynccontextmanager
+async def _opened(grader: EndpointGrader) -> AsyncIterator[None]:
+    """What stops a replay, such as a refused key, is raised bare and not in a group of tasks."""
+    try:
+        async with grader:
+            yield
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+async def _grade(row: LogRow, grader: EndpointGrader, deadline_s: float) -> Grade:
+    stop = StopReason(row.stop_reason)
+    if stop in INFRASTRUCTURE:
+        return Grade(None, GradeStatus.infra_error, explanation=f"not sent: the rollout ended with {stop}")
+    example = example_of(row)
+    context = RolloutContext(row.trace_id, example.row(), row.split, row.step, row.attempt)
+    try:
+        async with asyncio.timeout(deadline_s):
+            return await grader.grade(example, turns(row), stop, context)
+    except TimeoutError:
+        return Grade(None, GradeStatus.infra_error, explanation=f"grader: no grade within rollout.grader_deadline_s = {deadline_s:g} s")
+
+
+# -- a row, read back ------------------------------------------------------------------------------------------------------
+def example_of(row: LogRow) -> Example:
+    """As it was when it was rolled out."""
+    item: dict[str, Any] = json.loads(row.item)
+    if not {"id", "messages", "target"} <= item.keys():
+        raise UserError(f"rollout {row.trace_id} of {row.stage} has no whole example in its column `item`, so it cannot be graded anew.")
+    tools = item.get("tools")
+    return Example(item["id"], tuple(item["messages"]), item["target"], item.get("metadata", {}), None if tools is None else tuple(tools))
+
+
+def turns(row: LogRow) -> list[Turn]:
+    """As a grader sees them: without tokens."""
+    return [
+        Turn(
+            text=spoken.message.get("content") or "",
+            calls=tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in spoken.calls),
+            results=tuple(ToolResult(one["tool_call_id"], one["content"]) for one in spoken.results),
+            reasoning=spoken.message.get("reasoning_content", ""),
+        )
+        for spoken in dialogue(row).turns
+    ]
+
+
+# -- old beside new --------------------------------------------------------------------------------------------------------
+def compare(regraded: Iterable[Regraded]) -> Comparison:
+    pairs = list(regraded)
+    both = [one for one in pairs if one.change is not None]
+    changes = [change for one in both if (change := one.change) is not None]
+    return Comparison(
+        both=len(both),
+        old_mean=_mean([one.row.score for one in both]),
+        new_mean=_mean([one.grade.score for one in both]),
+        old_solved=_mean([one.row.solved for one in both]),
+        new_solved=_mean([one.grade.solved for one in both]),
+        changed=sum(change != 0 for change in changes),
+        up=sum(change > 0 for change in changes),
+        down=sum(change < 0 for change in changes),
+        only_old=sum(one.row.score is not None and one.grade.score is None for one in pairs),
+        only_new=sum(one.row.score is None and one.grade.score is not None for one in pairs),
+        neither=sum(one.row.score is None and one.grade.score is None for one in pairs),
+    )
+
+
+def disagreements(regraded: Iterable[Regraded]) -> list[Regraded]:
+    """The largest changes first; equal ones in the log's order."""
+    return sorted((one for one in regraded if one.change), key=lambda one: -abs(one.change or 0.0))
+
+
+def record(one: Regraded) -> dict[str, Any]:
+    """A line of `--out`: where the rollout is found, and both grades."""
+    row, grade = one.row, one.grade
+    where = {name: getattr(row, name) for name in ("stage", "arm", "step", "example_id", "sample", "attempt", "trace_id", "stop_reason")}
+    old = {"old_score": row.score, "old_solved": row.solved, "old_status": row.status, "old_explanation": row.explanation}
+    new = {"new_score": grade.score, "new_solved": grade.solved, "new_status": str(grade.status), "new_explanation": grade.explanation}
+    return where | old | new | {"change": one.change, "new_components": json.dumps(grade.components, sort_keys=True)}
+
+
+def _mean(values: Sequence[float | bool | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,105 @@
+"""Whole stages whose policy is sampled on a server: the numbers are those of the in-process engine, and weights reach the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from rft import config, model, reports
+from rft.chat import Chat
+from rft.errors import ConfigError
+from rft.recipe import load
+from rft.sampler import Engine
+from rft.tools import schemas
+from tests import small_policy
+from tests.ladder import SECTIONS, again, inside, params, run
+from tests.token_server import MODEL, TokenServer, serving
+
+LORA = {"weights": "lora", "steps": 3, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}, "from": "policy"}
+
+
+@pytest.fixture(scope="module")
+def server(ladder: Path, ladder_recipe: Path) -> Iterator[TokenServer]:
+    """Serves the ladder's base model, in a thread with an event loop of its own."""
+    network, tokenizer = model.load(str(ladder / "data/policy/model"), config.Policy(), small_policy.device())
+    engine = Engine(network, Chat(tokenizer, schemas(load(config.Recipe(path=str(ladder_recipe))))), small_policy.device())
+    found: list[TokenServer] = []
+    ready, over = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with serving(engine) as one:
+            found.append(one)
+            ready.set()
+            while not over.is_set():
+                await asyncio.sleep(0.01)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(30)
+    yield found[0]
+    over.set()
+    thread.join()
+
+
+def at(server: TokenServer, kind: str, ladder: Path | None) -> dict[str, Any]:
+    section: dict[str, Any] = {"server": {"kind": kind, "url": server.url, "model": MODEL}}
+    return section | ({"model": str(ladder / "data/policy/model")} if ladder else {})
+
+
+def greedy(folder: Path) -> list[list[Any]]:
+    rows = reports.read(reports.BaselineReport, folder / "data/baseline/report.json").greedy.rows
+    return [[row.rewards, row.tool_calls, row.tokens] for row in rows]
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_a_baseline_over_token_routes_is_the_engines_own(ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer, kind: str):
+    again(ladder, tmp_path, ladder_recipe, "baseline", policy=at(server, kind, ladder))
+    assert greedy(tmp_path) == greedy(ladder)
+
+
+def test_training_pushes_its_adapter_to_the_server_after_each_step(ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer):
+    server.asked.clear()
+    again(ladder, tmp_path, ladder_recipe, "train", policy=at(server, "vllm", ladder), train=LORA)
+    loads = [body for path, body in server.asked if path == "/v1/load_lora_adapter"]
+    assert len(loads) == 1 + 3, "the start, and each step"
+    report = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
+    assert (report.trained, report.weights) == (True, "lora")
+    metrics = [json.loads(line) for line in (tmp_path / "data/train/metrics.jsonl").read_text().splitlines()]
+    assert max(one["logprob_mismatch"] for one in metrics if "logprob_mismatch" in one) < 1e-3, "the server samples with the learner's weights"
+    assert not any(row["num_forks"] for row in pq.read_table(tmp_path / "data/train/rollouts.parquet").to_pylist())
+
+
+def test_a_server_takes_no_full_weights(ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer):
+    with pytest.raises(ConfigError, match=r"train\.weights: lora"):
+        again(ladder, tmp_path, ladder_recipe, "train", policy=at(server, "vllm", ladder))
+
+
+def test_a_chat_endpoint_is_evaluated_and_searched_a_prompt_for_but_not_trained(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer
+):
+    shutil.copytree(ladder / "data/examples", tmp_path / "data/examples")
+    settings = params(ladder_recipe, policy={"server": at(server, "chat", None)["server"]})
+    with inside(tmp_path):
+        for stage in ("policy", "baseline", "prompt", "train", "challenger"):
+            run(stage, settings)
+    pointer = reports.read(reports.PolicyReport, tmp_path / "data/policy/report.json")
+    assert (pointer.kind, pointer.model) == ("served", MODEL)
+    assert [one[:2] for one in greedy(tmp_path)] == [one[:2] for one in greedy(ladder)]
+    train = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
+    assert not train.trained
+    assert "no token ids" in train.reason
+    arms = reports.read(reports.ChallengerReport, tmp_path / "data/challenger/report.json").arms
+    assert len(arms) == 3
+
+
+def test_token_routes_need_the_models_folder():
+    with pytest.raises(ConfigError, match="name the same model's folder"):
+        config.parse({**SECTIONS["policy"], "server": {"kind": "vllm", "url": "http://127.0.0.1:1", "model": "m"}}, "params.yaml", config.Policy)
