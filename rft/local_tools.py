@@ -64,7 +64,7 @@ async def sources(recipe: Recipe, section: config.Tools, line: Line) -> AsyncIte
         for name, function in functions.items():
             turnstile, takes_item = line.turnstile(section.rate_limit), ITEM in inspect.signature(function).parameters
             if inspect.iscoroutinefunction(function):
-                made[name] = AsyncTool(function, toolserver._arguments(function), takes_item, limits, turnstile)
+                made[name] = AsyncTool(function, toolserver.arguments_model(function), takes_item, limits, turnstile)
             else:
                 made[name] = WorkerTool(name, workers, takes_item, limits, turnstile)
         yield made
@@ -88,7 +88,7 @@ class AsyncTool:
 
     async def _run(self, arguments: str, envelope: Envelope) -> Outcome:
         try:
-            read = toolserver._read_arguments(self.model, arguments)
+            read = toolserver.read_arguments(self.model, arguments)
             if self.takes_item:
                 read[ITEM] = json.loads(envelope.item)  # its own copy, as over HTTP
             output = as_text(await self.function(**read))
@@ -243,7 +243,7 @@ class _Worker:
 # -- a worker, from inside -------------------------------------------------------------------------------------------------
 def _work(recipe: Recipe, requests: IO[bytes], replies: IO[bytes]) -> None:
     """Until the pipe ends."""
-    functions = {function.__name__: (function, toolserver._arguments(function)) for function in recipe.tools}
+    functions = {function.__name__: (function, toolserver.arguments_model(function)) for function in recipe.tools}
     _send(replies, {"ready": True})
     while head := requests.read(LENGTH.size):
         request = json.loads(requests.read(*LENGTH.unpack(head)))
@@ -252,7 +252,7 @@ def _work(recipe: Recipe, requests: IO[bytes], replies: IO[bytes]) -> None:
 
 def _answer(function: Callable[..., Any], model: type[Any], request: dict[str, Any]) -> dict[str, Any]:
     try:
-        arguments = toolserver._read_arguments(model, request["arguments"])
+        arguments = toolserver.read_arguments(model, request["arguments"])
         if ITEM in request:
             arguments[ITEM] = request[ITEM]
         output = as_text(function(**arguments))

@@ -58,7 +58,7 @@ class _NoTitles(GenerateJsonSchema):
 
 def schema(function: Callable[..., Any]) -> dict[str, Any]:
     """The Chat-Completions tool of a typed function; `Annotated[int, Field(description=...)]` describes an argument."""
-    parameters = _arguments(function).model_json_schema(by_alias=True, schema_generator=_NoTitles)
+    parameters = arguments_model(function).model_json_schema(by_alias=True, schema_generator=_NoTitles)
     parameters.pop("title", None)
     description = inspect.cleandoc(function.__doc__ or "")
     return {"type": "function", "function": {"name": _name(function), "description": description, "parameters": parameters}}
@@ -69,7 +69,7 @@ def app(recipe: Recipe) -> web.Application:
     tools = {_name(function): function for function in recipe.tools}
     if len(tools) != len(recipe.tools):
         raise UserError(f"{recipe.folder}/tools.py: two of TOOLS have one name. Rename one: {[_name(f) for f in recipe.tools]}.")
-    models = {name: _arguments(function) for name, function in tools.items()}
+    models = {name: arguments_model(function) for name, function in tools.items()}
 
     async def health(request: web.Request) -> web.Response:
         return web.json_response({"status": "ok", "tools": sorted(tools)})
@@ -80,7 +80,7 @@ def app(recipe: Recipe) -> web.Application:
         if name not in tools:
             return _output(body, f"unknown tool {name!r}; known: {', '.join(sorted(tools))}", 404)
         try:
-            arguments = _read_arguments(models[name], body.get("arguments", "{}"))
+            arguments = read_arguments(models[name], body.get("arguments", "{}"))
             if ITEM in inspect.signature(tools[name]).parameters:
                 arguments[ITEM] = body.get(ITEM) or {}
             return _output(body, await _run(tools[name], **arguments))
@@ -104,7 +104,7 @@ def _name(function: Callable[..., Any]) -> str:
     return function.__name__
 
 
-def _arguments(function: Callable[..., Any]) -> type[pydantic.BaseModel]:
+def arguments_model(function: Callable[..., Any]) -> type[pydantic.BaseModel]:
     """A model of the arguments. Fields have neutral names and the real ones as aliases: a tool may call an argument `json`."""
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
@@ -118,7 +118,7 @@ def _arguments(function: Callable[..., Any]) -> type[pydantic.BaseModel]:
     return pydantic.create_model(_name(function), __config__=pydantic.ConfigDict(extra="forbid"), **fields)
 
 
-def _read_arguments(model: type[pydantic.BaseModel], raw: Any) -> dict[str, Any]:
+def read_arguments(model: type[pydantic.BaseModel], raw: Any) -> dict[str, Any]:
     """From the wire's JSON string (an object is taken too). Raises ToolError with every problem."""
     try:
         read = model.model_validate_json(raw) if isinstance(raw, str) else model.model_validate(raw)

@@ -43,9 +43,9 @@ def _contradictions(params: config.Params) -> Iterator[Finding]:
         for name in sorted(name for name, count in Counter(names).items() if count > 1):
             yield fail(f"tools.{kind} has two of the name {name!r}", "Rename one of them.")
     if policy.server and policy.server.kind == "chat":
-        yield fail(
-            "policy.server.kind = chat gives no token ids, which train learns from",
-            "Use vllm or sglang for a run that trains; chat will do for rft stage baseline and rft stage prompt.",
+        yield warn(
+            "policy.server.kind = chat gives no token ids: nothing will be trained, the prompt alone can be promoted",
+            "Use vllm or sglang for a run that trains.",
         )
     elif policy.server and (train.weights == "full" or (train.from_ == "champion" and champion().weights != "none")):
         yield fail(
