@@ -134,14 +134,15 @@ def load(split: Split, path: Path | None = None) -> list[Example]:
         _check(row, where, _REMEDY)
         if (known := first.setdefault(row["id"], where)) != where:
             raise UserError(f"{where}: id {row['id']!r} was met before, at {known}. {_REMEDY}")
-        rows.append(Example(row["id"], tuple(row["messages"]), row["target"], row["metadata"]))
+        tools = tuple(row["tools"]) if "tools" in row else None
+        rows.append(Example(row["id"], tuple(row["messages"]), row["target"], row["metadata"], tools))
     if not rows:
         raise UserError(f"{path}: holds no examples. {_REMEDY}")
     return rows
 
 
 def _check(row: dict[str, Any], where: str, remedy: str) -> None:
-    wrong = sorted(set(_FIELDS).symmetric_difference(row))
+    wrong = sorted(set(_FIELDS).symmetric_difference(set(row) - {"tools"}))
     if wrong:
         what = "is missing" if wrong[0] in _FIELDS else "is no field of an example; other data goes into metadata"
         raise UserError(f"{where}: '{wrong[0]}' {what}. {remedy}")
@@ -149,6 +150,8 @@ def _check(row: dict[str, Any], where: str, remedy: str) -> None:
         raise UserError(f"{where}: id is {row['id']!r}, expected a text that is not empty. {remedy}")
     if not isinstance(row["metadata"], dict):
         raise UserError(f"{where}: metadata is {row['metadata']!r}, expected an object. {remedy}")
+    if not isinstance(tools := row.get("tools", []), list) or not all(isinstance(tool, dict) for tool in tools):
+        raise UserError(f"{where}: tools is {json.dumps(tools)[:60]}, expected a list of Chat-Completions functions. {remedy}")
     _check_messages(row["messages"], where, remedy)
 
 

@@ -92,6 +92,8 @@ class Engine:
         if max_tokens > self.max_positions:
             raise UserError(f"rollout.max_tokens = {max_tokens} is more than the model's {self.max_positions} positions. Lower it.")
         prompts = [self.chat.prompt_ids(list(one.messages), one.tools) for one in openings]
+        if (longest := max(map(len, prompts), default=0)) >= max_tokens:
+            raise UserError(f"rollout.max_tokens = {max_tokens}, but an opening alone has {longest} tokens. Raise it, or shorten the prompt.")
         return Session(self, prompts, seeds, temperature, max_tokens)
 
     @torch.inference_mode()

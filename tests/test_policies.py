@@ -103,3 +103,30 @@ def test_a_chat_endpoint_is_evaluated_and_searched_a_prompt_for_but_not_trained(
 def test_token_routes_need_the_models_folder():
     with pytest.raises(ConfigError, match="name the same model's folder"):
         config.parse({**SECTIONS["policy"], "server": {"kind": "vllm", "url": "http://127.0.0.1:1", "model": "m"}}, "params.yaml", config.Policy)
+
+
+def test_a_rows_own_tools_win_over_the_jobs(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    """The first row's lookup takes a key of one letter only: the policy's call does not fit, and it hears so."""
+    shutil.copytree(ladder / "data", tmp_path / "data")
+    settings = tmp_path / "data/policy/model/config.json"  # a schema that the tokenizer never saw is long, in bytes
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"max_position_embeddings": 1024}))
+    path = tmp_path / "data/examples/validation.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    narrow = {"type": "object", "properties": {"key": {"type": "string", "maxLength": 1}}, "required": ["key"]}
+    rows[0]["tools"] = [{"type": "function", "function": {"name": "lookup", "description": "A narrow one.", "parameters": narrow}}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with inside(tmp_path):
+        run("baseline", params(ladder_recipe, rollout={"max_tokens": 700}))
+    log = pq.read_table(tmp_path / "data/baseline/rollouts.parquet").to_pylist()
+    mine = [row for row in log if row["example_id"] == rows[0]["id"] and row["num_tool_calls"]]
+    assert all("A narrow one." in small_text(tmp_path, row) for row in mine)
+    assert all(row["num_tool_errors"] == row["num_tool_calls"] for row in mine)
+    rows[0]["tools"][0]["function"]["name"] = "nobody_serves_this"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with inside(tmp_path), pytest.raises(ConfigError, match="nobody_serves_this"):
+        run("baseline", params(ladder_recipe, rollout={"max_tokens": 700}))
+
+
+def small_text(folder: Path, row: dict[str, Any]) -> str:
+    """What the policy was given, as text."""
+    return model.tokenizer(str(folder / "data/policy/model")).decode(row["ids"])

@@ -87,3 +87,8 @@ def test_the_context_is_a_bound(engine: Engine):
 def test_more_tokens_than_positions_are_refused(engine: Engine):
     with pytest.raises(UserError, match=r"rollout\.max_tokens"):
         engine.session(PROMPTS, SEEDS, 1.0, 10_000)
+
+
+def test_an_opening_that_fills_the_context_is_refused(engine: Engine):
+    with pytest.raises(UserError, match=r"an opening alone has \d+ tokens"):
+        engine.session(PROMPTS, SEEDS, 1.0, 4)
