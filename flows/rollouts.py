@@ -147,6 +147,7 @@ def _table(rows: Sequence[LogRow]) -> pa.Table:
 
 # -- which of them ---------------------------------------------------------------------------------------------------------
 def _chosen(table: pa.Table, options: argparse.Namespace) -> pa.Table:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     if options.stop and options.stop not in list(StopReason):
@@ -166,7 +167,8 @@ def _chosen(table: pa.Table, options: argparse.Namespace) -> pa.Table:
     if number:
         table = table.filter(pc.field("reward").is_valid())
         rewards = table["reward"].to_pylist()
-        table = table.take(sorted(range(len(rewards)), key=rewards.__getitem__, reverse=bool(options.best))[:number])
+        order = sorted(range(len(rewards)), key=rewards.__getitem__, reverse=bool(options.best))
+        table = table.take(pa.array(order[:number], pa.int64()))
     return table.slice(0, options.n) if options.n else table
 
 

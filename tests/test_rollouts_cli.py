@@ -138,6 +138,7 @@ def test_narrow_terminals(rft: Rft, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--where", "stage = 'train' AND list_sum(logprobs) < -4 AND step = 1 AND NOT solved"], [1, 2, 3]),
         (["--where", "left_out LIKE 'unscored%'"], [6]),
         (["--where", "step = 9"], []),
+        (["--step", "99", "--worst", "2"], []),
     ],
 )
 def test_filters(rft: Rft, arguments: list[str], found: list[int]) -> None:
