@@ -144,7 +144,6 @@ async def run_rollouts(
 
     async def one(live: _Live) -> None:
         await _play_in_time(live, client, conditions)
-        live.dialogue.close()
         live.ended_s = time.monotonic() - start
         if not policy.blocks:
             await _grade(grader, live, conditions.limits)
@@ -181,6 +180,7 @@ async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions)
     except PolicyFailed as failure:
         live.end(StopReason.policy_error, str(failure))
     assert live.stop is not None
+    live.dialogue.close()  # first: whoever is told of the end must not hold up the other rows' next turn
     await client.end(live.context, live.stop)
 
 
