@@ -81,7 +81,7 @@ demo: setup
 	@$(BIN)/rft demo $(DEMO)
 
 test: check
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile $(ARGS)
 
 check: setup
 	@$(BIN)/ruff check

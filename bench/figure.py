@@ -45,16 +45,17 @@ def main(argv: list[str]) -> int:
     if name not in known:
         print(f"make figure: no figure is named '{name}'. Known: {', '.join(sorted(known))}.", file=sys.stderr)
         return 2
-    line = known[name](args).line(name)
+    figure = known[name](args)
+    line = figure.line(name)
     if line["value"] is not None:
-        record(line, args)
+        record(line, args, figure.notes)
     print(json.dumps(line), flush=True)
     return 1 if line["holds"] is False else 0
 
 
-def record(line: dict[str, Any], args: list[str]) -> None:
+def record(line: dict[str, Any], args: list[str], notes: dict[str, Any] | None = None) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
-    kept = line | {"args": args, "commit": commit(), "machine": machine()}
+    kept = line | {"args": args, "commit": commit(), "machine": machine()} | ({"notes": notes} if notes else {})
     (RESULTS / f"{line['name']}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 

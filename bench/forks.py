@@ -129,25 +129,26 @@ def _forced(chat: Any, scripts: list[_Script]) -> Any:
             self.fed: list[list[int]] = [[] for _ in scripts]
             self.coming: list[list[int]] = [[] for _ in scripts]
 
-        def sample(self, rows: list[int], max_new: int) -> list[Any]:
-            for row in rows:
-                scripts[row].contexts.append(self.fed[row] + self.pending[row])
-                self.coming[row] = list(scripts[row].ids[self.turns[row]])
-            contexts = {row: tuple(scripts[row].contexts[-1]) for row in rows}
-            return [replace(one, context_ids=contexts[row]) for row, one in zip(rows, super().sample(rows, max_new), strict=True)]
+        def begin(self, row: int, max_new: int) -> None:
+            scripts[row].contexts.append(self.fed[row] + self.pending[row])
+            self.coming[row] = list(scripts[row].ids[self.turns[row]])
+            super().begin(row, max_new)
+
+        def said(self, row: int) -> Any:
+            return replace(super().said(row), context_ids=tuple(scripts[row].contexts[-1]))
 
         def _prefill(self, rows: list[int]) -> torch.Tensor:
             for row in rows:
                 self.fed[row] += self.pending[row]
             return super()._prefill(rows)
 
-        def _step(self, work: Any, batch: list[int], live: set[int], ids: dict[int, list[int]]) -> torch.Tensor:
-            for row in live:
-                self.fed[row].append(ids[row][-1])
-            return super()._step(work, batch, live, ids)
+        def _step(self) -> list[torch.Tensor]:
+            for row in self._live:
+                self.fed[row].append(self._turn[row].ids[-1])
+            return super()._step()
 
-        def _draw(self, logits_BV: torch.Tensor, live: list[int], batch: list[int]) -> tuple[list[int], list[float]]:
-            return [self.coming[row].pop(0) for row in live], [-1.0] * len(live)
+        def _draw(self, logits_BV: torch.Tensor, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.tensor([self.coming[row].pop(0) for row in rows]), torch.full((len(rows),), -1.0)
 
     class Engine(sampler.Engine):
         def session(self, openings: Any, seeds: Any, temperature: float, max_tokens: int) -> Any:
@@ -239,7 +240,7 @@ def _count(policy: Any, scripts: list[_Script]) -> Count:
     from rft import config
     from rft.reports import PromptSettings
     from rft.rollout import Conditions, Request, run_rollouts
-    from rft.train import _left_out
+    from rft.trainer.collect import unfit
     from rft.types import Example, StopReason
 
     requests = [Request(Example(one.dialogue["name"], ({"role": "user", "content": one.dialogue["question"]},), None), 0) for one in scripts]
@@ -254,7 +255,7 @@ def _count(policy: Any, scripts: list[_Script]) -> Count:
         count.turns += len(one.turns)
         count.forks += script.forks
         count.unmarked += bool(script.forks) != bool(one.num_forks)
-        count.silent += bool(script.forks) and not _left_out(one, 0.5, done)
+        count.silent += bool(script.forks) and not unfit(one)
         count.refused += one.stop_reason is StopReason.policy_error
     return count
 

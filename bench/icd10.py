@@ -54,10 +54,10 @@ def icd10_budget(args: list[str]) -> Figure:
     from rft import stats
 
     parts = []
-    with _workspace():
-        warm = _warm()
+    with workspace():
+        warm = warmed()
         for form in ("multiplied", "added"):
-            runs = [_trained("full", seed, form) for seed in SEEDS]
+            runs = [trained("full", seed, form) for seed in SEEDS]
             gain = stats.gain_over_seeds([(one.sampled, warm.sampled) for one in runs])
             calls = stats.percentile([value for one in runs for value in one.calls], 0.95)
             parts.append(Part(f"F1 gain at temperature 1, budget {form}", gain.value, "F1", low=gain.low, high=gain.high, n=gain.n))
@@ -71,9 +71,9 @@ FIGURES = {"icd10_rft": icd10_rft, "icd10_lora": icd10_lora, "icd10_budget": icd
 def _gains(weights: Literal["full", "lora"], at_one: float, greedy: float) -> Figure:
     from rft import stats
 
-    with _workspace():
-        warm, prompted, scripted = _warm(), _prompted(), _scripted()
-        runs = [_trained(weights, seed) for seed in SEEDS]
+    with workspace():
+        warm, prompted, scripted = warmed(), _prompted(), _scripted()
+        runs = [trained(weights, seed) for seed in SEEDS]
     sampled = stats.gain_over_seeds([(one.sampled, warm.sampled) for one in runs])
     argmax = stats.gain_over_seeds([(one.greedy, warm.greedy) for one in runs])
     share = stats.paired_gain(prompted.sampled, warm.sampled)
@@ -90,10 +90,10 @@ def _gains(weights: Literal["full", "lora"], at_one: float, greedy: float) -> Fi
             Part("P95 tool calls after", after, "calls", at_most=4, n=rollouts),
             Part("P95 tool calls, after over before", after / before, "", at_most=0.5, n=rollouts),
             Part("P95 tool calls before", before, "calls", n=len(warm.calls)),
-            Part("F1 before, temperature 1", _mean(warm.sampled), "F1", n=len(warm.sampled)),
-            Part("F1 before, greedy", _mean(warm.greedy), "F1", n=len(warm.greedy)),
-            *(Part(f"F1 after, temperature 1, seed {n}", _mean(one.sampled), "F1", n=len(one.sampled)) for n, one in zip(SEEDS, runs, strict=True)),
-            *(Part(f"F1 after, greedy, seed {n}", _mean(one.greedy), "F1", n=len(one.greedy)) for n, one in zip(SEEDS, runs, strict=True)),
+            Part("F1 before, temperature 1", mean(warm.sampled), "F1", n=len(warm.sampled)),
+            Part("F1 before, greedy", mean(warm.greedy), "F1", n=len(warm.greedy)),
+            *(Part(f"F1 after, temperature 1, seed {n}", mean(one.sampled), "F1", n=len(one.sampled)) for n, one in zip(SEEDS, runs, strict=True)),
+            *(Part(f"F1 after, greedy, seed {n}", mean(one.greedy), "F1", n=len(one.greedy)) for n, one in zip(SEEDS, runs, strict=True)),
             Part("the new prompt's own share, temperature 1", share.value, "F1", low=share.low, high=share.high, n=share.n),
             Part("a scripted coder that is told the phrases and takes each first hit", scripted, "F1", n=len(warm.sampled)),
             Part("seconds a rollout, P50, 64 side by side", stats.percentile(seconds, 0.5), "s", n=len(seconds)),
@@ -102,7 +102,7 @@ def _gains(weights: Literal["full", "lora"], at_one: float, greedy: float) -> Fi
     )
 
 
-def _params(**train: Any) -> Any:
+def settings(**train: Any) -> Any:
     from rft import config
 
     params = config.load(ROOT / "params.yaml")
@@ -113,23 +113,30 @@ def _params(**train: Any) -> Any:
 
 
 @contextmanager
-def _workspace() -> Iterator[None]:
-    """A folder of its own with the shelves up to the prompt; stages that ran on these very settings and code are not repeated."""
-    from rft import baseline, examples, policy, progress, prompt
+def workspace(seed: int = 0, search: bool = True) -> Iterator[None]:
+    """A folder of its own with the shelves up to the prompt; stages that ran on these very settings and code are not repeated.
 
-    WORK.mkdir(parents=True, exist_ok=True)
+    `seed`: of the policy's warm start. Without `search` the recipe's seed prompt stands.
+    """
+    from rft import baseline, examples, policy, progress, prompt, recipe, reports
+
+    folder = WORK if search and not seed else WORK.with_name(f"icd10-{seed}{'' if search else '-seed-prompt'}")
+    folder.mkdir(parents=True, exist_ok=True)
     before, state = Path.cwd(), os.environ.get("RFT_STATE")
-    os.chdir(WORK)
-    os.environ["RFT_STATE"] = str(WORK / "state")
+    os.chdir(folder)
+    os.environ["RFT_STATE"] = str(folder / "state")
     try:
         with redirect_stdout(sys.stderr):
-            params = _params()
+            params = settings()
+            params = params.model_copy(update={"policy": params.policy.model_copy(update={"seed": seed})})
             stamp = progress.folder("figure", [params], [ROOT / "recipes" / "icd10"]).name
             if not Path(stamp).exists():
                 for old in [*Path().glob("figure-*"), Path("data"), Path("runs")]:
                     shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
-                for stage in (examples, policy, baseline, prompt):
+                for stage in (examples, policy, baseline, *([prompt] if search else [])):
                     stage.run(params)
+                if not search:
+                    reports.write(recipe.load(params.recipe).prompts.seed, Path("data/prompt/prompt.json"))
                 Path(stamp).touch()
             yield
     finally:
@@ -139,28 +146,28 @@ def _workspace() -> Iterator[None]:
             os.environ["RFT_STATE"] = state
 
 
-def _warm() -> Measured:
+def warmed() -> Measured:
     from rft import recipe
 
-    return _measure("warm", None, recipe.load(_params().recipe).prompts.seed)
+    return measured("warm", None, recipe.load(settings().recipe).prompts.seed)
 
 
 def _prompted() -> Measured:
-    return _measure("prompted", None, _winner())
+    return measured("prompted", None, winner())
 
 
-def _trained(weights: Literal["full", "lora"], seed: int, form: str = "multiplied") -> Measured:
+def trained(weights: Literal["full", "lora"], seed: int, form: str = "multiplied") -> Measured:
     from rft import train
 
     kept = Path("runs") / f"{weights}-{form}-{seed}"
     if not kept.exists():
-        train.run(_params(**LEARNING[weights], seed=seed, form=form, validation_examples=0))
+        train.run(settings(**LEARNING[weights], seed=seed, form=form, validation_examples=0))
         kept.parent.mkdir(exist_ok=True)
         shutil.copytree("data/train", kept)
-    return _measure(kept.name, (weights, kept / "weights"), _winner())
+    return measured(kept.name, (weights, kept / "weights"), winner())
 
 
-def _measure(name: str, weights: tuple[Any, Path] | None, settings: Any) -> Measured:
+def measured(name: str, weights: tuple[Any, Path] | None, prompt: Any) -> Measured:
     """On all test notes; kept on disk, since a figure that is asked for again asks the same."""
     from rft import examples, model, recipe
     from rft.rollout_store import RolloutStore
@@ -169,7 +176,7 @@ def _measure(name: str, weights: tuple[Any, Path] | None, settings: Any) -> Meas
 
     kept = Path("runs") / f"{name}.json"
     if not kept.exists():
-        params = _params()
+        params = settings()
         device = model.prepare_process(params.policy)
         network, chat = base_model(params, "policy", device)
         if weights:
@@ -180,7 +187,7 @@ def _measure(name: str, weights: tuple[Any, Path] | None, settings: Any) -> Meas
         with workbench(params, recipe.load(params.recipe)) as bench, RolloutStore(folder) as store:
             log = {}
             for temperature in (1.0, 0.0):
-                plan = Plan("figure", name, settings, temperature, 1, 0)
+                plan = Plan("figure", name, prompt, temperature, 1, 0)
                 log[temperature] = bench.measure(engine, rows, plan, store, lambda done, message: print(f"{name}: {done} {message}"))
             seconds = bench.times.rollout_s[f"figure/{name}/sampled"]
         found = {
@@ -194,7 +201,7 @@ def _measure(name: str, weights: tuple[Any, Path] | None, settings: Any) -> Meas
     return Measured(**json.loads(kept.read_text()))
 
 
-def _winner() -> Any:
+def winner() -> Any:
     from rft import reports
 
     return reports.read(reports.PromptSettings, Path("data/prompt/prompt.json"))
@@ -206,7 +213,7 @@ def _scripted() -> float:
 
     from rft import examples, recipe
 
-    ours = recipe.load(_params().recipe)
+    ours = recipe.load(settings().recipe)
     coder = importlib.import_module("recipe_icd10.baseline")
     scores = []
     for example in examples.load("test"):
@@ -216,6 +223,6 @@ def _scripted() -> float:
     return sum(scores) / len(scores)
 
 
-def _mean(rows: dict[str, list[float | None]]) -> float:
+def mean(rows: dict[str, list[float | None]]) -> float:
     scored = [value for row in rows.values() for value in row if value is not None]
     return sum(scored) / len(scored)

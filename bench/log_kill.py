@@ -1,25 +1,42 @@
-"""The figure of the rollout log: kill -9 at random moments, then open it. What was acknowledged is there, once, in order.
+"""The figure of the rollout log: kill -9 at random moments, then open it. What was acknowledged is there, once; what is missing is rolled out.
 
-A child adds numbered rows to a rollout store, alone and in batches, seals it and drops from it, and says on a pipe what it begins and what it has
-finished. The parent kills it at a random moment, opens the log, compares it with what was acknowledged, and lets the next child go on in the same
-folder. What was in flight may be there or not, but whole: a batch is all there or not at all, and so is a drop.
+`store`: a child adds numbered rows to a rollout store, alone and in batches, seals it and drops from it, and says on a pipe what it begins and
+what it has finished. The parent kills it at a random moment, opens the log, compares it with what was acknowledged, and lets the next child go on
+in the same folder. What was in flight may be there or not, but whole: a batch is all there or not at all, and so is a drop.
+
+`rollouts`: a child rolls out as a training does, step after step, with a scripted policy that waits (no barrier) against a tool server in a process
+of its own that fails now and then (bench/faulty_server.py), so that rollouts are refilled and batches paused and redone. It says which rollouts the
+store has acknowledged, each when it has its grade. The next child goes on, from the last of its checkpoints; when its steps are done the parent
+looks whether each step has each of its rollouts once, and whether any that was acknowledged was rolled out a second time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from bench import faulty_server
+from bench.faulty_server import Faults
 from bench.measure import Figure, Part
 from rft.rollout_log import LogRow
+
+if TYPE_CHECKING:
+    from rft.rollout_store import RolloutStore
+    from rft.workbench import Workbench
 
 ROOT = Path(__file__).resolve().parents[1]
 KILLS = 100
@@ -27,6 +44,11 @@ LIFE_S = 0.25  # a child is killed within it: after some 50 operations, or none
 AHEAD = 3  # children that wait, with everything imported
 KEPT = 150  # rows that stay, so that a drop, which rewrites the log, takes a child's life and not a minute
 OPERATIONS = {"add": 8, "batch": 5, "seal": 2, "drop": 1}
+
+STEPS, EXAMPLES, GROUP, CHUNK = 6, 6, 8, 24  # a step is two batches
+CHECKPOINT = 2  # steps; a training that goes on does so from there
+ROLLOUTS_LIFE_S = 0.7
+FAULTS = Faults(latency_s=0.01, error=0.012)  # of each call and grade: so that rollouts are refilled, and now and then a batch pauses
 
 
 def row(number: int) -> LogRow:
@@ -63,7 +85,7 @@ def row(number: int) -> LogRow:
     )
 
 
-# -- the child -------------------------------------------------------------------------------------------------------------
+# -- the child that writes -------------------------------------------------------------------------------------------------
 def write(folder: Path) -> None:
     """Waits for the word; then writes until it is killed."""
     from rft.rollout_store import RolloutStore
@@ -101,7 +123,62 @@ def number_of(one: LogRow) -> int:
 
 
 def say(line: str) -> None:
-    print(line, flush=True)
+    """One write: threads say things too."""
+    os.write(1, f"{line}\n".encode())
+
+
+# -- the child that rolls out ----------------------------------------------------------------------------------------------
+def roll_out(folder: Path, recipe_folder: Path, url: str, steps: int) -> None:
+    """Waits for the word; then rolls out step after step until it is killed."""
+    from rft import recipe, recovery
+    from rft.rollout_store import RolloutStore
+    from rft.workbench import workbench
+    from tests import tiny_recipe
+
+    class Telling(RolloutStore):
+        def hold(self, rows: Sequence[LogRow], seconds: Sequence[float], rests: Sequence[str], batch: str) -> None:
+            super().hold(rows, seconds, rests, batch)
+            say(f"held {' '.join(row.trace_id for row in rows)}")
+
+    recovery.FIRST_PAUSE_S = recovery.LONGEST_PAUSE_S = 0.01
+    limits = {"max_turns": 12, "max_unscored_share": 0.12, "refill": 0.5, "batch": CHUNK}
+    params = tiny_recipe.params(recipe_folder, tools={"server_url": url, "version": "1", "retries": 0}, rollout=limits)
+    with workbench(params, recipe.load(params.recipe)) as bench, contextlib.redirect_stdout(sys.stderr):
+        say("ready")
+        sys.stdin.readline()
+        with Telling(folder) as store:
+            done = max((row.step for row in store), default=0) // CHECKPOINT * CHECKPOINT
+            store.reopen(lambda row: row.step > done)
+            for step in range(done + 1, steps + 1):
+                _step(bench, store, step)
+                say(f"step {step}")
+        say("over")
+        sys.stdin.readline()
+
+
+def _step(bench: Workbench, store: RolloutStore, step: int) -> None:
+    from bench.rollouts import PROMPT, Caller
+    from rft import rollout_log
+    from rft.recovery import Aside
+    from rft.rollout import Conditions, Request
+    from rft.workbench import Waiting
+
+    batch = f"step {step}"
+    examples = bench.recipe.examples("train", EXAMPLES * STEPS, 0)[EXAMPLES * (step - 1) : EXAMPLES * step]
+    requests = [Request(example, sample) for example in examples for sample in range(GROUP)]
+    conditions = Conditions(PROMPT, 1.0, (0, 1, step), bench.params.rollout, "train", "train", step)
+    rows: list[LogRow] = []
+    seconds: list[float] = []
+    for start in range(0, len(requests), CHUNK):
+        some = requests[start : start + CHUNK]
+        played = bench.run(Caller(), some, conditions, "train", Waiting(store, batch, "challenger"))
+        answers = [Aside(*pair, "") for pair in zip(some, played.trajectories, strict=True)]
+        for one in [*answers, *played.aside]:
+            row = rollout_log.row(one.trajectory, one.request.example, one.request.sample, PROMPT, "train", "challenger", step, "train")
+            why = one.why or ("" if one.trajectory.reward is not None else f"unscored: {row.status}")
+            rows.append(replace(row, trained=not why, left_out=why))
+            seconds.append(one.trajectory.wall_s)
+    store.add_all(rows, seconds, batch)
 
 
 # -- the parent ------------------------------------------------------------------------------------------------------------
@@ -123,45 +200,62 @@ def kill_often(folder: Path, kills: int, seed: int = 0, life_s: float = LIFE_S) 
     draw, tried = random.Random(seed), Tried()
     there: list[int] = []
     number = 0
-    waiting = deque(_start(folder) for _ in range(min(AHEAD, kills)))
-    try:
-        while tried.kills < kills:
-            child = waiting.popleft()
-            if tried.kills + len(waiting) + 1 < kills:
-                waiting.append(_start(folder))
-            said = _life(child, f"{number} {draw.getrandbits(32)}", draw.random() * life_s)
+    with _children(kills, "store", folder) as children:
+        for child in children:
+            lines = _life(child, f"{number} {draw.getrandbits(32)}", draw.random() * life_s)
+            said = [(word, kind, int(low), int(high)) for word, kind, low, high in map(str.split, lines)]
             tried.kills += 1
             number = max([number, *(high for _, kind, _, high in said if kind in ("add", "batch"))])
             there = _compare(folder, there, said, tried)
-    finally:
-        for child in waiting:
-            _end(child)
     return tried
 
 
 Said = tuple[str, str, int, int]
 
 
-def _start(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bench.log_kill", str(folder)]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+@contextmanager
+def _children(count: int, *words: object) -> Iterator[Iterator[subprocess.Popen[str]]]:
+    """One after another; some are started ahead."""
+    waiting: deque[subprocess.Popen[str]] = deque()
+
+    def start() -> None:
+        command = [sys.executable, "-m", "bench.log_kill", *map(str, words)]
+        waiting.append(subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+
+    def each() -> Iterator[subprocess.Popen[str]]:
+        for number in range(count):
+            while len(waiting) < min(AHEAD, count - number):
+                start()
+            yield waiting.popleft()
+
+    try:
+        yield each()
+    finally:
+        for child in waiting:
+            _end(child)
 
 
-def _life(child: subprocess.Popen[str], word: str, seconds: float) -> list[Said]:
-    """All that the child said between its word and its death."""
+def _life(child: subprocess.Popen[str], word: str, seconds: float, until: str = "") -> list[str]:
+    """All that the child said between its word and its death, line by line. It is killed after so many seconds, or when it says `until`."""
     assert child.stdin is not None
     assert child.stdout is not None
     if child.stdout.readline() != "ready\n":
         raise RuntimeError("the writer did not start")
     child.stdin.write(word + "\n")
     child.stdin.flush()
-    time.sleep(seconds)
-    child.kill()
-    lines = [line.split() for line in child.stdout.read().split("\n")[:-1]]
+    killer = threading.Timer(seconds, child.kill)
+    killer.start()
+    lines: list[str] = []
+    for line in child.stdout:
+        if line.endswith("\n"):
+            lines.append(line[:-1])
+        if line == f"{until}\n":
+            child.kill()
+    killer.cancel()
     code = _end(child)
     if code != -signal.SIGKILL:
         raise RuntimeError(f"the writer ended by itself: exit code {code}")
-    return [(word, kind, int(low), int(high)) for word, kind, low, high in lines]
+    return lines
 
 
 def _end(child: subprocess.Popen[str]) -> int:
@@ -208,25 +302,121 @@ def _after(numbers: list[int], kind: str, low: int, high: int) -> list[int]:
     return numbers + list(range(low, high)) if kind in ("add", "batch") else numbers
 
 
+# -- the parent of children that roll out ------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Rolled:
+    """`struck`: kills that left finished rollouts of a batch that was not over."""
+
+    kills: int = 0
+    opened: int = 0
+    struck: int = 0
+    acknowledged: int = 0
+    missing: int = 0
+    twice: int = 0
+    again: int = 0  # acknowledged, and rolled out a second time
+    runs: int = 0  # that came to their end
+    incomplete: int = 0  # runs with a step that has a rollout too few or too many
+    left_out: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+
+def kill_rollouts(scratch: Path, kills: int, seed: int = 0, life_s: float = ROLLOUTS_LIFE_S, steps: int = STEPS) -> Rolled:
+    """At least so many kills; the last run comes to its end."""
+    from tests import tiny_recipe
+
+    draw, rolled = random.Random(seed), Rolled()
+    recipe = tiny_recipe.make(scratch)
+    with faulty_server.serving(recipe) as url:
+        faulty_server.tell(url, FAULTS.model_copy(update={"seed": seed}))
+        while rolled.kills < kills:
+            folder = scratch / f"run-{rolled.runs}"
+            acknowledged: set[str] = set()
+            with _children(4 * kills + 40, "rollouts", folder, recipe, url, steps) as children:
+                for child in children:
+                    last = rolled.kills >= kills
+                    said = _life(child, "go", 60.0 if last else draw.random() * life_s, until="over")
+                    rolled.kills += 1
+                    _open(folder, steps, said, acknowledged, rolled)
+                    if said[-1:] == ["over"]:
+                        break
+            rolled.runs += 1
+            rolled.acknowledged += len(acknowledged)
+    return rolled
+
+
+def _open(folder: Path, steps: int, said: list[str], acknowledged: set[str], rolled: Rolled) -> None:
+    from rft import rollout_log
+    from rft.rollout_store import RolloutStore
+
+    for line in said:
+        if line.startswith("held"):
+            traces = line.split()[1:]
+            rolled.again += len(acknowledged & set(traces))
+            acknowledged.update(traces)
+    try:
+        with RolloutStore(folder) as store:
+            rows = store.rows()
+            held = [one.row for step in range(1, steps + 1) for one in store.held(f"step {step}")]
+        rollout_log.tally([*rows, *held])
+    except Exception as error:  # whatever it raises, the log did not open
+        rolled.faults.append(f"kill {rolled.kills}: {type(error).__name__}: {error}")
+        return
+    rolled.opened += 1
+    rolled.struck += bool(held)
+    found = [one.trace_id for one in [*rows, *held]]
+    rolled.missing += len(acknowledged - set(found))
+    rolled.twice += len(found) - len(set(found))
+    if said[-1:] == ["over"]:
+        rolled.incomplete += bool(held) or not _is_complete(rows, steps)
+        rolled.left_out.update(one.left_out for one in rows)
+
+
+def _is_complete(rows: Sequence[LogRow], steps: int) -> bool:
+    """Each of a step's rollouts once, trained on or without a score; all else stands beside."""
+    answers = Counter((one.step, one.example_id, one.sample) for one in rows if one.trained or one.left_out.startswith("unscored"))
+    return len(answers) == steps * EXAMPLES * GROUP == answers.total()
+
+
+# -- the figure --------------------------------------------------------------------------------------------------------------
 def rollout_log_kill(args: list[str]) -> Figure:
-    """Rollout logs that open, of 100 writers killed at random moments; finished rollouts that are missing or there twice."""
+    """Rollout logs that open, of writers and of rollouts killed at 100 random moments each; finished rollouts that are missing or there twice."""
     kills, seed = (int(args[0]) if args else KILLS), (int(args[1]) if len(args) > 1 else 0)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rft-log-kill-") as scratch:
         tried = kill_often(Path(scratch), kills, seed)
-    print("\n".join(tried.faults), end="\n" if tried.faults else "", file=sys.stderr)
+    between = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rft-log-kill-") as scratch:
+        rolled = kill_rollouts(Path(scratch), kills, seed)
+    print("\n".join(tried.faults + rolled.faults), end="\n" if tried.faults + rolled.faults else "", file=sys.stderr)
     parts = (
         Part("opened", tried.opened, "logs", at_least=kills, n=tried.kills, reason="; ".join(tried.faults[:3])),
         Part("missing", tried.missing, "rollouts", at_most=0, n=tried.kills),
         Part("twice", tried.twice, "rollouts", at_most=0, n=tried.kills),
         Part("out of order, half or changed", tried.broken, "logs", at_most=0, n=tried.kills),
         Part("kills", tried.kills, "kills", at_least=kills),
+        Part(
+            "rollouts: logs that did not open", rolled.kills - rolled.opened, "logs", at_most=0, n=rolled.kills, reason="; ".join(rolled.faults[:3])
+        ),
+        Part("rollouts: finished and missing", rolled.missing, "rollouts", at_most=0, n=rolled.acknowledged),
+        Part("rollouts: there twice", rolled.twice, "rollouts", at_most=0, n=rolled.acknowledged),
+        Part("rollouts: finished and rolled out again", rolled.again, "rollouts", at_most=0, n=rolled.acknowledged),
+        Part("rollouts: runs without each rollout once", rolled.incomplete, "runs", at_most=0, n=rolled.runs),
+        Part("rollouts: kills", rolled.kills, "kills", at_least=kills),
+        Part("rollouts: kills inside of a batch with finished rollouts", rolled.struck, "kills", at_least=kills // 3, n=rolled.kills),
     )
-    notes = {"killed during": dict(sorted(tried.killed.items())), "rows at the end": tried.rows, "wall_s": round(time.monotonic() - began, 1)}
+    notes = {
+        "killed during": dict(sorted(tried.killed.items())),
+        "rows at the end": tried.rows,
+        "rollouts, of all runs": {why or "trained": count for why, count in sorted(rolled.left_out.items())},
+        "wall_s": [round(between - began, 1), round(time.monotonic() - between, 1)],
+    }
     return Figure(parts, notes)
 
 
 FIGURES = {"rollout_log_kill": rollout_log_kill}
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    if sys.argv[1] == "store":
+        write(Path(sys.argv[2]))
+    else:
+        roll_out(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], int(sys.argv[5]))

@@ -154,7 +154,7 @@ class Training:
         from rft import progress
 
         (work,) = (self.folder / ".rft" / "progress").glob("train-*")
-        return [progress.tree_sha256(work / name) for name in ("checkpoint", "metrics.jsonl")]
+        return [progress.tree_sha256(work / name) for name in ("checkpoints", "metrics.jsonl")]
 
     def _moved(self, before: list[str]) -> int:
         return sum(a != b for a, b in zip(before, self._state(), strict=True))

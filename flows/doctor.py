@@ -50,7 +50,7 @@ def show(params: str | None, overrides: tuple[str, ...], only: tuple[str, ...], 
 
 
 def show_resolved(params: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
-    """All settings, defaults included, in the order of rft/config.py."""
+    """All settings, defaults included, in the order of rft/config."""
     whole = configuration.resolved(settings.resolve(clone.enter(), params, overrides))
     say(json.dumps(whole, ensure_ascii=False) if as_json else yaml.safe_dump(whole, sort_keys=False, allow_unicode=True).rstrip())
     return 0

@@ -225,7 +225,7 @@ def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> in
         cut = name in ("stage/arm", "example", "")
         table.add_column(name, justify="right" if name in ("step", "n", "calls", "tokens", "reward") else "left", no_wrap=not cut)
     for row in shown:
-        n = f"{row.sample}" + (f"+{row.attempt}" if row.attempt else "")
+        n = ("greedy" if row.temperature == 0 else f"{row.sample}") + (f"+{row.attempt}" if row.attempt else "")
         where = (_short(row.trace_id), f"{row.stage}/{row.arm}", str(row.step or ""), row.example_id, n)
         cells = (*where, row.stop_reason, str(row.num_tool_calls), str(row.num_tokens), _worth(row), _note(row))
         table.add_row(*(cell if isinstance(cell, Text) else Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))

@@ -3,20 +3,25 @@
 Read it in this order, an hour from top to bottom. Each module opens with its own essay.
 
     errors, types, reports, config      who is to blame; what lives in memory; what lives in files; what configures a run
+    determinism                         when equal inputs give equal bytes, and what is refused then
     redact                              no secret in any text that comes in or goes out
     recipe                              one example agent in a folder, loaded by path: `recipes/icd10`
     wire, headers                       what crosses to tools and graders, what travels beside it, and what never comes back
     tools, arguments, local_tools, mcp_tools    a call: is it well-formed, where does it go, what does the policy see
     toolserver, server                  a recipe's tools and grader as an HTTP server, and its life around a stage
     formats, chat                       how families of models write tool calls; between messages and tokens, append-only
-    sampler, batching, remote           many dialogues decoded side by side; their turns brought together; policies on servers
+    slots, fast_forward, sampler        keys and values side by side; a forward for small models; many dialogues decoded at once
+    batching, remote                    their turns brought together; policies on servers
     graders, budget, exploits           from a finished rollout to a grade and a reward; the cheats that must earn neither
     rollout, recovery, alarm            THE loop; pause, redo, refill; do failures depend on what the policy does?
-    rollout_log, rollout_store, transcript, replay    one schema of log; in progress, through any kill; as text; graded anew
+    rollout_log, segments, rollout_store    one schema of log; its files while it grows; finished rollouts outlive any kill
+    transcript, replay                  a rollout as text; graded anew
     workbench, policies                 what a stage with rollouts needs at hand; which weights, and who samples with them
     doctor                              what would go wrong, before any compute is spent
     stats, distances, profile, contracts    how sure are we; how far apart are two windows; what one looks like; what any must fulfil
-    advantage, loss, model, embedded    what a step learns from; weights; the small policy that needs no download
+    model, embedded                     weights; the small policy that needs no download
+    algorithms, kernels                 advantages and losses, a file each; the same arithmetic on a GPU
+    trainer                             the loop, the learner, the curriculum, checkpoints, and the signs that a run should end
     progress                            unfinished work outside the shelves, and progress lines
     page                                the one-page HTML report of a run
 

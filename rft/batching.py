@@ -1,31 +1,41 @@
 """Dialogues of their own over a session that decodes many rows at once.
 
 Each rollout is a coroutine that asks for its next turn when it is ready; a model decodes cheaply only side by side. So a turn that is asked for
-waits here until a batch is worth decoding:
+waits here:
 
-    barrier   until every dialogue that is still open waits. The rows of a batch are then a function of what was said, never of how long a
-              tool took: equal runs give equal bytes (deterministic mode). Decoding holds up the event loop, in which nothing else is under way
-    free      until the decoder is idle; it takes all that wait, in a thread of its own, while tools answer the others
+    barrier   until every dialogue that is still open waits; then all speak, to the last one's end. The rows of a batch are a function of what
+              was said, never of how long a tool took: equal runs give equal bytes (deterministic mode). Decoding holds up the event loop, in
+              which nothing else is under way
+    free      until the next token. Decoding goes on in a thread of its own over whoever speaks; a turn joins between two tokens, one that
+              ended makes room between two tokens, and tools answer the others meanwhile
+
+The session is touched by one side at a time: in free mode the loop speaks to it only while the thread rests between two tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Protocol
 
 from rft.types import Sampled, ToolCall, ToolResult
 
 
 class Session(Protocol):
-    """Rows decoded side by side, one a dialogue."""
+    """Rows decoded side by side, one a dialogue; rft/sampler.py says what each call does."""
 
     pending: list[list[int]]
 
-    def sample(self, rows: list[int], max_new: int) -> Sequence[Sampled]: ...
+    @property
+    def speaking(self) -> bool: ...
+    def seatable(self, rows: Sequence[int]) -> list[int]: ...
+    def begin(self, row: int, max_new: int) -> None: ...
+    def advance(self) -> list[int]: ...
+    def said(self, row: int) -> Sampled: ...
     def append(self, row: int, calls: Sequence[ToolCall], outputs: Sequence[str]) -> tuple[int, ...] | None: ...
+    def close(self, row: int) -> None: ...
 
 
 class Batch:
@@ -35,7 +45,10 @@ class Batch:
         self.session, self.barrier = session, barrier
         self.open = set(range(len(session.pending)))
         self._waiting: dict[int, tuple[int, asyncio.Future[Sampled]]] = {}
+        self._begun: set[int] = set()  # of those who wait: whom the session knows
+        self._left: list[int] = []  # of those who left: whom the session still knows
         self._decoding = False
+        self._called = False  # the thread is to rest after this token
 
     def dialogues(self) -> list[Row]:
         return [Row(self, row, tuple(ids)) for row, ids in enumerate(self.session.pending)]
@@ -50,12 +63,16 @@ class Batch:
             self._waiting.pop(row, None)
 
     def leave(self, row: int) -> None:
-        self.open.discard(row)
-        if self._waiting:
-            self._start()
+        if row in self.open:
+            self.open.remove(row)
+            self._left.append(row)
+            self._called = True
+            if self._waiting:
+                self._start()
 
     def _start(self) -> None:
-        if self._decoding or not self._waiting or (self.barrier and set(self._waiting) != self.open):
+        self._called = True
+        if self._decoding or (self.barrier and set(self._waiting) != self.open):
             return
         self._decoding = True
         if self.barrier:
@@ -63,38 +80,69 @@ class Batch:
         else:
             self._task = asyncio.ensure_future(self._decode_beside())
 
+    # -- barrier -------------------------------------------------------------------------------------------------------------
     def _decode_here(self) -> None:
-        rows = sorted(self._waiting)
-        began = time.monotonic()
         try:
-            sampled = self.session.sample(rows, max(self._waiting[row][0] for row in rows)) if rows else []
+            self._tell(sorted(self._waiting))
+            while self.session.speaking:
+                self._deliver(self.session.advance())
         except Exception as error:
-            self._fail(rows, error)
-            return
-        self._deliver(rows, sampled, time.monotonic() - began)
+            self._fail(error)
+        self._decoding = False
 
+    # -- free ----------------------------------------------------------------------------------------------------------------
     async def _decode_beside(self) -> None:
-        await asyncio.sleep(0)  # whoever is ready in this turn of the loop comes along
-        rows = sorted(self._waiting)
-        began = time.monotonic()
+        loop = asyncio.get_running_loop()
         try:
-            sampled = await asyncio.to_thread(self.session.sample, rows, max(self._waiting[row][0] for row in rows)) if rows else []
+            while True:
+                await asyncio.sleep(0)  # whoever is ready in this turn of the loop comes along
+                self._called = False
+                self._tell(list(self._waiting))
+                if not self.session.speaking:
+                    break
+                self._deliver(await loop.run_in_executor(self._thread, self._until_called))
         except Exception as error:
-            self._fail(rows, error)
-            return
-        self._deliver(rows, sampled, time.monotonic() - began)
+            self._fail(error)
+        finally:
+            self._decoding, self._called = False, True
+        if not self.open:
+            self._thread.shutdown(wait=False)
 
-    def _deliver(self, rows: list[int], sampled: Sequence[Sampled], seconds: float) -> None:
-        self._decoding = False
-        for row, one in zip(rows, sampled, strict=True):
-            if row in self._waiting and not self._waiting[row][1].done():
-                self._waiting.pop(row)[1].set_result(one if one.seconds else replace(one, seconds=seconds))
-        self._start()
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, "decoding")
 
-    def _fail(self, rows: list[int], error: Exception) -> None:
-        self._decoding = False
-        for row in rows:
+    def _until_called(self) -> list[int]:
+        """In the thread: tokens until a turn ends or the loop has something to say."""
+        while True:
+            ended = self.session.advance()
+            if ended or self._called:
+                return ended
+
+    # -- both ----------------------------------------------------------------------------------------------------------------
+    def _tell(self, asked: list[int]) -> None:
+        """The session hears who left and who wants to speak."""
+        for row in self._left:
+            self.session.close(row)
+        self._begun.difference_update(self._left)
+        self._left = []
+        for row in asked:
+            if row not in self._begun:
+                self._begun.add(row)
+                self.session.begin(row, self._waiting[row][0])
+
+    def _deliver(self, ended: Sequence[int]) -> None:
+        for row in ended:
+            self._begun.discard(row)
+            sampled = self.session.said(row)
             if row in self._waiting and not self._waiting[row][1].done():
+                self._waiting.pop(row)[1].set_result(sampled)
+
+    def _fail(self, error: Exception) -> None:
+        """All who wait hear of it; the session forgets what they had begun to say."""
+        self._left += [row for row in self._begun if row not in self._left]
+        for row in list(self._waiting):
+            if not self._waiting[row][1].done():
                 self._waiting.pop(row)[1].set_exception(error)
 
 

@@ -1,27 +1,135 @@
-"""What tool calls beyond the budget cost.
+"""What a rollout's use of tools, tokens, turns and time costs it: budgets multiply what the outcome earned.
 
-    over       = max(0, num_tool_calls - tool_calls) / tool_calls, at most 1; with tool_calls = 0, any call is 1
-    multiplied = score * (1 - weight * over)      for a score above 0, else the score
-    added      = score - weight * over            not clamped: may fall below 0
+    over   = min(1, max(0, used - free) / free)           for each budget that is set; with tool_calls = 0, a whole call over is 1
+    kept   = product over the budgets of (1 - weight * over)
+    earned = min(outcome, score), never below 0           the part of the score that the task itself earned
+
+    multiplied:  reward = (score - earned) + earned * kept
+    added:       reward = score - (1 - kept)              not clamped: may fall below 0
+
+For a grader that names no outcome, outcome = score, and multiplied is score * kept. With `tool_calls: 4, weight: 0.5` and
+`tokens: {free: 200, weight: 0.2}`:
+
+    calls  tokens   kept                    multiplied: solved, failed    added: solved, failed
+        4     150   1    * 1   = 1                      1       0                1       0
+        6     150   0.75 * 1   = 0.75                   0.75    0                0.75   -0.25
+        6     300   0.75 * 0.9 = 0.675                  0.675   0                0.675  -0.325
+        8     400   0.5  * 0.8 = 0.4                    0.4     0                0.4    -0.6
+       40    9000   0.5  * 0.8 = 0.4                    0.4     0                0.4    -0.6
 
 The multiplied form is the default: it scales what was earned, so a rollout that earned nothing loses nothing, a group in which all
 failed stays all equal, and there is no advantage to learn from. The added form invents one there: among failures it rewards the
-one that tried least, and can teach a policy to stop calling tools (a measured collapse; the figure compares both).
+one that tried least, and can teach a policy to stop calling tools (`make figure NAME=outcome_gate` measures the collapse). For the same reason
+what tells a group's rollouts apart is looked for in `outcome`, never in a grade's other components (process, style) nor in what a budget took.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
 from rft import config
-from rft.types import Grade
+from rft.errors import ConfigError
+from rft.types import Grade, GradeStatus, Turn
+
+OUTCOME = "outcome"
+"""The component by which a grader says what the task itself earned, before any shaping of its own."""
 
 
-def reward(grade: Grade, num_tool_calls: int, budget: config.Budget) -> float | None:
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one rollout used. `Use(("search", "search", "lookup"), tokens=61, turns=3, seconds=4.2)`."""
+
+    calls: tuple[str, ...]
+    """The name of each, those that were refused too: the policy wrote them."""
+    tokens: int
+    turns: int
+    seconds: float
+
+    @classmethod
+    def of(cls, turns: Sequence[Turn], seconds: float) -> Use:
+        """`seconds`: the rollout's wall time."""
+        return cls(tuple(call.name for turn in turns for call in turn.calls), sum(len(turn.token_ids) for turn in turns), len(turns), seconds)
+
+
+def outcome(grade: Grade) -> float | None:
+    """What the task itself earned; None when unscored. The score where the grader names no outcome, and for a hack, which earned nothing."""
+    if grade.score is None or grade.status is GradeStatus.hack:
+        return grade.score
+    return grade.components.get(OUTCOME, grade.score)
+
+
+def reward(grade: Grade, used: Use, section: config.Budget) -> float | None:
     """None exactly when the grade has no score; never above the score."""
-    if grade.score is None or budget.tool_calls is None:
+    if grade.score is None:
+        return None
+    share = kept(used, section)
+    if section.form == "added":
+        return grade.score - (1 - share)
+    earned = min(outcome(grade) or 0.0, grade.score)
+    if earned <= 0:  # the wire allows negative scores; scaling one would raise it
         return grade.score
-    over = min(1.0, max(0, num_tool_calls - budget.tool_calls) / max(1, budget.tool_calls))
-    if budget.form == "added":
-        return grade.score - budget.weight * over
-    if grade.score <= 0:  # the wire allows negative scores; scaling one would raise it
-        return grade.score
-    return grade.score * (1 - budget.weight * over)
+    return min(grade.score, grade.score - earned + earned * share)
+
+
+def kept(used: Use, section: config.Budget) -> float:
+    """The share of the outcome that the budgets leave: 1 inside all of them."""
+    share = 1.0
+    if section.tool_calls is not None:
+        calls = sum(section.tool_weights.get(name, 1.0) for name in used.calls)
+        share *= 1 - section.weight * _over(calls, section.tool_calls)
+    for amount, allowed in ((used.tokens, section.tokens), (used.turns, section.turns), (used.seconds, section.latency_s)):
+        if allowed is not None:
+            share *= 1 - allowed.weight * _over(amount, allowed.free)
+    return share
+
+
+def _over(used: float, free: float) -> float:
+    return min(1.0, max(0.0, used - free) / (free or 1))
+
+
+# -- what cannot be honoured -----------------------------------------------------------------------------------------------
+def check(section: config.Budget, names: Iterable[str]) -> None:
+    """`names`: all tools that a rollout may call. Raises ConfigError for the weight of another one, which would never count."""
+    known = sorted(set(names))
+    unknown = [name for name in section.tool_weights if name not in known]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.5)
+        hint = f"Did you mean '{near[0]}'?" if near else f"Known here: {', '.join(known) or 'none'}."
+        raise ConfigError(f"params.yaml: rollout.budget.tool_weights names {', '.join(map(repr, unknown))}, and there is no such tool. {hint}")
+
+
+def contradictions(params: config.Params, is_deterministic: bool) -> Iterator[tuple[str, str]]:
+    """(what, remedy) of each budget that this run cannot keep. `is_deterministic`: as the run will be, rollout.deterministic: null resolved."""
+    section, server = params.rollout.budget, params.policy.server
+    if section.latency_s is not None and is_deterministic:
+        yield (
+            "rollout.budget.latency_s makes rewards depend on wall time, and in deterministic mode equal seeds give equal bytes",
+            "Set rollout.deterministic: false, or take the latency budget out.",
+        )
+    if section.tokens is not None and server is not None and server.kind == "chat":
+        yield (
+            "rollout.budget.tokens counts sampled tokens, and policy.server.kind = chat gives none: no rollout would ever exceed it",
+            "Take the token budget out, or use vllm or sglang.",
+        )
+
+
+def never_exceeded(section: config.Rollout) -> Iterator[tuple[str, str]]:
+    """(what, remedy) of each budget behind a limit that ends the rollout first: it costs nobody anything."""
+    ours = section.budget
+    heaviest = max([1.0, *ours.tool_weights.values()])
+    for name, free, limit, most in (
+        ("tool_calls", ours.tool_calls if ours.weight else None, "max_tool_calls", section.max_tool_calls * heaviest),
+        ("tokens", ours.tokens and ours.tokens.free, "max_tokens", section.max_tokens),
+        ("turns", ours.turns and ours.turns.free, "max_turns", section.max_turns),
+        ("latency_s", ours.latency_s and ours.latency_s.free, "deadline_s", section.deadline_s),
+    ):
+        if free is not None and free >= most:
+            yield (
+                f"rollout.budget.{name} = {free:g} is never exceeded: rollout.{limit} = {getattr(section, limit):g} ends a rollout first",
+                f"Lower the budget, or set rollout.budget.{name}: null.",
+            )
+
+
+__all__ = ["OUTCOME", "Use", "check", "contradictions", "kept", "never_exceeded", "outcome", "reward"]

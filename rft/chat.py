@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from rft import formats
 from rft.errors import UserError
 from rft.types import Message, Reading, ToolCall
+
+KEPT_REPLIES = 4096
 
 
 class ParseError(ValueError):
@@ -66,6 +69,7 @@ class Chat:
         """Any of these ends a turn."""
         self.end_id: int = self.end_ids[0]
         self._ends = {text: token for token, text in ends.items()}
+        self._replies = lru_cache(KEPT_REPLIES)(self._reply_ids)
 
     def render(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, start: bool = True) -> str:
         """`start`: with the next assistant turn's start."""
@@ -84,7 +88,13 @@ class Chat:
 
     def reply_ids(self, calls: Sequence[ToolCall], outputs: Sequence[str]) -> list[int]:
         """The results of these calls, from behind the assistant's end token to the next assistant's start."""
-        return self.encode(self.between(calls, [tool_message(call, output) for call, output in zip(calls, outputs, strict=True)]))
+        bare = tuple(replace(call, arguments="{}") for call in calls)  # arguments stand before the end token
+        return list(self._replies(bare, tuple(outputs)))
+
+    def _reply_ids(self, calls: tuple[ToolCall, ...], outputs: tuple[str, ...]) -> tuple[int, ...]:
+        """Kept: the rollouts of a group ask for the same things, and a template takes as long as a decoding step."""
+        messages = [tool_message(call, output) for call, output in zip(calls, outputs, strict=True)]
+        return tuple(self.encode(self.between(calls, messages)))
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 
 from rft import config
-from rft.errors import UserError
+from rft.errors import ConfigError, UserError
 
 Weights = Literal["lora", "full", "none"]
 
@@ -43,6 +43,8 @@ def prepare_process(section: config.Policy) -> torch.device:
     if section.threads:
         torch.set_num_threads(section.threads)
     torch.use_deterministic_algorithms(True)
+    # It costs 4 % of a step, and finds reads before writes that we do not make.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_flush_denormal(True)  # softmax tails and Adam's moments go denormal, which CPUs compute many times slower
     name = section.device if section.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
@@ -107,7 +109,11 @@ def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.d
 
 
 def trainable(model: Any, section: config.Train) -> Any:
-    """The model ready to learn, in float32 accumulators. LoRA starts at the base model's function exactly (B = 0)."""
+    """The model ready to learn, in float32 accumulators. LoRA starts at the base model's function exactly (B = 0).
+
+    Raises ConfigError for settings that this model's architecture cannot honour.
+    """
+    _assert_honoured(model, section)
     torch.manual_seed(section.seed)
     if section.weights == "full":
         return model.requires_grad_(True).train()
@@ -120,6 +126,19 @@ def trainable(model: Any, section: config.Train) -> Any:
         return get_peft_model(model, lora).train()
 
 
+def _assert_honoured(model: Any, section: config.Train) -> None:
+    text = model.config.get_text_config()
+    other = sorted(set(getattr(text, "layer_types", None) or ()) - {"full_attention"})
+    if section.packing and other:
+        raise ConfigError(
+            f"params.yaml: 'train.packing' = true: this model has layers of kind {', '.join(other)}, whose masks packing replaces. Set it to false."
+        )
+    if getattr(text, "final_logit_softcapping", None):
+        raise ConfigError(
+            "policy.model: its logits are capped (final_logit_softcapping), which the trainer's head does not do. Choose another model."
+        )
+
+
 def merged_copy(model: Any) -> Any:
     """A plain model for the sampler. For full weights it is the model itself: nothing to copy."""
     if not hasattr(model, "merge_and_unload"):
@@ -129,8 +148,12 @@ def merged_copy(model: Any) -> Any:
 
 @torch.no_grad()
 def sync(learner: Any, sampler: Any) -> None:
-    """Bring the sampler's copy to the learner's present weights: base + scaled B A, layer by layer."""
+    """Bring the sampler's copy to the learner's present weights: with LoRA base + scaled B A, layer by layer."""
     if learner is sampler:
+        return
+    if not hasattr(learner, "merge_and_unload"):
+        for theirs, mine in zip(sampler.parameters(), learner.parameters(), strict=True):
+            theirs.copy_(mine)
         return
     plain = dict(sampler.named_modules())
     for name, module in learner.base_model.model.named_modules():

@@ -10,6 +10,7 @@ its owner gave it. Beside the policy comes the hash of its weights, which the re
 
 from __future__ import annotations
 
+import copy
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,11 +72,14 @@ def chat_of(bench: Workbench) -> Chat:
 
 
 class InProcess:
-    """The learner's twin in this process, plain: an adapter is merged in. With full weights it is the learner itself."""
+    """The learner's twin in this process, plain: an adapter is merged in. With full weights it is the learner itself, unless it samples ahead."""
 
     def __init__(self, bench: Workbench, learner: Any, chat: Chat, device: Any) -> None:
         self._learner = learner
-        self.policy = Engine(model.merged_copy(learner), chat, device, bench.params.rollout.deterministic)
+        twin = model.merged_copy(learner)
+        if twin is learner and bench.params.train.lag:
+            twin = copy.deepcopy(learner).requires_grad_(False)
+        self.policy = Engine(twin, chat, device, bench.params.rollout.deterministic)
         self.policy.model.eval()
 
     def follow(self, step: int) -> None:

@@ -49,13 +49,21 @@ def tree_sha256(path: Path) -> str:
 
 def publish(part: Path, whole: Path) -> None:
     """Make a finished folder visible under its name, all at once, after its bytes are on the disk."""
-    for file in part.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
+    for path in [*part.rglob("*"), part]:
+        _sync(path)
     if whole.exists():
         shutil.rmtree(whole)
     os.replace(part, whole)
+    _sync(whole.parent)
+
+
+def _sync(path: Path) -> None:
+    """Files and directories alike: a name is on the disk when its directory is."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class Reporter:

@@ -314,6 +314,8 @@ class TrainReport(Report):
     sha256: str | None = None
     algorithm: str = ""
     steps: int = 0
+    group_size: int = 0  # rollouts an example: train.group_size x train.compute_multiplier
+    kept_step: int = 0  # whose weights these are
     rollouts: int = 0
     left_out: dict[str, int] = {}  # reason -> rollouts sampled but not trained on
     alarms: int = 0  # findings that failures depend on what the policy does (rft/alarm.py)

@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -126,6 +126,8 @@ class _Live:
     grade: Grade | None = None
     sampling_s: float = 0.0
     ended_s: float = 0.0
+    record: Trajectory | None = None
+    """Made when it has its grade."""
 
     @property
     def num_calls(self) -> int:
@@ -135,18 +137,37 @@ class _Live:
         self.stop, self.why = reason, why
 
 
+Ended = Callable[[Request, Trajectory], None]
+"""Is told of each rollout, once, at the moment at which it has its grade."""
+
+
 async def run_rollouts(
-    policy: Policy, client: ToolClient, grader: EndpointGrader, requests: Sequence[Request], conditions: Conditions, times: dict[str, float]
+    policy: Policy,
+    client: ToolClient,
+    grader: EndpointGrader,
+    requests: Sequence[Request],
+    conditions: Conditions,
+    times: dict[str, float],
+    ended: Ended = lambda request, trajectory: None,
 ) -> list[Trajectory]:
-    """One trajectory a request, in order. Adds seconds to `times`: sampling, tools, grading."""
+    """One trajectory a request, in order. Adds seconds to `times`: sampling, tools, grading.
+
+    A rollout behind the barrier is under way until its batch is: grades wait for it, and `ended` is told of all rollouts in one go.
+    """
     start = time.monotonic()
     lives = _open(policy, requests, conditions)
 
+    def close(live: _Live) -> Trajectory:
+        if live.record is None:
+            live.record = _record(live, conditions.limits.budget)
+            ended(live.request, live.record)
+        return live.record
+
     async def one(live: _Live) -> None:
-        await _play_in_time(live, client, conditions)
-        live.ended_s = time.monotonic() - start
+        await _play_in_time(live, client, conditions, start)
         if not policy.blocks:
             await _grade(grader, live, conditions.limits)
+            close(live)
 
     await _within(conditions.limits.group_deadline_s, [one(live) for live in lives])
     played = time.monotonic() - start
@@ -158,13 +179,14 @@ async def run_rollouts(
         live.ended_s = played
     await asyncio.gather(*(client.end(live.context, StopReason.cancelled) for live in stragglers))
     await asyncio.gather(*(_grade(grader, live, conditions.limits) for live in lives if live.grade is None))
+    trajectories = [close(live) for live in lives]
     sampling = max((live.sampling_s for live in lives), default=0.0)
     for name, seconds in (("sampling", sampling), ("tools", played - sampling), ("grading", time.monotonic() - start - played)):
         times[name] = times.get(name, 0.0) + seconds
-    return [_record(live, conditions.limits.budget) for live in lives]
+    return trajectories
 
 
-async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions) -> None:
+async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions, start: float) -> None:
     """`_play` within the rollout's deadline, and between the two words of its life that a tool server may ask for."""
     limits, began = conditions.limits, time.monotonic()
     try:
@@ -181,6 +203,7 @@ async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions)
         live.end(StopReason.policy_error, str(failure))
     assert live.stop is not None
     live.dialogue.close()  # first: whoever is told of the end must not hold up the other rows' next turn
+    live.ended_s = time.monotonic() - start
     await client.end(live.context, live.stop)
 
 
@@ -344,7 +367,7 @@ def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings
 def _record(live: _Live, section: config.Budget) -> Trajectory:
     assert live.stop is not None
     assert live.grade is not None
-    reward = budget.reward(live.grade, live.num_calls, section)
+    reward = budget.reward(live.grade, budget.Use.of(live.turns, live.ended_s), section)
     return Trajectory(
         live.context.trace_id, live.request.example.id, tuple(live.turns), live.stop, live.grade, reward, live.ended_s, live.request.attempt
     )
@@ -356,4 +379,4 @@ def _words(text: str) -> tuple[int, ...]:
     return tuple(value >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96))
 
 
-__all__ = ["Conditions", "Dialogue", "Policy", "PolicyFailed", "Request", "messages_of", "opening", "run_rollouts", "trace_id"]
+__all__ = ["Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "messages_of", "opening", "run_rollouts", "trace_id"]

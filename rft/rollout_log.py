@@ -6,6 +6,7 @@ in `timing.json`, so that equal runs leave equal bytes here. `messages` and `ite
 (rft/transcript.py) and graded anew without sampling (rft/replay.py).
 
 While a stage runs, its rows wait under `.rft/` in a store that outlives any kill (rft/rollout_store.py); `write` turns them into the shelf's file.
+There, a row has its `rest` beside it: with both, `restored` gives back the trajectory that the rollout returned, and the stage goes on with it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from rft import redact
 from rft.errors import RftError, UserError
 from rft.reports import PromptSettings
 from rft.rollout import messages_of
-from rft.types import Example, Trajectory
+from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +67,7 @@ class LogRow:
     logprobs: list[float]
     trained: bool = False
     left_out: str = ""
+    temperature: float | None = None  # 0: greedy. None: not on record
 
 
 COLUMNS = tuple(one.name for one in fields(LogRow))
@@ -73,7 +75,15 @@ COLUMNS = tuple(one.name for one in fields(LogRow))
 
 # -- a row -----------------------------------------------------------------------------------------------------------------
 def row(
-    trajectory: Trajectory, example: Example, sample: int, prompt: PromptSettings, stage: str, arm: str, step: int = 0, split: str = ""
+    trajectory: Trajectory,
+    example: Example,
+    sample: int,
+    prompt: PromptSettings,
+    stage: str,
+    arm: str,
+    step: int = 0,
+    split: str = "",
+    temperature: float | None = None,
 ) -> LogRow:
     """Log-probabilities are rounded to the 32 bits that the file has for them, so that a row is the same before and after."""
     ids, mine, logprobs = flat(trajectory)
@@ -104,6 +114,7 @@ def row(
         ids=ids,
         mine=mine,
         logprobs=array("f", logprobs).tolist(),
+        temperature=temperature,
     )
 
 
@@ -117,6 +128,49 @@ def flat(trajectory: Trajectory) -> tuple[list[int], list[bool], list[float]]:
         mine += [False] * len(turn.prompt_ids) + [True] * len(turn.token_ids)
         logprobs += turn.logprobs
     return ids, mine, logprobs
+
+
+def rest(trajectory: Trajectory, word: str = "") -> str:
+    """JSON: what its row does not hold of a rollout. The word of its repetition (recovery.Play), and turn by turn all but the tokens, whose number
+    is enough."""
+    turns = [
+        {
+            "text": turn.text,
+            "content": turn.content,
+            "reasoning": turn.reasoning,
+            "forked": turn.forked,
+            "calls": [asdict(call) for call in turn.calls],
+            "results": [asdict(result) for result in turn.results],
+            "tokens": [len(turn.prompt_ids), len(turn.token_ids)],
+        }
+        for turn in trajectory.turns
+    ]
+    return _json({"word": word, "turns": turns})
+
+
+def restored(row: LogRow, rest: str, wall_s: float) -> tuple[str, Trajectory]:
+    """The word, and the rollout's own record again, its log-probabilities with the 32 bits that training reads."""
+    found = json.loads(rest)
+    ids, logprobs = iter(row.ids), iter(row.logprobs)
+    turns: list[Turn] = []
+    for one in found["turns"]:
+        given, own = one["tokens"]
+        turns.append(
+            Turn(
+                text=one["text"],
+                calls=tuple(ToolCall(**call) for call in one["calls"]),
+                results=tuple(ToolResult(**result) for result in one["results"]),
+                prompt_ids=tuple(islice(ids, given)),
+                token_ids=tuple(islice(ids, own)),
+                logprobs=tuple(islice(logprobs, own)),
+                content=one["content"],
+                reasoning=one["reasoning"],
+                forked=one["forked"],
+            )
+        )
+    grade = Grade(row.score, GradeStatus(row.status), row.solved, json.loads(row.components), row.explanation)
+    one = Trajectory(row.trace_id, row.example_id, tuple(turns), StopReason(row.stop_reason), grade, row.reward, wall_s, row.attempt)
+    return found["word"], one
 
 
 def cells(one: LogRow) -> dict[str, Any]:
@@ -147,7 +201,7 @@ def schema(more: Iterable[tuple[str, Any]] = ()) -> pa.Schema:
         + [(name, pa.int32()) for name in ("num_turns", "num_tool_calls", "num_tool_errors", "num_tokens", "num_forks")]
         + [(name, pa.string()) for name in ("components", "explanation", "item", "messages")]
         + [("ids", pa.list_(pa.int32())), ("mine", pa.list_(pa.bool_())), ("logprobs", pa.list_(pa.float32()))]
-        + [("trained", pa.bool_()), ("left_out", pa.string()), *more]
+        + [("trained", pa.bool_()), ("left_out", pa.string()), ("temperature", pa.float64()), *more]
     )
 
 

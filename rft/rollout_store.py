@@ -1,69 +1,58 @@
 """The rollout log of a stage in progress: what was added stays, once, whatever kills the stage.
 
     with RolloutStore(work / "rollouts") as store:
-        store.add_all(rows, seconds, "step-3")      durable when it returns: all of the batch, or none of it
-        store.batch("step-3")                       (rows, seconds); None when it was never finished: then roll it out
-        store.keep(lambda row: row.step <= 2)       atomic: what is newer than the checkpoint is made again
+        store.hold(rows, seconds, rests, "step-3")  durable when it returns: finished rollouts of a batch that is not over
+        store.held("step-3")                        these, after a kill too: they need not be rolled out again
+        store.add_all(rows, seconds, "step-3")      durable when it returns: all of the batch, or none of it. Nothing of it is held any more
+        store.batch("step-3")                       (rows, seconds); None when it was never finished
+        store.reopen(lambda row: row.step > 2)      atomic: what is newer than the checkpoint is held again; nothing is lost
+        store.keep(lambda row: row.step <= 2)       atomic: what is newer is forgotten
         rollout_log.write(store, shelf)             in the order of adding
 
-The folder holds numbered segments, each in one of two forms. The last is a journal (`000007.jsonl`): a line a call, checksummed, written and
-fsynced before `add_all` returns. When it has grown it is sealed: its rows are written as Parquet beside it, and the rename to `000007.parquet`
-is the moment at which the journal of that number no longer counts. No row is ever in both, and no keys need comparing. A rewrite is
-`000007-all.parquet`: from its rename on, nothing else numbered up to 7 counts. What no longer counts is deleted, now or by the next opening.
+The folder holds numbered segments (rft/segments.py): a write, or a rename, is the one moment at which something is there or is gone.
 
-At opening the last line of the journal may be torn: it was never acknowledged, and is cut off. A bad line before a good one, or a missing
-number, is no kill's doing: that is an error, not a shorter log. DuckDB and pandas read `*.parquet` at any time, and the journal as JSON lines.
+Held rollouts lie in a file of their own (`held.lines`, the journal's format), because what their rows will say (trained, left out, why) is known
+only at the end of their batch. One rule says whether a held row counts: as long as its batch is not among the segments. So the one write that
+adds a batch, or the one rename that takes it away again (`reopen`), changes both at one moment. Whoever adds a batch need not know what is held:
+a held rollout that is not among its rows is added to them, left out with that reason. Readers of the segments never see a rollout twice.
+
+Threads may share a store: rollouts are held by one while another adds the batch before.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import re
-import zlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
-from rft import rollout_log
+from rft import rollout_log, segments
 from rft.errors import InfrastructureError
-from rft.rollout_log import LogRow, cells
+from rft.rollout_log import LogRow
+from rft.segments import Journal, Kept
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SEAL_ROWS = 512
 SEAL_BYTES = 16 << 20
-_NAME = re.compile(r"(\d{6})(-all)?\.(parquet|jsonl)")
-_HEAD = len('{"crc32": "00000000", ')
-
-
-class Kept(NamedTuple):
-    row: LogRow
-    wall_s: float
-    batch: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """What of a folder counts. `parts` in order; `last` is the highest number in use."""
-
-    parts: tuple[Path, ...]
-    journal: Path | None
-    stale: tuple[Path, ...]
-    last: int
+IN_PROGRESS = "in progress"
+NOT_ASKED = "not asked for again"
+_HELD = "held.lines"
 
 
 class RolloutStore:
-    """One writer at a time: a second one, in whatever process, is refused."""
+    """One writing process at a time: a second store on the folder is refused."""
 
     def __init__(self, folder: Path, seal_rows: int = SEAL_ROWS, seal_bytes: int = SEAL_BYTES):
         self.folder, self._seal_rows, self._seal_bytes = folder, seal_rows, seal_bytes
+        self._alone = threading.RLock()
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        self._journal = -1
+        self._journal = self._waiting_room = Journal(folder / _HELD, self._lock)
         try:
             self._open()
         except BaseException:
@@ -78,10 +67,12 @@ class RolloutStore:
 
     def close(self) -> None:
         """May be called twice. Nothing waits to be written."""
-        for handle in (self._journal, self._lock):
-            if handle >= 0:
-                os.close(handle)
-        self._journal = self._lock = -1
+        with self._alone:
+            self._journal.close()
+            self._waiting_room.close()
+            if self._lock >= 0:
+                os.close(self._lock)
+            self._lock = -1
 
     # -- adding ------------------------------------------------------------------------------------------------------------
     def add(self, row: LogRow, wall_s: float, batch: str = "") -> None:
@@ -90,36 +81,78 @@ class RolloutStore:
     def add_all(self, rows: Sequence[LogRow], seconds: Sequence[float], batch: str = "") -> None:
         """On the disk when it returns: all rows or, after a kill or an OSError, none. A named batch is added once."""
         assert len(rows) == len(seconds) > 0, "a batch has rows, and a time for each"
-        assert not batch or batch not in self, f"batch {batch!r} is there already"
-        line = _line(rows, seconds, batch)
-        if self._journal < 0:
-            self._journal = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            os.fsync(self._lock)
-        try:
-            _write(self._journal, line)
-            os.fsync(self._journal)
-        except OSError:
-            os.ftruncate(self._journal, self._size)  # a full disk leaves no half line behind
-            raise
-        self._size += len(line)
-        self._waiting += [Kept(*one, batch) for one in zip(rows, seconds, strict=True)]
-        if len(self._waiting) >= self._seal_rows or self._size >= self._seal_bytes:
-            self.seal()
+        with self._alone:
+            assert not batch or batch not in self, f"batch {batch!r} is there already"
+            held = self._held.get(batch, {})
+            rests = [held[row.trace_id].rest if row.trace_id in held else "" for row in rows]
+            kept = [Kept(row, wall_s, batch, rest) for row, wall_s, rest in zip(rows, seconds, rests, strict=True)]
+            kept += self.unasked(batch, rows)
+            self._journal.append(segments.line_of(kept))
+            self._waiting += kept
+            if self._held.pop(batch, None) is not None:
+                self._shrink()
+            if len(self._waiting) >= self._seal_rows or self._journal.size >= self._seal_bytes:
+                self.seal()
 
     def seal(self) -> None:
         """Turn the journal into Parquet. It is done by itself now and then."""
-        if not self._waiting:
-            return
-        part = self.folder / f"{self._number:06d}.parquet"
-        rollout_log.write_tables([_table(self._waiting)], _schema(), part)
-        self._sealed(part)
+        with self._alone:
+            if not self._waiting:
+                return
+            part = self.folder / f"{self._number:06d}.parquet"
+            rollout_log.write_tables([segments.table(self._waiting)], segments.schema(), part)
+            self._sealed(part)
+
+    # -- holding -----------------------------------------------------------------------------------------------------------
+    def hold(self, rows: Sequence[LogRow], seconds: Sequence[float], rests: Sequence[str], batch: str) -> None:
+        """On the disk when it returns: all rows or, after a kill or an OSError, none. They are in progress until their batch is added."""
+        left_out = [replace(row, trained=False, left_out=IN_PROGRESS) for row in rows]
+        kept = [Kept(*one) for one in zip(left_out, seconds, [batch] * len(rows), rests, strict=True)]
+        line = segments.line_of(kept)
+        with self._alone:
+            assert batch, "held rollouts wait for a batch with a name"
+            assert batch not in self, f"batch {batch!r} is there already"
+            self._waiting_room.append(line)
+            self._held.setdefault(batch, {}).update((one.row.trace_id, one) for one in kept)
+
+    def held(self, batch: str) -> list[Kept]:
+        """In the order of holding."""
+        with self._alone:
+            return list(self._held.get(batch, {}).values())
+
+    def unasked(self, batch: str, rows: Iterable[LogRow]) -> list[Kept]:
+        """What is held for the batch and not among its rows, with that reason: `add_all` adds it."""
+        there = {row.trace_id for row in rows}
+        return [one._replace(row=replace(one.row, left_out=NOT_ASKED)) for one in self.held(batch) if one.row.trace_id not in there]
+
+    def settle(self, why: str) -> int:
+        """No batch comes any more: what is still held is added, left out with this reason. How many rollouts that were."""
+        with self._alone:
+            found = {batch: list(held.values()) for batch, held in self._held.items()}
+            for batch, kept in found.items():
+                self.add_all([replace(one.row, left_out=why) for one in kept], [one.wall_s for one in kept], batch)
+        return sum(map(len, found.values()))
+
+    def reopen(self, where: Callable[[LogRow], bool]) -> int:
+        """Take these rows' batches back, at one moment: they are held again, until each is added anew. Of a batch all rows go or none."""
+        with self._alone:
+            going = [one for one in self._kept() if where(one.row)]
+            assert all(one.batch for one in going), "rows without a batch cannot be held again"
+            if going:
+                held = [one._replace(row=replace(one.row, trained=False, left_out=IN_PROGRESS)) for one in going]
+                for batch in dict.fromkeys(one.batch for one in going):
+                    self._waiting_room.append(segments.line_of([one for one in held if one.batch == batch]))
+                self._rewrite(lambda row: not where(row))
+                for one in held:
+                    self._held.setdefault(one.batch, {})[one.row.trace_id] = one
+        return len(going)
 
     # -- looking -----------------------------------------------------------------------------------------------------------
     def __len__(self) -> int:
         return sum(self._lengths.values()) + len(self._waiting)
 
     def __iter__(self) -> Iterator[LogRow]:
-        """In the order of adding, a part at a time: a log may be longer than memory."""
+        """In the order of adding, a part at a time: a log may be longer than memory. Without what is held."""
         return (one.row for one in self._kept())
 
     def __contains__(self, batch: object) -> bool:
@@ -134,15 +167,29 @@ class RolloutStore:
 
     def batch(self, name: str) -> tuple[list[LogRow], list[float]] | None:
         """Rows and seconds of a finished batch, in its order."""
-        if name not in self:
-            return None
-        kept = [*_kept_in(self._batches[name])] if name in self._batches else self._waiting
-        found = [one for one in kept if one.batch == name]
+        with self._alone:
+            if name not in self:
+                return None
+            kept = [*segments.kept_in(self._batches[name])] if name in self._batches else self._waiting
+            found = [one for one in kept if one.batch == name]
         return [one.row for one in found], [one.wall_s for one in found]
 
     # -- rewriting ---------------------------------------------------------------------------------------------------------
     def keep(self, where: Callable[[LogRow], bool]) -> int:
-        """Forget all rows but these, at one moment; how many are gone. Of a named batch all rows go or none."""
+        """Forget all rows but these, held ones too; how many are gone. Of a named batch all rows go or none."""
+        with self._alone:
+            gone = self._rewrite(where)
+            held = {batch: {name: one for name, one in rows.items() if where(one.row)} for batch, rows in self._held.items()}
+            if lost := sum(map(len, self._held.values())) - sum(map(len, held.values())):
+                self._held = {batch: rows for batch, rows in held.items() if rows}
+                self._shrink()
+        return gone + lost
+
+    def drop(self, where: Callable[[LogRow], bool]) -> int:
+        return self.keep(lambda row: not where(row))
+
+    def _rewrite(self, where: Callable[[LogRow], bool]) -> int:
+        """The segments, at one moment."""
         gone, going, staying = 0, set[str](), set[str]()
         for one in self._kept():
             stays = where(one.row)
@@ -152,7 +199,7 @@ class RolloutStore:
         if gone:
             number = self._number if self._waiting else self._number - 1
             part = self.folder / f"{number:06d}-all.parquet"
-            rollout_log.write_tables(self._filtered(where), _schema(), part)
+            rollout_log.write_tables(self._filtered(where), segments.schema(), part)
             self._number = number
             self._parts.clear()
             self._lengths.clear()
@@ -160,32 +207,35 @@ class RolloutStore:
             self._sealed(part)
         return gone
 
-    def drop(self, where: Callable[[LogRow], bool]) -> int:
-        return self.keep(lambda row: not where(row))
-
     # -- the folder --------------------------------------------------------------------------------------------------------
     def _open(self) -> None:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it when the holder dies
         except BlockingIOError:
             raise InfrastructureError(f"{self.folder}: another process writes this stage's rollouts. Wait until it ends, or stop it.") from None
-        layout = _layout(self.folder)
+        layout = segments.layout(self.folder)
         self._parts: list[Path] = []
         self._lengths: dict[Path, int] = {}
         self._batches: dict[str, Path] = {}
         self._waiting: list[Kept] = []
-        self._size = 0
+        self._held: dict[str, dict[str, Kept]] = {}
         for path in layout.stale:
             path.unlink()
         for part in layout.parts:
             self._remember(part)
         self._number = layout.last + 1
+        self._journal = Journal(self._path, self._lock)
         if layout.journal is not None:
             self._number = layout.last
-            self._waiting, self._size = _read_journal(layout.journal)
-            self._journal = os.open(layout.journal, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            os.ftruncate(self._journal, self._size)
-            os.fsync(self._journal)
+            self._journal = Journal(layout.journal, self._lock)
+            self._waiting = self._journal.open()
+        if self._waiting_room.path.exists():
+            found = self._waiting_room.open()
+            for one in found:
+                if one.batch not in self:
+                    self._held.setdefault(one.batch, {})[one.row.trace_id] = one
+            if len(found) > sum(map(len, self._held.values())):
+                self._shrink()
 
     @property
     def _path(self) -> Path:
@@ -202,121 +252,55 @@ class RolloutStore:
     def _sealed(self, part: Path) -> None:
         """The part stands under its name; what it stands for goes, and a new journal begins at the next row."""
         self._remember(part)
-        if self._journal >= 0:
-            os.close(self._journal)
-        self._journal, self._size, self._waiting = -1, 0, []
+        self._journal.close()
+        self._waiting = []
         self._number += 1
-        for path in _layout(self.folder).stale:
+        self._journal = Journal(self._path, self._lock)
+        for path in segments.layout(self.folder).stale:
             path.unlink()
+
+    def _shrink(self) -> None:
+        """Only what is held stays in its file. Never cut in place: somebody may be reading."""
+        path = self._waiting_room.path
+        self._waiting_room.close()
+        lines = b"".join(segments.line_of(list(rows.values())) for rows in self._held.values())
+        if lines:
+            part = path.with_name(path.name + ".part")
+            with part.open("wb") as handle:
+                handle.write(lines)
+                handle.flush()
+                os.fsync(handle.fileno())
+            os.replace(part, path)
+        else:
+            path.unlink()
+        os.fsync(self._lock)
+        self._waiting_room = Journal(path, self._lock, len(lines))
 
     def _kept(self) -> Iterator[Kept]:
         for part in self._parts:
-            yield from _kept_in(part)
+            yield from segments.kept_in(part)
         yield from self._waiting
 
     def _filtered(self, where: Callable[[LogRow], bool]) -> Iterator[pa.Table]:
         import pyarrow as pa
 
         for part in self._parts:
-            for found in _tables(part):
+            for found in segments.tables(part):
                 yield found.filter(pa.array([where(row) for row in rollout_log.rows_of(found)], pa.bool_()))
         if stays := [one for one in self._waiting if where(one.row)]:
-            yield _table(stays)
+            yield segments.table(stays)
 
 
 def look(folder: Path) -> list[LogRow]:
-    """The finished rollouts of a store that somebody else may be writing to. Changes nothing."""
+    """The finished rollouts of a store that somebody else may be writing to; those of a batch that is not over are `in progress`. Changes nothing."""
     for _ in range(10):
-        layout = _layout(folder)
         try:
-            sealed = [one.row for part in layout.parts for one in _kept_in(part)]
-            return sealed + ([one.row for one in _read_journal(layout.journal)[0]] if layout.journal else [])
+            held, _ = segments.read_journal(folder / _HELD) if (folder / _HELD).exists() else ([], 0)
+            layout = segments.layout(folder)
+            settled = [one for part in layout.parts for one in segments.kept_in(part)]
+            settled += segments.read_journal(layout.journal)[0] if layout.journal else []
         except FileNotFoundError:
-            continue  # it was sealed or rewritten between the two looks
+            continue  # it was sealed, rewritten or settled between the looks
+        there = {one.batch for one in settled}
+        return [one.row for one in settled] + [one.row for one in held if one.batch not in there]
     raise InfrastructureError(f"{folder} changes faster than it can be read. Try again.")
-
-
-def _layout(folder: Path) -> _Layout:
-    """Raises InfrastructureError when a segment is missing."""
-    found = [(int(hit[1]), bool(hit[2]), hit[3], path) for path in sorted(folder.iterdir()) if (hit := _NAME.fullmatch(path.name))]
-    base, whole = max(((number, path) for number, rewrite, _, path in found if rewrite), default=(0, None))
-    sealed = {number: path for number, rewrite, kind, path in found if kind == "parquet" and not rewrite and number > base}
-    journals = {number: path for number, _, kind, path in found if kind == "jsonl" and number > base and number not in sealed}
-    last = max([base, *sealed, *journals])
-    if lost := [number for number in range(base + 1, last + 1) if number not in sealed and (number, number in journals) != (last, True)]:
-        raise InfrastructureError(
-            f"{folder}: segment {lost[0]:06d} of the rollout log is missing, so finished rollouts are lost. "
-            "Put it back, or delete the folder: the stage then starts anew."
-        )
-    parts = ([whole] if whole else []) + [sealed[number] for number in sorted(sealed)]
-    counted = {*parts, *journals.values()}
-    stale = [path for *_, path in found if path not in counted] + sorted(folder.glob("*.part"))
-    return _Layout(tuple(parts), journals.get(last), tuple(stale), last)
-
-
-# -- a line of the journal -------------------------------------------------------------------------------------------------
-def _line(rows: Sequence[LogRow], seconds: Sequence[float], batch: str) -> bytes:
-    body = json.dumps({"batch": batch, "wall_s": list(seconds), "rows": [cells(one) for one in rows]})[1:].encode()
-    return b'{"crc32": "%08x", %b\n' % (zlib.crc32(body), body)
-
-
-def _read_line(line: bytes) -> list[Kept] | None:
-    """None when it was not written whole."""
-    head, body = line[:_HEAD], line[_HEAD:-1]
-    if not line.endswith(b"\n") or head != b'{"crc32": "%08x", ' % zlib.crc32(body):
-        return None
-    found: dict[str, Any] = json.loads(b"{" + body)
-    return [Kept(LogRow(**row), wall_s, found["batch"]) for row, wall_s in zip(found["rows"], found["wall_s"], strict=True)]
-
-
-def _read_journal(path: Path) -> tuple[list[Kept], int]:
-    """Its rows, and the size of its whole lines. Raises InfrastructureError when a line was damaged after it had been written."""
-    kept: list[Kept] = []
-    size, torn = 0, 0
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
-        found = _read_line(line)
-        if found is None:
-            torn = torn or number
-        elif torn:
-            raise InfrastructureError(
-                f"{path}: line {torn} was changed after it was written. Put the old file back, or delete the folder: the stage then starts anew."
-            )
-        else:
-            kept += found
-            size += len(line)
-    return kept, size
-
-
-def _write(handle: int, line: bytes) -> None:
-    view = memoryview(line)
-    while view:
-        view = view[os.write(handle, view) :]
-
-
-# -- a part ----------------------------------------------------------------------------------------------------------------
-def _schema() -> pa.Schema:
-    """The shelf's columns, the seconds that may not enter the shelf, and the batch."""
-    import pyarrow as pa
-
-    return rollout_log.schema([("wall_s", pa.float64()), ("batch", pa.string())])
-
-
-def _table(kept: Iterable[Kept]) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.Table.from_pylist([cells(one.row) | {"wall_s": one.wall_s, "batch": one.batch} for one in kept], schema=_schema())
-
-
-def _tables(part: Path) -> Iterator[pa.Table]:
-    """A row group at a time."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(part) as file:
-        for number in range(file.num_row_groups):
-            yield file.read_row_group(number)
-
-
-def _kept_in(part: Path) -> Iterator[Kept]:
-    for found in _tables(part):
-        times, batches = found["wall_s"].to_pylist(), found["batch"].to_pylist()
-        yield from map(Kept, rollout_log.rows_of(found), times, batches)

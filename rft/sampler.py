@@ -1,79 +1,60 @@
 """The in-process policy: many dialogues decoded side by side, tokens in and tokens out.
 
     Engine.open(openings) -> dialogues  one a rollout; rft/batching.py brings their turns together for
-    Session                             one row a dialogue, with a slot in a preallocated key/value cache
-    Session.sample(rows) -> Sampled     one assistant turn for each of these rows
+    Session                             one row a dialogue; a row has a slot (rft/slots.py) from its first turn until it is closed
+    Session.begin(row, max_new)         a turn is wanted
+    Session.advance() -> rows           one token for all who speak; who has begun joins with it, who ended makes room
+    Session.said(row) -> Sampled        the turn that ended
     Session.append(row, ...)            tool results; they are prefilled with the row's next turn
+    Session.sample(rows) -> Sampled     one turn of these rows, begun together
 
-A session never encodes what was sampled: the ids go into the cache as they came out. Equal prompts (a group) are prefilled once.
-Rows that end their turn leave the working batch. Sampling is by inverse CDF from one uniform number a token, drawn from the row's own
-stream, so a row's tokens do not depend on how many numbers its neighbours drew (`torch.multinomial` takes 9 ms for 64 x 3,525; this 1).
+A session never encodes what was sampled: the ids go into the slots as they came out. Equal prompts (a group) are computed once.
+With fewer slots than rows the others wait, in order, until a row is closed. Sampling is by inverse CDF from one uniform number a token, drawn from
+the row's own stream, so a row's tokens do not depend on how many numbers its neighbours drew (`torch.multinomial` takes 9 ms for
+64 x 3,525; this 0.4).
 
-Any transformers causal model with rotary positions works: the cache below stands in for transformers' own and scatters each row at its own
-position, and the mask says what each row may see.
+The forward is our own where there is one for the model and it agrees with the model's (rft/fast_forward.py), else the model's.
 
-Shapes: B rows in the working batch, H key/value heads, T positions, D head size, W tokens prefilled, V vocabulary.
+Shapes: B rows that speak, V vocabulary.
 """
 
 from __future__ import annotations
 
+import math
+import time
+from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from rft import progress
 from rft.batching import Batch, Row
 from rft.chat import Chat
 from rft.errors import UserError
+from rft.fast_forward import fast_forward
+from rft.slots import Feed, Forward, ModelForward, Slots
 from rft.types import Opening, Sampled, ToolCall
 
+PREFILL_TOKENS = {"cpu": 1024, "cuda": 16384}
+"""Of one call. What 1,024 tokens of the embedded policy need fits a core's cache; with 2,048 it took half as long again."""
 
-class SlotCache:
-    """Keys and values of B rows, each row at a position of its own. Speaks the part of transformers' Cache that attention uses."""
-
-    is_compileable = False
-
-    def __init__(self, num_layers: int, rows: int, heads: int, length: int, dim: int, dtype: torch.dtype, device: torch.device):
-        shape = (rows, heads, length, dim)
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-        self.positions_BW = torch.zeros(rows, 1, dtype=torch.long, device=device)
-        self.visible = 0
-
-    def update(self, key: torch.Tensor, value: torch.Tensor, layer: int, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """`key`, `value`: B H W D, written at `positions_BW`; returns what may be seen, B H visible D."""
-        where = self.positions_BW[:, None, :, None].expand(key.shape)
-        self.keys[layer].scatter_(2, where, key)
-        self.values[layer].scatter_(2, where, value)
-        return self.keys[layer][:, :, : self.visible], self.values[layer][:, :, : self.visible]
-
-    def get_seq_length(self, layer: int = 0) -> int:
-        return self.visible
-
-    def take(self, rows: torch.Tensor) -> SlotCache:
-        """A working copy of some rows."""
-        part = SlotCache.__new__(SlotCache)
-        part.keys = [keys[rows] for keys in self.keys]
-        part.values = [values[rows] for values in self.values]
-        part.visible = self.visible
-        return part
-
-    def put(self, rows: torch.Tensor, part: SlotCache, source: torch.Tensor | None = None) -> None:
-        for mine, theirs in zip(self.keys + self.values, part.keys + part.values, strict=True):
-            mine[rows] = theirs if source is None else theirs[source]
+_said: set[str] = set()
 
 
 class Engine:
     """A model with its chat, ready to decode. `model` may change its weights between sessions.
 
-    `deterministic`: a barrier a turn (rft/batching.py). None: on CPU.
+    `deterministic`: a barrier a turn (rft/batching.py). None: on CPU. `slots`: dialogues that are held at once; None: all of a session.
+    The fast path keeps the model's parameters, but lays their memory out anew.
     """
 
-    def __init__(self, model: Any, chat: Chat, device: torch.device, deterministic: bool | None = None):
+    def __init__(self, model: Any, chat: Chat, device: torch.device, deterministic: bool | None = None, slots: int | None = None):
         self.blocks = device.type == "cpu" if deterministic is None else deterministic
         text = model.config.get_text_config()
-        self.model, self.chat, self.device = model, chat, device
+        self.model, self.chat, self.device, self.slots = model, chat, device, slots
         self.num_layers = text.num_hidden_layers
         self.heads = text.num_key_value_heads
         self.head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
@@ -82,6 +63,11 @@ class Engine:
         if kinds != {"full_attention"}:
             other = sorted(kinds - {"full_attention"})
             raise UserError(f"policy.model: the in-process sampler does not support layers of kind {other}. Choose a model with full attention.")
+        fast, why = fast_forward(model)
+        self.forward: Forward = fast or ModelForward(model)
+        if why and why not in _said:
+            _said.add(why)
+            progress.say("sampler", f"the model's own forward, which is slower: {why}")
 
     def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> Sequence[Row]:
         """`temperature` 0 is greedy; `max_tokens` bounds a row's whole context."""
@@ -91,35 +77,48 @@ class Engine:
         """One row an opening."""
         if max_tokens > self.max_positions:
             raise UserError(f"rollout.max_tokens = {max_tokens} is more than the model's {self.max_positions} positions. Lower it.")
-        prompts = [self.chat.prompt_ids(list(one.messages), one.tools) for one in openings]
+        rendered: dict[str, list[int]] = {}
+        for one in openings:
+            if repr(one) not in rendered:
+                rendered[repr(one)] = self.chat.prompt_ids(list(one.messages), one.tools)
+        prompts = [list(rendered[repr(one)]) for one in openings]
         if (longest := max(map(len, prompts), default=0)) >= max_tokens:
             raise UserError(f"rollout.max_tokens = {max_tokens}, but an opening alone has {longest} tokens. Raise it, or shorten the prompt.")
         return Session(self, prompts, seeds, temperature, max_tokens)
 
-    @torch.inference_mode()
-    def forward(self, ids_BW: torch.Tensor, last_B: torch.Tensor, cache: SlotCache) -> torch.Tensor:
-        """Logits B V after each row's last token, which stands in column `last_B`."""
-        seen_T = torch.arange(cache.visible, device=self.device)
-        mask = seen_T[None, None, None, :] <= cache.positions_BW[:, None, :, None]
-        decoder = self.model.get_decoder()
-        hidden = decoder(
-            input_ids=ids_BW, attention_mask=mask, position_ids=cache.positions_BW, past_key_values=cache, use_cache=True
-        ).last_hidden_state
-        rows = torch.arange(len(ids_BW), device=self.device)
-        return self.model.get_output_embeddings()(hidden[rows, last_B]).float()
+
+@dataclass(slots=True)
+class _Speaking:
+    """A turn under way."""
+
+    limit: int
+    began: float = 0.0
+    seconds: float = 0.0
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
 
 
 class Session:
-    """The rollouts of one batch, from prompt to end. Not reusable."""
+    """The rollouts of one batch, from prompt to end. Not reusable. Calls come one at a time; `append` may come beside `advance`."""
 
     def __init__(self, engine: Engine, prompts: list[list[int]], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int):
         self.engine, self.temperature, self.max_tokens = engine, temperature, max_tokens
-        self.lengths = [0] * len(prompts)  # tokens in the cache
+        self.lengths = [0] * len(prompts)  # tokens in the slot
         self.pending = [list(ids) for ids in prompts]  # tokens that are not
         self.turns = [0] * len(prompts)
         self._uniform = [np.random.Generator(np.random.Philox(np.random.SeedSequence(list(seed)))) for seed in seeds]
+        self._unbegun = Counter(tuple(ids) for ids in prompts)
+        self._prompts: dict[tuple[int, ...], tuple[int, torch.Tensor]] = {}  # who holds a prompt that others have too, and its logits
+        seats = min(engine.slots or len(prompts), len(prompts))
+        length = max(map(len, prompts), default=0)
         dtype = next(engine.model.parameters()).dtype
-        self._cache = SlotCache(engine.num_layers, len(prompts), engine.heads, max_tokens + 1, engine.head_dim, dtype, engine.device)
+        self._slots = Slots(engine.num_layers, seats, engine.heads, length, engine.head_dim, dtype, engine.device)
+        self._rows: list[int | None] = [None] * seats  # who sits in a slot; who speaks sits in the first
+        self._slot: dict[int, int] = {}
+        self._live: list[int] = []  # who speaks, in order of slot
+        self._queue: deque[int] = deque()  # turns that have not begun
+        self._turn: dict[int, _Speaking] = {}
+        self._ids_B = self._positions_B = torch.zeros(0, dtype=torch.long, device=engine.device)  # of who speaks: last token, and its place
 
     def room(self, row: int) -> int:
         """Tokens that still fit into this row's context."""
@@ -134,90 +133,204 @@ class Session:
         return tuple(ids)
 
     def sample(self, rows: list[int], max_new: int) -> list[Sampled]:
-        """One assistant turn for each row, in order of `rows`."""
-        logits = self._prefill(rows)
-        ids: dict[int, list[int]] = {row: [] for row in rows}
-        logprobs: dict[int, list[float]] = {row: [] for row in rows}
-        limit = {row: min(max_new, self.max_tokens - self.lengths[row]) for row in rows}
-        live, batch = list(rows), list(rows)  # batch: the rows of the working cache; live: those still speaking
-        work = self._cache.take(self._index(rows))
-        ends = self.engine.chat.end_ids
-        while True:
-            tokens, scores = self._draw(logits, live, batch)
-            spoke = live
-            for row, token, score in zip(live, tokens, scores, strict=True):
-                ids[row].append(token)
-                logprobs[row].append(score)
-            live = [row for row, token in zip(live, tokens, strict=True) if token not in ends and len(ids[row]) < limit[row]]
-            for row in set(spoke) - set(live):
-                self.pending[row] = [ids[row][-1]]
-            if not live:
-                break
-            if len(live) <= 0.75 * len(batch):
-                self._cache.put(self._index(batch), work)
-                work, batch = self._cache.take(self._index(live)), list(live)
-            logits = self._step(work, batch, set(live), ids)
-        self._cache.put(self._index(batch), work)
-        return [self._said(row, ids[row], logprobs[row], ids[row][-1] in ends) for row in rows]
+        """One assistant turn for each row, in order of `rows`, which must have slots or find them free."""
+        assert len(self.seatable(rows)) == len(rows), "more rows than slots"
+        for row in rows:
+            self.begin(row, max_new)
+        while self.speaking:
+            self.advance()
+        return [self.said(row) for row in rows]
 
-    def _said(self, row: int, ids: list[int], logprobs: list[float], ended: bool) -> Sampled:
-        text, reading = self.engine.chat.read(ids, self.turns[row])
+    # -- turns that come and go ----------------------------------------------------------------------------------------------
+    @property
+    def speaking(self) -> bool:
+        return bool(self._live or self.seatable(self._queue))
+
+    def seatable(self, rows: Sequence[int]) -> list[int]:
+        """Those of them that have a slot, and as many others, in order, as slots are free."""
+        free = self._rows.count(None)
+        return [row for row in rows if row in self._slot or (free := free - 1) >= 0]
+
+    def begin(self, row: int, max_new: int) -> None:
+        """The row's next turn, of at most `max_new` tokens. It joins with the next token, once it has a slot."""
+        self._turn[row] = _Speaking(min(max_new, self.room(row)))
+        self._queue.append(row)
+
+    def close(self, row: int) -> None:
+        """The row will not speak again, and does not speak on; its slot is free."""
+        if self._turn.pop(row, None) is not None:
+            if row in self._live:
+                self._keep([one != row for one in self._live])
+            elif row in self._queue:
+                self._queue.remove(row)
+        if row in self._slot:
+            self._rows[self._slot.pop(row)] = None
+
+    @torch.inference_mode()
+    def advance(self) -> list[int]:
+        """The next token of all who speak, the first of those who join; returns whose turn ended with it."""
+        logits_BV = torch.cat([*self._step(), *self._join(self.seatable(self._queue))])
+        self._ids_B, scores_B = self._draw(logits_BV, self._live)
+        ends, goes_on = self.engine.chat.end_ids, []
+        for row, token, score in zip(self._live, self._ids_B.tolist(), scores_B.tolist(), strict=True):
+            turn = self._turn[row]
+            turn.ids.append(token)
+            turn.logprobs.append(score)
+            goes_on.append(token not in ends and len(turn.ids) < turn.limit)
+        ended = [row for row, on in zip(self._live, goes_on, strict=True) if not on]
+        for row in ended:
+            turn = self._turn[row]
+            self.pending[row], turn.seconds = turn.ids[-1:], time.monotonic() - turn.began
+        if ended:
+            self._keep(goes_on)
+        return ended
+
+    def said(self, row: int) -> Sampled:
+        """The turn that this row ended. Once."""
+        turn = self._turn.pop(row)
+        text, reading = self.engine.chat.read(turn.ids, self.turns[row])
         self.turns[row] += 1
-        return Sampled(text, reading, tuple(ids), tuple(logprobs), ended)
+        ended = turn.ids[-1] in self.engine.chat.end_ids
+        return Sampled(text, reading, tuple(turn.ids), tuple(turn.logprobs), ended, seconds=turn.seconds)
 
-    def _prefill(self, rows: list[int]) -> torch.Tensor:
-        """Feed every row's pending tokens; logits in the order of `rows`. Rows of one prompt are computed once."""
-        first: dict[tuple[int, ...], int] = {}
-        source = []
+    # -- forwards ------------------------------------------------------------------------------------------------------------
+    def _step(self) -> list[torch.Tensor]:
+        """Logits after the last token of all who speak."""
+        if not self._live:
+            return []
+        visible = max(self.lengths[row] for row in self._live) + 1
+        logits_BV = self.engine.forward.step(self._slots, self._ids_B, self._positions_B, visible)
+        self._positions_B = self._positions_B + 1
+        for row in self._live:
+            self.lengths[row] += 1
+        return [logits_BV]
+
+    def _join(self, rows: list[int]) -> list[torch.Tensor]:
+        """Let these rows speak: they sit behind those who do, and are told what is pending. Logits in order of `rows`."""
+        if not rows:
+            return []
+        began = time.monotonic()
+        self._seat(rows)
+        logits = self._prefill(rows)
         for row in rows:
-            same = (*self.pending[row],) if self.lengths[row] == 0 else (-1, row)
-            source.append(first.setdefault(same, row))
-        unique = list(dict.fromkeys(source))
-        cache = self._cache.take(self._index(unique))
-        width = max(len(self.pending[row]) for row in unique)
-        ids_BW = torch.zeros(len(unique), width, dtype=torch.long)
-        for n, row in enumerate(unique):
-            ids_BW[n, : len(self.pending[row])] = torch.tensor(self.pending[row])
-        last_B = torch.tensor([len(self.pending[row]) - 1 for row in unique], device=self.engine.device)
-        start_B = torch.tensor([self.lengths[row] for row in unique], device=self.engine.device)
-        # Padding is written behind the row's end, at most at the last slot, and overwritten before it is ever visible.
-        positions = start_B[:, None] + torch.arange(width, device=self.engine.device)
-        cache.positions_BW = positions.clamp(max=self.max_tokens)
-        cache.visible = min(int(start_B.max()) + width, self.max_tokens + 1)
-        logits = self.engine.forward(ids_BW.to(self.engine.device), last_B, cache)
-        spread = torch.tensor([unique.index(row) for row in source], device=self.engine.device)
-        self._cache.put(self._index(rows), cache, spread)
-        for row in rows:
+            self._queue.remove(row)
+            self._turn[row].began = began
             self.lengths[row] += len(self.pending[row])
             self.pending[row] = []
-        return logits[spread]
+        self._live += rows
+        places = torch.tensor([self.lengths[row] for row in rows], device=self.engine.device)
+        self._positions_B = torch.cat((self._positions_B, places))
+        return [logits]
 
-    def _step(self, work: SlotCache, batch: list[int], live: set[int], ids: dict[int, list[int]]) -> torch.Tensor:
-        """One token for every row of the working batch; rows that ended repeat their last and are ignored."""
-        device = self.engine.device
-        work.positions_BW = torch.tensor([[self.lengths[row]] for row in batch], device=device)
-        work.visible = max(self.lengths[row] for row in batch) + 1
-        tokens = torch.tensor([[ids[row][-1]] for row in batch], device=device)
-        logits = self.engine.forward(tokens, torch.zeros(len(batch), dtype=torch.long, device=device), work)
-        for row in live:
-            self.lengths[row] += 1
-        return logits
+    def _prefill(self, rows: list[int]) -> torch.Tensor:
+        """A prompt that several have is computed for the first of them, and copied."""
+        logits: dict[int, torch.Tensor] = {}
+        same: dict[tuple[int, ...], list[int]] = {}
+        for row in rows:
+            if self.lengths[row] == 0:
+                same.setdefault(tuple(self.pending[row]), []).append(row)
+        first = [group[0] for prompt, group in same.items() if not self._held(prompt)]
+        tell = sorted([*(row for row in rows if self.lengths[row]), *first], key=lambda row: (len(self.pending[row]), row))
+        for chunk in _chunks(tell, [len(self.pending[row]) for row in tell], PREFILL_TOKENS[self.engine.device.type]):
+            feeds = [Feed(self._slot[row], self.lengths[row], self.pending[row]) for row in chunk]
+            logits |= zip(chunk, self.engine.forward.prefill(self._slots, feeds), strict=True)
+        for prompt, group in same.items():
+            holder, said = (group[0], logits[group[0]]) if group[0] in logits else self._prompts[prompt]
+            copies = [row for row in group if row not in logits]
+            if copies:
+                self._slots.copy([self._slot[holder]] * len(copies), [self._slot[row] for row in copies], len(prompt))
+            logits |= dict.fromkeys(copies, said)
+            self._unbegun[prompt] -= len(group)
+            self._prompts[prompt] = (group[-1], said)
+            if not self._unbegun[prompt]:
+                del self._prompts[prompt]
+        return torch.stack([logits[row] for row in rows])
 
-    def _draw(self, logits_BV: torch.Tensor, live: list[int], batch: list[int]) -> tuple[list[int], list[float]]:
-        """A token for each live row, and its log-probability under the distribution it was drawn from."""
-        if len(live) < len(batch):
-            place = {row: n for n, row in enumerate(batch)}
-            logits_BV = logits_BV[[place[row] for row in live]]
+    def _held(self, prompt: tuple[int, ...]) -> bool:
+        return prompt in self._prompts and self._prompts[prompt][0] in self._slot
+
+    def _draw(self, logits_BV: torch.Tensor, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """A token for each row, and its log-probability under the distribution that it was drawn from."""
         if self.temperature == 0:
-            tokens = logits_BV.argmax(-1)
-        else:
-            logits_BV = logits_BV / self.temperature
-            wide = torch.float64 if logits_BV.shape[1] > 10_000 else torch.float32
-            cdf_BV = torch.softmax(logits_BV, -1).to(wide).cumsum(-1)
-            uniform = torch.tensor([[self._uniform[row].random()] for row in live], dtype=wide, device=logits_BV.device)
-            tokens = torch.searchsorted(cdf_BV, uniform * cdf_BV[:, -1:]).squeeze(1).clamp(max=logits_BV.shape[1] - 1)
-        scores = torch.log_softmax(logits_BV, -1).gather(1, tokens[:, None]).squeeze(1)
-        return tokens.tolist(), scores.tolist()
+            tokens_B = logits_BV.argmax(-1)
+            return tokens_B, torch.log_softmax(logits_BV, -1).gather(1, tokens_B[:, None]).squeeze(1)
+        uniform_B = torch.tensor([self._uniform[row].random() for row in rows], dtype=torch.float32, device=logits_BV.device)
+        return draw(logits_BV if self.temperature == 1 else logits_BV / self.temperature, uniform_B)
 
-    def _index(self, rows: list[int]) -> torch.Tensor:
-        return torch.tensor(rows, device=self.engine.device)
+    # -- slots ---------------------------------------------------------------------------------------------------------------
+    def _seat(self, rows: list[int]) -> None:
+        """Put these rows, in order, behind those who speak."""
+        before = dict(self._slot)
+        for place, row in enumerate(rows, start=len(self._live)):
+            if row not in self._slot:
+                self._sit(row, self._rows.index(None, len(self._live)))
+            self._trade(place, self._slot[row])
+        self._move(before)
+
+    def _keep(self, goes_on: list[bool]) -> None:
+        """Who speaks on moves to the front, each into the slot of one who does not."""
+        before, count = dict(self._slot), sum(goes_on)
+        order = list(range(count))
+        free = [slot for slot in order if not goes_on[slot]]
+        late = [slot for slot in range(count, len(goes_on)) if goes_on[slot]]
+        for mine, other in zip(free, late, strict=True):
+            order[mine] = other
+            self._trade(mine, other)
+        self._move(before)
+        self._live = [self._live[slot] for slot in order]
+        chosen_B = torch.tensor(order, dtype=torch.long, device=self.engine.device)
+        self._ids_B, self._positions_B = self._ids_B[chosen_B], self._positions_B[chosen_B]
+
+    def _sit(self, row: int | None, slot: int) -> None:
+        self._rows[slot] = row
+        if row is not None:
+            self._slot[row] = slot
+
+    def _trade(self, mine: int, other: int) -> None:
+        row = self._rows[mine]
+        self._sit(self._rows[other], mine)
+        self._sit(row, other)
+
+    def _move(self, before: dict[int, int]) -> None:
+        """What rows hold follows them from where they sat before."""
+        moved = [row for row, slot in before.items() if self._slot[row] != slot]
+        if moved:
+            length = max(self.lengths[row] for row in moved)
+            self._slots.copy([before[row] for row in moved], [self._slot[row] for row in moved], length)
+
+
+def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens B by inverse CDF, and their log-probabilities.
+
+    The vocabulary is searched in two steps, block and token, so that no sum has more than about twice the square root of V terms: fast, and
+    exact enough in float32 for any vocabulary.
+    """
+    probability_BV = logits_BV.softmax(-1)
+    size = math.isqrt(logits_BV.shape[1] - 1) + 1
+    blocks = torch.nn.functional.pad(probability_BV, (0, -logits_BV.shape[1] % size)).view(len(logits_BV), -1, size)
+    up_to = blocks.sum(-1).cumsum(-1)
+    target_B1 = uniform_B[:, None] * up_to[:, -1:]
+    block_B1 = _find(up_to, target_B1)
+    inside = blocks.gather(1, block_B1[:, :, None].expand(-1, 1, size)).squeeze(1)
+    before_B1 = up_to.gather(1, block_B1) - inside.sum(-1, keepdim=True)
+    tokens_B1 = block_B1 * size + _find(inside.cumsum(-1), target_B1 - before_B1)
+    return tokens_B1.squeeze(1), probability_BV.gather(1, tokens_B1).squeeze(1).log()
+
+
+def _find(up_to: torch.Tensor, target_B1: torch.Tensor) -> torch.Tensor:
+    """The place whose share holds the target; one with a share of its own even where rounding puts the target outside."""
+    inside = torch.minimum(target_B1, up_to[:, -1:] * (1 - 2**-22)).clamp_(min=0)
+    return torch.searchsorted(up_to, inside, right=True)
+
+
+def _chunks(rows: list[int], lengths: list[int], most: int) -> list[list[int]]:
+    """Runs of at most so many tokens; a row that is longer alone."""
+    chunks: list[list[int]] = []
+    held = 0
+    for row, length in zip(rows, lengths, strict=True):
+        if not chunks or held + length > most:
+            chunks.append([])
+            held = 0
+        chunks[-1].append(row)
+        held += length
+    return chunks

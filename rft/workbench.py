@@ -2,28 +2,34 @@
 
     with workbench(params, recipe) as bench:
         policy = policies.of(bench, "champion", device).policy
-        rows = bench.measure(policy, examples, plan, store, ...)     batch after batch, resumable
+        rows = bench.measure(policy, examples, plan, store, ...)                    batch after batch, resumable
+        played = bench.run(policy, requests, conditions, stage, Waiting(...))     one batch, for a stage that makes its rows itself
 
-The server is the recipe's own, started here on a free port and stopped at the end, or the external one of `tools.server_url`. Finished
-batches wait in a store under `.rft/` (rft/rollout_store.py), so that a stage that was killed repeats at most one batch; a batch is a pure
-function of its seed, so the bytes are those of an uninterrupted run.
+The server is the recipe's own, started here on a free port and stopped at the end, or the external one of `tools.server_url`.
+
+Finished work waits in a store under `.rft/` (rft/rollout_store.py), and a stage that is started again rolls out only what is missing there.
+A rollout is finished when it has its grade. With a policy that waits (a server, a GPU) that is a moment of its own for each rollout, and each is
+held in the store at once: those that finish while one write is on its way to the disk share the next, and no other rollout waits for either.
+Behind the barrier (Policy.blocks) the grades wait for the end of the batch, so a rollout is in flight until its batch is over, and the batch is
+held whole: what is rolled out again after a kill is whole batches, decoded in the same company, so the bytes are those of an uninterrupted run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from rft import config, progress, recovery, reports, rollout_log, stats
+from rft import budget, config, determinism, progress, recovery, reports, rollout_log, stats
 from rft.chat import Chat
 from rft.errors import UserError
 from rft.graders import EndpointGrader
 from rft.recipe import Recipe
-from rft.recovery import Played
+from rft.recovery import Earlier, Played
 from rft.reports import PromptSettings
 from rft.rollout import Conditions, Policy, Request, run_rollouts
 from rft.rollout_log import LogRow
@@ -73,6 +79,63 @@ class Plan:
         return f"{self.stage}/{arm}/{'greedy' if self.temperature == 0 else 'sampled'}"
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Where the finished rollouts of a batch wait for its end: `store.add_all(rows, seconds, batch)`.
+
+    Several calls of `Workbench.run` may share one batch, as those of one optimizer step do, when no two of their requests are equal.
+    """
+
+    store: RolloutStore
+    batch: str
+    arm: str
+
+    def earlier(self, requests: Sequence[Request]) -> list[Earlier]:
+        """What was finished of these requests before the stage was started again."""
+        asked = {(one.example.id, one.sample): one for one in requests}
+        found: list[Earlier] = []
+        for row, wall_s, _, rest in self.store.held(self.batch):
+            if (request := asked.get((row.example_id, row.sample))) is not None:
+                word, trajectory = rollout_log.restored(row, rest, wall_s)
+                found.append(Earlier(word, replace(request, attempt=row.attempt), trajectory))
+        return found
+
+
+class _Holder:
+    """Brings finished rollouts to the disk beside the event loop, as many at a time as are there."""
+
+    def __init__(self, waiting: Waiting, conditions: Conditions, stage: str, word: str):
+        self._waiting, self._conditions, self._stage, self._word = waiting, conditions, stage, word
+        self._ended: list[tuple[Request, Trajectory]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    def add(self, request: Request, trajectory: Trajectory) -> None:
+        """Raises what the last write has raised."""
+        self._ended.append((request, trajectory))
+        if self._writing is None or self._writing.done():
+            if self._writing is not None:
+                self._writing.result()
+            self._writing = asyncio.create_task(self._write())
+
+    async def flush(self) -> None:
+        if self._writing is not None:
+            await self._writing
+
+    async def _write(self) -> None:
+        while self._ended:
+            some, self._ended = self._ended, []
+            await asyncio.to_thread(self._hold, some)
+
+    def _hold(self, ended: Sequence[tuple[Request, Trajectory]]) -> None:
+        under, where = self._conditions, self._waiting
+        rows = [
+            rollout_log.row(one, request.example, request.sample, under.prompt, self._stage, where.arm, under.step, under.split, under.temperature)
+            for request, one in ended
+        ]
+        rests = [rollout_log.rest(one, self._word) for _, one in ended]
+        where.store.hold(rows, [one.wall_s for _, one in ended], rests, where.batch)
+
+
 class Workbench:
     """Open only inside `workbench`."""
 
@@ -93,14 +156,23 @@ class Workbench:
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
 
-    def run(self, policy: Policy, requests: Sequence[Request], conditions: Conditions, stage: str) -> Played:
-        """One batch, through outages (rft/recovery.py). `stage` says whose progress line tells of a pause."""
+    def run(self, policy: Policy, requests: Sequence[Request], conditions: Conditions, stage: str, waiting: Waiting | None = None) -> Played:
+        """One batch, through outages and kills (rft/recovery.py). What it returns is in the store, in progress, until its batch is added; without
+        a store, a kill loses it."""
 
         async def play_once(some: Sequence[Request], word: str) -> list[Trajectory]:
             under = replace(conditions, name=f"{conditions.name} {word}") if word else conditions
-            return await run_rollouts(policy, self._client, self._grader, some, under, self.times.phases)
+            play = functools.partial(run_rollouts, policy, self._client, self._grader, some, under, self.times.phases)
+            if waiting is None:
+                return await play()
+            holder = _Holder(waiting, under, stage, word)
+            try:
+                return await play(holder.add)
+            finally:
+                await holder.flush()
 
-        return self._runner.run(recovery.play(play_once, requests, conditions.limits, lambda words: progress.say(stage, words)))
+        earlier = waiting.earlier(requests) if waiting else ()
+        return self._runner.run(recovery.play(play_once, requests, conditions.limits, functools.partial(progress.say, stage), earlier))
 
     def measure(self, policy: Policy, examples: Sequence[Example], plan: Plan, store: RolloutStore, report: Any, done: int = 0) -> list[LogRow]:
         """`k` rollouts of each example, in order of example and sample. `report(done, message)` after each batch.
@@ -117,7 +189,7 @@ class Workbench:
             batch = requests[start : start + size]
             saved = f"{name}/{batch[0].example.id}/{start}/{len(batch)}"
             if saved not in store:
-                add(store, self.run(policy, batch, conditions, plan.stage), batch, plan, saved)
+                add(store, self.run(policy, batch, conditions, plan.stage, Waiting(store, saved, plan.arm)), batch, plan, saved)
             finished, seconds = store.batch(saved) or ([], [])
             rows += finished[: len(batch)]
             self.times.rollout_s.setdefault(plan.name, []).extend(seconds[: len(batch)])
@@ -136,23 +208,24 @@ def add(store: RolloutStore, played: Played, batch: Sequence[Request], plan: Pla
 
 
 def _row(trajectory: Trajectory, request: Request, plan: Plan, left_out: str) -> LogRow:
-    row = rollout_log.row(trajectory, request.example, request.sample, plan.prompt, plan.stage, plan.arm, plan.step, plan.split)
+    row = rollout_log.row(trajectory, request.example, request.sample, plan.prompt, plan.stage, plan.arm, plan.step, plan.split, plan.temperature)
     return replace(row, left_out=left_out)
 
 
 @contextmanager
 def workbench(params: config.Params, recipe: Recipe) -> Iterator[Workbench]:
+    """Raises ConfigError for a budget that these tools or this run's mode cannot keep."""
+    determinism.check_rollouts(params)
     names = schemas(recipe)
-    with running(recipe, params.tools) as endpoint, asyncio.Runner() as runner:
+    with running(recipe, params.tools) as endpoint, asyncio.Runner() as runner, ExitStack() as stack:
         client = ToolClient(endpoint, params.tools, names, recipe=recipe)
-        runner.run(client.__aenter__())
         grader = EndpointGrader(recipe.grader, endpoint, params.tools)
-        runner.run(grader.__aenter__())
-        try:
-            yield Workbench(params, recipe, runner, client, grader)
-        finally:
-            runner.run(grader.__aexit__(None, None, None))
-            runner.run(client.__aexit__(None, None, None))
+        for one in (client, grader):
+            runner.run(one.__aenter__())
+            stack.callback(lambda one=one: runner.run(one.__aexit__(None, None, None)))
+        served = [*(tool["function"]["name"] for tool in client.schemas), *(one.name for one in params.tools.endpoints)]
+        budget.check(params.rollout.budget, served)  # an endpoint's schema may stand in the rows alone
+        yield Workbench(params, recipe, runner, client, grader)
 
 
 # -- the policy of a stage -------------------------------------------------------------------------------------------------
@@ -189,4 +262,4 @@ def base_model(
     return network, Chat(tokenizer, schemas(recipe.load(params.recipe)) if tools is None else tools, params.policy.tool_format)
 
 
-__all__ = ["CHAMPION", "Plan", "Times", "Workbench", "add", "base_model", "champion", "champion_prompt", "policy_pointer", "workbench"]
+__all__ = ["CHAMPION", "Plan", "Times", "Waiting", "Workbench", "add", "base_model", "champion", "champion_prompt", "policy_pointer", "workbench"]

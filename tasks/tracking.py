@@ -138,11 +138,14 @@ class Tracker:
 class Live:
     def __init__(self, tracker: Tracker):
         self._tracker, self._over = tracker, threading.Event()
+        self._paths: list[Path] = []
         self._thread: threading.Thread | None = None
 
     def follow(self, path: Path) -> None:
+        """One more file of numbers by step."""
+        self._paths.append(path)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._loop, args=(path,), daemon=True)
+            self._thread = threading.Thread(target=self._loop, daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
@@ -150,12 +153,13 @@ class Live:
         if self._thread is not None:
             self._thread.join()
 
-    def _loop(self, path: Path) -> None:
+    def _loop(self) -> None:
         from mlflow.exceptions import MlflowException
 
         while not self._over.wait(EVERY_S):
-            with contextlib.suppress(MlflowException):  # the shelf's file fills the gap, and raises if the store is really gone
-                self._tracker.steps(whole_rows(path), "train/")
+            for path in [*self._paths]:
+                with contextlib.suppress(MlflowException):  # the shelf's file fills the gap, and raises if the store is really gone
+                    self._tracker.steps(whole_rows(path), "train/")
 
 
 def whole_rows(path: Path) -> list[Row]:

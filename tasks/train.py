@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
@@ -25,7 +27,10 @@ def train_adapter(run: Run) -> TrainReport:
         },
     )
     rows = whole_rows(run.shelf("train") / "metrics.jsonl")
-    ran = run.record.stages["train"] == "ran"
-    run.tracker.steps(rows if ran else rows[-1:], "train/")
+    if run.record.stages["train"] == "ran":
+        times = json.loads((run.shelf("train") / "timing.json").read_text(encoding="utf-8")).get("steps", [])
+        run.tracker.steps([*rows, *times], "train/")
+    else:
+        run.tracker.steps(rows[-1:], "train/")
     run.tracker.tag(trained=report.weights)
     return report

@@ -30,7 +30,7 @@ from tasks.dependencies import STAGES
 from tasks.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[1]
-REAL = ("__init__.py", "__main__.py", "config.py", "errors.py", "progress.py", "recipe.py", "redact.py", "reports.py", "toolserver.py", "types.py")
+REAL = ("__init__.py", "__main__.py", "config", "errors.py", "progress.py", "recipe.py", "redact.py", "reports.py", "toolserver.py", "types.py")
 COPIED = (
     ".gitignore",
     ".dvcignore",
@@ -149,7 +149,8 @@ def make(folder: Path, scenario: sample_reports.Scenario = "promote") -> Scripte
     shutil.copytree(_shelves(scenario), script)
     for name in (*COPIED, *(f"rft/{name}" for name in REAL)):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, root / name)
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        copy(ROOT / name, root / name)
     for stage in STAGES:
         text = STAGE.format(script=str(script), stage=stage, work=WORK.get(stage, "Nothing."))
         (root / "rft" / f"{stage}.py").write_text(text.lstrip())

@@ -22,11 +22,12 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from flows import cli
-from rft import config, doctor, loss, model
+from rft import config, doctor, model
 from rft.doctor import Check, Finding, arguments, capacity, configuration, serving, wire
 from rft.doctor.finding import ok
 from rft.doctor.setup import Setup
 from rft.errors import ConfigError, InfrastructureError, UserError
+from rft.trainer import scoring
 from tests import ladder, small_policy, tiny_recipe
 from tests.sick_agents import (
     BASELINE,
@@ -449,20 +450,20 @@ def test_one_step_must_change_the_weights(recipe: Path, policy: Path, train: dic
 
 def test_a_step_that_moves_the_base_or_disagrees_is_a_failure(recipe: Path, policy: Path, monkeypatch: pytest.MonkeyPatch):
     params = settings(recipe, policy={"model": str(policy)})
-    trainable, own = model.trainable, loss.own_logprobs
+    trainable, own = model.trainable, scoring.own_logprobs
 
     def thawed(network: Any, section: config.Train) -> Any:
         learner = trainable(network, section)
         learner.base_model.model.model.norm.weight.requires_grad_(True)
         return learner
 
-    def hotter(network: Any, samples: Any, temperature: float, device: Any) -> Any:
-        return own(network, samples, 2 * temperature, device)
+    def hotter(network: Any, planned: Any, temperature: float) -> Any:
+        return own(network, planned, 2 * temperature)
 
     monkeypatch.setattr(model, "trainable", thawed)
     assert "the step changed model.norm.weight, a weight of the base model" in examine(params, "step")["step"].words
     monkeypatch.undo()
-    monkeypatch.setattr(loss, "own_logprobs", hotter)
+    monkeypatch.setattr(scoring, "own_logprobs", hotter)
     assert "sampler and trainer differ by up to" in examine(params, "step")["step"].words
 
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rft import config, recipe, recovery
 from rft.errors import InfrastructureError, TooManyUnscored
 from rft.graders import EndpointGrader
-from rft.recovery import Played
+from rft.recovery import Earlier, Played
 from rft.rollout import Conditions, Request, run_rollouts
 from rft.tools import ToolClient, schemas
-from rft.types import Trajectory
+from rft.types import Example, Grade, GradeStatus, StopReason, Trajectory, Turn
 from tests import tiny_recipe
 from tests.scripted_policy import CALL, Said, Scripted, scripted
 from tests.scripted_server import scripted as serve
@@ -115,3 +117,96 @@ def test_a_policy_server_that_forks_ends_the_stage(ours):
     fork = Said("0000", ids=(9,), logprobs=(-1.0,), context_ids=(1, 2, 3, 7, 5))
     with pytest.raises(InfrastructureError, match=r"max_fork_share"):
         play(ours, lambda body, count: False, policy=scripted(call, fork))
+
+
+# -- killed and started again ----------------------------------------------------------------------------------------------
+class Killed(Exception):
+    pass
+
+
+class Worlds:
+    """Rollouts that fail by what they are, not by when; and a kill after so many of them. `made`: all that were finished, in any life."""
+
+    def __init__(self, fails: Callable[[Request, str], bool], forks: Callable[[str], bool] = lambda word: False):
+        self.made: list[Earlier] = []
+        self.said: list[str] = []
+        self.left = 10**6
+        self._fails, self._forks = fails, forks
+
+    async def once(self, requests: Sequence[Request], word: str) -> list[Trajectory]:
+        done: list[Trajectory] = []
+        for one in requests:
+            if self.left == 0:
+                raise Killed
+            self.left -= 1
+            score = None if self._fails(one, word) else 1.0
+            grade = Grade(score, GradeStatus.infra_error if score is None else GradeStatus.ok)
+            turns = (Turn("t", forked=self._forks(word)),)
+            name = f"{word} {one.sample} {one.attempt}"
+            done.append(Trajectory(name, one.example.id, turns, StopReason.completed, grade, score, attempt=one.attempt))
+            self.made.append(Earlier(word, one, done[-1]))
+        return done
+
+    def play(self, lives: Sequence[int], **limits: Any) -> Played:
+        """Each life ends after so many rollouts, the last one by itself."""
+        requests = [Request(Example("n", (), None), sample) for sample in range(10)]
+        for number, self.left in enumerate([*lives, 10**6]):
+            try:
+                return asyncio.run(recovery.play(self.once, requests, config.Rollout(**limits), self.said.append, list(self.made)))
+            except Killed:
+                assert number < len(lives)
+        raise AssertionError
+
+
+def names(trajectories: Sequence[Trajectory]) -> list[str]:
+    return [one.trace_id for one in trajectories]
+
+
+@given(
+    lives=st.lists(st.integers(0, 30), max_size=5),
+    broken=st.sets(st.tuples(st.integers(0, 9), st.integers(0, 2)), max_size=6),
+    outage=st.integers(0, 4),
+)
+def test_a_batch_that_was_killed_anywhere_rolls_out_only_what_is_missing(lives: list[int], broken: set[tuple[int, int]], outage: int):
+    """`broken`: (sample, attempt) that have no score; `outage`: so many canaries fail, and the batch before them."""
+
+    def fails(one: Request, word: str) -> bool:
+        down = outage and ((word == "" and one.attempt == 0) or (word.startswith("canary") and int(word.split()[1]) <= outage))
+        return bool(down) or (not word.startswith("canary") and (one.sample, one.attempt) in broken)
+
+    worlds = Worlds(fails)
+    limits: dict[str, Any] = {"max_unscored_share": 0.7, "refill": 3.0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recovery, "FIRST_PAUSE_S", 0.0)
+        played = worlds.play(lives, **limits)
+        undisturbed = Worlds(fails).play([], **limits)
+    made = names([one.trajectory for one in worlds.made])
+    assert len(made) == len(set(made)), "nothing that was finished is rolled out a second time"
+    assert sorted(names([*played.trajectories, *(one.trajectory for one in played.aside)])) == sorted(made), "sampled = answers + aside"
+    assert [one.reward for one in played.trajectories] == [one.reward for one in undisturbed.trajectories]
+    assert [one.attempt for one in played.trajectories] == [one.attempt for one in undisturbed.trajectories]
+    if not lives:
+        assert names(played.trajectories) == names(undisturbed.trajectories)
+    reasons = {"tried while paused", "set aside by a pause", "replaced: infra_error"}
+    assert {one.why for one in played.aside} <= reasons
+
+
+def test_what_ended_the_stage_does_not_end_it_for_ever():
+    """The rollouts that were found wanting lie in the store; the servers were mended since."""
+    mended = False
+    worlds = Worlds(lambda one, word: not mended)
+    with pytest.raises(TooManyUnscored):
+        worlds.play([], pause_s=0.05)
+    tries, mended = (len(worlds.made) - 10) // 8, True
+    worlds.said.clear()
+    played = worlds.play([], pause_s=5.0)
+    assert tries > 1
+    assert names(played.trajectories) == [f"again {tries + 1} {n} 0" for n in range(10)]
+    assert [one.why for one in played.aside].count("set aside by a pause") == 10
+    assert len(worlds.said) == 2, "one pause, and the word that it goes on: what failed then is not waited for again"
+    worlds = Worlds(lambda one, word: False, forks=lambda word: word == "")
+    with pytest.raises(InfrastructureError, match="max_fork_share"):
+        worlds.play([])
+    played = worlds.play([])
+    assert names(played.trajectories) == [f"again 1 {n} 0" for n in range(10)]
+    assert {one.why for one in played.aside} == {"forked too often"}

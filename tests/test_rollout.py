@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,8 +74,6 @@ def test_what_the_policy_caused_is_graded(ours, endpoint, policy, limits, reason
 
 
 def test_a_dead_tool_is_never_a_zero(ours):
-    from dataclasses import replace
-
     with running(ours, config.Tools()) as endpoint:
         broken = replace(endpoint, url=endpoint.url + "/nowhere")
         done = play(ours, endpoint, scripted(CALL % " k0001", "0000"))
@@ -167,6 +166,53 @@ def test_a_straggler_is_cut_by_the_batchs_deadline_and_never_scored(ours, endpoi
     assert (cut.stop_reason, cut.reward) == (StopReason.cancelled, None)
     assert done.stop_reason is StopReason.completed
     assert done.reward is not None
+
+
+@pytest.mark.parametrize(("blocks", "order"), [(False, ["quick", "slow"]), (True, ["slow", "quick"])])
+def test_a_rollout_is_told_of_when_it_has_its_grade(ours, endpoint, blocks: bool, order: list[str]):
+    """Behind the barrier that is the end of the batch, for all in one go and in order."""
+    rows = [replace(row, id=name) for name, row in zip(("slow", "quick"), ours.examples("train", 2, 0), strict=True)]
+    told: list[tuple[str, int]] = []
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    async def all_of_it() -> list[Trajectory]:
+        conditions, policy = Conditions(PROMPT, 1.0, (0,), config.Rollout()), Scripted(("0000",), blocks=blocks)
+        policy.choose = lambda n: ("0000",) if n else (Said("0000", takes_s=0.2),)
+        ticking = asyncio.create_task(tick())
+        async with ToolClient(endpoint, config.Tools(), schemas(ours)) as client, EndpointGrader(ours.grader, endpoint, config.Tools()) as grader:
+            requests = [Request(row, 0) for row in rows]
+            done = await run_rollouts(policy, client, grader, requests, conditions, {}, lambda one, record: told.append((record.example_id, ticks)))
+        ticking.cancel()
+        return done
+
+    done = asyncio.run(all_of_it())
+    assert [name for name, _ in told] == order
+    assert (told[0][1] == told[1][1]) == blocks
+    assert all(one.reward == 0.0 for one in done)
+
+
+def test_a_rollout_cut_while_its_end_is_announced_keeps_its_grade_and_its_time(ours):
+    async def hangs(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(30 if request.path == "/end" else 0)
+        return web.json_response({"score": 1.0, "output": "4711"})
+
+    async def all_of_it() -> list[Trajectory]:
+        async with serve(hangs) as server:
+            section = config.Tools(lifecycle=config.Lifecycle(end_url=f"{server.endpoint.url}/end"))
+            async with ToolClient(server.endpoint, section, schemas(ours)) as client, EndpointGrader(ours.grader, server.endpoint, section) as grader:
+                conditions = Conditions(PROMPT, 1.0, (0,), config.Rollout(group_deadline_s=0.4))
+                requests = [Request(row, 0) for row in ours.examples("train", 1, 0)]
+                return await run_rollouts(scripted(Said("0000", takes_s=0.1)), client, grader, requests, conditions, {})
+
+    (done,) = asyncio.run(all_of_it())
+    assert (done.stop_reason, done.reward) == (StopReason.completed, 1.0)
+    assert 0.1 <= done.wall_s < 0.4
 
 
 def test_a_policy_that_fails_is_never_a_zero(ours, endpoint):

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -77,6 +78,22 @@ def test_what_is_no_log_is_said(tmp_path: Path):
     pq.write_table(pa.table({"stage": ["train"]}), tmp_path / "old.parquet")
     with pytest.raises(UserError, match=r"data/train/rollouts\.parquet has no column arm, step"):
         rollout_log.read((tmp_path / "old.parquet").read_bytes(), "data/train/rollouts.parquet")
+
+
+def test_a_row_and_its_rest_are_the_trajectory_again():
+    calls = (ToolCall("c", "f", '{"a": 1}'), ToolCall("d", "", "{oops", "no JSON"))
+    results = (ToolResult("c", "seen ü", latency_s=0.25, retries=2), ToolResult("d", "Error", is_error=True, failed=True))
+    turns = (
+        Turn("<call>", calls, results, (1, 2), (3, 4), (-0.5, -0.25), content="", reasoning="hm"),
+        Turn("", forked=True),
+        Turn("t", (), (), (5,), (6,), (-0.125,)),
+    )
+    grade = Grade(0.25, GradeStatus.hack, False, {"outcome": 0.5}, "because")
+    for one in (replace(DONE, turns=turns, grade=grade, reward=0.1, attempt=2), replace(UNSCORED, turns=(), stop_reason=StopReason.cancelled)):
+        row = rollout_log.row(one, EXAMPLE, 4, PROMPT, "train", "challenger", 1)
+        assert rollout_log.restored(row, rollout_log.rest(one, "again 2"), one.wall_s) == ("again 2", one)
+    tenth = rollout_log.restored(rows()[0], rollout_log.rest(DONE), 0.0)[1].turns[1].logprobs[0]
+    assert tenth == float(np.float32(-0.1)), "what a tensor would hold"
 
 
 # -- sampled = trained + left out ------------------------------------------------------------------------------------------

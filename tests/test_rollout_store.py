@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -233,6 +234,144 @@ def test_two_writers_are_one_too_many(tmp_path: Path):
     RolloutStore(tmp_path).close()
 
 
+# -- held ------------------------------------------------------------------------------------------------------------------
+RESTS = [f'{{"n": {n}}}' for n in range(80)]
+
+
+def hold(store: RolloutStore, low: int, high: int, batch: str) -> None:
+    store.hold(ROWS[low:high], [n / 8 for n in range(low, high)], RESTS[low:high], batch)
+
+
+def in_progress(low: int, high: int) -> list[rollout_log.LogRow]:
+    return [replace(row, trained=False, left_out="in progress") for row in ROWS[low:high]]
+
+
+def test_what_is_held_outlives_a_kill_and_is_in_the_log_once(tmp_path: Path):
+    with RolloutStore(tmp_path) as store:
+        hold(store, 0, 2, "b-0")
+        hold(store, 2, 3, "b-0")
+        hold(store, 10, 12, "b-10")
+    assert look(tmp_path) == [*in_progress(0, 3), *in_progress(10, 12)]
+    with RolloutStore(tmp_path) as store:
+        assert (store.rows(), len(store), "b-0" in store, store.batch("b-0")) == ([], 0, False, None)
+        assert [(one.row, one.wall_s, one.rest) for one in store.held("b-0")] == [(row, n / 8, RESTS[n]) for n, row in enumerate(in_progress(0, 3))]
+        store.add_all(ROWS[:5], [0.0] * 5, "b-0")
+        assert store.rows() == ROWS[:5]
+        assert store.held("b-0") == []
+        assert [log_kill.number_of(one.row) for one in store.held("b-10")] == [10, 11]
+        with pytest.raises(AssertionError, match="batch 'b-0' is there already"):
+            hold(store, 5, 6, "b-0")
+    assert look(tmp_path) == [*ROWS[:5], *in_progress(10, 12)]
+    with RolloutStore(tmp_path) as store:
+        store.add_all(ROWS[10:12], [0.0] * 2, "b-10")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000001.jsonl"]
+
+
+def test_a_held_rollout_that_nobody_asks_for_again_is_left_out_with_that_reason(tmp_path: Path):
+    with RolloutStore(tmp_path) as store:
+        hold(store, 0, 4, "b-0")
+        assert [log_kill.number_of(one.row) for one in store.unasked("b-0", ROWS[1:3])] == [0, 3]
+        store.add_all(ROWS[1:3], [0.0] * 2, "b-0")
+        hold(store, 4, 6, "b-4")
+        assert store.settle("the stage ended") == 2
+        assert [(log_kill.number_of(row), row.trained, row.left_out) for row in store] == [
+            (1, True, ""),
+            (2, True, ""),
+            (0, False, "not asked for again"),
+            (3, False, "not asked for again"),
+            (4, False, "the stage ended"),
+            (5, False, "the stage ended"),
+        ]
+        assert rollout_log.tally(store)[0].adds_up
+    assert len(look(tmp_path)) == 6
+
+
+def test_what_is_newer_than_a_checkpoint_is_held_again(tmp_path: Path):
+    with RolloutStore(tmp_path, seal_rows=15) as store:
+        for start in range(0, 50, 10):
+            hold(store, start, start + 10, f"b-{start}")
+            store.add_all(ROWS[start : start + 10], [n / 8 for n in range(start, start + 10)], f"b-{start}")
+        hold(store, 50, 51, "b-50")
+        before = sorted(path.name for path in tmp_path.iterdir())
+        assert before == ["000001.parquet", "000002.parquet", "000003.jsonl", "held.lines"]
+        assert store.reopen(lambda row: log_kill.number_of(row) >= 30) == 20
+        assert store.reopen(lambda row: log_kill.number_of(row) >= 30) == 0
+        with pytest.raises(AssertionError, match="only a part of batch"):
+            store.reopen(lambda row: log_kill.number_of(row) == 3)
+    with RolloutStore(tmp_path) as store:
+        assert store.rows() == ROWS[:30]
+        assert [(one.row, one.wall_s, one.rest) for one in store.held("b-40")] == [
+            (row, n / 8, RESTS[n]) for n, row in enumerate(in_progress(40, 50), 40)
+        ]
+        store.add_all(ROWS[30:40], [0.0] * 10, "b-30")
+        assert (len(store.held("b-40")), len(store.held("b-50"))) == (10, 1)
+        assert store.keep(lambda row: log_kill.number_of(row) < 45 or log_kill.number_of(row) == 50) == 5
+    assert look(tmp_path) == [*ROWS[:40], *in_progress(50, 51), *in_progress(40, 45)]
+
+
+@pytest.mark.parametrize("moment", ["held", "written", "replaced"])
+def test_a_kill_while_a_batch_is_held_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str):
+    def killed(*where: object) -> None:
+        raise KeyboardInterrupt
+
+    store = filled(tmp_path, close=False)
+    where = {"held": (RolloutStore, "_rewrite"), "written": (os, "replace"), "replaced": (Path, "unlink")}[moment]
+    with monkeypatch.context() as patch:
+        if moment == "written":
+            patch.setattr(Path, "unlink", lambda path, missing_ok: None)
+        patch.setattr(*where, killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.reopen(lambda row: log_kill.number_of(row) >= 20)
+    store.close()
+    wanted = [*ROWS[:20], *in_progress(20, 50)] if moment == "replaced" else ROWS[:50]
+    assert look(tmp_path) == wanted
+    with RolloutStore(tmp_path) as store:
+        assert len(store) == (20 if moment == "replaced" else 50)
+        store.reopen(lambda row: log_kill.number_of(row) >= 20)
+    assert look(tmp_path) == [*ROWS[:20], *in_progress(20, 50)]
+
+
+def test_a_kill_between_a_batch_and_what_was_held_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = RolloutStore(tmp_path)
+    hold(store, 0, 3, "b-0")
+    hold(store, 3, 4, "b-3")
+    with monkeypatch.context() as patch:
+        patch.setattr(RolloutStore, "_shrink", lambda store: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            store.add_all(ROWS[:3], [0.0] * 3, "b-0")
+    store.close()
+    assert look(tmp_path) == [*ROWS[:3], *in_progress(3, 4)]
+    with RolloutStore(tmp_path) as store:
+        assert (store.rows(), store.held("b-0"), len(store.held("b-3"))) == (ROWS[:3], [], 1)
+
+
+def test_held_lines_cut_anywhere_keep_those_that_are_whole(tmp_path: Path):
+    with RolloutStore(tmp_path) as store:
+        hold(store, 0, 1, "b-0")
+        hold(store, 1, 3, "b-0")
+    whole = (tmp_path / "held.lines").read_bytes()
+    first = whole.index(b"\n") + 1
+    for size in [*range(first, len(whole), 97), len(whole) - 1, len(whole)]:
+        (tmp_path / "held.lines").write_bytes(whole[:size])
+        assert len(look(tmp_path)) == (3 if size == len(whole) else 1)
+        with RolloutStore(tmp_path) as store:
+            assert len(store.held("b-0")) == (3 if size == len(whole) else 1)
+    (tmp_path / "held.lines").write_bytes(whole.replace(b"n-000000", b"n-000009"))
+    with pytest.raises(InfrastructureError, match=r"held\.lines: line 1 was changed after it was written"):
+        RolloutStore(tmp_path)
+
+
+def test_one_thread_holds_while_another_adds(tmp_path: Path):
+    with RolloutStore(tmp_path, seal_rows=7) as store, ThreadPoolExecutor(1) as other:
+        holding = other.submit(lambda: [hold(store, n, n + 1, "later") for n in range(40, 80)])
+        for start in range(0, 40, 4):
+            store.add_all(ROWS[start : start + 4], [0.0] * 4, f"b-{start}")
+        holding.result()
+        assert store.rows() == ROWS[:40]
+        assert [one.row for one in store.held("later")] == in_progress(40, 80)
+    assert look(tmp_path) == [*ROWS[:40], *in_progress(40, 80)]
+
+
 # -- other readers ---------------------------------------------------------------------------------------------------------
 def test_duckdb_and_pandas_read_it(tmp_path: Path):
     """The parts while the stage runs, the journal as JSON lines, and the shelf's file."""
@@ -289,3 +428,10 @@ def test_the_comparison_sees_what_is_wrong(tmp_path: Path):
     tried = log_kill.Tried()
     log_kill._compare(changed, [], said, tried)
     assert tried.broken == 1
+
+
+def test_rollouts_killed_at_random_moments(tmp_path: Path):
+    """Real ones, against a tool server that fails now and then: what was acknowledged is there once, and is not rolled out again."""
+    rolled = log_kill.kill_rollouts(tmp_path, 2, seed=3, steps=2)
+    assert (rolled.opened, rolled.missing, rolled.twice, rolled.again, rolled.incomplete) == (rolled.kills, 0, 0, 0, 0), rolled.faults
+    assert (rolled.runs, rolled.acknowledged >= 2 * 48) == (1, True)

@@ -259,7 +259,10 @@ def test_stages_in_progress(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecor
         store.add_all(TRAIN[:2], [1.0, 2.0], "step-1")
         store.seal()
         store.add_all(TRAIN[2:4], [1.0, 2.0], "step-2")
-        assert traces(rft, "--live") == [one.trace_id for one in TRAIN[:4]]
+        store.hold(TRAIN[4:5], [1.0], ["{}"], "step-3")
+        assert traces(rft, "--live") == [one.trace_id for one in TRAIN[:5]]
+        assert traces(rft, "--live", "--where", "left_out = 'in progress'") == [TRAIN[4].trace_id]
+        assert "1 in progress" in rft("rollouts", "--live", "--summary")[1]
         store.drop(lambda row: True)
     assert "There is no rollout of stages in progress" in rft("rollouts", "--live")[1]
 

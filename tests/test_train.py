@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rft import config, embedded, model, reports, train
-from rft.errors import RftError, UserError
+from rft import config, embedded, model, reports
+from rft.errors import ConfigError, RftError, UserError
+from rft.trainer.learner import Learner
 from tests import small_policy
 from tests.ladder import again, inside, params, run, shelf
 
@@ -56,23 +57,59 @@ def test_sampler_and_trainer_agree(ladder: Path):
 def test_a_training_that_was_cut_off_ends_the_same(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
 ):
-    learn = train.Trainer._learn
+    learn, learned = Learner.update, []
 
-    def dies(self: train.Trainer, samples: Any) -> dict[str, float]:
-        if self.step == killed_after:
+    def dies(self: Learner, samples: Any, num_rollouts: int) -> dict[str, float]:
+        if len(learned) == killed_after:
             raise KeyboardInterrupt
-        return learn(self, samples)
+        learned.append(1)
+        return learn(self, samples, num_rollouts)
 
     shutil.copytree(ladder / "data", tmp_path / "data")
     shutil.rmtree(tmp_path / "data/train")
     with inside(tmp_path):
-        monkeypatch.setattr(train.Trainer, "_learn", dies)
+        monkeypatch.setattr(Learner, "update", dies)
         with pytest.raises(KeyboardInterrupt):
             run("train", params(ladder_recipe))
         monkeypatch.undo()
         assert not (tmp_path / "data/train/report.json").exists()
         run("train", params(ladder_recipe))
     assert shelf(tmp_path, "train") == shelf(ladder, "train")
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dpo", "best_of_n"])
+def test_algorithms_of_other_kinds_go_through_the_same_loop(ladder: Path, tmp_path: Path, ladder_recipe: Path, algorithm: str):
+    again(ladder, tmp_path, ladder_recipe, "train", train={"algorithm": algorithm, "steps": 2, "validation_examples": 0, "lr": 1e-3})
+    report = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
+    assert (report.trained, report.algorithm) == (True, algorithm)
+    table = pq.read_table(tmp_path / "data/train/rollouts.parquet").to_pylist()
+    assert all(row["trained"] != bool(row["left_out"]) for row in table)
+
+
+def test_the_best_weights_are_kept_and_patience_ends_a_run(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    """With a learning rate that destroys the policy, the first validation stays the best."""
+    changes = {"lr": 0.3, "steps": 6, "validate_every": 1, "keep": "best", "stop": {"patience": 2}, "checkpoint_every": 1}
+    again(ladder, tmp_path, ladder_recipe, "train", train=changes)
+    report = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
+    lines = [json.loads(line) for line in (tmp_path / "data/train/metrics.jsonl").read_text().splitlines()]
+    rewards = [line["validation/reward"] for line in lines]
+    assert report.kept_step == 1 + rewards.index(max(rewards))
+    assert report.steps == report.kept_step + 2 < 6
+    assert "stopped early: 2 validations" in report.reason
+
+
+def test_sampling_ahead_of_the_learner(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    folder = again(ladder, tmp_path, ladder_recipe, "train", train={"lag": 1}, rollout={"deterministic": False})
+    assert reports.read(reports.TrainReport, folder / "data/train/report.json").trained
+    times = json.loads((folder / "data/train/timing.json").read_text())["steps"]
+    assert [row["step"] for row in times] == [1, 2, 3, 4]
+    lines = [json.loads(line) for line in (folder / "data/train/metrics.jsonl").read_text().splitlines()]
+    assert all(0 <= line["lag"] <= 1 for line in lines)
+
+
+def test_deterministic_mode_refuses_what_depends_on_the_clock(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    with pytest.raises(ConfigError, match=r"train\.lag = 1.*rollout\.deterministic: false"):
+        again(ladder, tmp_path, ladder_recipe, "train", train={"lag": 1})
 
 
 def test_lora_trains_an_adapter_of_this_base(ladder: Path, tmp_path: Path, ladder_recipe: Path):

@@ -106,7 +106,7 @@ def memory_need(shape: Shape, params: config.Params) -> dict[str, int]:
     state = trained * (4 if is_lora else width) * 5  # gradient, two moments, the start, the state before the step
     cache = 2 * rollout.batch * (rollout.max_tokens + 1) * shape.layers * shape.kv_heads * shape.head_dim * width
     draw = rollout.batch * shape.vocabulary * 20
-    sampling, learning = 2 * cache + draw, _activations(shape, rollout, width)
+    sampling, learning = 2 * cache + draw, _activations(shape, rollout, width, params.train.microbatch_tokens)
     return {
         "libraries": MEBIBYTES_OF_LIBRARIES * 2**20,
         "weights": weights,
@@ -118,11 +118,9 @@ def memory_need(shape: Shape, params: config.Params) -> dict[str, int]:
     }
 
 
-def _activations(shape: Shape, rollout: config.Rollout, width: int) -> int:
-    """Of a microbatch: MICROBATCH_TOKENS, or one rollout that is longer. The head runs on the policy's own tokens, here half of all."""
-    from rft.train import MICROBATCH_TOKENS
-
-    tokens = max(MICROBATCH_TOKENS, rollout.max_tokens)
+def _activations(shape: Shape, rollout: config.Rollout, width: int, most: int) -> int:
+    """Of a microbatch: `most` tokens, or one rollout that is longer. The head runs on the policy's own tokens, here half of all."""
+    tokens = max(most, rollout.max_tokens)
     block = 8 * shape.hidden + 4 * shape.feed_forward + 4 * (shape.heads + shape.kv_heads) * shape.head_dim
     return tokens * (shape.layers * block * width + shape.vocabulary * 4 * 2)
 
@@ -136,7 +134,7 @@ def disk_need(shape: Shape, params: config.Params) -> dict[str, int]:
     made = shape.parameters * 4 if params.policy.model is None else 0
     return {
         "policy": 3 * made,
-        "checkpoints": 2 * 3 * trained * 4,
+        "checkpoints": (train.keep_checkpoints + 1 + (train.keep == "best")) * 3 * trained * 4,
         "trained weights": 3 * out,
         "rollout logs": num_rollouts(params) * (params.rollout.max_tokens * BYTES_A_TOKEN + BYTES_A_ROLLOUT),
     }
@@ -149,7 +147,7 @@ def num_rollouts(params: config.Params) -> int:
         params.baseline.examples * (params.baseline.k + 1)
         + prompt.rounds * prompt.first_examples * prompt.k * 8
         + 2 * validation * prompt.confirm_k
-        + train.steps * train.examples_per_step * train.group_size
+        + train.steps * train.examples_per_step * train.group
         + train.steps // train.validate_every * train.validation_examples
         + 3 * params.examples.test * (params.challenger.k + 1)
     )

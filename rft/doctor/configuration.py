@@ -1,7 +1,7 @@
 """Settings: read strictly, their secrets there, and every key that is written honoured by the others.
 
 A key that params.yaml writes and another key makes meaningless is as bad as a misspelt one: the run goes on, and not as its owner thinks.
-`_contradictions` is the table of such pairs; what a section alone can tell is refused by rft/config.py when the file is read.
+`_contradictions` is the table of such pairs; what a section alone can tell is refused by rft/config when the file is read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rft import config
+from rft import budget, config, determinism
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.workbench import champion
@@ -72,13 +72,11 @@ def _contradictions(params: config.Params) -> Iterator[Finding]:
     yield from _more_than(params, "baseline.examples", params.baseline.examples, "validation")
     yield from _more_than(params, "train.validation_examples", train.validation_examples, "validation")
     yield from _deadlines(params)
-    yield from _uneven(train.examples_per_step * train.group_size, rollout.batch)
-    free = rollout.budget.tool_calls
-    if free is not None and free >= rollout.max_tool_calls and rollout.budget.weight:
-        yield warn(
-            f"rollout.budget.tool_calls = {free} is never exceeded: rollout.max_tool_calls = {rollout.max_tool_calls} ends a rollout first",
-            "Lower the budget, or set rollout.budget.tool_calls: null.",
-        )
+    yield from _uneven(train.examples_per_step * train.group, rollout.batch)
+    for what, remedy in determinism.contradictions(params):
+        yield fail(what, remedy)
+    for what, remedy in budget.never_exceeded(rollout):
+        yield warn(what, remedy)
     if params.traffic.file and not Path(params.traffic.file).exists():
         yield warn(f"traffic.file = {params.traffic.file} is not there", "Name the window when the run starts: rft run --window FILE.")
 
@@ -144,6 +142,6 @@ def _written(section: Any, prefix: str) -> set[str]:
         key = prefix + (type(section).model_fields[name].alias or name)
         found.add(key)
         value = getattr(section, name)
-        if isinstance(value, config.BaseModel):
+        if isinstance(value, config.Section):
             found |= _written(value, key + ".")
     return found

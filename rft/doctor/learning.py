@@ -1,7 +1,7 @@
 """One optimizer step, with the run's own model and settings, in memory: does anything change, and only what should?
 
-One group speaks one turn on one example; the first of it gets advantage +1, those that said something else -1, and the trainer's loss makes one
-AdamW step. Nothing is graded, and nothing is kept.
+One group speaks one turn on one example; the first of it gets advantage +1, those that said something else -1, and the plain policy gradient, which
+every on-policy algorithm starts from, makes one step of the trainer's optimizer. Nothing is graded, and nothing is kept.
 
     agreement   the trainer's log-probabilities of what was sampled are the sampler's own; else every ratio in the loss is wrong from the start
     change      some trained weight has other bytes than before. An lr below the float's resolution changes none
@@ -33,31 +33,37 @@ def look(setup: Setup) -> Finding:
     import torch
 
     from rft import model
-    from rft.loss import own_logprobs, policy_loss
     from rft.sampler import Engine
+    from rft.trainer.learner import Learner
+    from rft.trainer.samples import layout
+    from rft.trainer.scoring import own_logprobs
 
     params, section = setup.params, setup.params.train
     device = model.prepare_process(params.policy)
     network, chat = setup.network(device)
-    learner = model.trainable(network, section)
-    sampler = Engine(model.merged_copy(learner), chat, device)
-    parameters = [parameter for parameter in learner.parameters() if parameter.requires_grad]
-    start = [parameter.detach().clone() for parameter in parameters]
+    learner = Learner(network, section, params.rollout.max_turn_tokens, device)
+    sampler = Engine(model.merged_copy(learner.model), chat, device)
+    start = [parameter.detach().clone() for parameter in learner.parameters]
     samples = _group(setup, sampler)
 
-    learner.train()
-    scored = own_logprobs(learner, samples, section.temperature, device)
-    sampled_N = torch.tensor([value for one in samples for value in one.logprobs], device=device)
+    learner.model.train()
+    planned = layout([[one] for one in samples], device)
+    scored = own_logprobs(learner.model, planned, section.temperature)
+    sampled_N = torch.tensor([value for one in planned.samples for value in one.logprobs], device=device)
     mismatch = (scored.logprobs_N.detach() - sampled_N).abs().max().item()
-    policy_loss(scored, samples, section.algorithm, len(samples), params.rollout.max_turn_tokens).backward()
-    norm = torch.nn.utils.clip_grad_norm_(parameters, section.clip_grad).item()
-    torch.optim.AdamW(parameters, lr=section.lr, weight_decay=0.0).step()  # the first step is the same whatever betas are
+    advantage_B = torch.tensor([one.advantage for one in planned.samples], device=device)
+    (-advantage_B[planned.row_N] * scored.logprobs_N / (len(samples) * params.rollout.max_turn_tokens)).sum().backward()
+    norm = torch.nn.utils.clip_grad_norm_(learner.parameters, section.clip_grad).item()
+    learner.optimizer.step()
 
-    changed = sum(int((now.detach() != then).sum()) for now, then in zip(parameters, start, strict=True))
+    changed = sum(int((now.detach() != then).sum()) for now, then in zip(learner.parameters, start, strict=True))
     total = sum(then.numel() for then in start)
-    problems = [*_agreement(mismatch, params.policy.dtype), *_change(section, norm, changed, lambda times: _felt(_moves(learner, start), times))]
+    problems = [
+        *_agreement(mismatch, params.policy.dtype),
+        *_change(section, norm, changed, lambda times: _felt(_moves(learner.model, start), times)),
+    ]
     if section.weights == "lora":
-        problems += _base(learner, sampler.model)
+        problems += _base(learner.model, sampler.model)
     facts = {
         "logprob_mismatch": mismatch if math.isfinite(mismatch) else None,
         "grad_norm": norm if math.isfinite(norm) else None,
@@ -71,12 +77,12 @@ def look(setup: Setup) -> Finding:
 
 def _group(setup: Setup, sampler: Any) -> list[Any]:
     """Training samples: what was sampled in one turn, with advantages that are nobody's grade."""
-    from rft.loss import TrainingSample
+    from rft.trainer.samples import TrainingSample
 
     rollout, section = setup.params.rollout, setup.params.train
     example = setup.rows["train"][0]
     first = Opening(tuple(opening(example, setup.recipe.prompts.seed)), example.tools)
-    size = min(section.group_size, MAX_GROUP)
+    size = min(section.group, MAX_GROUP)
     seeds = [(section.seed, 1, 0, n) for n in range(size)]
     session = sampler.session([first] * size, seeds, section.temperature, rollout.max_tokens)
     prompt = list(session.pending[0])

@@ -1,0 +1,126 @@
+"""The figure of exact resume: kill -9 at random moments of a training, start it again, and compare the weights bit for bit.
+
+The tests' tiny ladder is climbed up to `train`; then `python -m rft train` runs once undisturbed, in deterministic mode. Twenty more start from
+the same shelves. Each is killed at a random moment between its first sampled rollout and its end, checkpoint writes included, and started again until
+it has published. Weights, metrics, rollouts and the report must be the undisturbed run's, byte for byte.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.measure import Figure, Part, failed
+
+ROOT = Path(__file__).resolve().parents[1]
+KILLS = 20
+TRAIN: dict[str, Any] = {
+    "steps": 24,
+    "examples_per_step": 4,
+    "group_size": 4,
+    "weights": "lora",
+    "lora": {"r": 4, "alpha": 8},
+    "lr": 2e-3,
+    "checkpoint_every": 2,
+    "keep_checkpoints": 2,
+    "validate_every": 6,
+    "validation_examples": 4,
+    "keep": "best",
+    "refill_groups": 0.5,
+    "curriculum": {"kind": "pass_rate"},
+}
+COMPARED = ("weights", "metrics.jsonl", "rollouts.parquet", "report.json")
+
+
+def resume_exact(args: list[str]) -> Figure:
+    """kill -9 at 20 random moments of a training, and on: trainings whose weights differ from the uninterrupted one's."""
+    from tests import tiny_recipe
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        ours = tiny_recipe.make(folder)
+        _climb(folder / "shelves", ours)
+        whole = _prepared(folder, ours, "whole")
+        code, lasted, began = _train(whole, None)
+        if code:
+            return failed("resume", f"the undisturbed training ended with exit code {code}")
+        draw = random.Random(0)
+        other: list[str] = []
+        late, resumed = 0, 0
+        for number in range(KILLS):
+            one = _prepared(folder, ours, f"killed-{number}")
+            code, _, _ = _train(one, draw.uniform(0, lasted - began))
+            late += code == 0  # it was done before the kill
+            resumed += any((one / ".rft/progress").glob("train-*/checkpoints/0*"))
+            again, _, _ = _train(one, None)
+            other += _differing(whole, one) if not again else ["did not end"]
+            print(f"kill {number + 1}/{KILLS}: {len(other)} differences so far", file=sys.stderr)
+            shutil.rmtree(one)
+        parts = (
+            Part("trainings with other weights", other.count("weights") + other.count("did not end"), "trainings", at_most=0, n=KILLS),
+            Part("other files that differ", sum(name != "weights" for name in other), "files", at_most=0, n=KILLS * (len(COMPARED) - 1)),
+            Part("kills that came after the end", late, "kills", at_most=KILLS / 4, n=KILLS),
+            Part("restarts that had a checkpoint to go on from", resumed, "restarts", at_least=1, n=KILLS),
+            Part("undisturbed training", lasted, "s"),
+        )
+        return Figure(parts, {"mode": "deterministic", "train": TRAIN})
+
+
+def _train(folder: Path, kill_after_s: float | None) -> tuple[int, float, float]:
+    """Exit code, seconds it lasted, and seconds until its training began; a kill's time counts from there."""
+    environment = {name: value for name, value in os.environ.items() if name != "RFT_STATE"} | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    start, began = time.monotonic(), 0.0
+    command = [sys.executable, "-m", "rft", "train"]
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    lines: list[str] = []
+    with process:
+        for line in process.stdout:
+            lines.append(line)
+            if not began and line.startswith("[train] metrics "):
+                began = time.monotonic() - start
+                if kill_after_s is not None:
+                    time.sleep(kill_after_s)
+                    process.send_signal(signal.SIGKILL)
+    if process.returncode not in (0, -signal.SIGKILL):
+        print("".join(lines[-5:]), file=sys.stderr)
+    return process.returncode, time.monotonic() - start, began
+
+
+def _differing(whole: Path, other: Path) -> list[str]:
+    from rft import progress
+
+    return [name for name in COMPARED if progress.tree_sha256(whole / "data/train" / name) != progress.tree_sha256(other / "data/train" / name)]
+
+
+def _prepared(folder: Path, ours: Path, name: str) -> Path:
+    from tests import ladder
+
+    shutil.copytree(folder / "shelves" / "data", folder / name / "data")
+    settings = ladder.params(ours, train=TRAIN, rollout={"deterministic": True})
+    (folder / name / "params.yaml").write_text(yaml.safe_dump(settings.model_dump(mode="json", by_alias=True)))
+    return folder / name
+
+
+def _climb(folder: Path, ours: Path) -> None:
+    """The stages before the training, in this process."""
+    from tests import ladder
+
+    folder.mkdir()
+    with ladder.inside(folder), redirect_stdout(sys.stderr):
+        for stage in ladder.STAGES[: ladder.STAGES.index("train")]:
+            ladder.run(stage, ladder.params(ours))
+
+
+FIGURES = {"resume_exact": resume_exact}

@@ -1,0 +1,117 @@
+"""Advantages and losses: what a step learns from its rewards. Each algorithm is one small file that reads like its paper.
+
+The policy gradient is one idea: make a rollout's tokens likelier by how much better it was than expected. What tells the algorithms apart is what
+"expected" is, where the probability ratio r = new / old ends to count, and what a token's share in the step is divided by:
+
+    algorithm      advantage of a rollout                ratio             bounds of r         divided by
+    grpo           (reward - group mean) / group std     a token           0.8, 1.2            own length, rollouts
+    dr_grpo        reward - group mean                   a token           0.8, 1.2            rollouts x a constant
+    dapo           as grpo; long ones are punished       a token           0.8, 1.28           tokens of the step
+    gspo           as grpo                               a rollout (mean)  0.9997, 1.0004      own length, rollouts
+    cispo          as grpo                               a token, a weight up to 5             tokens of the step
+    rloo           reward - mean of the others           a rollout (sum)   0.8, 1.2            rollouts
+    reinforce_pp   (reward - batch mean) / batch std     a token           0.8, 1.2            tokens of the step
+    ppo            a token's own, from a critic (GAE)    a token           0.8, 1.2            tokens of the step
+    dpo            the best +1, the worst -1             none: the log-sigmoid of a pair       pairs
+    best_of_n      the best 1                            none: next-token loss                 tokens of the step
+
+Two terms are common to the first eight: a penalty for leaving the reference policy (kl), and the weight of a token that another engine sampled
+(importance). Both are off or 1 in a strictly on-policy step without `train.kl`, where r is 1 too and the gradient the plain policy gradient.
+
+Read in this order:
+
+    tokens                          what a loss looks at; shares that add up
+    groups                          group mean, standard deviation, leave-one-out; what nothing can be learned from
+    importance, kl                  the two common terms
+    policy_gradient                 what the first eight have in common
+    grpo, dr_grpo, dapo, gspo, cispo, rloo, reinforce_pp, ppo
+    supervised, best_of_n, dpo      no ratio
+
+Advantages are numpy and look at all groups of a step; losses are torch and look at a microbatch, whose shares add up to the step's loss over any
+partition. Their numbers are compared with TRL's (`make figure NAME=parity_trl`).
+
+Shapes: P groups of G rollouts in a step; B rollouts and N own tokens in a microbatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rft import config
+from rft.algorithms.best_of_n import BestOfN
+from rft.algorithms.cispo import Cispo
+from rft.algorithms.dapo import Dapo
+from rft.algorithms.dpo import Dpo
+from rft.algorithms.dr_grpo import DrGrpo
+from rft.algorithms.grpo import Grpo
+from rft.algorithms.gspo import Gspo
+from rft.algorithms.ppo import Ppo
+from rft.algorithms.reinforce_pp import ReinforcePP
+from rft.algorithms.rloo import Rloo
+from rft.algorithms.tokens import Tokens, Totals
+from rft.types import Trajectory
+
+
+class Algorithm(Protocol):
+    """What the collector asks (the first four) and what the learner asks."""
+
+    @property
+    def grouped(self) -> bool:
+        """It learns from differences within a group. False: from all that is scored."""
+        ...
+
+    @property
+    def zero(self) -> str:
+        """Why a scored rollout among others that differ may have advantage 0."""
+        ...
+
+    def shaped(self, trajectory: Trajectory) -> float | None:
+        """The reward as this algorithm has it. None: unscored."""
+        ...
+
+    def advantages(self, rewards_PG: Sequence[Sequence[float | None]]) -> list[NDArray[np.float64]]:
+        """One array a group: NaN for the unscored, zeros where nothing can be learned."""
+        ...
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the learner must prepare: 'reference' (log-probabilities), 'values' (a critic), 'pairs' (two and two in a microbatch)."""
+        ...
+
+    def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:
+        """This microbatch's share of the step's loss."""
+        ...
+
+    def facts(self, tokens: Tokens) -> dict[str, float]:
+        """Sums over the microbatch's tokens, by metric; summed over all microbatches and divided by `num_tokens` they are means a token."""
+        ...
+
+
+def of(section: config.Train, max_tokens: int | None = None) -> Algorithm:
+    """`max_tokens`: rollout.max_tokens, by which DAPO's overlong shaping (`shaped`) measures; a loss needs none."""
+    match section.algorithm:
+        case "grpo":
+            return Grpo(section)
+        case "dr_grpo":
+            return DrGrpo(section)
+        case "dapo":
+            return Dapo(section, max_tokens)
+        case "gspo":
+            return Gspo(section)
+        case "cispo":
+            return Cispo(section)
+        case "rloo":
+            return Rloo(section)
+        case "reinforce_pp":
+            return ReinforcePP(section)
+        case "ppo":
+            return Ppo(section)
+        case "dpo":
+            return Dpo(section.dpo.beta)
+        case "best_of_n":
+            return BestOfN()

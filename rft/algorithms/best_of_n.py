@@ -1,0 +1,45 @@
+"""Best-of-n distillation, or expert iteration: imitate the best rollout of each group.
+
+Anthony et al. 2017 (arXiv 1705.08439) for the idea; for language models, with n samples and a score: Stiennon et al. 2020 (arXiv 2009.01325),
+Dong et al. 2023, RAFT (arXiv 2304.06767).
+
+    weight = 1 for the group's best, 0 for the others;    loss = - mean over tokens of weight * log p
+
+It knows no bad example: safe and slow. A group in which all score the same has no best one, so an all-fail group teaches nothing. Of several equally
+good ones the first is taken, or groups with many successes would weigh more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rft.algorithms import groups, supervised
+from rft.algorithms.tokens import Tokens, Totals
+from rft.types import Trajectory
+
+
+class BestOfN:
+    grouped = True
+    zero = "not the best of its group"
+    needs: frozenset[str] = frozenset()
+
+    def shaped(self, trajectory: Trajectory) -> float | None:
+        return trajectory.reward
+
+    def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
+        return [_best(rewards_G) for rewards_G in rewards_PG]
+
+    def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:
+        return supervised.loss(tokens, totals)
+
+    def facts(self, tokens: Tokens) -> dict[str, float]:
+        return {}
+
+
+def _best(rewards_G: groups.Rewards) -> groups.Floats:
+    weights = groups.nothing(groups.floats(rewards_G))
+    if found := groups.best_and_worst(rewards_G):
+        weights[found[0]] = 1.0
+    return weights

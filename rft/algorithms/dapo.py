@@ -1,0 +1,51 @@
+"""DAPO: Yu et al. 2025 (arXiv 2503.14476), eq. 8. GRPO with four changes:
+
+    clip-higher             1 + 0.28 above, 1 - 0.2 below: an unlikely token has room to become likely (section 3.1)
+    dynamic sampling        groups without variance are replaced: rft/trainer/collect.py, `train.refill_groups` (section 3.2)
+    token-level loss        a token counts the same in a short rollout and in a long one (section 3.3)
+    overlong punishment     the reward falls linearly near the length limit (section 3.4, eq. 13), `train.overlong`
+
+The paper trains without KL, which is the default here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rft import config
+from rft.algorithms import groups
+from rft.algorithms.policy_gradient import PolicyGradient
+from rft.algorithms.tokens import Tokens, Totals
+from rft.errors import ConfigError
+from rft.types import Trajectory
+
+
+class Dapo(PolicyGradient):
+    bounds = (0.2, 0.28)
+
+    def __init__(self, section: config.Train, max_tokens: int | None):
+        super().__init__(section)
+        self._overlong, self._max_tokens = section.overlong, max_tokens
+        if max_tokens is not None and section.overlong.buffer >= max_tokens:
+            raise ConfigError(f"train.overlong.buffer ({section.overlong.buffer}) must lie below rollout.max_tokens ({max_tokens})")
+
+    def shaped(self, trajectory: Trajectory) -> float | None:
+        if trajectory.reward is None or not self._overlong.buffer:
+            return trajectory.reward
+        assert self._max_tokens is not None, "overlong shaping measures by rollout.max_tokens"
+        length = sum(len(turn.prompt_ids) + len(turn.token_ids) for turn in trajectory.turns)
+        return trajectory.reward + punishment(length, self._max_tokens, self._overlong)
+
+    def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
+        return [groups.standardized(rewards_G) for rewards_G in rewards_PG]
+
+    def mean(self, values_N: torch.Tensor, tokens: Tokens, totals: Totals) -> torch.Tensor:
+        return values_N.sum() / totals.num_tokens
+
+
+def punishment(length: int, max_tokens: int, overlong: config.Overlong) -> float:
+    """From 0 to -penalty. `length` is the whole context's, which max_tokens bounds: prompt, turns and tool results."""
+    over = length - (max_tokens - overlong.buffer)
+    return -overlong.penalty * min(1.0, max(0, over) / overlong.buffer)

@@ -1,0 +1,26 @@
+"""GRPO, group relative policy optimization: Shao et al. 2024, DeepSeekMath (arXiv 2402.03300), eq. 3 and section 4.1.2.
+
+    A = (reward - group mean) / group std
+    J = 1/G sum over rollouts  1/|o| sum over its tokens  ( min(r A, clip(r, 1 - eps, 1 + eps) A) - beta KL )
+
+The group stands in for a critic. Two biases were found later: the division by the standard deviation weighs up groups where nearly all score the
+same, and the division by a rollout's own length makes the tokens of long ones count less, so that failures may ramble (dr_grpo).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rft.algorithms import groups
+from rft.algorithms.policy_gradient import PolicyGradient
+from rft.algorithms.tokens import Tokens, Totals
+
+
+class Grpo(PolicyGradient):
+    def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
+        return [groups.standardized(rewards_G) for rewards_G in rewards_PG]
+
+    def mean(self, values_N: torch.Tensor, tokens: Tokens, totals: Totals) -> torch.Tensor:
+        return (values_N / tokens.lengths_B[tokens.row_N]).sum() / totals.num_rollouts

@@ -1,0 +1,33 @@
+"""REINFORCE++: Hu et al. 2025 (arXiv 2501.03262), the variant without groups.
+
+    A = (reward - mean of the batch) / std of the batch
+    J = mean over tokens of min(r A, clip(r, 1 - eps, 1 + eps) A)
+
+A group's standard deviation comes from few rollouts, and the reward that it divides is one of them: the estimate is biased. Over the whole batch
+that vanishes. Groups are not looked at, so a rollout of an example where all failed is learned from, too, and differences between examples drown
+those between rollouts of one: the price of needing one rollout an example. The paper's KL is in the reward; here it is a term of the loss (kl.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from rft.algorithms import groups
+from rft.algorithms.policy_gradient import PolicyGradient
+from rft.algorithms.tokens import Tokens, Totals
+
+
+class ReinforcePP(PolicyGradient):
+    grouped = False
+    zero = "at the batch mean"
+
+    def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
+        """All equal over the batch: zeros."""
+        batch = groups.standardized([reward for rewards_G in rewards_PG for reward in rewards_G])
+        return np.split(batch, np.cumsum([len(rewards_G) for rewards_G in rewards_PG])[:-1]) if rewards_PG else []
+
+    def mean(self, values_N: torch.Tensor, tokens: Tokens, totals: Totals) -> torch.Tensor:
+        return values_N.sum() / totals.num_tokens

@@ -1,0 +1,57 @@
+"""What a loss looks at: the policy's own tokens of a microbatch, and the numbers of the whole step that a share is divided by.
+
+Nothing here is padded. A microbatch of B rollouts holds N tokens that the policy sampled (prompt and tool tokens are not among them), flat, and
+`row_N` says whose each is. So every sum over a rollout is `Tokens.sums`, every mean over the step is a sum over N divided by a field of `Totals`,
+and the shares of all microbatches, on however many processes, add up to the step's loss.
+
+Shapes: P groups of G rollouts in a step; B rollouts and N own tokens in a microbatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    logprobs_N: torch.Tensor
+    """Under the weights now; the only one with a gradient (beside `values_N`)."""
+    old_N: torch.Tensor
+    """Under the trainer's weights before this step's first update; in the first update the same numbers as `logprobs_N`."""
+    sampled_N: torch.Tensor
+    """As the sampler reported them: the behaviour policy."""
+    advantage_N: torch.Tensor
+    row_N: torch.Tensor
+    """Which of the B rollouts; ascending."""
+    entropy_N: torch.Tensor
+    """In nats, without gradient."""
+    num_rows: int
+    reference_N: torch.Tensor | None = None
+    """Under the reference policy; None when the step asks for no KL."""
+    values_N: torch.Tensor | None = None
+    """The critic's (PPO), with gradient."""
+    old_values_N: torch.Tensor | None = None
+    returns_N: torch.Tensor | None = None
+
+    def sums(self, values_N: torch.Tensor) -> torch.Tensor:
+        """B: over each rollout's tokens."""
+        return torch.zeros(self.num_rows, dtype=values_N.dtype, device=values_N.device).index_add(0, self.row_N, values_N)
+
+    @property
+    def lengths_B(self) -> torch.Tensor:
+        return self.sums(torch.ones_like(self.advantage_N))
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Of one optimizer step, over all its microbatches and processes."""
+
+    num_rollouts: int
+    """P x G as sampled, those without a gradient included: a step that learns from few rollouts is a small step."""
+    num_tokens: int
+    """Own tokens of the rollouts that are learned from."""
+    max_length: int
+    """The constant of Dr. GRPO: rollout.max_turn_tokens."""
+    num_pairs: int = 0

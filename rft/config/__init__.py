@@ -1,0 +1,78 @@
+"""params.yaml, and nothing else, configures a run: one section a stage, and recipe, tools, rollout.
+
+Every key is known or an error that names the nearest one. A value that cannot be honoured is an error here, before any compute
+is spent. A stage reads the whole file once through `load` and uses its own section and the shared three.
+
+    section, world, stages, learning    the keys, each with what it means
+    reading                             from YAML to sections, and what is refused
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from rft.config import reading
+from rft.config.learning import Clip, Curriculum, Dpo, Kl, Lora, Overlong, Ppo, Stop, Train
+from rft.config.reading import secret, yaml_problem
+from rft.config.section import Section
+from rft.config.stages import (
+    Architecture,
+    Baseline,
+    Challenger,
+    Drift,
+    Effects,
+    Examples,
+    Gate,
+    Policy,
+    PolicyServer,
+    Prompt,
+    Traffic,
+    WarmStart,
+)
+from rft.config.world import Allowance, Budget, Endpoint, Lifecycle, McpServer, Recipe, Rollout, Tools
+from rft.errors import ConfigError
+
+
+class Params(Section):
+    recipe: Recipe
+    tools: Tools = Tools()
+    rollout: Rollout = Rollout()
+    traffic: Traffic = Traffic()
+    drift: Drift = Drift()
+    examples: Examples = Examples()
+    policy: Policy = Policy()
+    baseline: Baseline = Baseline()
+    prompt: Prompt = Prompt()
+    train: Train = Train()
+    challenger: Challenger = Challenger()
+    gate: Gate
+
+
+def load(path: Path | str = "params.yaml") -> Params:
+    """Raises ConfigError naming the file, the key, the value and, for an unknown key, the nearest one."""
+    path = Path(path)
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: missing. A run is configured by this file; start from a recipe's template.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {yaml_problem(error)}. Mend the line that it names.") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: holds {type(raw).__name__}, expected sections such as 'recipe:' and 'gate:'.")
+    return parse(raw, str(path))
+
+
+def parse(raw: dict[str, Any], where: str = "params.yaml", model: type[BaseModel] = Params) -> Any:
+    """`raw` as `model`; every problem in one ConfigError. The secrets that it names are known to rft/redact.py from here on."""
+    return reading.parse(raw, where, model)
+
+
+__all__ = [
+    "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects", "Endpoint", "Examples", "Gate",
+    "Kl", "Lifecycle", "Lora", "McpServer", "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prompt", "Recipe", "Rollout", "Section", "Stop",
+    "Tools", "Traffic", "Train", "WarmStart", "load", "parse", "secret", "yaml_problem",
+]  # fmt: skip

@@ -1,0 +1,175 @@
+"""A section a stage, but for the one that trains (rft/config/learning.py)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rft.config.section import Section
+
+
+class Traffic(Section):
+    file: str = "data/inbox/window.jsonl"
+    sha256: str | None = None
+    """The window's content hash. None: whatever the file holds now (the hash is recorded)."""
+    min_conversations: int = Field(default=50, ge=1)
+
+
+class Effects(Section):
+    """Smallest effect that counts as drift, by statistic (rft/distances.py); which feature has which: rft/profile.py."""
+
+    total_variation: float = Field(default=0.15, gt=0, le=1)
+    wasserstein_sd: float = Field(default=0.3, gt=0)
+    psi: float = Field(default=0.2, gt=0)
+    classifier_auc: float = Field(default=0.65, gt=0.5, le=1)
+
+
+class Drift(Section):
+    alpha: float = Field(default=0.01, gt=0, lt=1)
+    """False-discovery rate over all tested features."""
+    min_conversations: int = Field(default=100, ge=1)
+    """A feature with fewer on either side is shown but never called drifted."""
+    effects: Effects = Effects()
+    thresholds: dict[str, float] = {"tool_errors": 0.05}
+    """Smallest effect by feature, where its statistic's own is wrong: rare events move little and mean much."""
+    refresh_share: float = Field(default=0.1, ge=0, lt=1)
+    """Drift in more than this share of the input features asks for a refresh from the window."""
+    min_feedback: int = Field(default=100, ge=1)
+    """Graded conversations, usable as examples, that a refresh needs; with fewer, drift says stop. Fewer than `min_conversations`
+    would make a champion whose own profile is too small to judge the next window by."""
+    max_error_share: float = Field(default=0.2, ge=0, le=1)
+    """Failed tool calls among all tool calls; above it the tools are broken, not the data."""
+    max_bad_share: float = Field(default=0.02, ge=0, lt=1)
+    """Conversations that may break a contract on values (a missing latency, one out of range, an unknown tool)."""
+    max_latency_s: float = Field(default=3600.0, gt=0)
+    num_resamples: int = Field(default=2000, ge=100)
+    """Draws behind each p-value. The smallest p is 1 / (num_resamples + 1)."""
+    seed: int = 0
+
+
+class Examples(Section):
+    source: Literal["recipe", "window"] = "recipe"
+    train: int = Field(default=2000, ge=1)
+    """From a window: at most this many, the latest ones."""
+    validation: int = Field(default=192, ge=2)
+    test: int = Field(default=288, ge=2)
+    disjoint_targets: bool = True
+    """A target met in training must not come back in validation or test. False for a recipe whose targets are classes
+    ("approve", "deny") rather than things to be found."""
+    seed: int = 0
+
+
+class Architecture(Section):
+    """The embedded policy's shape; see rft/embedded.py."""
+
+    layers: int = Field(default=3, ge=2)
+    hidden: int = Field(default=128, ge=64)
+    heads: int = Field(default=4, ge=2)
+    kv_heads: int = Field(default=2, ge=2)
+    head_dim: int = Field(default=48, ge=32)
+    feed_forward: int = Field(default=320, ge=32)
+    max_positions: int = Field(default=1024, ge=128)
+    merges: int = Field(default=1300, ge=0)
+    """Byte-level BPE merges beyond the 256 bytes and the added tokens."""
+    structured_init: bool = True
+    """Write a previous-token head and an induction head into the random weights, so that copying need not be discovered."""
+
+
+class WarmStart(Section):
+    demonstrations: int = Field(default=6000, ge=16)
+    steps: int = Field(default=900, ge=1)
+    batch: int = Field(default=16, ge=1)
+    longest: int = Field(default=512, ge=16)
+    """In tokens. Longer dialogues, the teacher's worst rambles, are left out and counted."""
+    lr: float = Field(default=4e-3, gt=0)
+    other_weight: float = Field(default=0.1, ge=0, le=1)
+    """Loss weight of tokens that the policy will never write: prompts and tool results."""
+    checkpoint_every: int = Field(default=100, ge=1)
+
+
+class PolicyServer(Section):
+    """A server that samples for us. `chat` speaks plain chat completions: no token ids, so for evaluation and prompt search only."""
+
+    kind: Literal["vllm", "sglang", "chat"]
+    url: str
+    """Base address, such as http://127.0.0.1:8000."""
+    model: str
+    """The model's name at that server."""
+    headers: dict[str, str] = {}
+    timeout_s: float = Field(default=300.0, gt=0)
+    retries: int = Field(default=3, ge=0, le=10)
+    concurrency: int = Field(default=64, ge=1)
+
+
+class Policy(Section):
+    model: str | None = None
+    """A hub id or folder. None: the embedded policy, built here and warm-started on the recipe's demonstrations."""
+    server: PolicyServer | None = None
+    """None: sampled in this process."""
+    tool_format: Literal["auto", "hermes", "llama3", "mistral", "gpt-oss"] = "auto"
+    """How the policy writes tool calls. auto: read from the model folder's chat template."""
+    seed: int = 0
+    architecture: Architecture = Architecture()
+    warm_start: WarmStart = WarmStart()
+    threads: int | None = Field(default=None, ge=1)
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    @model_validator(mode="after")
+    def _server(self) -> Policy:
+        if self.server is not None and self.server.kind != "chat" and self.model is None:
+            raise ValueError(f"server.kind {self.server.kind} samples by tokens: name the same model's folder or hub id in model, for its tokenizer")
+        return self
+
+
+class Baseline(Section):
+    examples: int = Field(default=96, ge=2)
+    k: int = Field(default=8, ge=2)
+    temperature: float = Field(default=1.0, gt=0)
+    not_worth_above: float = Field(default=0.95, ge=0, le=1)
+    not_yet_below: float = Field(default=0.02, ge=0, le=1)
+    """max@k below this: no rollout earns anything to learn from."""
+    seed: int = 0
+
+
+class Prompt(Section):
+    search_share: float = Field(default=0.5, gt=0, lt=1)
+    """Part of validation that the search sees; the rest confirms."""
+    rounds: int = Field(default=3, ge=1)
+    """Successive halving: each round doubles the examples of the survivors."""
+    first_examples: int = Field(default=16, ge=2)
+    k: int = Field(default=2, ge=1)
+    confirm_k: int = Field(default=4, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
+    seed: int = 0
+
+
+class Challenger(Section):
+    k: int = Field(default=4, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
+    seed: int = 0
+
+
+class Gate(Section):
+    """Thresholds have no defaults: a gate that nobody pre-registered decides nothing."""
+
+    min_gain: float
+    """Superiority: the lower end of the paired gain in mean reward must lie above this."""
+    max_greedy_loss: float = Field(ge=0)
+    """Greedy decoding may lose at most this much mean score."""
+    max_calls_p95_increase: float
+    """Absolute: 0 allows no more tool calls at P95."""
+    max_tokens_increase: float
+    """Relative: 0.1 allows ten percent more tokens a rollout."""
+    max_hack_rate: float = Field(ge=0, le=1)
+    max_slice_loss: float = Field(ge=0)
+    max_unscored_share: float = Field(ge=0, le=1)
+    max_latency_increase: float
+    """Relative, on P95 seconds a rollout."""
+    latency_decides: bool
+    require_drift: list[Literal["continue", "refresh"]]
+    prompt_only_margin: float = Field(ge=0)
+    """Training must beat the new prompt alone by more than this, else the cheaper rung is judged."""
+    num_bootstrap: int = Field(default=2000, ge=200)
+    seed: int

@@ -1,0 +1,192 @@
+"""The kernels as autograd functions: what is launched, with which memory, and what is kept for the backward pass.
+
+The programs are in programs.py; why the work is cut this way is in the package's essay.
+
+Shapes: N tokens, D hidden size, V vocabulary, S splits of it, C columns of a slab.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from triton.runtime import driver
+
+from rft.errors import UserError
+from rft.kernels import programs
+from rft.kernels.tiles import SMALLEST, TABLE, Tiles, tiles_for
+
+KERNELS: Any = programs
+LOG2_E = math.log2(math.e)
+NUM_SPLITS = 64
+GROUP = 16
+"""Tiles of tokens that run side by side against the same tiles of vocabulary: together they fit the L2 cache."""
+SLAB, LEAST_SLAB, SLAB_ENTRIES = 8192, 1024, 2**27
+"""Columns of a slab: wide enough that adding to the hidden gradient is a small part of its product, and 256 MB at most up to N = 131072."""
+FINISH = {"ROWS": 16, "TILE_D": 256, "num_warps": 4}
+
+
+# -- launching -------------------------------------------------------------------------------------------------------------
+def tiles_on(hidden_ND: torch.Tensor) -> Tiles:
+    if not hidden_ND.is_cuda:
+        return SMALLEST
+    active: Any = driver.active
+    return tiles_for(hidden_ND.dtype, active.utils.get_device_properties(hidden_ND.device.index)["max_shared_mem"])
+
+
+def _tile_arguments(hidden_ND: torch.Tensor, tiles: Tiles) -> dict[str, Any]:
+    # Three TF32 products carry float32's digits on the tensor cores; without them a product of 4096 terms is 10 times as slow.
+    precision = "tf32x3" if hidden_ND.dtype == torch.float32 else "tf32"
+    arguments = {"TILE_N": tiles.n, "TILE_V": tiles.v, "TILE_D": tiles.d, "EVEN_D": hidden_ND.shape[1] % tiles.d == 0}
+    return arguments | {"PRECISION": precision, "GROUP": GROUP, "num_warps": tiles.warps, "num_stages": tiles.stages}
+
+
+def _score(
+    hidden_ND: torch.Tensor,
+    weight_VD: torch.Tensor,
+    ids_N: torch.Tensor,
+    temperature: float,
+    with_entropy: bool,
+    policy: tuple[Any, ...] | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """lse (base 2), log-probability, entropy, loss and slope; the last three are not written where not asked for.
+
+    `policy`: old, advantage, share, low, high.
+    """
+    (N, D), V = hidden_ND.shape, len(weight_VD)
+    lse_N, logprob_N, entropy_N, loss_N, slope_N = results = tuple(hidden_ND.new_empty(N, dtype=torch.float32) for _ in range(5))
+    if N == 0:
+        return results
+    tiles, scale = tiles_on(hidden_ND), LOG2_E / temperature
+    per_split = _cdiv(_cdiv(V, tiles.v), NUM_SPLITS)
+    num_splits = _cdiv(V, per_split * tiles.v)
+    statistics = hidden_ND.new_empty((3, num_splits, N), dtype=torch.float32)
+    KERNELS.statistics[(_cdiv(N, tiles.n) * num_splits,)](
+        hidden_ND, weight_VD, *statistics, N, V, D, scale, per_split, num_splits,
+        WITH_ENTROPY=with_entropy, **_tile_arguments(hidden_ND, tiles),
+    )  # fmt: skip
+    old_N, advantage_N, share_N, low, high = policy or (lse_N, lse_N, lse_N, 0.0, 0.0)
+    KERNELS.finish[(_cdiv(N, FINISH["ROWS"]),)](
+        hidden_ND, weight_VD, ids_N, *statistics, lse_N, logprob_N, entropy_N,
+        old_N, advantage_N, share_N, loss_N, slope_N, N, V, D, scale, num_splits, low, high,
+        WITH_ENTROPY=with_entropy, WITH_LOSS=policy is not None, **FINISH,
+    )  # fmt: skip
+    return results
+
+
+def _gradients(ctx: Any, slope_N: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Of the hidden states and of the weight, slab by slab; `slope_N` is the loss's derivative to each log-probability."""
+    hidden_ND, weight_VD, ids_N, lse_N = ctx.saved_tensors[:4]
+    (N, D), V = hidden_ND.shape, len(weight_VD)
+    grad_hidden_ND = torch.zeros_like(hidden_ND, dtype=torch.float32) if ctx.needs_input_grad[0] else None
+    grad_weight_VD = torch.empty_like(weight_VD) if ctx.needs_input_grad[1] else None
+    tiles = tiles_on(hidden_ND)
+    C = slab_width(N, V)
+    slab_NC = hidden_ND.new_empty((N, C))
+    slope_N = slope_N / ctx.temperature
+    for first in range(0, V, C):
+        width = min(C, V - first)
+        if N:
+            KERNELS.slab_gradient[(_cdiv(N, tiles.n) * _cdiv(width, tiles.v),)](
+                hidden_ND, weight_VD, ids_N, lse_N, slope_N, slab_NC, N, V, D, C, first, width, LOG2_E / ctx.temperature,
+                **_tile_arguments(hidden_ND, tiles),
+            )  # fmt: skip
+        gradient_NC = slab_NC[:, :width]
+        if grad_weight_VD is not None:
+            torch.mm(gradient_NC.T, hidden_ND, out=grad_weight_VD[first : first + width])
+        if grad_hidden_ND is not None:
+            _add_product(grad_hidden_ND, gradient_NC, weight_VD[first : first + width])
+    return None if grad_hidden_ND is None else grad_hidden_ND.to(hidden_ND.dtype), grad_weight_VD
+
+
+def slab_width(N: int, V: int) -> int:
+    """A multiple of LEAST_SLAB, so that each slab starts on a tile and its rows on 16 bytes."""
+    return min(SLAB, max(LEAST_SLAB, SLAB_ENTRIES // max(1, N) // LEAST_SLAB * LEAST_SLAB), _cdiv(V, LEAST_SLAB) * LEAST_SLAB)
+
+
+def _add_product(sums_ND: torch.Tensor, gradient_NC: torch.Tensor, weight_CD: torch.Tensor) -> None:
+    """sums += gradient @ weight, in float32 throughout: on a GPU in one call, which a CPU has only for equal types."""
+    if gradient_NC.is_cuda and gradient_NC.dtype != torch.float32:
+        torch.addmm(sums_ND, gradient_NC, weight_CD, out_dtype=torch.float32, out=sums_ND)
+    else:
+        sums_ND.addmm_(gradient_NC.float(), weight_CD.float())
+
+
+def _cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+# -- autograd --------------------------------------------------------------------------------------------------------------
+class _LinearLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden_ND: torch.Tensor, weight_VD: torch.Tensor, ids_N: torch.Tensor, temperature: float, with_entropy: bool):
+        lse_N, logprob_N, entropy_N, _, _ = _score(hidden_ND, weight_VD, ids_N, temperature, with_entropy)
+        ctx.save_for_backward(hidden_ND, weight_VD, ids_N, lse_N)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropy_N)
+        return logprob_N, entropy_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope_N: torch.Tensor, _: Any):
+        return *_gradients(ctx, slope_N), None, None, None
+
+
+class _LinearPolicyLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden_ND: torch.Tensor, weight_VD: torch.Tensor, ids_N: torch.Tensor, policy: tuple[Any, ...], temperature: float):
+        lse_N, logprob_N, entropy_N, loss_N, slope_N = _score(hidden_ND, weight_VD, ids_N, temperature, True, policy)
+        ctx.save_for_backward(hidden_ND, weight_VD, ids_N, lse_N, slope_N)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(logprob_N, entropy_N)
+        return loss_N.sum(), logprob_N, entropy_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor, *_: Any):
+        return *_gradients(ctx, ctx.saved_tensors[4] * grad), None, None, None
+
+
+def linear_logprobs(
+    hidden_ND: torch.Tensor, weight_VD: torch.Tensor, ids_N: torch.Tensor, temperature: float = 1.0, with_entropy: bool = True
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """As `reference.linear_logprobs`."""
+    hidden_ND, weight_VD, ids_N = _taken(hidden_ND, weight_VD, ids_N)
+    function: Any = _LinearLogprobs
+    with torch.cuda.device_of(hidden_ND):  # Triton launches on the current GPU; the backward pass sets it by itself
+        logprobs_N, entropy_N = function.apply(hidden_ND, weight_VD, ids_N, temperature, with_entropy)
+    return logprobs_N, entropy_N if with_entropy else None
+
+
+def linear_policy_loss(
+    hidden_ND: torch.Tensor,
+    weight_VD: torch.Tensor,
+    ids_N: torch.Tensor,
+    old_N: torch.Tensor,
+    advantage_N: torch.Tensor,
+    share_N: torch.Tensor,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    temperature: float = 1.0,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As `reference.linear_policy_loss`."""
+    hidden_ND, weight_VD, ids_N, *numbers = _taken(hidden_ND, weight_VD, ids_N, old_N, advantage_N, share_N)
+    policy = (*(one.detach().float() for one in numbers), clip_low, clip_high)
+    function: Any = _LinearPolicyLoss
+    with torch.cuda.device_of(hidden_ND):
+        return function.apply(hidden_ND, weight_VD, ids_N, policy, temperature)
+
+
+def _taken(hidden_ND: torch.Tensor, weight_VD: torch.Tensor, *others: torch.Tensor) -> list[torch.Tensor]:
+    """What the kernels can read, row after row; else an error that says what they cannot."""
+    if hidden_ND.dtype != weight_VD.dtype or hidden_ND.dtype not in TABLE:
+        types = " and ".join(str(dtype) for dtype in TABLE)
+        raise UserError(
+            f"hidden is {hidden_ND.dtype} and weight {weight_VD.dtype}. The kernels take {types}, the same for both: load the model in one."
+        )
+    devices = {str(one.device) for one in (hidden_ND, weight_VD, *others)}
+    if len(devices) > 1:
+        raise UserError(f"the tensors are on {', '.join(sorted(devices))}. Move them to one device.")
+    return [one.contiguous() for one in (hidden_ND, weight_VD, *others)]

@@ -1,0 +1,86 @@
+"""Exact resume: everything that a training run will still read, in one folder that is there whole or not at all.
+
+    checkpoints/000040/
+        manifest.json    step, what the run was configured with, cursor and pass rates, log offset, best validation, RNG; and the hash of
+        state.pt         weights, optimizer, critic
+
+A folder is written under another name, its bytes and its directory are brought to the disk, then one rename publishes it. A kill leaves the old
+checkpoints, or the old ones and the new. It lies under `.rft/`, because DVC empties a stage's shelf before the stage runs, and is gone with the
+stage's end. The newest `keep_checkpoints` stay.
+
+Bad input: a manifest of another configuration, or a state whose bytes are not those that were written, is an error that names the folder. Nothing
+falls back by itself to older weights: what a run continues from is never a surprise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rft import progress
+from rft.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    step: int
+    configuration: str
+    """Hash of what the run depends on: its settings and inputs."""
+    curriculum: dict[str, Any]
+    log_rows: int
+    """Rollouts in the store when this was written; later ones are made again."""
+    watch: dict[str, Any]
+    best: dict[str, Any] | None
+    """Step and reward of the best validation so far, whose weights lie in `best/`."""
+    rng: list[int]
+    """The state of torch's generator, the only one that is not a function of seed and step."""
+    sha256: str = ""
+    """Of state.pt."""
+
+
+def write(folder: Path, manifest: Manifest, state: dict[str, Any], keep: int) -> None:
+    """`folder` holds all checkpoints of a run; the newest `keep` stay."""
+    part = folder / "new.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    torch.save(state, part / "state.pt")
+    whole = asdict(manifest) | {"sha256": _sha256(part / "state.pt")}
+    (part / "manifest.json").write_text(json.dumps(whole) + "\n")
+    progress.publish(part, folder / f"{manifest.step:06d}")
+    for old in _all(folder)[:-keep]:
+        shutil.rmtree(old)
+
+
+def newest(folder: Path, configuration: str) -> tuple[Manifest, dict[str, Any]] | None:
+    """None when there is none. Raises UserError for one of another configuration, or one that is damaged."""
+    found = _all(folder)
+    if not found:
+        return None
+    last = found[-1]
+    remedy = f"Delete {last} to go on from the checkpoint before it, or {folder.parent} to train anew."
+    try:
+        manifest = Manifest(**json.loads((last / "manifest.json").read_text()))
+        damaged = _sha256(last / "state.pt") != manifest.sha256
+    except (OSError, TypeError, ValueError) as error:
+        raise UserError(f"{last}: this checkpoint cannot be read ({type(error).__name__}: {error}). {remedy}") from error
+    if damaged:
+        raise UserError(f"{last / 'state.pt'}: these are not the bytes that were written: cut in half or changed. {remedy}")
+    if manifest.configuration != configuration:
+        other = f"({manifest.configuration}, not {configuration})"
+        raise UserError(f"{last}: this checkpoint belongs to a run with other settings or inputs {other}. {remedy}")
+    return manifest, torch.load(last / "state.pt", weights_only=True)
+
+
+def _all(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("[0-9]*") if path.is_dir() and path.name.isdigit())
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,0 +1,307 @@
+"""The learner: samples in, changed weights out.
+
+    update   the samples of one step -> `train.updates` optimizer updates -> what happened, in numbers
+    state    all that a continued run needs (weights, optimizer), and `load`, which refuses what is another configuration's
+
+One update is: score the own tokens of each microbatch under the present weights, ask the algorithm (rft/algorithms) for the microbatch's share of the
+loss, go backward, and add up. Shares are divided by the totals of the whole step, so that neither the cut into microbatches nor the number of
+processes (rft/trainer/processes.py) is in the result. What must hold still while a step learns is prepared before its first update: the reference
+policy's log-probabilities, the critic's values and the advantages that follow from them; the old log-probabilities are the first update's own.
+
+An update whose gradient is not finite, or which changed no weight though there was a gradient, is an error: healthy curves over weights that stand
+still are the worst thing that a trainer can show.
+
+Shapes: N own tokens of B samples in a microbatch.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rft import algorithms, config, model
+from rft.algorithms.tokens import Tokens, Totals
+from rft.errors import RftError, UserError
+from rft.trainer import sharding
+from rft.trainer.critic import Critic
+from rft.trainer.processes import Processes
+from rft.trainer.samples import Layout, TrainingSample, bundles, layout, microbatches, share
+from rft.trainer.scoring import Scored, own_logprobs
+
+FIRST = ("loss", "grad_norm", "logprob_mismatch", "mismatch_kl", "entropy")
+"""Told of a step's first update, under the weights that sampled. The rest is of its last, where the ratio has moved farthest."""
+
+
+@dataclass(slots=True)
+class _Micro:
+    """A microbatch, and what is known of it before and after the first update."""
+
+    layout: Layout
+    idle: bool
+    """Without weight: a pass that others need this process for."""
+    sampled_N: torch.Tensor
+    advantage_N: torch.Tensor
+    old_N: torch.Tensor | None = None
+    reference_N: torch.Tensor | None = None
+    old_values_N: torch.Tensor | None = None
+    returns_N: torch.Tensor | None = None
+
+
+class Learner:
+    """`network` is plain; it becomes `model`, which carries an adapter or learns with all its weights."""
+
+    def __init__(self, network: Any, section: config.Train, norm_length: int, device: torch.device, team: Processes | None = None):
+        self.section, self.norm_length, self.device = section, norm_length, device
+        self.team = team or Processes()
+        self.algorithm = algorithms.of(section)
+        if self.team.size > 1 and self.team.rank == 0:
+            self.team.order("learner", copy.deepcopy(network).cpu(), section, norm_length, device.type)
+        self.bfloat16 = device.type == "cuda" and next(network.parameters()).dtype == torch.bfloat16
+        self.model = model.trainable(network.float() if section.weights == "full" else network, section)
+        if section.gradient_checkpointing:
+            self.model.activation_checkpointing_enable()
+        self._plain = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.team.same([parameter.detach() for parameter in self._plain])
+        self._network = sharding.sharded(self.model) if self.team.shards else self.model
+        self.parameters = [parameter for parameter in self._network.parameters() if parameter.requires_grad]
+        self._frozen = self._copy() if "reference" in self.algorithm.needs and section.weights == "full" else None
+        if self.team.shards and self.team.rank:
+            self.model.cpu()  # only brought up to date
+        self.critic = Critic(self.model, section.ppo.critic_lr, device) if "values" in self.algorithm.needs else None
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=section.lr, betas=(0.9, 0.95), weight_decay=0.0)
+        self.start = [parameter.detach().clone() for parameter in self._plain]
+        self.num_updates = 0
+        phases = ("preparing", "forward", "backward", "optimizer", *(["exchange"] if self.team.size > 1 else []))
+        self.seconds: dict[str, float] = dict.fromkeys(phases, 0.0)
+        """Spent so far, by phase."""
+
+    # -- a step ----------------------------------------------------------------------------------------------------------------
+    def update(self, samples: Sequence[TrainingSample], num_rollouts: int) -> dict[str, float]:
+        """`num_rollouts`: as sampled for this step, those without a gradient included. Nothing to learn from is no error: nothing changes."""
+        if not samples:
+            return {"samples/trained": 0}
+        self._check(samples)
+        self.team.order("update", list(samples), num_rollouts)
+        return self.do_update(samples, num_rollouts)
+
+    def do_update(self, samples: Sequence[TrainingSample], num_rollouts: int) -> dict[str, float]:
+        """The order: this process's share of `update`."""
+        totals = Totals(num_rollouts, sum(one.num_own for one in samples), self.norm_length, len({one.pair for one in samples if one.pair >= 0}))
+        self._network.train()
+        with self.team.learning():
+            with self._clock("preparing"):
+                mine = share(samples, self.team.rank, self.team.size)
+                micros = [self._plan(rows) for rows in microbatches(mine, self.section.microbatch_tokens, self.section.packing)]
+                if self.team.shards:
+                    fill = self.team.most(len(micros)) - len(micros)
+                    micros += [self._plan([[one] for one in bundles(samples)[0]], idle=True) for _ in range(fill)]
+            self._prepare(micros)
+            found: dict[str, float] = {}
+            for _ in range(self.section.updates):
+                facts = self._accumulate(micros, totals)
+                with self._clock("optimizer"):
+                    facts |= {"grad_norm": self._apply()}
+                found = facts | {name: found[name] for name in FIRST if name in found}
+            self._gather()
+        change = self.weight_change()
+        if any(other != change for other in self.team.gather(change)):
+            raise RftError("the processes' weights have come apart. This is a mistake of the trainer: please report it with params.yaml.")
+        return {"samples/trained": len(samples), **found, "weights/change": change}
+
+    def _check(self, samples: Sequence[TrainingSample]) -> None:
+        limit = self.model.config.get_text_config().max_position_embeddings
+        longest = max(len(sample.ids) for sample in samples)
+        if longest > limit:
+            raise UserError(f"a rollout of {longest} tokens cannot be learned from: the model has {limit} positions. Lower rollout.max_tokens.")
+
+    def _plan(self, rows: list[list[TrainingSample]], idle: bool = False) -> _Micro:
+        planned = layout(rows, self.device)
+        sampled_N = torch.tensor([value for sample in planned.samples for value in sample.logprobs], device=self.device)
+        advantage_B = torch.tensor([sample.advantage for sample in planned.samples], dtype=torch.float32, device=self.device)
+        return _Micro(planned, idle, sampled_N, advantage_B[planned.row_N])
+
+    @torch.no_grad()
+    def _prepare(self, micros: list[_Micro]) -> None:
+        """What must hold still while the step learns."""
+        for micro in micros:
+            if "reference" in self.algorithm.needs:
+                with self._clock("forward"), self._reference() as network:
+                    micro.reference_N = self._score(network, micro.layout).logprobs_N
+            if self.critic is not None:
+                with self._clock("forward"):
+                    hidden_NE = self._score(self._network, micro.layout).hidden_NE
+                    micro.old_values_N, micro.advantage_N, micro.returns_N = self.critic.judge(hidden_NE, micro.layout, self.section.ppo)
+
+    @contextmanager
+    def _reference(self) -> Iterator[Any]:
+        """The policy that training started from: the disabled adapter, or the frozen copy."""
+        if self._frozen is not None:
+            yield self._frozen
+        else:
+            with self._network.disable_adapter():
+                yield self._network
+
+    def _accumulate(self, micros: list[_Micro], totals: Totals) -> dict[str, float]:
+        """Gradients of the step's loss, and what there is to tell: the loss, and means a token."""
+        owners = [self] if self.critic is None else [self, self.critic]
+        for owner in owners:
+            owner.optimizer.zero_grad(set_to_none=True)
+        sums: Counter[str] = Counter()
+        mismatch = 0.0
+        for micro in micros:
+            with self._clock("forward"):
+                tokens = self._tokens(micro)
+                loss = self.algorithm.loss(tokens, totals)
+            with self._clock("backward"):
+                (loss * 0.0 if micro.idle else loss).backward()
+            if micro.idle:
+                continue
+            with self._clock("forward"):
+                gap_N = tokens.logprobs_N.detach() - tokens.sampled_N
+                mismatch = max(mismatch, gap_N.abs().max().item())
+                sums.update(self.algorithm.facts(tokens))
+                sums.update({"loss": loss.item(), "entropy": tokens.entropy_N.sum().item(), "mismatch_kl": (torch.expm1(gap_N) - gap_N).sum().item()})
+        if self.team.size > 1:
+            with self._clock("exchange"):
+                self.team.sum([_gradient(parameter) for owner in owners for parameter in owner.parameters if not hasattr(parameter, "full_tensor")])
+                gathered = self.team.gather((sums, mismatch))
+            sums = Counter()
+            for one, largest in gathered:
+                sums.update(one)
+                mismatch = max(mismatch, largest)
+        loss_sum = sums.pop("loss", 0.0)
+        return {"loss": loss_sum, "logprob_mismatch": mismatch} | {name: value / totals.num_tokens for name, value in sums.items()}
+
+    def _tokens(self, micro: _Micro) -> Tokens:
+        scored = self._score(self._network, micro.layout)
+        if micro.old_N is None:
+            micro.old_N = scored.logprobs_N.detach()
+        return Tokens(
+            logprobs_N=scored.logprobs_N,
+            old_N=micro.old_N,
+            sampled_N=micro.sampled_N,
+            advantage_N=micro.advantage_N,
+            row_N=micro.layout.row_N,
+            entropy_N=scored.entropy_N,
+            num_rows=len(micro.layout.samples),
+            reference_N=micro.reference_N,
+            values_N=None if self.critic is None else self.critic(scored.hidden_NE),
+            old_values_N=micro.old_values_N,
+            returns_N=micro.returns_N,
+        )
+
+    def _score(self, network: Any, planned: Layout) -> Scored:
+        with torch.autocast("cuda", torch.bfloat16) if self.bfloat16 else nullcontext():
+            return (sharding.score if self.team.shards else own_logprobs)(network, planned, self.section.temperature)
+
+    def _apply(self) -> float:
+        """One optimizer update; the gradient's norm before it was clipped."""
+        self.num_updates += 1
+        norm = sharding.whole(torch.nn.utils.clip_grad_norm_(self.parameters, self.section.clip_grad)).item()
+        if not math.isfinite(norm):
+            raise RftError(
+                f"update {self.num_updates}: the gradient is not finite. Lower train.lr, or look at its rollouts: rft rollouts --live --stage train."
+            )
+        before = [_held(parameter).clone() for parameter in self.parameters]
+        self.optimizer.step()
+        if self.critic is not None:
+            self.critic.learn(self.section.clip_grad)
+        still = all(torch.equal(_held(now), then) for now, then in zip(self.parameters, before, strict=True))
+        if norm > 0 and (self.team.most(0 if still else 1) == 0 if self.team.shards else still):
+            dtype = self.parameters[0].dtype
+            raise RftError(f"update {self.num_updates}: the optimizer changed no weight. train.lr = {self.section.lr} is too small for {dtype}.")
+        return norm
+
+    @torch.no_grad()
+    def weight_change(self) -> float:
+        """L2 distance from where training started."""
+        return math.sqrt(sum((now - then).square().sum().item() for now, then in zip(self._plain, self.start, strict=True)))
+
+    @torch.no_grad()
+    def _gather(self) -> None:
+        """The plain model's weights are those that learned."""
+        if self.team.shards:
+            for mine, theirs in zip(self._plain, self.parameters, strict=True):
+                mine.copy_(sharding.whole(theirs))
+
+    def _copy(self) -> Any:
+        frozen = copy.deepcopy(self.model).requires_grad_(False)
+        return sharding.sharded(frozen) if self.team.shards else frozen
+
+    @contextmanager
+    def _clock(self, phase: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.seconds[phase] += time.monotonic() - began
+
+    # -- kill and go on --------------------------------------------------------------------------------------------------------
+    def state(self) -> dict[str, Any]:
+        """Tensors and plain values, such as torch.load reads with weights_only. Not copies: write them down before the next update."""
+        self.team.order("state")
+        return self.do_state()
+
+    def do_state(self) -> dict[str, Any]:
+        """The order."""
+        optimizer = self.optimizer.state_dict()
+        state = {place: {name: sharding.whole(value) for name, value in one.items()} for place, one in optimizer["state"].items()}
+        return {
+            "parameters": {name: parameter.detach() for name, parameter in self._named()},
+            "optimizer": optimizer | {"state": state},
+            "critic": self.critic and self.critic.state(),
+            "num_updates": self.num_updates,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Raises UserError when the state is another configuration's."""
+        self._fits(state)
+        self.team.order("load", state)
+        self.do_load(state)
+
+    def _fits(self, state: dict[str, Any]) -> None:
+        mine = {name: parameter.shape for name, parameter in self._named()}
+        theirs = {name: tensor.shape for name, tensor in state["parameters"].items()}
+        if mine != theirs or (self.critic is None) != (state["critic"] is None):
+            odd = next((name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), "the critic")
+            raise UserError(f"this checkpoint belongs to another configuration: {odd} does not fit. Train anew, or go back to its params.yaml.")
+
+    @torch.no_grad()
+    def do_load(self, state: dict[str, Any]) -> None:
+        """The order."""
+        for name, parameter in self._named():
+            parameter.copy_(state["parameters"][name])
+        for theirs, mine in zip(self.parameters, self._plain, strict=True):
+            if theirs is not mine:
+                theirs.copy_(sharding.part(mine.detach(), theirs))
+        cut = {
+            place: {name: sharding.part(value, self.parameters[place]) for name, value in one.items()}
+            for place, one in state["optimizer"]["state"].items()
+        }
+        self.optimizer.load_state_dict(state["optimizer"] | {"state": cut})
+        if self.critic is not None:
+            self.critic.load(state["critic"])
+        self.num_updates = state["num_updates"]
+
+    def _named(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        return ((name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad)
+
+
+def _held(parameter: Any) -> torch.Tensor:
+    """What of it this process holds."""
+    return parameter.detach().to_local() if hasattr(parameter, "to_local") else parameter.detach()
+
+
+def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """Zeros where this process's share had none."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad

@@ -1,0 +1,164 @@
+"""The loop: sample, learn, hand the new weights to the sampler; keep what was done.
+
+    each step:  P examples x G rollouts  ->  rewards  ->  advantages within each group  ->  one optimizer step  ->  new weights to the sampler
+                collect.py                               rft/algorithms                   learner.py              rft/policies.py
+
+On-policy by default: every rollout is sampled by the weights that it then changes. With `train.lag` the next rollouts are sampled while the learner
+learns (ahead.py). All randomness is a function of (seed, step), so a run that was killed goes on from its last checkpoint bit for bit
+(deterministic mode): later steps are learned again, from the rollouts that were finished, and what was not is sampled anew, equal.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rft import algorithms, config, policies, progress
+from rft.chat import Chat
+from rft.reports import PromptSettings
+from rft.rollout_store import RolloutStore
+from rft.trainer import checkpoint
+from rft.trainer.ahead import Ahead
+from rft.trainer.checkpoint import Manifest
+from rft.trainer.collect import Batch, Collector
+from rft.trainer.curriculum import Curriculum
+from rft.trainer.learner import Learner
+from rft.trainer.watch import Lines, Numbers, Watch, describe, timed
+from rft.types import Example
+from rft.workbench import Plan, Workbench
+
+
+class Trainer:
+    """`work`: the stage's unfinished work, whose name is the hash of all that the run depends on."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        chat: Chat,
+        section: config.Train,
+        prompt: PromptSettings,
+        bench: Workbench,
+        train: Sequence[Example],
+        held_out: Sequence[Example],
+        device: torch.device,
+        work: Path,
+        store: RolloutStore,
+    ):
+        self.learner, self.section, self.prompt, self.bench = learner, section, prompt, bench
+        self.held_out, self.work, self.store = held_out, work, store
+        self.sampler = policies.following(bench, learner.model, chat, device, work)
+        self.curriculum = Curriculum([one.id for one in train], section.curriculum, section.seed)
+        algorithm = algorithms.of(section, bench.params.rollout.max_tokens)
+        self.collector = Collector(train, section, prompt, bench, self.sampler.policy, algorithm, self.curriculum, store)
+        self.metrics, self.times = Lines(work / "metrics.jsonl"), Lines(work / "times.jsonl")
+        self.tools = [one["function"]["name"] for one in bench.schemas]
+        self.watch = Watch()
+        self.step = 0  # finished optimizer steps
+        self.best: Numbers | None = None
+        self.stopped = ""  # why the run ended before its last step
+
+    def fit(self) -> None:
+        self._resume()
+        report = progress.Reporter("train", self.section.steps)
+        for lines in (self.metrics, self.times):
+            progress.say("train", f"metrics {lines.path}")  # whoever drives the stage may follow them live
+        with Ahead(self.collector.collect, self.section.lag, self.step, self.section.steps) as batches:
+            while self.step < self.section.steps and not self.stopped:
+                began, before = time.monotonic(), self._phases()
+                batch = batches.next()
+                learned = self.learner.update(batch.samples, self.section.examples_per_step * self.section.group)
+                self.step += 1
+                with batches.between:
+                    self._hand_on()
+                    metrics = describe(batch, self.tools) | learned | self._validated()
+                self.stopped = self.stopped or self.watch.step(self.section.stop, metrics)
+                self._keep(batch, metrics)
+                if self.step % self.section.checkpoint_every == 0 and self.step < self.section.steps and not self.stopped:
+                    self._checkpoint()
+                self._time(batch, time.monotonic() - began, before)
+                report(self.step, f"steps, reward {_shown(metrics)}, {metrics['tool_calls/mean']:.1f} calls a rollout")
+        self.store.settle("the training ended before its step")
+        if self.stopped:
+            progress.say("train", f"stopped at step {self.step}: {self.stopped}")
+        if self.section.keep == "best" and self.best is not None and self.best["step"] != self.step:
+            self.learner.load(torch.load(self.work / "best" / "weights.pt", weights_only=True))
+            progress.say("train", f"keeps the weights of step {self.best['step']}, the best on validation: {self.best['reward']:.3f}")
+
+    def _hand_on(self) -> None:
+        """The learner's weights to the sampler."""
+        self.sampler.follow(self.step)
+        self.collector.policy_version = self.step
+
+    # -- held-out reward -----------------------------------------------------------------------------------------------------
+    def _validated(self) -> Numbers:
+        """The held-out reward, when it is due; the best weights so far are kept."""
+        last = self.step == self.section.steps
+        if not self.held_out or not (last or self.step % self.section.validate_every == 0):
+            return {}
+        plan = Plan("train", "validation", self.prompt, 0.0, 1, self.section.seed, step=self.step, left_out="validation")
+        rows = self.bench.measure(self.sampler.policy, self.held_out, plan, self.store, lambda done, message: None)
+        self.bench.times.rollout_s.pop(plan.name)
+        reward = float(np.mean([row.reward for row in rows if row.reward is not None]))
+        better, self.stopped = self.watch.validated(self.section.stop, reward)
+        if better and self.section.keep == "best":
+            self._keep_best(reward)
+        return {"validation/reward": reward}
+
+    def _keep_best(self, reward: float) -> None:
+        part = self.work / "best.part"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        torch.save(self.learner.state(), part / "weights.pt")
+        progress.publish(part, self.work / "best")
+        self.best = {"step": self.step, "reward": reward}
+
+    # -- kill and go on ------------------------------------------------------------------------------------------------------
+    def _keep(self, batch: Batch, metrics: Numbers) -> None:
+        self.store.add_all(batch.rows, batch.seconds, batch.name)
+        self.bench.times.rollout_s.setdefault("train", []).extend(batch.seconds)
+        self.metrics.add(metrics)
+
+    def _checkpoint(self) -> None:
+        manifest = Manifest(
+            step=self.step,
+            configuration=self.work.name,
+            curriculum=self.curriculum.state(),
+            log_rows=len(self.store),
+            watch=self.watch.state(),
+            best=self.best,
+            rng=torch.get_rng_state().tolist(),
+        )
+        checkpoint.write(self.work / "checkpoints", manifest, self.learner.state(), self.section.keep_checkpoints)
+
+    def _resume(self) -> None:
+        found = checkpoint.newest(self.work / "checkpoints", self.work.name)
+        if found is not None:
+            manifest, state = found
+            self.learner.load(state)
+            self.step, self.best, self.watch = manifest.step, manifest.best, Watch(**manifest.watch)
+            self.curriculum.load(manifest.curriculum)
+            torch.set_rng_state(torch.tensor(manifest.rng, dtype=torch.uint8))
+            self._hand_on()
+            progress.say("train", f"continues at step {self.step}, from the checkpoint of a run that was cut off")
+        self.store.reopen(lambda row: row.step > self.step)
+        self.metrics.back_to(self.step)
+        self.times.back_to(self.step)
+
+    # -- the clock -----------------------------------------------------------------------------------------------------------
+    def _phases(self) -> dict[str, float]:
+        return {**self.bench.times.phases, **self.learner.seconds}
+
+    def _time(self, batch: Batch, total_s: float, before: dict[str, float]) -> None:
+        spent = {name: seconds - before.get(name, 0.0) for name, seconds in self._phases().items()}
+        tokens = sum(row.num_tokens for row in batch.rows)
+        self.times.add(timed(self.step, total_s, spent, tokens))
+
+
+def _shown(metrics: dict[str, Any]) -> str:
+    return f"{metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "unscored"

@@ -1,0 +1,139 @@
+"""A step's rollouts: groups, what is learned from, and a reason for all else. Real tools and grader; the policy says what a test tells it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rft import algorithms, config, recipe
+from rft.reports import PromptSettings
+from rft.rollout_store import RolloutStore
+from rft.trainer.collect import Batch, Collector
+from rft.trainer.curriculum import Curriculum
+from rft.trainer.watch import describe
+from rft.types import Opening
+from rft.workbench import Workbench, workbench
+from tests import tiny_recipe
+from tests.scripted_policy import CALL, Said, Scripted, ScriptedDialogue
+
+GROUP = 4
+Does = Callable[[int, int], str]
+"""(which group, which rollout of it) -> right, wrong, chatty (right, after needless calls), or down (no turn at all)."""
+
+
+@dataclass
+class Knowing(Scripted):
+    """Knows every value, and answers right or wrong as it is told."""
+
+    does: Does = lambda group, rollout: "right"
+
+    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> list[ScriptedDialogue]:
+        dialogues = super().open(openings, seeds, temperature, max_tokens)
+        for number, one in enumerate(dialogues, self.opened - len(openings)):
+            value = f"{(int(one.key[1:]) * 7919 + 1234) % 9973:04d}"
+            one.turns = self._turns(self.does(*divmod(number, GROUP)), value)
+        return dialogues
+
+    def _turns(self, word: str, value: str) -> tuple[Said, ...]:
+        answer = Said(value if word != "wrong" else "0000", ids=(5, 6), logprobs=(-0.5, -0.5))
+        call = Said(CALL % "{key}", ids=(7,), logprobs=(-1.0,))
+        return (call, call, answer) if word == "chatty" else (answer,)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    folder = tiny_recipe.make(tmp_path_factory.mktemp("recipe"))
+    budget = {"tool_calls": 0, "weight": 0.5}
+    params = tiny_recipe.params(folder, rollout={"max_turns": 4, "budget": budget, "max_unscored_share": 1.0, "refill": 0.0})
+    with workbench(params, recipe.load(params.recipe)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def train(bench: Workbench) -> list[Any]:
+    return list(bench.recipe.examples("train", 32, 0))
+
+
+def collect(bench: Workbench, train: list[Any], does: Does, **settings: Any) -> Batch:
+    """In a store of its own, whose bytes nobody reads."""
+    section = config.Train.model_validate({"examples_per_step": 3, "group_size": GROUP, "validation_examples": 0, **settings})
+    curriculum = Curriculum([one.id for one in train], section.curriculum, section.seed)
+    prompt = PromptSettings(name="test", system="", max_turns=4)
+    with tempfile.TemporaryDirectory() as folder, RolloutStore(Path(folder)) as store:
+        return Collector(train, section, prompt, bench, Knowing((), does=does), algorithms.of(section), curriculum, store).collect(1)
+
+
+def some(group: int, rollout: int) -> str:
+    """Group 0 is mixed, group 1 all right, group 2 all wrong; whatever comes later is mixed."""
+    return {1: "right", 2: "wrong"}.get(group, "right" if rollout % 2 else "wrong")
+
+
+def test_what_was_sampled_is_trained_on_or_left_out_with_a_reason(bench: Workbench, train: list[Any]):
+    batch = collect(bench, train, some)
+    assert len(batch.rows) == len(batch.seconds) == 12
+    assert all(row.trained != bool(row.left_out) for row in batch.rows)
+    assert Counter(row.left_out for row in batch.rows) == {"": 4, "no variance": 8}
+    assert sorted(one.advantage for one in batch.samples) == pytest.approx([-0.5, -0.5, 0.5, 0.5])
+    numbers = describe(batch, ["lookup"])
+    assert (numbers["groups/zero_variance"], numbers["groups/all_fail"], numbers["groups/all_solved"]) == (2, 1, 1)
+    assert numbers["tool_calls/lookup/p95"] == 0
+
+
+def test_a_budget_alone_is_no_variance(bench: Workbench, train: list[Any]):
+    """All right, some after needless calls: rewards differ, outcomes do not."""
+    chatty = lambda group, rollout: "chatty" if rollout else "right"  # noqa: E731
+    by_outcome = collect(bench, train, chatty)
+    assert {row.left_out for row in by_outcome.rows} == {"no variance"}
+    assert {row.reward for row in by_outcome.rows} == {0.5, 1.0}
+    by_reward = collect(bench, train, chatty, variance="reward")
+    assert len(by_reward.samples) == 12
+
+
+def test_groups_without_variance_are_replaced_within_the_budget(bench: Workbench, train: list[Any]):
+    batch = collect(bench, train, some, refill_groups=1.0)
+    assert len(batch.groups) == 3
+    assert len(batch.replaced) == 2
+    assert len(batch.samples) == 12
+    assert len(batch.rows) == 5 * GROUP
+    assert len({row.trace_id for row in batch.rows}) == 5 * GROUP
+    assert describe(batch, [])["groups/refilled"] == 2
+    none = collect(bench, train, lambda group, rollout: "wrong", refill_groups=1.0)
+    assert len(none.groups) + len(none.replaced) == 6  # the budget is spent, not more
+    assert none.samples == []
+
+
+def test_compute_multiplier_sets_the_group(bench: Workbench, train: list[Any]):
+    batch = collect(bench, train, lambda group, rollout: "right", compute_multiplier=1.5)
+    assert [len(group.trajectories) for group in batch.groups] == [6] * 3
+
+
+def test_pairs_are_the_best_and_the_worst_of_a_group(bench: Workbench, train: list[Any]):
+    batch = collect(bench, train, some, algorithm="dpo")
+    assert [(one.advantage, one.pair) for one in batch.samples] == [(1.0, 0), (-1.0, 0)]
+    assert {row.left_out for row in batch.rows} == {"", "no variance", "not in a pair"}
+
+
+def test_an_algorithm_without_groups_learns_from_all_that_is_scored(bench: Workbench, train: list[Any]):
+    batch = collect(bench, train, some, algorithm="reinforce_pp")
+    assert {row.left_out for row in batch.rows} == {""}
+    assert len(batch.samples) == 12
+
+
+def test_unscored_rollouts_are_in_no_mean(bench: Workbench, train: list[Any], monkeypatch: pytest.MonkeyPatch):
+    from rft.rollout import PolicyFailed
+
+    def turns(self: Knowing, word: str, value: str) -> tuple[Said, ...]:
+        return (Said("", fails=PolicyFailed("gone")),) if word == "down" else ordinary(self, word, value)
+
+    ordinary = Knowing._turns
+    monkeypatch.setattr(Knowing, "_turns", turns)
+    batch = collect(bench, train, lambda group, rollout: "down" if rollout == 0 else "right" if rollout == 1 else "wrong")
+    assert Counter(row.left_out for row in batch.rows) == {"": 9, "unscored: infra_error": 3}
+    assert sorted({round(one.advantage, 6) for one in batch.samples}) == pytest.approx([-1 / 3, 2 / 3], abs=1e-6)
+    assert describe(batch, [])["samples/unscored"] == 3
