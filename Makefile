@@ -81,7 +81,7 @@ demo: setup
 	@$(BIN)/rft demo $(DEMO)
 
 test: check
-	@$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup
 	@$(BIN)/ruff check
