@@ -57,21 +57,25 @@ def resume_exact(args: list[str]) -> Figure:
             return failed("resume", f"the undisturbed training ended with exit code {code}")
         draw = random.Random(0)
         other: list[str] = []
-        late, resumed = 0, 0
-        for number in range(KILLS):
+        late, resumed, number = 0, 0, 0
+        while number < KILLS and late < KILLS:
             one = _prepared(folder, ours, f"killed-{number}")
             code, _, _ = _train(one, draw.uniform(0, lasted - began))
-            late += code == 0  # it was done before the kill
-            resumed += any((one / ".rft/progress").glob("train-*/checkpoints/0*"))
-            again, _, _ = _train(one, None)
-            other += _differing(whole, one) if not again else ["did not end"]
-            print(f"kill {number + 1}/{KILLS}: {len(other)} differences so far", file=sys.stderr)
+            if code == 0:  # it was done before the kill: another moment is drawn
+                late += 1
+            else:
+                number += 1
+                resumed += any((one / ".rft/progress").glob("train-*/checkpoints/0*"))
+                again, _, _ = _train(one, None)
+                other += _differing(whole, one) if not again else ["did not end"]
+                print(f"kill {number}/{KILLS}: {len(other)} differences so far", file=sys.stderr)
             shutil.rmtree(one)
         parts = (
-            Part("trainings with other weights", other.count("weights") + other.count("did not end"), "trainings", at_most=0, n=KILLS),
-            Part("other files that differ", sum(name != "weights" for name in other), "files", at_most=0, n=KILLS * (len(COMPARED) - 1)),
-            Part("kills that came after the end", late, "kills", at_most=KILLS / 4, n=KILLS),
-            Part("restarts that had a checkpoint to go on from", resumed, "restarts", at_least=1, n=KILLS),
+            Part("trainings with other weights", other.count("weights") + other.count("did not end"), "trainings", at_most=0, n=number),
+            Part("kills", number, "kills", at_least=KILLS),
+            Part("other files that differ", sum(name != "weights" for name in other), "files", at_most=0, n=number * (len(COMPARED) - 1)),
+            Part("moments that were after the end, drawn anew", late, "moments", n=number + late),
+            Part("restarts that had a checkpoint to go on from", resumed, "restarts", at_least=1, n=number),
             Part("undisturbed training", lasted, "s"),
         )
         return Figure(parts, {"mode": "deterministic", "train": TRAIN})

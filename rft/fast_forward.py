@@ -84,22 +84,35 @@ class FastForward:
             self._rotary(slots.length)
         rows, heads, dim = len(ids_N), self.heads + self.kv_heads, self.dim
         cos, sin = (functional.embedding(position_N, table)[:, None] for table in (self._cos_TD, self._sin_TD))
-        at_N = (
-            (slot_N[:, None] * self.kv_heads + self._kv_head) * slots.length + position_N[:, None]
-        ).flatten()  # in a layer, by slot, head, position
+        # In a layer, by slot, head, position.
+        at_N = ((slot_N[:, None] * self.kv_heads + self._kv_head) * slots.length + position_N[:, None]).flatten()
         x_NE = functional.embedding(ids_N, self._embedding)
+        final = len(self._layers) - 1
         for number, layer in enumerate(self._layers):
-            qkv = functional.linear(self._norm(x_NE, layer.before), layer.qkv)
-            qk = self._norm(qkv[:, : heads * dim].view(rows, heads, dim), layer.qk_norm_2D.index_select(0, self._kind))
-            qk = torch.addcmul(qk * cos, qk.roll(dim // 2, -1), sin)
-            q, k, v = qk[:, : self.heads], qk[:, self.heads :], qkv[:, heads * dim :].view(rows, self.kv_heads, dim)
+            x = self._norm(x_NE, layer.before)
+            if number < final or last is None:
+                qkv = functional.linear(x, layer.qkv)
+                qk = self._turned(qkv[:, : heads * dim], self._kind, layer, cos, sin)
+                q, k, v = qk[:, : self.heads], qk[:, self.heads :], qkv[:, heads * dim :].view(rows, self.kv_heads, dim)
+            else:  # what the last layer makes of a token is read at each row's last alone; the others leave it keys and values
+                query, rest = layer.qkv[: self.heads * dim], layer.qkv[self.heads * dim :]
+                q = self._turned(functional.linear(x[last], query), self._kind[: self.heads], layer, cos[last], sin[last])
+                kv = functional.linear(x, rest)
+                k = self._turned(kv[:, : self.kv_heads * dim], self._kind[self.heads :], layer, cos, sin)
+                v = kv[:, self.kv_heads * dim :].view(rows, self.kv_heads, dim)
+                x_NE, attend = x_NE[last], attend.last
             for held, new in ((slots.keys_LSHTD, k), (slots.values_LSHTD, v)):
                 held[number].view(-1, dim).index_copy_(0, at_N, new.reshape(-1, dim))
             x_NE = torch.addmm(x_NE, attend(number, q, k, v), layer.out_T)
             gate_up = functional.linear(self._norm(x_NE, layer.between), layer.gate_up)
             gate, up = gate_up.chunk(2, -1)
             x_NE = torch.addmm(x_NE, functional.silu(gate).mul_(up), layer.down_T)
-        return functional.linear(self._norm(x_NE if last is None else x_NE[last], self._last_norm), self._head).float()
+        return functional.linear(self._norm(x_NE, self._last_norm), self._head).float()
+
+    def _turned(self, x: torch.Tensor, kind: torch.Tensor, layer: _Layer, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Heads N H D, normalized and at their rotary phase. `kind`: of each head, query or key."""
+        x_NHD = self._norm(x.view(len(x), len(kind), self.dim), layer.qk_norm_2D.index_select(0, kind))
+        return torch.addcmul(x_NHD * cos, x_NHD.roll(self.dim // 2, -1), sin)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """As the model's own, in float32 within; in place it takes half of functional.rms_norm's time on 1,600 rows."""
@@ -186,6 +199,7 @@ class _Ragged:
         self.column_N = torch.arange(sum(lengths), device=device) - first_B[self.row_N]
         self.slot_N, self.position_N = self.slot_B[self.row_N], start_B[self.row_N] + self.column_N
         self.last_B = first_B + length_B - 1
+        self.length_B, self.end_B = length_B, start_B + length_B
         column_W = torch.arange(max(lengths), device=device)
         self.padded_BW = torch.minimum(first_B[:, None] + column_W, self.last_B[:, None])
         if not self.begin:
@@ -193,13 +207,25 @@ class _Ragged:
             self.mask = seen_T[None, None, None, :] <= (start_B[:, None] + column_W)[:, None, :, None]
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        if self.begin:
-            key, value = self._padded(k), self._padded(v)
-        else:
-            key, value = (held[layer][:, :, : self.visible][self.slot_B] for held in (self.slots.keys_LSHTD, self.slots.values_LSHTD))
+        key, value = self._held(layer, k, v)
         mask = None if self.begin else self.mask
         out = functional.scaled_dot_product_attention(self._padded(q), key, value, attn_mask=mask, is_causal=self.begin, enable_gqa=True)
         return out.transpose(1, 2)[self.row_N, self.column_N].flatten(1)
+
+    def last(self, layer: int, q_BHD: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """The same for each row's last token alone: it sees its whole row."""
+        key, value = self._held(layer, k, v)
+        seen_BT = torch.arange(key.shape[2], device=key.device) < (self.length_B if self.begin else self.end_B)[:, None]
+        out = functional.scaled_dot_product_attention(q_BHD[:, :, None], key, value, attn_mask=seen_BT[:, None, None, :], enable_gqa=True)
+        return out[:, :, 0].flatten(1)
+
+    def _held(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values B H T D: those that were just made, or with what was there before."""
+        if self.begin:
+            return self._padded(k), self._padded(v)
+        held = self.slots.keys_LSHTD, self.slots.values_LSHTD
+        key, value = (one[layer][:, :, : self.visible][self.slot_B] for one in held)
+        return key, value
 
     def _padded(self, x: torch.Tensor) -> torch.Tensor:
         return x[self.padded_BW].transpose(1, 2)
