@@ -44,7 +44,7 @@ def learning_seeds(args: list[str]) -> Figure:
 
 def step_profile(args: list[str]) -> Figure:
     """Where a step's time goes in the ICD-10 training, adding up to 100 %; outside forward, backward, decoding and tools: under 15 %."""
-    with icd10.workspace():
+    with icd10.workspace(search=False):
         icd10.trained("full", 0)
         steps = json.loads(Path("runs/full-multiplied-0/timing.json").read_text())["steps"]
     seconds = {key.removeprefix("time/").removesuffix("_s"): sum(step[key] for step in steps) for key in steps[0] if key.startswith("time/")}

@@ -2,8 +2,8 @@
 
 The policy is built as the ICD-10 recipe builds it, tokenizer and all, and not trained: weights have no part in a speed. 64 dialogues of that recipe,
 60 to 140 tokens long, whose next turn is the answer, get 32 tokens each at temperature 1; no token ends a turn. `generate` decodes the same rows
-with a dynamic and with a static cache, and the faster counts. The sides take turns, so that whatever else the machine does meets both; a ratio is
-one of neighbours.
+with a dynamic and with a static cache, and the faster counts. Both are given their prompts' tokens. The sides take turns, so that whatever else the
+machine does meets both; a ratio is one of neighbours.
 
 Ours runs in deterministic mode (a barrier a turn) and in free mode (in a thread beside the event loop); what is held against the bound is the
 deterministic one. Then the group that RFT samples: 8 dialogues 8 times each, whose prompts are computed once. `generate` has no such thing, and
@@ -74,7 +74,7 @@ def _at(threads: int, network: Any, chat: Any, openings: Sequence[Any], rounds: 
         "ours, groups of 8": lambda: _ours(barrier, group),
     }
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    with _no_end(chat):
+    with _tokens_alone(chat, openings):
         for n in range(rounds + 1):
             for name, play in sides.items():
                 began = time.perf_counter()
@@ -146,13 +146,15 @@ def _padded(chat: Any, openings: Sequence[Any]) -> tuple[Any, Any]:
 
 
 @contextmanager
-def _no_end(chat: Any) -> Iterator[None]:
-    """Every turn runs to its limit."""
-    ends, chat.end_ids = chat.end_ids, ()
+def _tokens_alone(chat: Any, openings: Sequence[Any]) -> Iterator[None]:
+    """Every turn runs to its limit, and prompts were rendered before: `generate` is given ids, so both are."""
+    ends, render = chat.end_ids, chat.prompt_ids
+    rendered = {repr(list(one.messages)): render(list(one.messages)) for one in openings}
+    chat.end_ids, chat.prompt_ids = (), lambda messages, tools=None: list(rendered[repr(messages)])
     try:
         yield
     finally:
-        chat.end_ids = ends
+        chat.end_ids, chat.prompt_ids = ends, render
 
 
 def _mismatch(network: Any, chat: Any, openings: Sequence[Any]) -> float:
