@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rft import algorithms, config, recipe
+from rft.errors import ConfigError
 from rft.reports import PromptSettings
 from rft.rollout_store import RolloutStore
 from rft.trainer.collect import Batch, Collector
@@ -24,7 +25,7 @@ from tests.scripted_policy import CALL, Said, Scripted, ScriptedDialogue
 
 GROUP = 4
 Does = Callable[[int, int], str]
-"""(which group, which rollout of it) -> right, wrong, chatty (right, after needless calls), or down (no turn at all)."""
+"""(which group, which rollout of it) -> right, wrong, chatty (right, after needless calls), down (no turn) or forked (right, in another context)."""
 
 
 @dataclass
@@ -43,14 +44,15 @@ class Knowing(Scripted):
     def _turns(self, word: str, value: str) -> tuple[Said, ...]:
         answer = Said(value if word != "wrong" else "0000", ids=(5, 6), logprobs=(-0.5, -0.5))
         call = Said(CALL % "{key}", ids=(7,), logprobs=(-1.0,))
-        return (call, call, answer) if word == "chatty" else (answer,)
+        elsewhere = replace(answer, context_ids=(9,))
+        return {"chatty": (call, call, answer), "forked": (call, elsewhere)}.get(word, (answer,))
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     folder = tiny_recipe.make(tmp_path_factory.mktemp("recipe"))
     budget = {"tool_calls": 0, "weight": 0.5}
-    params = tiny_recipe.params(folder, rollout={"max_turns": 4, "budget": budget, "max_unscored_share": 1.0, "refill": 0.0})
+    params = tiny_recipe.params(folder, rollout={"max_turns": 4, "budget": budget, "max_unscored_share": 1.0, "refill": 0.0, "max_fork_share": 1.0})
     with workbench(params, recipe.load(params.recipe)) as made:
         yield made
 
@@ -119,6 +121,13 @@ def test_pairs_are_the_best_and_the_worst_of_a_group(bench: Workbench, train: li
     assert {row.left_out for row in batch.rows} == {"", "no variance", "not in a pair"}
 
 
+def test_half_a_pair_is_no_pair(bench: Workbench, train: list[Any]):
+    """In every group the one right rollout was sampled in another context than it says."""
+    batch = collect(bench, train, lambda group, rollout: "wrong" if rollout else "forked", algorithm="dpo")
+    assert batch.samples == []
+    assert Counter(row.left_out for row in batch.rows) == {"forked": 3, "its pair's other half is left out": 3, "not in a pair": 6}
+
+
 def test_an_algorithm_without_groups_learns_from_all_that_is_scored(bench: Workbench, train: list[Any]):
     batch = collect(bench, train, some, algorithm="reinforce_pp")
     assert {row.left_out for row in batch.rows} == {""}
@@ -137,3 +146,21 @@ def test_unscored_rollouts_are_in_no_mean(bench: Workbench, train: list[Any], mo
     assert Counter(row.left_out for row in batch.rows) == {"": 9, "unscored: infra_error": 3}
     assert sorted({round(one.advantage, 6) for one in batch.samples}) == pytest.approx([-1 / 3, 2 / 3], abs=1e-6)
     assert describe(batch, [])["samples/unscored"] == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"algorithm": "dpo", "clip": {"high": 0.3}}, "clip is not read by algorithm dpo"),
+        ({"algorithm": "ppo", "refill_groups": 0.5}, "refill_groups is not read by algorithm ppo"),
+        ({"algorithm": "reinforce_pp", "variance": "reward"}, "variance is not read by algorithm reinforce_pp"),
+        ({"kl": {"estimator": "k1"}}, "kl.estimator has no effect"),
+        ({"algorithm": "dapo", "overlong": {"penalty": 0.5}}, "overlong.penalty has no effect"),
+        ({"curriculum": {"solved_share": 0.5}}, "curriculum has no effect"),
+        ({"keep": "best", "validation_examples": 0}, "need validation_examples"),
+        ({"group_size": 1}, "greater than or equal to 2"),
+    ],
+)
+def test_a_setting_that_cannot_be_honoured_is_an_error(settings: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        config.parse(settings, "params.yaml", config.Train)

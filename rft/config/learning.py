@@ -23,6 +23,8 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "overlong": ("dapo",),
     "ppo": ("ppo",),
     "dpo": ("dpo",),
+    "refill_groups": tuple(name for name in ALGORITHMS if name not in ("reinforce_pp", "ppo")),  # these learn from groups that are all the same
+    "variance": tuple(name for name in ALGORITHMS if name not in ("reinforce_pp", "ppo")),
 }
 
 
@@ -144,6 +146,13 @@ class Train(Section):
             written = getattr(self, key) != type(self).model_fields[key].default  # a file may write defaults out
             if written and self.algorithm not in algorithms:
                 raise ValueError(f"{key} is not read by algorithm {self.algorithm}. Take it out, or choose one of {', '.join(algorithms)}")
+        for key, is_off, remedy in (
+            ("kl.estimator", self.kl.estimator != Kl().estimator and not self.kl.beta, "give kl.beta a value"),
+            ("overlong.penalty", self.overlong.penalty != Overlong().penalty and not self.overlong.buffer, "give overlong.buffer a value"),
+            ("curriculum", self.curriculum.kind == "epochs" and self.curriculum != Curriculum(), "set curriculum.kind: pass_rate"),
+        ):
+            if is_off:
+                raise ValueError(f"{key} has no effect here. Take it out, or {remedy}")
         if (self.keep == "best" or self.stop.patience) and not self.validation_examples:
             raise ValueError("keep: best and stop.patience need validation_examples above 0")
         return self

@@ -152,30 +152,21 @@ class Collector:
         given = iter(advantages_PG)
         for number, (group, useful) in enumerate(zip(batch.groups, informative, strict=True)):
             advantage_G = next(given).tolist() if useful else [0.0] * len(group.trajectories)
+            reasons = [self._left_out(one, advantage, group, useful) for one, advantage in zip(group.trajectories, advantage_G, strict=True)]
+            pair = number if "pairs" in self._algorithm.needs else -1
+            if pair >= 0 and reasons.count("") == 1:
+                reasons[reasons.index("")] = "its pair's other half is left out"
             fresh: list[TrainingSample] = []
-            for request, one, advantage in zip(group.requests, group.trajectories, advantage_G, strict=True):
-                why = self._left_out(one, advantage, group, useful)
+            for request, one, advantage, why in zip(group.requests, group.trajectories, advantage_G, reasons, strict=True):
                 self._log(batch, one, request, why)
                 if not why:
-                    pair = number if "pairs" in self._algorithm.needs else -1
                     fresh.append(TrainingSample(*rollout_log.flat(one), advantage=advantage, reward=self._algorithm.shaped(one) or 0.0, pair=pair))
-            batch.samples += sorted(fresh, key=lambda one: -one.advantage) if "pairs" in self._algorithm.needs else fresh
-        self._drop_half_pairs(batch)
+            batch.samples += sorted(fresh, key=lambda one: -one.advantage) if pair >= 0 else fresh
         for group in batch.replaced:
             for request, one in zip(group.requests, group.trajectories, strict=True):
                 self._log(batch, one, request, self._left_out(one, 0.0, group, False))
         for one in batch.aside:
             self._log(batch, one.trajectory, one.request, one.why)
-
-    def _drop_half_pairs(self, batch: Batch) -> None:
-        """A pair of which one half cannot be trained on (a fork) is no pair."""
-        if "pairs" in self._algorithm.needs:
-            whole = Counter(one.pair for one in batch.samples)
-            dropped = [one for one in batch.samples if whole[one.pair] != 2]
-            batch.samples = [one for one in batch.samples if whole[one.pair] == 2]
-            for sample in dropped:
-                place = next(n for n, row in enumerate(batch.rows) if row.trained and row.ids == sample.ids)
-                batch.rows[place] = replace(batch.rows[place], trained=False, left_out="its pair's other half is left out")
 
     def _left_out(self, one: Trajectory, advantage: float, group: Group, useful: bool) -> str:
         if why := unfit(one):

@@ -55,7 +55,7 @@ def describe(batch: Batch, tools: Sequence[str]) -> Numbers:
 
 
 def timed(step: int, total_s: float, phases: Mapping[str, float], tokens: int) -> Numbers:
-    """Seconds of a step by phase. What no phase claims is `other`, so that they add up to the whole."""
+    """Seconds of a step by phase. What no phase claims is `other`, so that they add up to the whole; below zero where sampling ran beside (lag)."""
     rest = total_s - sum(phases.values())
     seconds = {f"time/{name}_s": round(value, 4) for name, value in [*sorted(phases.items()), ("other", rest), ("step", total_s)]}
     return {"step": step, **seconds, "throughput/tokens_per_s": round(tokens / total_s, 1), "throughput/steps_per_hour": round(3600 / total_s, 1)}
