@@ -142,7 +142,8 @@ def rollout(draw: Any) -> Rollout:
     cap=st.sampled_from([None, 1.0, 2.0]),
 )
 def test_the_loss_is_the_formula(name: str, rollouts: list[Rollout], beta: float, estimator: str, cap: float | None):
-    algorithm = algorithms.of(section(name, kl={"beta": beta, "estimator": estimator}, importance_cap=cap))
+    kl = {"beta": beta, "estimator": estimator} if beta else {}  # an estimator of nothing is an error
+    algorithm = algorithms.of(section(name, kl=kl, importance_cap=cap))
     totals = step_totals(rollouts)
     found = algorithm.loss(microbatch(rollouts), totals).item()
     assert found == pytest.approx(loss_by_hand(name, rollouts, totals, beta, estimator, cap), rel=1e-9, abs=1e-12)
