@@ -47,13 +47,13 @@ class Job:
     group_size: int
     examples_per_step: int
     lr: float
+    schedule: str
+    """By transformers' name: constant, linear, cosine."""
+    warmup_steps: int
     clip_grad: float
     temperature: float
     seed: int
     steps: int
-    """No more than these."""
-    seconds: float
-    """Ends with the first step that is finished after so much training."""
     threads: int
     microbatch: int = 64
     """Episodes in one forward and backward."""
@@ -110,7 +110,7 @@ def _trainer(job: Job, folder: Path) -> tuple[Any, Any]:
     loaded = recipe.load(config.Recipe(**job.recipe))
     opening = sum(len(row["prompt_ids"]) for row in rows) / len(rows)
     episodes = job.group_size * job.examples_per_step
-    clock = _clock(job.seconds)
+    clock = _clock()
     arguments: dict[str, Any] = {
         "output_dir": str(folder / "trl"),
         "per_device_train_batch_size": job.microbatch,
@@ -124,7 +124,8 @@ def _trainer(job: Job, folder: Path) -> tuple[Any, Any]:
         "loss_type": "dr_grpo",
         "scale_rewards": "none",
         "learning_rate": job.lr,
-        "lr_scheduler_type": "constant",
+        "lr_scheduler_type": job.schedule,
+        "warmup_steps": job.warmup_steps,
         "adam_beta1": 0.9,
         "adam_beta2": 0.95,
         "weight_decay": 0.0,
@@ -279,7 +280,7 @@ def _compare(trainer: Any, job: Job) -> None:
 
 
 # -- the clock -------------------------------------------------------------------------------------------------------------
-def _clock(seconds: float) -> Any:
+def _clock() -> Any:
     from transformers import TrainerCallback
 
     class Clock(TrainerCallback):
@@ -299,8 +300,6 @@ def _clock(seconds: float) -> Any:
             self._last = now
             for name, values in self.seen.items():
                 values.append(self._trainer._metrics["train"][name][-1])
-            if sum(self.steps_s) >= seconds:
-                control.should_training_stop = True
             print(f"step {len(self.steps_s)}: {self.steps_s[-1]:.2f} s", flush=True)
 
         def watch(self, trainer: Any) -> None:

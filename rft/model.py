@@ -40,6 +40,7 @@ def prepare_process(section: config.Policy) -> torch.device:
         libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
     except OSError:
         pass  # another C library: slower, not wrong
+    _quiet()
     if section.threads:
         torch.set_num_threads(section.threads)
     torch.use_deterministic_algorithms(True)
@@ -55,16 +56,22 @@ def prepare_process(section: config.Policy) -> torch.device:
 def load(source: str, section: config.Policy, device: torch.device) -> tuple[Any, Any]:
     """(model, tokenizer) from a folder or hub id. Raises UserError naming what the folder lacks."""
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    _quiet()
     ours = tokenizer(source)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, section.dtype), attn_implementation="sdpa")
     except (OSError, ValueError) as error:
         raise _unreachable(source, error) from error
     return model.to(device).eval(), ours
+
+
+def _quiet() -> None:
+    """transformers draws progress bars of its own, for files that are written in a second."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
 
 
 def tokenizer(source: str) -> Any:

@@ -31,6 +31,14 @@ def likelihood(one: Learner, sample: TrainingSample) -> float:
     return sum(alone(one.model, sample))
 
 
+def test_a_step_takes_the_rate_that_it_is_given():
+    """AdamW's first step is as long as the rate, whatever the gradient."""
+    slow, fast = learner(weights="full"), learner(weights="full")
+    found = [slow.update(own(slow), 12, 1e-4), fast.update(own(fast), 12, 3e-4)]
+    assert [one["lr"] for one in found] == [1e-4, 3e-4]
+    assert found[1]["weights/change"] == pytest.approx(3 * found[0]["weights/change"], rel=1e-2)
+
+
 # -- exactness ---------------------------------------------------------------------------------------------------------------
 def test_a_step_is_the_plain_policy_gradient():
     """Dr. GRPO by hand: sum of A log p over rollouts x a constant, gradient clipped, one AdamW step."""

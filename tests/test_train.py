@@ -59,11 +59,11 @@ def test_a_training_that_was_cut_off_ends_the_same(
 ):
     learn, learned = Learner.update, []
 
-    def dies(self: Learner, samples: Any, num_rollouts: int) -> dict[str, float]:
+    def dies(self: Learner, samples: Any, num_rollouts: int, lr: float) -> dict[str, float]:
         if len(learned) == killed_after:
             raise KeyboardInterrupt
         learned.append(1)
-        return learn(self, samples, num_rollouts)
+        return learn(self, samples, num_rollouts, lr)
 
     shutil.copytree(ladder / "data", tmp_path / "data")
     shutil.rmtree(tmp_path / "data/train")

@@ -97,6 +97,10 @@ class Train(Section):
     weights: Literal["lora", "full"] = "lora"
     lora: Lora = Lora()
     lr: float = Field(default=3e-3, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    """How the learning rate falls from `lr` over `steps`."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """The first steps, in which it rises."""
     steps: int = Field(default=80, ge=1)
     examples_per_step: int = Field(default=8, ge=1)
     group_size: int = Field(default=8, ge=2, le=LARGEST_GROUP)
@@ -153,6 +157,8 @@ class Train(Section):
         ):
             if is_off:
                 raise ValueError(f"{key} has no effect here. Take it out, or {remedy}")
+        if self.warmup_steps >= self.steps:
+            raise ValueError(f"warmup_steps must be below steps, which is {self.steps}")
         if (self.keep == "best" or self.stop.patience) and not self.validation_examples:
             raise ValueError("keep: best and stop.patience need validation_examples above 0")
         return self

@@ -9,6 +9,7 @@
     forward       hidden states with less work, for the embedded policy's architecture
     critic        the value of a state, for PPO
     learner       one optimizer step
+    schedule      its learning rate
     processes     the same step on several processes
     sharding      FSDP2: weights in parts
     checkpoint    everything that a run will still read, whole or not at all

@@ -84,16 +84,22 @@ class Learner:
         """Spent so far, by phase."""
 
     # -- a step ----------------------------------------------------------------------------------------------------------------
-    def update(self, samples: Sequence[TrainingSample], num_rollouts: int) -> dict[str, float]:
-        """`num_rollouts`: as sampled for this step, those without a gradient included. Nothing to learn from is no error: nothing changes."""
+    def update(self, samples: Sequence[TrainingSample], num_rollouts: int, lr: float | None = None) -> dict[str, float]:
+        """`num_rollouts`: as sampled for this step, those without a gradient included. `lr`: the policy's, else train.lr (the critic has its own).
+
+        Nothing to learn from is no error: nothing changes.
+        """
         if not samples:
             return {"samples/trained": 0}
         self._check(samples)
-        self.team.order("update", list(samples), num_rollouts)
-        return self.do_update(samples, num_rollouts)
+        lr = self.section.lr if lr is None else lr
+        self.team.order("update", list(samples), num_rollouts, lr)
+        return self.do_update(samples, num_rollouts, lr)
 
-    def do_update(self, samples: Sequence[TrainingSample], num_rollouts: int) -> dict[str, float]:
+    def do_update(self, samples: Sequence[TrainingSample], num_rollouts: int, lr: float) -> dict[str, float]:
         """The order: this process's share of `update`."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
         totals = Totals(num_rollouts, sum(one.num_own for one in samples), self.norm_length, len({one.pair for one in samples if one.pair >= 0}))
         self._network.train()
         with self.team.learning():
@@ -114,7 +120,7 @@ class Learner:
         change = self.weight_change()
         if any(other != change for other in self.team.gather(change)):
             raise RftError("the processes' weights have come apart. This is a mistake of the trainer: please report it with params.yaml.")
-        return {"samples/trained": len(samples), **found, "weights/change": change}
+        return {"samples/trained": len(samples), "lr": lr, **found, "weights/change": change}
 
     def _check(self, samples: Sequence[TrainingSample]) -> None:
         limit = self.model.config.get_text_config().max_position_embeddings
@@ -216,8 +222,10 @@ class Learner:
             self.critic.learn(self.section.clip_grad)
         still = all(torch.equal(_held(now), then) for now, then in zip(self.parameters, before, strict=True))
         if norm > 0 and (self.team.most(0 if still else 1) == 0 if self.team.shards else still):
-            dtype = self.parameters[0].dtype
-            raise RftError(f"update {self.num_updates}: the optimizer changed no weight. train.lr = {self.section.lr} is too small for {dtype}.")
+            dtype, lr = self.parameters[0].dtype, self.optimizer.param_groups[0]["lr"]
+            raise RftError(
+                f"update {self.num_updates}: the optimizer changed no weight. A learning rate of {lr:.2g} is too small for {dtype}: raise train.lr."
+            )
         return norm
 
     @torch.no_grad()

@@ -23,7 +23,7 @@ from rft import algorithms, config, policies, progress
 from rft.chat import Chat
 from rft.reports import PromptSettings
 from rft.rollout_store import RolloutStore
-from rft.trainer import checkpoint
+from rft.trainer import checkpoint, schedule
 from rft.trainer.ahead import Ahead
 from rft.trainer.checkpoint import Manifest
 from rft.trainer.collect import Batch, Collector
@@ -72,7 +72,8 @@ class Trainer:
             while self.step < self.section.steps and not self.stopped:
                 began, before = time.monotonic(), self._phases()
                 batch = batches.next()
-                learned = self.learner.update(batch.samples, self.section.examples_per_step * self.section.group)
+                rate = schedule.rate(self.section, self.step + 1)
+                learned = self.learner.update(batch.samples, self.section.examples_per_step * self.section.group, rate)
                 self.step += 1
                 with batches.between:
                     self._hand_on()
