@@ -84,6 +84,7 @@ def repro(
     environment = {"RFT_STATE": str(state), "PYTHONUNBUFFERED": "1"} | ({"RFT_RUN": run} if run else {})
     how: How = "ran"
     last: deque[str] = deque(maxlen=400)
+    error: list[str] = []  # what the stage ends with: told once, by whoever catches it
     with contextlib.ExitStack() as stack:
         file: TextIO | None = None
         if log is not None:
@@ -99,13 +100,28 @@ def repro(
             if file:
                 print(line, file=file, flush=True)
             how = "unchanged" if _UNCHANGED.match(line) else "restored" if _RESTORED.match(line) else how
-            if not _DVC_SAYS.match(line) and not (overhear and overhear(line)):
+            if _DVC_SAYS.match(line) or (overhear and overhear(line)):
+                continue
+            if line.startswith("error: "):
+                _hear(lines, error)
+                error = [line]
+            elif error:
+                error.append(line)
+            else:
                 lines.hear(line)
         code = process.wait()
     if code != 0:
-        raise _failure(stage, list(last), log)
+        failure = _failure(stage, list(last), log)
+        _hear(lines, [] if isinstance(failure, StageFailed) else error)
+        raise failure
+    _hear(lines, error)
     lines.end(how)
     return Outcome(stage, how)
+
+
+def _hear(lines: Lines, several: list[str]) -> None:
+    for line in several:
+        lines.hear(line)
 
 
 def dvc(tree: Path, *arguments: str) -> str:

@@ -102,7 +102,8 @@ def test_a_declared_secret_is_not_recorded(scripted: ladder_clone.Scripted, monk
         assert "hunter2" not in (run.tree / "params.yaml").read_text()
 
 
-def test_a_run_that_fails_is_recorded_too(scripted: ladder_clone.Scripted) -> None:
+def test_a_run_that_fails_is_recorded_too(scripted: ladder_clone.Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its error is told by whoever catches it, and not among the stage's lines as well."""
     (scripted.script / "fail-drift").write_text("no disk")
     with pytest.raises(stages.StageFailed):  # noqa: PT012, SIM117 - the run must be left by the failure for its end to be recorded
         with runs.start(scripted.clone, plan(scripted)) as run:
@@ -110,6 +111,7 @@ def test_a_run_that_fails_is_recorded_too(scripted: ladder_clone.Scripted) -> No
             repro(run, "drift")
     [record] = records.load_all(scripted.clone)
     assert (record.state, record.message) == ("failed", "stage drift: no disk")
+    assert "no disk" not in capsys.readouterr().out
     assert Revision(scripted.clone, record.revision or "").read("data/traffic/report.json") is not None
     with pytest.raises(KeyboardInterrupt), runs.start(scripted.clone, plan(scripted)):
         raise KeyboardInterrupt
