@@ -158,7 +158,7 @@ class Train(Section):
             if is_off:
                 raise ValueError(f"{key} has no effect here. Take it out, or {remedy}")
         if self.warmup_steps >= self.steps:
-            raise ValueError(f"warmup_steps must be below steps, which is {self.steps}")
+            raise ValueError(f"warmup_steps = {self.warmup_steps} never ends: steps is {self.steps}. Lower it")
         if (self.keep == "best" or self.stop.patience) and not self.validation_examples:
             raise ValueError("keep: best and stop.patience need validation_examples above 0")
         return self

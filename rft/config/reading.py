@@ -78,9 +78,10 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
         return f"{where}: unknown key '{key}'. " + (f"Did you mean '{near[0]}'?" if near else f"Known here: {known}.")
     if problem["type"] == "missing":
         return f"{where}: '{key}' is missing. It has no default: write it down."
+    said = problem["msg"].removeprefix("Value error, ")  # pydantic's, before what a validator of ours says
     if {*_SAID_IN, "signing_secret"} & {*loc} or key.endswith("url") or isinstance(problem["input"], dict | list):
-        return f"{where}: '{key}': {problem['msg']}."
-    return f"{where}: '{key}' = {problem['input']!r}: {problem['msg']}."
+        return f"{where}: '{key}': {said}."
+    return f"{where}: '{key}' = {problem['input']!r}: {said}."
 
 
 def _keys_at(model: type[BaseModel], loc: list[str]) -> list[str]:
