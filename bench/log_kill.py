@@ -366,6 +366,7 @@ def _open(folder: Path, steps: int, said: list[str], acknowledged: set[str], rol
     found = [one.trace_id for one in [*rows, *held]]
     rolled.missing += len(acknowledged - set(found))
     rolled.twice += len(found) - len(set(found))
+    acknowledged.update(found)  # what the disk has shown, too: a kill may fall between the disk and the word for it
     if said[-1:] == ["over"]:
         rolled.incomplete += bool(held) or not _is_complete(rows, steps)
         rolled.left_out.update(one.left_out for one in rows)

@@ -163,7 +163,7 @@ def flop(rows: Sequence[dict[str, Any]], body: int, head: int, attention: int) -
 
 # -- what was learned in equal time ----------------------------------------------------------------------------------------
 def _learned(seed: int, seconds: float, pairs: Sequence[tuple[Run, Run]]) -> tuple[Run, Run]:
-    """TRL for no less than ours took."""
+    """TRL is given what ours took, when that was more; what each took is told beside its result."""
     ours = _in_time(_ours, seed, seconds, [run for run, _ in pairs])
     return ours, _in_time(_theirs, seed, max(seconds, ours.seconds), [run for _, run in pairs])
 

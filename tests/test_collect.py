@@ -162,5 +162,6 @@ def test_unscored_rollouts_are_in_no_mean(bench: Workbench, train: list[Any], mo
     ],
 )
 def test_a_setting_that_cannot_be_honoured_is_an_error(settings: dict[str, Any], words: str):
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=words) as raised:
         config.parse(settings, "params.yaml", config.Train)
+    assert "Value error" not in str(raised.value)

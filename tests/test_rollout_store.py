@@ -431,11 +431,7 @@ def test_the_comparison_sees_what_is_wrong(tmp_path: Path):
 
 
 def test_rollouts_killed_at_random_moments(tmp_path: Path):
-    """Real ones, against a tool server that fails now and then: what was acknowledged is there once, and is not rolled out again.
-
-    A kill that falls between the disk and the word for it leaves rollouts that are there and were never acknowledged: so not quite all of 96.
-    """
+    """Real ones, against a tool server that fails now and then: what was acknowledged is there once, and is not rolled out again."""
     rolled = log_kill.kill_rollouts(tmp_path, 2, seed=3, steps=2)
     assert (rolled.opened, rolled.missing, rolled.twice, rolled.again, rolled.incomplete) == (rolled.kills, 0, 0, 0, 0), rolled.faults
-    assert rolled.runs == 1
-    assert rolled.acknowledged > 48
+    assert (rolled.runs, rolled.acknowledged >= 2 * 48) == (1, True)

@@ -16,6 +16,8 @@ Algorithm = Literal["dr_grpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinfor
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 LARGEST_GROUP = 64
 
+_GROUPED = tuple(name for name in ALGORITHMS if name not in ("reinforce_pp", "ppo"))
+"""The others learn from groups that are all the same, too."""
 _READ_BY: dict[str, tuple[str, ...]] = {
     "clip": ("dr_grpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo"),
     "kl": ("dr_grpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo"),
@@ -23,8 +25,8 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "overlong": ("dapo",),
     "ppo": ("ppo",),
     "dpo": ("dpo",),
-    "refill_groups": tuple(name for name in ALGORITHMS if name not in ("reinforce_pp", "ppo")),  # these learn from groups that are all the same
-    "variance": tuple(name for name in ALGORITHMS if name not in ("reinforce_pp", "ppo")),
+    "refill_groups": _GROUPED,
+    "variance": _GROUPED,
 }
 
 
