@@ -4,7 +4,7 @@
     linear     down in a straight line
     cosine     down slowly, fast, slowly
 
-Both end at a hundredth of it. Not at zero: the learner takes an update that changes no weight for a mistake.
+The last two end at a hundredth of it. Not at zero: the learner takes an update that changes no weight for a mistake.
 """
 
 from __future__ import annotations
