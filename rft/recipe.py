@@ -32,7 +32,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from rft import config, reports
 from rft.errors import ConfigError, UserError
@@ -48,7 +48,14 @@ class Grader(config.Section):
     name: str
     url: str
     headers: dict[str, str] = {}
+    rate_limit: float | None = Field(default=None, gt=0)
+    """Requests a second; None: tools.rate_limit."""
+    range: tuple[float, float] = (0.0, 1.0)
+    """The lowest and the highest score."""
     pass_threshold: float | None = None
+    """A score from here on has passed. None: the highest."""
+    chance: float | None = None
+    """The mean score that answers without any work get by chance. None: the lowest."""
 
 
 class Prompts(config.Section):

@@ -27,13 +27,14 @@ from rft.config.stages import (
     Effects,
     Examples,
     Gate,
+    Keys,
     Policy,
     PolicyServer,
     Prompt,
     Traffic,
     WarmStart,
 )
-from rft.config.world import Allowance, Budget, Endpoint, Lifecycle, McpServer, Recipe, Rollout, Tools
+from rft.config.world import Allowance, Budget, Endpoint, Lifecycle, McpServer, Recipe, Rollout, Tools, Traits
 from rft.errors import ConfigError
 
 
@@ -73,6 +74,6 @@ def parse(raw: dict[str, Any], where: str = "params.yaml", model: type[BaseModel
 
 __all__ = [
     "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects", "Endpoint", "Examples", "Gate",
-    "Kl", "Lifecycle", "Lora", "McpServer", "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prompt", "Recipe", "Rollout", "Section", "Stop",
-    "Tools", "Traffic", "Train", "WarmStart", "load", "parse", "secret", "yaml_problem",
+    "Keys", "Kl", "Lifecycle", "Lora", "McpServer", "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prompt", "Recipe", "Rollout", "Section", "Stop",
+    "Tools", "Traffic", "Train", "Traits", "WarmStart", "load", "parse", "secret", "yaml_problem",
 ]  # fmt: skip

@@ -48,7 +48,19 @@ class Drift(Section):
     seed: int = 0
 
 
+class Keys(Section):
+    """Where a row keeps what we need of it: a key, or a dotted path. Written down, it must be in at least one row of each split."""
+
+    id: str | None = None
+    """None: `id`. A row without one is known by the SHA-256 of its line."""
+    target: str | None = None
+    """None: `target`. The expected answer; only leakage checks and the preflight read it."""
+    slice: str | None = None
+    """None: `metadata.slice`. The group that the gate watches apart."""
+
+
 class Examples(Section):
+    keys: Keys = Keys()
     source: Literal["recipe", "window"] = "recipe"
     train: int = Field(default=2000, ge=1)
     """From a window: at most this many, the latest ones."""
@@ -92,6 +104,8 @@ class PolicyServer(Section):
     """A server that samples for us. `chat` speaks plain chat completions: no token ids, so for evaluation and prompt search only."""
 
     kind: Literal["vllm", "sglang", "chat"]
+    dialect: Literal["openai", "openai_reasoning"] = "openai"
+    """Of kind chat. openai_reasoning: `max_completion_tokens`, and no temperature, as reasoning models want it."""
     url: str
     """Base address, such as http://127.0.0.1:8000."""
     model: str

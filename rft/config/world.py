@@ -15,7 +15,20 @@ class Recipe(Section):
     """Validated by the recipe's own `Options`."""
 
 
-class Endpoint(Section):
+class Traits(Section):
+    """What one tool declares about itself. An endpoint says it in its own entry; `tools.traits` says it of a recipe's or an MCP server's tool."""
+
+    validate_arguments: bool = Field(default=True, alias="validate")
+    """Check arguments against the schema before they are sent. False: any JSON object goes out, and the tool judges it."""
+    probe: bool = True
+    """Whether `rft doctor` may call it. False for a tool with side effects."""
+    terminal: bool = False
+    """Its call ends the rollout, and its arguments are the answer."""
+    client_errors: Literal["infrastructure", "policy"] = "infrastructure"
+    """Who is to blame for 403, 404, 405, 407 and 410 without an `output`: the server (unscored) or the policy, which then sees the body."""
+
+
+class Endpoint(Traits):
     """A tool at an address of its own, as an Agent RFT job names it. Without `parameters` the rows must carry its schema."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
@@ -39,7 +52,9 @@ class McpServer(Section):
     command: list[str] | None = None
     env: dict[str, str] = {}
     tools: list[str] | None = None
-    """Of the listed tools only these. None: all."""
+    """Of the listed tools only these, by the names that the server gives them. None: all."""
+    prefix: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]{0,32}$")
+    """Put before each tool's name, so that two servers may have a tool of one name."""
 
     @model_validator(mode="after")
     def _kind(self) -> McpServer:
@@ -63,11 +78,15 @@ class Tools(Section):
     server_url: str | None = None
     """None: each stage starts the recipe's own server. Else an external one, recorded as not verifiable."""
     version: str | None = None
+    paths: str | dict[str, str] = "/tools/{name}"
+    """Where server_url has its tools: a template, or a path by tool's name (a tool that is not named keeps /tools/NAME)."""
     headers: dict[str, str] = {}
     """Static headers; a value `env:NAME` is read from the environment and never written down."""
     endpoints: list[Endpoint] = []
     """Tools at addresses of their own, beside the recipe's; one of the same name takes the recipe's place."""
     mcp: list[McpServer] = []
+    traits: dict[str, Traits] = {}
+    """What the recipe's and MCP servers' tools declare, by name."""
     lifecycle: Lifecycle = Lifecycle()
     signing_secret: str | None = None
     """`env:NAME` of a Standard-Webhooks secret (whsec_...): every request is signed with it."""
@@ -98,7 +117,7 @@ class Allowance(Section):
 class Budget(Section):
     """What a rollout may use before its reward shrinks; rft/budget.py has the arithmetic, and a table of how several combine."""
 
-    tool_calls: int | None = Field(default=4, ge=0)
+    tool_calls: int | None = Field(default=None, ge=0)
     """Calls that are free. None: no budget."""
     weight: float = Field(default=0.5, ge=0, le=1)
     """Of the tool calls' budget: reward = outcome x (1 - weight x min(1, calls over budget / budget))."""
@@ -124,14 +143,16 @@ class Rollout(Section):
     max_turns: int = Field(default=8, ge=1)
     max_tool_calls: int = Field(default=20, ge=1)
     max_turn_tokens: int = Field(default=96, ge=1)
-    max_tokens: int = Field(default=512, ge=16)
-    """The whole context: prompt, turns and tool results."""
+    max_tokens: int | None = Field(default=None, ge=16)
+    """The whole context: prompt, turns and tool results. None: what the policy's server says that it takes; 512 for a policy sampled here."""
+    response_format: dict[str, Any] | None = None
+    """What the final answer must look like, as in a job's `response_format`. A row's own wins."""
     batch: int = Field(default=64, ge=1)
     """Rollouts side by side."""
     deterministic: bool | None = None
     """A barrier a turn, so that equal runs give equal bytes. None: yes on CPU."""
-    on_parse_error: Literal["end", "tell"] = "end"
-    """A call that cannot be read ends the rollout, or its error is the call's result; good calls beside it are made in either case of 'tell'."""
+    max_unreadable_calls: int = Field(default=3, ge=0)
+    """A call whose arguments cannot be read is answered with the error, as any refused call; one more than this ends the rollout (parse_error)."""
     turn_deadline_s: float = Field(default=300.0, gt=0)
     """For one assistant message. Spent by the policy's own sampling it is graded as it stands."""
     deadline_s: float = Field(default=600.0, gt=0)
