@@ -226,7 +226,7 @@ class _Outputs:
         from rft.types import ToolResult
 
         places = [tuple(map(int, call.call_id.split("_")[1:])) for call in calls]
-        return [ToolResult(call.call_id, self._outputs[context.item["id"]][turn][n]) for call, (turn, n) in zip(calls, places, strict=True)]
+        return [ToolResult(call.call_id, self._outputs[context.example.id][turn][n]) for call, (turn, n) in zip(calls, places, strict=True)]
 
 
 class _Grades:

@@ -61,7 +61,7 @@ def row(number: int) -> LogRow:
         example_id=f"n-{number:06d}",
         sample=number % 8,
         attempt=0,
-        trace_id=f"trace_{number:06d}",
+        rollout_id=f"rollout_{number:06d}",
         split="train",
         slice="all",
         stop_reason="completed",
@@ -119,7 +119,7 @@ def _dropped(number: int, draw: random.Random) -> tuple[int, int]:
 
 
 def number_of(one: LogRow) -> int:
-    return int(one.trace_id.removeprefix("trace_"))
+    return int(one.rollout_id.removeprefix("rollout_"))
 
 
 def say(line: str) -> None:
@@ -138,7 +138,7 @@ def roll_out(folder: Path, recipe_folder: Path, url: str, steps: int) -> None:
     class Telling(RolloutStore):
         def hold(self, rows: Sequence[LogRow], seconds: Sequence[float], rests: Sequence[str], batch: str) -> None:
             super().hold(rows, seconds, rests, batch)
-            say(f"held {' '.join(row.trace_id for row in rows)}")
+            say(f"held {' '.join(row.rollout_id for row in rows)}")
 
     recovery.FIRST_PAUSE_S = recovery.LONGEST_PAUSE_S = 0.01
     limits = {"max_turns": 12, "max_unscored_share": 0.12, "refill": 0.5, "batch": CHUNK}
@@ -363,7 +363,7 @@ def _open(folder: Path, steps: int, said: list[str], acknowledged: set[str], rol
         return
     rolled.opened += 1
     rolled.struck += bool(held)
-    found = [one.trace_id for one in [*rows, *held]]
+    found = [one.rollout_id for one in [*rows, *held]]
     rolled.missing += len(acknowledged - set(found))
     rolled.twice += len(found) - len(set(found))
     acknowledged.update(found)  # what the disk has shown, too: a kill may fall between the disk and the word for it

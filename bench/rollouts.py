@@ -153,11 +153,10 @@ def _bodies(place: World, done: Sequence[Trajectory]) -> list[tuple[str, bytes]]
     tools: list[tuple[str, bytes]] = []
     grades: list[tuple[str, bytes]] = []
     for request, one in zip(place.requests, done, strict=True):
-        item = request.example.row()
-        envelope = wire.Envelope(RolloutContext(one.trace_id, item))
+        envelope = wire.Envelope(RolloutContext(one.rollout_id, request.example))
         for call in (call for turn in one.turns for call in turn.calls):
             tools.append((f"{place.url}/tools/{call.name}", wire.call_payload(call, call.arguments, envelope)))
-        grades.append((f"{place.url}/grade", json.dumps(wire.grader_body(one.turns, one.stop_reason, one.trace_id, item)).encode()))
+        grades.append((f"{place.url}/grade", wire.grader_payload(one.turns, one.stop_reason, envelope)))
     return tools + grades
 
 

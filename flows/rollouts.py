@@ -220,27 +220,27 @@ def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> in
         return 0
     shown = rows[:most] if console.is_terminal else rows
     table = Table(box=None, pad_edge=False, collapse_padding=True)
-    for name in ("trace", "stage/arm", "step", "example", "n", "stopped", "calls", "tokens", "reward", ""):
+    for name in ("rollout", "stage/arm", "step", "example", "n", "stopped", "calls", "tokens", "reward", ""):
         # What may be cut on a narrow terminal is given up to rich as wrappable, and then cut, not wrapped.
         cut = name in ("stage/arm", "example", "")
         table.add_column(name, justify="right" if name in ("step", "n", "calls", "tokens", "reward") else "left", no_wrap=not cut)
     for row in shown:
         n = ("greedy" if row.temperature == 0 else f"{row.sample}") + (f"+{row.attempt}" if row.attempt else "")
-        where = (_short(row.trace_id), f"{row.stage}/{row.arm}", str(row.step or ""), row.example_id, n)
+        where = (_short(row.rollout_id), f"{row.stage}/{row.arm}", str(row.step or ""), row.example_id, n)
         cells = (*where, row.stop_reason, str(row.num_tool_calls), str(row.num_tokens), _worth(row), _note(row))
         table.add_row(*(cell if isinstance(cell, Text) else Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
     console.print(table)
     least = "" if len(shown) == len(rows) else f", the first {len(shown)} shown"
-    say(f"\n{len(rows)} of {total} rollouts of {logs.words}{least}. One of them: --show TRACE; those of one example side by side: --group ID.")
+    say(f"\n{len(rows)} of {total} rollouts of {logs.words}{least}. One of them: --show ROLLOUT; those of one example side by side: --group ID.")
     return 0
 
 
-def _bare(trace: str) -> str:
-    return trace.removeprefix("trace_")
+def _bare(rollout_id: str) -> str:
+    return rollout_id.removeprefix("rollout_")
 
 
-def _short(trace: str) -> str:
-    return _bare(trace)[:8]
+def _short(rollout_id: str) -> str:
+    return _bare(rollout_id)[:8]
 
 
 def _worth(row: LogRow) -> Text:
@@ -294,11 +294,11 @@ def _against_metrics(tallies: Sequence[rollout_log.Tally], metrics: bytes | None
 
 # -- one, and a group ------------------------------------------------------------------------------------------------------
 def _show(console: Console, logs: Logs, prefix: str, tokens: bool) -> int:
-    traces = logs.table["trace_id"].to_pylist()
-    hits = [n for n, one in enumerate(traces) if one.startswith(prefix) or _bare(one).startswith(prefix)]
-    known = list(dict.fromkeys(traces[n] for n in hits))
+    ids = logs.table["rollout_id"].to_pylist()
+    hits = [n for n, one in enumerate(ids) if one.startswith(prefix) or _bare(one).startswith(prefix)]
+    known = list(dict.fromkeys(ids[n] for n in hits))
     if not known:
-        raise UserError(f"--show {prefix}: no rollout of {logs.words} has a trace id that begins so. `rft rollouts` lists them.")
+        raise UserError(f"--show {prefix}: no rollout of {logs.words} has an id that begins so. `rft rollouts` lists them.")
     if len(known) > 1:
         raise UserError(f"--show {prefix}: {len(known)} rollouts begin so ({', '.join(map(_bare, known[:4]))} ...). Write more of it.")
     for row in rollout_log.rows_of(logs.table.take(hits)):
@@ -352,7 +352,7 @@ def _groups(console: Console, rows: Sequence[LogRow], example: str) -> int:
 
 # -- exports ---------------------------------------------------------------------------------------------------------------
 def _export_chat(rows: Sequence[LogRow], path: Path) -> int:
-    names = ("trace_id", "stage", "arm", "step", "example_id", "sample", "attempt", "split", "slice", "stop_reason")
+    names = ("rollout_id", "stage", "arm", "step", "example_id", "sample", "attempt", "split", "slice", "stop_reason")
     more = ("score", "solved", "status", "trained", "left_out")
     with _whole(path) as part, part.open("w", encoding="utf-8") as file:
         for row in rows:
@@ -452,7 +452,7 @@ def _compared(console: Console, logs: Logs, name: str, regraded: Sequence[Regrad
     worst = engine.disagreements(regraded)[:10]
     for one in worst:
         change = f"{transcript.number(one.row.score)} → {transcript.number(one.grade.score)}"
-        line = f"  {_short(one.row.trace_id)}  {transcript.title(one.row)}, {one.row.example_id}: {change}  {one.grade.explanation}"
+        line = f"  {_short(one.row.rollout_id)}  {transcript.title(one.row)}, {one.row.example_id}: {change}  {one.grade.explanation}"
         console.print(Text(line), no_wrap=True, overflow="ellipsis")
     for reason in sorted({one.grade.explanation for one in regraded if one.grade.score is None})[:3]:
         console.print(Text(f"  unscored: {reason}"), no_wrap=True, overflow="ellipsis")

@@ -46,7 +46,7 @@ _AT_THE_END = -1  # the stratum of all grades
 class CallRecord:
     """One call that was sent, or one grade that was asked for. `failed`: in infrastructure, after the retries."""
 
-    trace_id: str
+    rollout_id: str
     example_id: str
     turn: int
     tool: str
@@ -84,11 +84,11 @@ def calls_of(trajectories: Sequence[Trajectory]) -> list[CallRecord]:
     for one in trajectories:
         for number, turn in enumerate(one.turns):
             sent = [pair for pair in zip(turn.calls, turn.results, strict=False) if not (pair[1].is_error and pair[1].latency_s == 0)]
-            found += [CallRecord(one.trace_id, one.example_id, number, call.name, call.arguments, result.failed, len(sent)) for call, result in sent]
+            found += [CallRecord(one.rollout_id, one.example_id, number, call.name, call.arguments, result.failed, len(sent)) for call, result in sent]
         if one.stop_reason not in INFRASTRUCTURE:
             failed = one.grade.status in (GradeStatus.infra_error, GradeStatus.grader_error)
             answer = json.dumps({"answer": one.final_text})
-            found.append(CallRecord(one.trace_id, one.example_id, _AT_THE_END, GRADER, answer, failed))
+            found.append(CallRecord(one.rollout_id, one.example_id, _AT_THE_END, GRADER, answer, failed))
     return found
 
 
@@ -118,7 +118,7 @@ def _turns(calls: Sequence[CallRecord]) -> list[_Turn]:
     """The calls of each turn with their features, ordered by rollout."""
     grouped: defaultdict[tuple[str, int], _Turn] = defaultdict(list)
     for call in calls:
-        grouped[call.trace_id, call.turn].append((call, frozenset(_features(call))))
+        grouped[call.rollout_id, call.turn].append((call, frozenset(_features(call))))
     return [grouped[key] for key in sorted(grouped)]
 
 

@@ -29,11 +29,11 @@ def run(params: config.Params) -> None:
     )
     prompt = champion_prompt(ours)
     report = progress.Reporter("baseline", len(rows) * (section.k + 1))
-    with workbench(params, ours) as bench, RolloutStore(work / "rollouts") as store:
+    with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
         policy = policies.of(bench, "champion", device).policy
         sampled = bench.measure(policy, rows, Plan("baseline", "champion", prompt, section.temperature, section.k, section.seed), store, report)
         greedy = bench.measure(policy, rows, Plan("baseline", "champion", prompt, 0.0, 1, section.seed), store, report, done=len(sampled))
-        bench.times.write(SHELF / "timing.json")
+        bench.times.write(SHELF / "timing.json", bench.traces)
         rollout_log.write(store, SHELF / "rollouts.parquet")
     at_work = evaluate.evaluation("champion", sampled, rows, section.temperature, section.k, section.seed)
     readiness, reason = _readiness(at_work, section)

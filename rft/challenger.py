@@ -37,7 +37,7 @@ def run(params: config.Params) -> None:
     report = progress.Reporter("challenger", len(rows) * (section.k + 1) * 3)
     arms: list[reports.Arm] = []
     done = 0
-    with workbench(params, ours) as bench, RolloutStore(work / "rollouts") as store:
+    with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
         plans: list[tuple[str, Literal["policy", "champion"], reports.PromptSettings]] = [
             ("champion", "champion", champion_prompt(ours)),
             ("champion_new_prompt", "champion", winner),
@@ -49,7 +49,7 @@ def run(params: config.Params) -> None:
             arm, measured = _arm(bench, sampling, rows, section, name, prompt, store, report, done)
             arms.append(arm)
             done += measured
-        bench.times.write(SHELF / "timing.json")
+        bench.times.write(SHELF / "timing.json", bench.traces)
         rollout_log.write(store, SHELF / "rollouts.parquet")
     reports.write(reports.ChallengerReport(test_sha256=examples.sha256(rows), arms=arms), SHELF / "report.json")
     shutil.rmtree(work)

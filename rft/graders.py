@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from rft import config, headers, recipe, redact
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn
-from rft.wire import Envelope, Line, Malformed, NoReply, Reply, ToolEndpoint, as_text, clip, grader_body, http_address, read_json
+from rft.wire import Envelope, Line, Malformed, NoReply, Reply, ToolEndpoint, as_text, clip, grader_payload, http_address, read_json
 
 TOOL_SERVER = "{tool_server}"
 
@@ -58,9 +58,9 @@ class EndpointGrader:
 
     async def grade(self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext) -> Grade:
         """Raises only what stops the stage: a dead server of ours, a refused key."""
-        body = grader_body(turns, stop_reason, context.trace_id, example.row())
+        envelope = Envelope(context)
         try:
-            verdict, _ = await self._line.post(self._target, json.dumps(body).encode(), Envelope(context), "grade", self._read)
+            verdict, _ = await self._line.post(self._target, grader_payload(turns, stop_reason, envelope), envelope, "grade", self._read)
         except NoReply as failure:
             status = GradeStatus.grader_error if failure.malformed else GradeStatus.infra_error
             return Grade(None, status, explanation=f"grader: {failure}")

@@ -34,9 +34,9 @@ from typing import IO, Any, Self
 from rft import config, toolserver
 from rft.errors import ConfigError, InfrastructureError, RftError
 from rft.recipe import Recipe, load
-from rft.toolserver import ITEM, ToolError
+from rft.toolserver import GIVEN, ITEM, TRACE_ID, ToolError, asks_for
 from rft.types import ToolCall
-from rft.wire import Envelope, Limits, Line, NoReply, Outcome, Turnstile, as_text, retrying, too_large
+from rft.wire import Envelope, Limits, Line, NoReply, Outcome, Turnstile, as_text, retrying, too_large, with_item
 
 START_DEADLINE_S = 60.0
 TAIL_BYTES = 2000
@@ -62,11 +62,11 @@ async def sources(recipe: Recipe, section: config.Tools, line: Line) -> AsyncIte
     async with Workers(recipe, section.local_workers if blocking else 0) as workers:
         made: dict[str, AsyncTool | WorkerTool] = {}
         for name, function in functions.items():
-            turnstile, takes_item = line.turnstile(section.rate_limit), ITEM in inspect.signature(function).parameters
+            turnstile, asked = line.turnstile(section.rate_limit), tuple(asks_for(function))
             if inspect.iscoroutinefunction(function):
-                made[name] = AsyncTool(function, toolserver.arguments_model(function), takes_item, limits, turnstile)
+                made[name] = AsyncTool(function, toolserver.arguments_model(function), asked, limits, turnstile)
             else:
-                made[name] = WorkerTool(name, workers, takes_item, limits, turnstile)
+                made[name] = WorkerTool(name, workers, asked, limits, turnstile)
         yield made
 
 
@@ -74,7 +74,8 @@ async def sources(recipe: Recipe, section: config.Tools, line: Line) -> AsyncIte
 class AsyncTool:
     function: Callable[..., Awaitable[Any]]
     model: type[Any]
-    takes_item: bool
+    asked: tuple[str, ...]
+    """What the function takes beside the policy's arguments (toolserver.GIVEN)."""
     limits: Limits
     turnstile: Turnstile
 
@@ -89,9 +90,8 @@ class AsyncTool:
     async def _run(self, arguments: str, envelope: Envelope) -> Outcome:
         try:
             read = toolserver.read_arguments(self.model, arguments)
-            if self.takes_item:
-                read[ITEM] = json.loads(envelope.item)  # its own copy, as over HTTP
-            output = as_text(await self.function(**read))
+            given = {ITEM: envelope.context.example.row, TRACE_ID: lambda: envelope.context.trace_id}  # a row of its own, as over HTTP
+            output = as_text(await self.function(**read, **{key: given[key]() for key in self.asked}))
         except ToolError as error:
             return Outcome(as_text(str(error)), is_error=True)
         except Exception as error:
@@ -104,14 +104,16 @@ class AsyncTool:
 class WorkerTool:
     name: str
     workers: Workers
-    takes_item: bool
+    asked: tuple[str, ...]
+    """What the function takes beside the policy's arguments (toolserver.GIVEN)."""
     limits: Limits
     turnstile: Turnstile
 
     async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
-        request = json.dumps({"name": self.name, "arguments": arguments, "max_reply_bytes": self.limits.max_reply_bytes}).encode()
-        if self.takes_item:
-            request = request[:-1] + b', "item": ' + envelope.item + b"}"
+        head = {"name": self.name, "arguments": arguments, "max_reply_bytes": self.limits.max_reply_bytes}
+        if TRACE_ID in self.asked:
+            head[TRACE_ID] = envelope.context.trace_id
+        request = with_item(head, envelope) if ITEM in self.asked else json.dumps(head).encode()
 
         async def once(attempt: int) -> Outcome:
             async with self.turnstile:
@@ -253,8 +255,7 @@ def _work(recipe: Recipe, requests: IO[bytes], replies: IO[bytes]) -> None:
 def _answer(function: Callable[..., Any], model: type[Any], request: dict[str, Any]) -> dict[str, Any]:
     try:
         arguments = toolserver.read_arguments(model, request["arguments"])
-        if ITEM in request:
-            arguments[ITEM] = request[ITEM]
+        arguments |= {key: request[key] for key in GIVEN if key in request}
         output = as_text(function(**arguments))
     except ToolError as error:
         return {"refused": as_text(str(error))}

@@ -60,12 +60,12 @@ def run(params: config.Params) -> None:
     inputs = [Path("data") / name for name in ("policy", "champion", "baseline", "examples")]
     work = progress.folder("prompt", [params.recipe, params.tools, params.rollout, section], inputs)
     seed = champion_prompt(ours)
-    with workbench(params, ours) as bench, RolloutStore(work / "rollouts") as store:
+    with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
         race = Race(bench, policies.of(bench, "champion", device).policy, section, store)
         racers = race.run(seed, ours.prompts, rows[:cut])
         best = max(racers, key=lambda one: (not one.eliminated, one.mean(), one.settings.name == seed.name))
         confirmation = race.confirm(best.settings, seed, rows[cut:]) if best.knobs else None
-        bench.times.write(SHELF / "timing.json")
+        bench.times.write(SHELF / "timing.json", bench.traces)
         rollout_log.write(store, SHELF / "rollouts.parquet")
         num_rollouts = len(store)
     found = confirmation is not None and confirmation.low is not None and confirmation.low > 0

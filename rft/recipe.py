@@ -1,6 +1,7 @@
 """A recipe is one example agent in a folder: what a user copies to bring their own. This module alone loads one, by path.
 
-    examples.py         Options (a pydantic model); examples(options, split, count, seed) -> list[Example];
+    examples.py         Options (a pydantic model); examples(options, split, count, seed) -> a list of rows: `Example`s, dicts, or the
+                        lines of your own JSONL file as they are (`rows.lines(path)`);
                         optionally from_traffic(options, conversation) -> Example | None, for graded production traffic, and
                         features(messages) -> dict[str, str | list[str]], categories that drift watches (say, the chapter mix),
                         answer(target) -> str, a target as a final answer, and exploit_values(options, example) for exploits.jsonl
@@ -27,14 +28,14 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from rft import config, reports
+from rft import config, reports, rows
 from rft.errors import ConfigError, UserError
 from rft.types import Example, Message
 
@@ -82,20 +83,30 @@ class Exploit(config.Section):
 class Recipe:
     folder: Path
     options: BaseModel
+    keys: config.Keys = field(default_factory=config.Keys)
+    """Where a row keeps its id, target and slice."""
 
     @property
     def name(self) -> str:
         return self.folder.name
 
     def examples(self, split: Split, count: int, seed: int) -> list[Example]:
-        return self._module("examples").examples(self.options, split, count, seed)
+        """Raises UserError for a row that is none, naming its place."""
+        given = self._module("examples").examples(self.options, split, count, seed)
+        where = f"{self.folder}/examples.py: {split} example"
+        return [self._read(row, f"{where} {n}", "Fix examples().") for n, row in enumerate(given, 1)]
 
     def from_traffic(self, conversation: reports.Conversation) -> Example | None:
         """None when the conversation cannot become a training example. Raises UserError when the recipe has no such function."""
         function = getattr(self._module("examples"), "from_traffic", None)
         if function is None:
             raise UserError(f"{self.folder}/examples.py: has no from_traffic(options, conversation), which a refresh from traffic needs.")
-        return function(self.options, conversation)
+        row = function(self.options, conversation)
+        where = f"{self.folder}/examples.py: from_traffic of conversation {conversation.conversation_id!r}"
+        return None if row is None else self._read(row, where, "Fix from_traffic().")
+
+    def _read(self, row: rows.Given, where: str, remedy: str) -> Example:
+        return rows.read(rows.line_of(row, where), self.keys, remedy)
 
     def features(self, messages: list[Message]) -> dict[str, Any]:
         function = getattr(self._module("examples"), "features", None)
@@ -167,8 +178,11 @@ class Recipe:
         return importlib.import_module(f"{_package(self.folder)}.{stem}")
 
 
-def load(section: config.Recipe) -> Recipe:
-    """Raises UserError for a folder that is no recipe, ConfigError for options that it does not know."""
+def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:
+    """`keys`: `examples.keys` of params.yaml, for whoever looks at targets, ids or slices.
+
+    Raises UserError for a folder that is no recipe, ConfigError for options that it does not know.
+    """
     folder = Path(section.path).resolve()
     if not (folder / "examples.py").exists():
         raise UserError(f"recipe.path = {section.path!r}: no examples.py in {folder}. Name a recipe's folder; `rft new` makes one.")
@@ -178,7 +192,7 @@ def load(section: config.Recipe) -> Recipe:
         raise UserError(f"{folder}/examples.py: defines no pydantic model `Options`. Write `class Options(BaseModel)` with extra='forbid'.")
     if model.model_config.get("extra") != "forbid":
         raise ConfigError(f"{folder}/examples.py: Options must forbid unknown keys: model_config = ConfigDict(extra='forbid').")
-    return Recipe(folder, config.parse(section.options, "params.yaml: recipe.options", model))
+    return Recipe(folder, config.parse(section.options, "params.yaml: recipe.options", model), keys or config.Keys())
 
 
 def _package(folder: Path) -> str:

@@ -2,7 +2,8 @@
 
     row of the log -> turns, as the policy wrote them -> the new grader -> old score beside new score
 
-A row holds the dialogue and the example's whole row, which is all that an endpoint grader sees, so an unchanged grader gives the same scores. A
+A row holds the dialogue and the example's whole row, which is all that an endpoint grader sees but for latencies, so an unchanged grader that reads
+none, and keeps nothing by trace id, gives the same scores. A
 rollout that ended in an infrastructure failure was never a statement about the policy: it is not sent, and stays unscored. So does one whose new
 grade failed. Both are counted apart, and no mean contains them.
 """
@@ -17,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rft import config, recipe
+from rft import config, recipe, rows
 from rft.errors import UserError
 from rft.graders import TOOL_SERVER, EndpointGrader
 from rft.rollout_log import LogRow
 from rft.server import running
+from rft.trace import Traces
 from rft.transcript import dialogue
 from rft.types import INFRASTRUCTURE, Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
 from rft.wire import ToolEndpoint
@@ -72,10 +74,10 @@ def load_grader(path: Path) -> recipe.Grader:
     return config.parse(raw, str(path), recipe.Grader)
 
 
-def regrade(rows: Sequence[LogRow], grader: recipe.Grader, params: config.Params, report: Callable[[int], None]) -> list[Regraded]:
-    """In order of `rows`. The recipe's server is started only for a grader that lives there. `report(done)` after each."""
+def regrade(log: Sequence[LogRow], grader: recipe.Grader, params: config.Params, report: Callable[[int], None]) -> list[Regraded]:
+    """In order of `log`. The recipe's server is started only for a grader that lives there. `report(done)` after each."""
     with _endpoint(grader, params) as endpoint:
-        return asyncio.run(_regrade(rows, EndpointGrader(grader, endpoint, params.tools), params.rollout, report))
+        return asyncio.run(_regrade(log, EndpointGrader(grader, endpoint, params.tools), params.rollout, report))
 
 
 @contextmanager
@@ -87,20 +89,20 @@ def _endpoint(grader: recipe.Grader, params: config.Params) -> Iterator[ToolEndp
         yield endpoint
 
 
-async def _regrade(rows: Sequence[LogRow], grader: EndpointGrader, limits: config.Rollout, report: Callable[[int], None]) -> list[Regraded]:
-    done = 0
+async def _regrade(log: Sequence[LogRow], grader: EndpointGrader, limits: config.Rollout, report: Callable[[int], None]) -> list[Regraded]:
+    done, traces = 0, Traces()  # of their own: what a grader keeps of a rollout's trace id was kept for another grade
     slots = asyncio.Semaphore(limits.batch)  # as many as the stages send at once
 
     async def one(row: LogRow) -> Regraded:
         nonlocal done
         async with slots:
-            grade = await _grade(row, grader, limits.grader_deadline_s)
+            grade = await _grade(row, grader, limits.grader_deadline_s, traces)
         done += 1
         report(done)
         return Regraded(row, grade)
 
     async with _opened(grader), asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(row)) for row in rows]
+        tasks = [group.create_task(one(row)) for row in log]
     return [task.result() for task in tasks]
 
 
@@ -114,12 +116,12 @@ async def _opened(grader: EndpointGrader) -> AsyncIterator[None]:
         raise group.exceptions[0] from None
 
 
-async def _grade(row: LogRow, grader: EndpointGrader, deadline_s: float) -> Grade:
+async def _grade(row: LogRow, grader: EndpointGrader, deadline_s: float, traces: Traces) -> Grade:
     stop = StopReason(row.stop_reason)
     if stop in INFRASTRUCTURE:
         return Grade(None, GradeStatus.infra_error, explanation=f"not sent: the rollout ended with {stop}")
     example = example_of(row)
-    context = RolloutContext(row.trace_id, example.row(), row.split, row.step, row.attempt)
+    context = RolloutContext(traces.of(row.rollout_id, row.attempt), example, row.split, row.step, row.attempt)
     try:
         async with asyncio.timeout(deadline_s):
             return await grader.grade(example, turns(row), stop, context)
@@ -130,11 +132,8 @@ async def _grade(row: LogRow, grader: EndpointGrader, deadline_s: float) -> Grad
 # -- a row, read back ------------------------------------------------------------------------------------------------------
 def example_of(row: LogRow) -> Example:
     """As it was when it was rolled out."""
-    item: dict[str, Any] = json.loads(row.item)
-    if not {"id", "messages", "target"} <= item.keys():
-        raise UserError(f"rollout {row.trace_id} of {row.stage} has no whole example in its column `item`, so it cannot be graded anew.")
-    tools = item.get("tools")
-    return Example(item["id"], tuple(item["messages"]), item["target"], item.get("metadata", {}), None if tools is None else tuple(tools))
+    where = f"rollout {row.rollout_id} of {row.stage}, column `item`"
+    return rows.read(rows.Line(row.item, where), config.Keys(), "Without its whole row it cannot be graded anew.")
 
 
 def turns(row: LogRow) -> list[Turn]:
@@ -178,7 +177,7 @@ def disagreements(regraded: Iterable[Regraded]) -> list[Regraded]:
 def record(one: Regraded) -> dict[str, Any]:
     """A line of `--out`: where the rollout is found, and both grades."""
     row, grade = one.row, one.grade
-    where = {name: getattr(row, name) for name in ("stage", "arm", "step", "example_id", "sample", "attempt", "trace_id", "stop_reason")}
+    where = {name: getattr(row, name) for name in ("stage", "arm", "step", "example_id", "sample", "attempt", "rollout_id", "stop_reason")}
     old = {"old_score": row.score, "old_solved": row.solved, "old_status": row.status, "old_explanation": row.explanation}
     new = {"new_score": grade.score, "new_solved": grade.solved, "new_status": str(grade.status), "new_explanation": grade.explanation}
     return where | old | new | {"change": one.change, "new_components": json.dumps(grade.components, sort_keys=True)}

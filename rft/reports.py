@@ -64,6 +64,18 @@ def write_jsonl(rows: Iterable[Any], path: Path) -> None:
     os.replace(part, path)
 
 
+def write_lines(lines: Iterable[str], path: Path) -> None:
+    """Lines as they are, atomically. Raises UserError for one that holds a secret: it can neither be written nor be changed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8", newline="\n") as handle:
+        for number, line in enumerate(lines, 1):
+            if redact.text(line) != line:
+                raise UserError(f"{path}:{number}: the row holds the value of a secret that params.yaml names. Take it out of the row.")
+            handle.write(line + "\n")
+    os.replace(part, path)
+
+
 def read_jsonl(path: Path, content: bytes, remedy: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """("file:line", object) of each line that is not blank. Raises UserError at the first line that is not a whole JSON object."""
     try:
@@ -76,17 +88,21 @@ def read_jsonl(path: Path, content: bytes, remedy: str) -> Iterator[tuple[str, d
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        try:
-            row = json.loads(line, parse_constant=_refuse)
-            if "\\u" in line:  # half a surrogate pair is JSON, but no text that could be written again
-                json.dumps(row, ensure_ascii=False).encode()
-        except (ValueError, RecursionError) as error:
-            cut = number == len(lines)
-            why = "the file is cut off in this line, its last" if cut else f"not JSON ({error})"
-            raise UserError(f"{where}: {why}. {remedy}") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{where}: holds {json.dumps(row)[:40]}, expected a JSON object. {remedy}")
-        yield where, row
+        yield where, parse_line(line, where, remedy, is_last=number == len(lines))
+
+
+def parse_line(line: str, where: str, remedy: str, is_last: bool = False) -> dict[str, Any]:
+    """One line as a JSON object. `is_last`: of a file that does not end with a line break, so it may have been cut off there."""
+    try:
+        row = json.loads(line, parse_constant=_refuse)
+        if "\\u" in line:  # half a surrogate pair is JSON, but no text that could be written again
+            json.dumps(row, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        why = "the file is cut off in this line, its last" if is_last else f"not JSON ({error})"
+        raise UserError(f"{where}: {why}. {remedy}") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: holds {json.dumps(row)[:40]}, expected a JSON object. {remedy}")
+    return row
 
 
 def _refuse(constant: str) -> Any:
@@ -206,6 +222,8 @@ class ExamplesReport(Report):
     counts: dict[str, int]  # split -> examples
     sha256: dict[str, str]  # split -> content hash
     leakage: dict[str, int]  # check -> offending examples; all must be 0
+    repeated: dict[str, int] = {}  # split -> lines that came again, word for word, and were taken once
+    without_target: dict[str, int] = {}  # split -> examples
     slices: dict[str, dict[str, int]]  # split -> slice -> examples
 
 

@@ -34,6 +34,7 @@ from rft import budget, config
 from rft.graders import EndpointGrader
 from rft.reports import PromptSettings
 from rft.tools import ToolClient
+from rft.trace import Traces, rollout_id
 from rft.types import (
     INFRASTRUCTURE,
     Example,
@@ -98,8 +99,8 @@ class Request:
 class Conditions:
     """What holds for all rollouts of a batch.
 
-    The random stream of a rollout comes from the seed alone, so that arms are paired; its trace id from `name` too, so that no two rollouts of a
-    run share what a tool server may keep for one.
+    The random stream of a rollout comes from the seed alone, so that arms are paired; its rollout id from `name` too, so that no two rollouts
+    of a run have one.
     """
 
     prompt: PromptSettings
@@ -109,6 +110,8 @@ class Conditions:
     name: str = ""
     split: str = ""
     step: int = 0
+    traces: Traces = field(default_factory=Traces)
+    """Names the rollouts on the wire."""
 
 
 @dataclass(slots=True)
@@ -116,6 +119,7 @@ class _Live:
     """A rollout under way."""
 
     request: Request
+    rollout_id: str
     context: RolloutContext
     dialogue: Dialogue
     turns: list[Turn] = field(default_factory=list)
@@ -327,13 +331,15 @@ def _open(policy: Policy, requests: Sequence[Request], conditions: Conditions) -
     seeds = [(*conditions.seed, *_words(one.example.id), one.sample, *([one.attempt] if one.attempt else [])) for one in requests]
     openings = [Opening(tuple(opening(one.example, conditions.prompt)), one.example.tools) for one in requests]
     dialogues = policy.open(openings, seeds, conditions.temperature, conditions.limits.max_tokens)
+    ids = [rollout_id(conditions.name, seed) for seed in seeds]
     return [
         _Live(
             one,
-            RolloutContext(trace_id(conditions.name, seed), one.example.row(), conditions.split, conditions.step, one.attempt),
+            ours,
+            RolloutContext(conditions.traces.of(ours, one.attempt), one.example, conditions.split, conditions.step, one.attempt),
             dialogue,
         )
-        for one, seed, dialogue in zip(requests, seeds, dialogues, strict=True)
+        for one, ours, dialogue in zip(requests, ids, dialogues, strict=True)
     ]
 
 
@@ -341,11 +347,6 @@ def opening(example: Example, prompt: PromptSettings) -> list[Message]:
     """The row's messages under the prompt's instruction, which replaces the row's own system message."""
     rest = [message for message in example.messages if not (prompt.system and message["role"] in ("system", "developer"))]
     return [{"role": "system", "content": prompt.system}, *rest] if prompt.system else rest
-
-
-def trace_id(name: str, seed: Sequence[int]) -> str:
-    """The wire's id of a rollout, a function of its name and seed, so that a repeated run makes the same records."""
-    return f"trace_{uuid.uuid5(uuid.NAMESPACE_OID, ' '.join([name, *map(str, seed)]))}"
 
 
 def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings) -> list[Message]:
@@ -369,7 +370,7 @@ def _record(live: _Live, section: config.Budget) -> Trajectory:
     assert live.grade is not None
     reward = budget.reward(live.grade, budget.Use.of(live.turns, live.ended_s), section)
     return Trajectory(
-        live.context.trace_id, live.request.example.id, tuple(live.turns), live.stop, live.grade, reward, live.ended_s, live.request.attempt
+        live.rollout_id, live.request.example.id, tuple(live.turns), live.stop, live.grade, reward, live.ended_s, live.request.attempt
     )
 
 
@@ -379,4 +380,4 @@ def _words(text: str) -> tuple[int, ...]:
     return tuple(value >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96))
 
 
-__all__ = ["Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "messages_of", "opening", "run_rollouts", "trace_id"]
+__all__ = ["Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "messages_of", "opening", "run_rollouts"]

@@ -45,7 +45,7 @@ class LogRow:
     example_id: str
     sample: int
     attempt: int  # 0, or the number of the refill
-    trace_id: str
+    rollout_id: str
     split: str
     slice: str
     stop_reason: str
@@ -94,7 +94,7 @@ def row(
         example_id=example.id,
         sample=sample,
         attempt=trajectory.attempt,
-        trace_id=trajectory.trace_id,
+        rollout_id=trajectory.rollout_id,
         split=split,
         slice=example.slice,
         stop_reason=str(trajectory.stop_reason),
@@ -169,7 +169,7 @@ def restored(row: LogRow, rest: str, wall_s: float) -> tuple[str, Trajectory]:
             )
         )
     grade = Grade(row.score, GradeStatus(row.status), row.solved, json.loads(row.components), row.explanation)
-    one = Trajectory(row.trace_id, row.example_id, tuple(turns), StopReason(row.stop_reason), grade, row.reward, wall_s, row.attempt)
+    one = Trajectory(row.rollout_id, row.example_id, tuple(turns), StopReason(row.stop_reason), grade, row.reward, wall_s, row.attempt)
     return found["word"], one
 
 
@@ -196,7 +196,7 @@ def schema(more: Iterable[tuple[str, Any]] = ()) -> pa.Schema:
     return pa.schema(
         [(name, pa.string()) for name in ("stage", "arm")]
         + [("step", pa.int32()), ("example_id", pa.string()), ("sample", pa.int32()), ("attempt", pa.int32())]
-        + [(name, pa.string()) for name in ("trace_id", "split", "slice", "stop_reason")]
+        + [(name, pa.string()) for name in ("rollout_id", "split", "slice", "stop_reason")]
         + [("reward", pa.float64()), ("score", pa.float64()), ("solved", pa.bool_()), ("status", pa.string())]
         + [(name, pa.int32()) for name in ("num_turns", "num_tool_calls", "num_tool_errors", "num_tokens", "num_forks")]
         + [(name, pa.string()) for name in ("components", "explanation", "item", "messages")]
@@ -293,7 +293,7 @@ def tally(rows: Iterable[LogRow]) -> list[Tally]:
         mine = found.setdefault((one.stage, one.arm, one.step), Tally(one.stage, one.arm, one.step))
         mine.sampled += 1
         if fault := _fault(one):
-            raise RftError(f"the log does not add up: rollout {one.trace_id} of {one.stage}/{one.arm}, step {one.step}, {fault}.")
+            raise RftError(f"the log does not add up: rollout {one.rollout_id} of {one.stage}/{one.arm}, step {one.step}, {fault}.")
         if one.left_out:
             mine.left_out[one.left_out] += 1
         elif one.trained:

@@ -84,7 +84,7 @@ class RolloutStore:
         with self._alone:
             assert not batch or batch not in self, f"batch {batch!r} is there already"
             held = self._held.get(batch, {})
-            rests = [held[row.trace_id].rest if row.trace_id in held else "" for row in rows]
+            rests = [held[row.rollout_id].rest if row.rollout_id in held else "" for row in rows]
             kept = [Kept(row, wall_s, batch, rest) for row, wall_s, rest in zip(rows, seconds, rests, strict=True)]
             kept += self.unasked(batch, rows)
             self._journal.append(segments.line_of(kept))
@@ -113,7 +113,7 @@ class RolloutStore:
             assert batch, "held rollouts wait for a batch with a name"
             assert batch not in self, f"batch {batch!r} is there already"
             self._waiting_room.append(line)
-            self._held.setdefault(batch, {}).update((one.row.trace_id, one) for one in kept)
+            self._held.setdefault(batch, {}).update((one.row.rollout_id, one) for one in kept)
 
     def held(self, batch: str) -> list[Kept]:
         """In the order of holding."""
@@ -122,8 +122,8 @@ class RolloutStore:
 
     def unasked(self, batch: str, rows: Iterable[LogRow]) -> list[Kept]:
         """What is held for the batch and not among its rows, with that reason: `add_all` adds it."""
-        there = {row.trace_id for row in rows}
-        return [one._replace(row=replace(one.row, left_out=NOT_ASKED)) for one in self.held(batch) if one.row.trace_id not in there]
+        there = {row.rollout_id for row in rows}
+        return [one._replace(row=replace(one.row, left_out=NOT_ASKED)) for one in self.held(batch) if one.row.rollout_id not in there]
 
     def settle(self, why: str) -> int:
         """No batch comes any more: what is still held is added, left out with this reason. How many rollouts that were."""
@@ -144,7 +144,7 @@ class RolloutStore:
                     self._waiting_room.append(segments.line_of([one for one in held if one.batch == batch]))
                 self._rewrite(lambda row: not where(row))
                 for one in held:
-                    self._held.setdefault(one.batch, {})[one.row.trace_id] = one
+                    self._held.setdefault(one.batch, {})[one.row.rollout_id] = one
         return len(going)
 
     # -- looking -----------------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class RolloutStore:
             found = self._waiting_room.open()
             for one in found:
                 if one.batch not in self:
-                    self._held.setdefault(one.batch, {})[one.row.trace_id] = one
+                    self._held.setdefault(one.batch, {})[one.row.rollout_id] = one
             if len(found) > sum(map(len, self._held.values())):
                 self._shrink()
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 from rft import arguments, config, headers, local_tools, mcp_tools, redact, toolserver
-from rft.arguments import Function, Refused, clip_text
+from rft.arguments import Function, Refused
 from rft.errors import ConfigError, InfrastructureError
 from rft.recipe import Recipe
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult
@@ -199,19 +199,15 @@ class ToolClient:
     def check_rows(self, examples: Iterable[Example]) -> None:
         """Raises ConfigError for a row whose own tools cannot be called: no address, or no schema. Before any compute is spent."""
         for example in examples:
-            if example.tools is not None:
-                self._functions_of({"id": example.id, "tools": example.tools})
+            self._functions_of(example)
 
-    def _functions_of(self, item: Mapping[str, Any]) -> Mapping[str, Function]:
+    def _functions_of(self, example: Example) -> Mapping[str, Function]:
         """The row's own, else the job's."""
-        rows = item.get("tools")
-        if rows is None:
+        if example.tools is None:
             return self._offered
-        where = f"example {item.get('id')!r}"
-        if not isinstance(rows, Sequence) or isinstance(rows, str):
-            raise ConfigError(f"{where}: 'tools' is {clip_text(json.dumps(rows))}, expected a list of Chat-Completions tools.")
+        where = f"example {example.id!r}"
         functions: dict[str, Function] = {}
-        for row in rows:
+        for row in example.tools:
             name, function = arguments.read_tool(row, where)
             if name in functions:
                 raise ConfigError(f"{where}: two of its tools are called {name!r}. Remove one.")
@@ -262,7 +258,7 @@ class ToolClient:
         if known is None or known.envelope.context is not context:
             if len(self._rollouts) >= MAX_ENVELOPES:
                 del self._rollouts[next(iter(self._rollouts))]
-            known = self._rollouts[context.trace_id] = _Rollout(Envelope(context), self._functions_of(context.item))
+            known = self._rollouts[context.trace_id] = _Rollout(Envelope(context), self._functions_of(context.example))
         return known
 
     # -- a rollout's life
@@ -309,9 +305,9 @@ def _accept(reply: Reply) -> None:
 def _check_row(num_bytes: int, limits: Limits, envelope: Envelope) -> None:
     """What is sent without a word of the policy's."""
     if num_bytes > limits.max_request_bytes:
-        example = envelope.context.item.get("id")
         raise ConfigError(
-            f"example {example!r}: a request with its row takes {num_bytes} bytes, and tools.max_request_bytes is {limits.max_request_bytes}. "
+            f"example {envelope.context.example.id!r}: a request with its row takes {num_bytes} bytes, "
+            f"and tools.max_request_bytes is {limits.max_request_bytes}. "
             "Make the row smaller."
         )
 

@@ -38,8 +38,11 @@ from rft.errors import InfrastructureError, RftError, UserError
 from rft.recipe import Recipe, load
 
 KEY = "RFT_TOOL_KEY"
-ITEM = "item"
-"""A tool's argument of this name is not the policy's: it is the example's row, as the wire carries it."""
+ITEM, TRACE_ID = GIVEN = ("item", "trace_id")
+"""A tool's arguments of these names are not the policy's: the example's row and the rollout's name, as the wire carries them.
+
+A trace id is new in every run, so a tool or a grade that lets it show gives up equal bytes for equal seeds.
+"""
 MAX_BODY_BYTES = 16_000_000  # a grader's body holds every tool call of the rollout
 
 log = logging.getLogger("rft.toolserver")
@@ -81,9 +84,8 @@ def app(recipe: Recipe) -> web.Application:
             return _output(body, f"unknown tool {name!r}; known: {', '.join(sorted(tools))}", 404)
         try:
             arguments = read_arguments(models[name], body.get("arguments", "{}"))
-            if ITEM in inspect.signature(tools[name]).parameters:
-                arguments[ITEM] = body.get(ITEM) or {}
-            return _output(body, await _run(tools[name], **arguments))
+            given = {ITEM: body.get(ITEM) or {}, TRACE_ID: str(body.get(TRACE_ID) or "")}
+            return _output(body, await _run(tools[name], **arguments, **{key: given[key] for key in asks_for(tools[name])}))
         except ToolError as error:
             return _output(body, str(error), 400)
 
@@ -93,11 +95,17 @@ def app(recipe: Recipe) -> web.Application:
         body = await _body(request)
         if not isinstance(body.get("sample"), dict) or not isinstance(body.get("item"), dict):
             raise web.HTTPBadRequest(text="the body needs the objects 'sample' and 'item'")
-        return web.json_response(await _run(recipe.grade, body["sample"], body["item"]))
+        more = {TRACE_ID: str(body.get(TRACE_ID) or "")} if TRACE_ID in asks_for(recipe.grade) else {}
+        return web.json_response(await _run(recipe.grade, body["sample"], body["item"], **more))
 
     served = web.Application(middlewares=[_authorize(os.environ.get(KEY)), _report_bugs], client_max_size=MAX_BODY_BYTES)
     served.add_routes([web.get("/health", health), web.post("/tools/{name}", call), web.post("/grade", grade)])
     return served
+
+
+def asks_for(function: Callable[..., Any]) -> list[str]:
+    """Which of GIVEN it takes."""
+    return [name for name in GIVEN if name in inspect.signature(function).parameters]
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -109,7 +117,7 @@ def arguments_model(function: Callable[..., Any]) -> type[pydantic.BaseModel]:
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
     for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
-        if name == ITEM:
+        if name in GIVEN:
             continue
         if name not in hints or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise UserError(f"tool {_name(function)}: argument {name!r} needs a type hint and must be passable by name.")

@@ -32,11 +32,11 @@ from rft.config import Params
 from rft.errors import UserError
 from rft.recipe import Recipe
 from rft.reports import Champion, Conversation, Profile, TrafficReport
+from rft.rows import ROLES
 from rft.types import Example
 
 SHELF = Path("data/traffic")
 CHAMPION = Path("data/champion")
-ROLES = ("system", "developer", "user", "assistant", "tool")
 _KEYS = frozenset(Conversation.model_fields)
 _REMEDY = "Mend the export that wrote it, or take the line out."
 

@@ -47,14 +47,14 @@ def _lead(params: config.Params, device: torch.device, team: processes.Processes
     work = progress.folder("train", [params.recipe, params.tools, params.rollout, section], inputs)
     prompt = reports.read(reports.PromptSettings, Path("data/prompt/prompt.json"))
     train, validation = examples.load("train"), examples.load("validation")
-    with workbench(params, ours) as bench, RolloutStore(work / "rollouts") as store:
+    with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
         bench.check_rows(train)
         network, chat = base_model(params, section.from_, device, bench.schemas)
         learner = Learner(network, section, params.rollout.max_turn_tokens, device, team)
         held_out = validation[-section.validation_examples :] if section.validation_examples else []
         trainer = Trainer(learner, chat, section, prompt, bench, train, held_out, device, work, store)
         trainer.fit()
-        bench.times.write(SHELF / "timing.json", steps=trainer.times.rows)
+        bench.times.write(SHELF / "timing.json", bench.traces, steps=trainer.times.rows)
         _publish(trainer, section)
     shutil.rmtree(work)
 

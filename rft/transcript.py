@@ -55,7 +55,7 @@ def dialogue(row: LogRow) -> Dialogue:
     messages: list[Message] = json.loads(row.messages)
     spoken = [n for n, message in enumerate(messages) if message["role"] == "assistant"]  # the example's own come first
     if len(spoken) < row.num_turns:
-        raise UserError(f"rollout {row.trace_id} of {row.stage} counts {row.num_turns} turns, but its messages hold fewer: the log was changed.")
+        raise UserError(f"rollout {row.rollout_id} of {row.stage} counts {row.num_turns} turns, but its messages hold fewer: the log was changed.")
     starts = spoken[len(spoken) - row.num_turns :]
     ends = [*starts[1:], len(messages)][: len(starts)]
     turns = tuple(Spoken(messages[start], tuple(messages[start + 1 : end])) for start, end in zip(starts, ends, strict=True))
@@ -64,7 +64,7 @@ def dialogue(row: LogRow) -> Dialogue:
 
 # -- the transcript --------------------------------------------------------------------------------------------------------
 def lines(row: LogRow) -> Iterator[Line]:
-    yield Line(f"{row.trace_id}  {title(row)}, example {row.example_id}, sample {row.sample}" + refill(row), "head")
+    yield Line(f"{row.rollout_id}  {title(row)}, example {row.example_id}, sample {row.sample}" + refill(row), "head")
     said = dialogue(row)
     for message in said.opening:
         yield Line(message["role"], "role")

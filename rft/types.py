@@ -8,6 +8,7 @@ a *trajectory* the record; a *turn* is one assistant message with the tool resul
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -44,26 +45,42 @@ class GradeStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of a dataset. `Example("n-00017", ({"role": "user", "content": "..."},), ["I10"], {"slice": "2"})`.
+    """One row of a dataset: the user's own JSON object, and our words for what we need of it.
 
-    `tools`, when the row has its own: Chat-Completions functions, which win over those of the job.
+    `line` is the object as it came, byte for byte, and is what tools and graders get as `item`. The other fields are read from it, by the
+    keys of `examples.keys` (rft/examples.py). A recipe that makes its examples leaves `line` out, and gets the row that its fields spell:
+    `Example("n-00017", ({"role": "user", "content": "..."},), ["I10"], {"slice": "2"})`. A copy with other fields needs `line=""`, too.
     """
 
     id: str
     messages: tuple[Message, ...]
-    target: Any
+    """With a text as content: a list of text parts is joined here, and stays a list in `line`."""
+    target: Any = None
+    """The expected answer; None where the row has none."""
     metadata: dict[str, Any] = field(default_factory=dict)
     tools: tuple[dict[str, Any], ...] | None = None
+    """The row's own Chat-Completions functions, which win over those of the job."""
+    response_format: dict[str, Any] | None = None
+    """The row's own, in the Chat-Completions form, which wins over that of params.yaml."""
+    slice: str = ""
+    """The group that the gate watches apart; "all" where the row names none."""
+    line: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.slice:
+            object.__setattr__(self, "slice", str(self.metadata.get("slice", "all")))
+        if not self.line:
+            object.__setattr__(self, "line", self._spelled())
+
+    def _spelled(self) -> str:
+        row = {"id": self.id, "messages": list(self.messages), "target": self.target, "metadata": self.metadata}
+        more = {"tools": self.tools, "response_format": self.response_format}
+        text = json.dumps(row | {name: value for name, value in more.items() if value is not None}, ensure_ascii=False)
+        return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair, which no file can hold, as its JSON escape
 
     def row(self) -> dict[str, Any]:
-        """The wire's `item`: the entire row of the JSONL file."""
-        row: dict[str, Any] = {"id": self.id, "messages": list(self.messages), "target": self.target, "metadata": self.metadata}
-        return row if self.tools is None else {**row, "tools": list(self.tools)}
-
-    @property
-    def slice(self) -> str:
-        """The group that the gate watches apart, named by the recipe."""
-        return str(self.metadata.get("slice", "all"))
+        """The wire's `item`, parsed."""
+        return json.loads(self.line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +93,14 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class RolloutContext:
-    """What every tool and grader call of one rollout carries: on the wire as `trace_id`, `item` and X-RFT-* headers."""
+    """What every tool and grader call of one rollout carries: on the wire as `trace_id`, `item` and X-RFT-* headers.
+
+    `trace_id` is unique per run and attempt, because servers keep state by it (rft/trace.py). What our own files call the rollout is its
+    `rollout_id`, which follows from the seed.
+    """
 
     trace_id: str
-    item: dict[str, Any]  # the example's whole row
+    example: Example
     split: str = ""
     step: int = 0
     attempt: int = 0  # 0, or the number of the refill
@@ -182,7 +203,7 @@ class Grade:
 class Trajectory:
     """The record of one rollout. `reward` is None exactly when `grade.score` is: unscored is not zero."""
 
-    trace_id: str
+    rollout_id: str  # follows from the seed; the wire's trace_id does not
     example_id: str
     turns: tuple[Turn, ...]
     stop_reason: StopReason

@@ -20,7 +20,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -97,15 +97,11 @@ class Envelope:
 
     @cached_property
     def item(self) -> bytes:
-        return json.dumps(self.context.item).encode()
-
-
-def call_body(call: ToolCall, arguments: str, trace_id: str, item: Mapping[str, Any]) -> dict[str, Any]:
-    return {**_call_head(call, arguments, trace_id), "item": item}
+        return self.context.example.line.encode()
 
 
 def call_payload(call: ToolCall, arguments: str, envelope: Envelope) -> bytes:
-    """`call_body`, encoded, around the row that is encoded already."""
+    """A call around the row, whose bytes are the user's."""
     return with_item(_call_head(call, arguments, envelope.context.trace_id), envelope)
 
 
@@ -157,16 +153,43 @@ def sample(turns: Iterable[Turn], stop_reason: StopReason) -> dict[str, Any]:
     return {
         "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
         "output_text": text,
-        "output_json": None,  # the contract fills it with a response_format only
+        "output_json": _parsed(text),
         "output_tools": calls,
         "output_audio": None,
+        "output_reasoning_summary": "\n\n".join(turn.reasoning for turn in turns if turn.reasoning) or None,
         "num_tool_calls": len(calls),
         "stop_reason": str(stop_reason),
+        "trajectory": [message for turn in turns for message in _messages(turn)],
     }
 
 
-def grader_body(turns: Iterable[Turn], stop_reason: StopReason, trace_id: str, item: Mapping[str, Any]) -> dict[str, Any]:
-    return {"sample": sample(turns, stop_reason), "item": item, "trace_id": trace_id}
+def _parsed(text: str) -> Any:
+    """The final text as JSON, whether or not a format was asked for; None when it is none."""
+    try:
+        return json.loads(text, parse_constant=_no_json)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _no_json(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _messages(turn: Turn) -> Iterator[dict[str, Any]]:
+    """What was said, what was found and how long that took, in order: the assistant's message, then a message per result.
+
+    `latency_s` is None where it is not on record: for what was never sent, and for a trajectory that is graded anew.
+    """
+    spoken: dict[str, Any] = {"role": "assistant", "content": turn.answer, "tool_calls": [_tool_call(call) for call in turn.calls]}
+    yield spoken | ({"reasoning_content": turn.reasoning} if turn.reasoning else {})
+    names = {call.call_id: call.name for call in turn.calls}
+    for one in turn.results:
+        found = {"role": "tool", "tool_call_id": one.call_id, "name": names.get(one.call_id, ""), "content": one.output}
+        yield found | {"is_error": one.is_error or one.failed, "latency_s": one.latency_s or None}
+
+
+def grader_payload(turns: Iterable[Turn], stop_reason: StopReason, envelope: Envelope) -> bytes:
+    return with_item({"sample": sample(turns, stop_reason), "trace_id": envelope.context.trace_id}, envelope)
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:

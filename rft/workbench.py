@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from rft import budget, config, determinism, progress, recovery, reports, rollout_log, stats
+from rft import budget, config, determinism, progress, recovery, reports, rollout_log, stats, trace
 from rft.chat import Chat
 from rft.errors import UserError
 from rft.graders import EndpointGrader
@@ -36,6 +36,7 @@ from rft.rollout_log import LogRow
 from rft.rollout_store import RolloutStore
 from rft.server import running
 from rft.tools import ToolClient, schemas
+from rft.trace import Traces
 from rft.types import Example, Trajectory
 
 T = TypeVar("T")
@@ -49,13 +50,15 @@ class Times:
     rollout_s: dict[str, list[float]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
 
-    def write(self, path: Path, **more: Any) -> None:
+    def write(self, path: Path, traces: Traces | None = None, **more: Any) -> None:
+        """`traces`: how the wire knew these rollouts."""
         spans = {
             name: {"p50": round(stats.percentile(seconds, 0.5), 4), "p95": round(stats.percentile(seconds, 0.95), 4), "n": len(seconds)}
             for name, seconds in self.rollout_s.items()
             if seconds
         }
-        reports.write_json({"rollout_s": spans, "phases": {k: round(v, 3) for k, v in self.phases.items()}, **more}, path)
+        phases = {name: round(seconds, 3) for name, seconds in self.phases.items()}
+        reports.write_json({"rollout_s": spans, "phases": phases, "trace": traces and traces.published(), **more}, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,8 @@ class _Holder:
 class Workbench:
     """Open only inside `workbench`."""
 
-    def __init__(self, params: config.Params, recipe: Recipe, runner: asyncio.Runner, client: ToolClient, grader: EndpointGrader):
-        self.params, self.recipe = params, recipe
+    def __init__(self, params: config.Params, recipe: Recipe, runner: asyncio.Runner, client: ToolClient, grader: EndpointGrader, traces: Traces):
+        self.params, self.recipe, self.traces = params, recipe, traces
         self.times = Times()
         self._runner, self._client, self._grader = runner, client, grader
 
@@ -182,7 +185,7 @@ class Workbench:
         self.check_rows(examples)
         requests = [Request(example, sample) for example in examples for sample in range(plan.k)]
         seed, name = (plan.seed, int(plan.temperature * 1000)), f"{plan.name}/{plan.prompt.digest()}"
-        conditions = Conditions(plan.prompt, plan.temperature, seed, self.params.rollout, name, plan.split, plan.step)
+        conditions = Conditions(plan.prompt, plan.temperature, seed, self.params.rollout, name, plan.split, plan.step, self.traces)
         size = self.params.rollout.batch
         rows: list[LogRow] = []
         for start in range(0, len(requests), size):
@@ -213,8 +216,11 @@ def _row(trajectory: Trajectory, request: Request, plan: Plan, left_out: str) ->
 
 
 @contextmanager
-def workbench(params: config.Params, recipe: Recipe) -> Iterator[Workbench]:
-    """Raises ConfigError for a budget that these tools or this run's mode cannot keep."""
+def workbench(params: config.Params, recipe: Recipe, work: Path | None = None) -> Iterator[Workbench]:
+    """`work`: the folder of the stage's unfinished work, where the nonce of its trace ids is kept.
+
+    Raises ConfigError for a budget that these tools or this run's mode cannot keep.
+    """
     determinism.check_rollouts(params)
     names = schemas(recipe)
     with running(recipe, params.tools) as endpoint, asyncio.Runner() as runner, ExitStack() as stack:
@@ -225,7 +231,7 @@ def workbench(params: config.Params, recipe: Recipe) -> Iterator[Workbench]:
             stack.callback(lambda one=one: runner.run(one.__aexit__(None, None, None)))
         served = [*(tool["function"]["name"] for tool in client.schemas), *(one.name for one in params.tools.endpoints)]
         budget.check(params.rollout.budget, served)  # an endpoint's schema may stand in the rows alone
-        yield Workbench(params, recipe, runner, client, grader)
+        yield Workbench(params, recipe, runner, client, grader, trace.begin(work) if work else Traces())
 
 
 # -- the policy of a stage -------------------------------------------------------------------------------------------------

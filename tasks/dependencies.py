@@ -53,27 +53,27 @@ STAGES = {
     "examples": Shelf(
         "train, validation and test, from the recipe or from graded traffic",
         (RECIPE, *_of("traffic", "conversations.jsonl", "report.json")),
-        ("train.jsonl", "validation.jsonl", "test.jsonl", "profile.json", "report.json"),
+        ("train.jsonl", "validation.jsonl", "test.jsonl", "keys.json", "profile.json", "report.json"),
     ),
     "policy": Shelf("the base model: built and warm-started here, or a pointer to the given one", (RECIPE,), ("",)),
     "baseline": Shelf(
         "how good is the agent today, and would RFT help at all?",
-        (*_AGENT, *_of("examples", "validation.jsonl")),
+        (*_AGENT, *_of("examples", "keys.json", "validation.jsonl")),
         ("report.json", "rollouts.parquet", "timing.json"),
     ),
     "prompt": Shelf(
         "does a better prompt or setting do? Cheaper than weights, so it goes first",
-        (*_AGENT, *_of("baseline", "report.json"), *_of("examples", "validation.jsonl")),
+        (*_AGENT, *_of("baseline", "report.json"), *_of("examples", "keys.json", "validation.jsonl")),
         ("report.json", "prompt.json", "rollouts.parquet", "timing.json"),
     ),
     "train": Shelf(
         "RFT with the real tools and the real grader",
-        (*_AGENT, *_of("baseline", "report.json"), *_of("prompt", "prompt.json"), *_of("examples", "train.jsonl", "validation.jsonl")),
+        (*_AGENT, *_of("baseline", "report.json"), *_of("prompt", "prompt.json"), *_of("examples", "keys.json", "train.jsonl", "validation.jsonl")),
         ("report.json", "weights", "metrics.jsonl", "rollouts.parquet", "timing.json"),
     ),
     "challenger": Shelf(
         "champion, champion with the new prompt, challenger: on the same frozen test examples",
-        (*_AGENT, *_of("prompt", "prompt.json"), *_of("train", "report.json", "weights"), *_of("examples", "test.jsonl")),
+        (*_AGENT, *_of("prompt", "prompt.json"), *_of("train", "report.json", "weights"), *_of("examples", "keys.json", "test.jsonl")),
         ("report.json", "rollouts.parquet", "timing.json"),
     ),
     "gate": Shelf(

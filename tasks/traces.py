@@ -55,7 +55,7 @@ def trace_id(run: str, row: LogRow) -> str:
 
 def _hex(run: str, row: LogRow, *place: object) -> str:
     """A rollout is known by its own trace id within a run only: a repeated run makes the same rollouts."""
-    words = (run, row.stage, row.arm, row.step, row.sample, row.attempt, row.trace_id, *place)
+    words = (run, row.stage, row.arm, row.step, row.sample, row.attempt, row.rollout_id, *place)
     return uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(words)).hex
 
 
@@ -70,7 +70,7 @@ def _info(row: LogRow, record: RunRecord, experiment_id: str, spans: Sequence[Sp
     tags = {
         "mlflow.traceName": f"{row.stage}/{row.arm}",
         "run": record.name,
-        "rollout": row.trace_id,
+        "rollout": row.rollout_id,
         "stage": row.stage,
         "arm": row.arm,
         "step": row.step,

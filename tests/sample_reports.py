@@ -341,7 +341,7 @@ def _rollout(habit: Habit, example: Example, ease: float, sample: int, rng: np.r
         example_id=example.id,
         sample=sample,
         attempt=0,
-        trace_id=_hash(f"{stage}{arm}{example.id}{sample}")[:32],
+        rollout_id=_hash(f"{stage}{arm}{example.id}{sample}")[:32],
         split="validation" if stage == "baseline" else "test",
         slice=example.slice,
         stop_reason="parse_error" if malformed else "max_tool_calls" if len(searches) == 20 else "completed",

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scripted_server import Answer, Scripted, says, scripted
 
 from rft import config, toolserver
 from rft.tools import ToolClient
-from rft.types import RolloutContext, ToolCall, ToolResult
+from rft.types import Example, RolloutContext, ToolCall, ToolResult
 
 ITEM = {"id": "n-1", "messages": [], "target": ["I10"], "metadata": {}}
-CONTEXT = RolloutContext("trace_1", ITEM, "train", 3, 1)
+
+
+def context(item: Mapping[str, Any] = ITEM, trace_id: str = "trace_1", *more: Any) -> RolloutContext:
+    """Of a rollout of this row; `more`: split, step, attempt."""
+    tools = item.get("tools")
+    row = Example(str(item.get("id", "")), (), item.get("target"), tools=None if tools is None else tuple(tools), line=json.dumps(item))
+    return RolloutContext(trace_id, row, *more)
+
+
+CONTEXT = context(ITEM, "trace_1", "train", 3, 1)
 
 
 def search(query: str, k: int = 3) -> str:

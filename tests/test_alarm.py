@@ -129,7 +129,7 @@ def test_the_order_of_rollouts_does_not_matter(rng: random.Random):
     calls = batch(3, when(CAUSES["value"][0], 3))
     turns: dict[tuple[str, int], list[CallRecord]] = {}
     for call in calls:
-        turns.setdefault((call.trace_id, call.turn), []).append(call)
+        turns.setdefault((call.rollout_id, call.turn), []).append(call)
     keys = list(turns)
     rng.shuffle(keys)
     assert find([call for key in keys for call in turns[key]]) == find(calls)

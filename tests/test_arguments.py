@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from scripted_tools import IN_BERN, ITEM, OK, ROW_TOOL, SCHEMAS, WEATHER, one, play
+from scripted_tools import IN_BERN, ITEM, OK, ROW_TOOL, SCHEMAS, WEATHER, context, one, play
 
 from rft import arguments, config, wire
 from rft.errors import ConfigError
 from rft.tools import ToolClient
-from rft.types import Example, RolloutContext, ToolCall
+from rft.types import Example, ToolCall
 from rft.wire import ToolEndpoint
 
 
@@ -113,7 +113,6 @@ def test_whatever_the_policy_writes_is_answered(arguments: str):
         ([ROW_TOOL], "its tool 'weather' has no address. Name one in params.yaml: tools.endpoints. Known here: lookup, search"),
         ([SCHEMAS[0], SCHEMAS[0]], "two of its tools are called 'search'"),
         ([{"name": "search"}], "expected {"),
-        ("search", "'tools' is \"search\", expected a list"),
         ([{"function": {"name": "search", "parameters": {"type": "objekt"}}}], "the parameters of tool 'search' are no JSON schema: .*objekt"),
         ([{"function": {"name": "search", "parameters": {"properties": {"a": {"pattern": "("}}}}}], "are no JSON schema"),
         ([{"function": {"name": "search", "parameters": {"$ref": "#"}}}], "refers to itself without end"),
@@ -131,12 +130,12 @@ def test_a_row_whose_tools_cannot_be_called(rows: Any, problem: str):
     with pytest.raises(ConfigError, match=f"^example 'n-1': .*{problem}"):
         asyncio.run(check())
     with pytest.raises(ConfigError, match=problem):
-        one(OK, context=RolloutContext("trace_1", {**ITEM, "tools": rows}))
+        one(OK, context=context({**ITEM, "tools": rows}))
 
 
 def test_rows_share_the_validators_of_equal_schemas():
     before = arguments._compiled.cache_info().misses
     for number in range(5):
         rows = json.loads(json.dumps([ROW_TOOL]).replace("town", "townish"))
-        play(OK, calls=[IN_BERN], context=RolloutContext(f"trace_{number}", {**ITEM, "tools": rows}), endpoints=[WEATHER])
+        play(OK, calls=[IN_BERN], context=context({**ITEM, "tools": rows}, f"trace_{number}"), endpoints=[WEATHER])
     assert arguments._compiled.cache_info().misses <= before + 3  # it, and the two of SCHEMAS

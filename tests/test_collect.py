@@ -103,7 +103,7 @@ def test_groups_without_variance_are_replaced_within_the_budget(bench: Workbench
     assert len(batch.replaced) == 2
     assert len(batch.samples) == 12
     assert len(batch.rows) == 5 * GROUP
-    assert len({row.trace_id for row in batch.rows}) == 5 * GROUP
+    assert len({row.rollout_id for row in batch.rows}) == 5 * GROUP
     assert describe(batch, [])["groups/refilled"] == 2
     none = collect(bench, train, lambda group, rollout: "wrong", refill_groups=1.0)
     assert len(none.groups) + len(none.replaced) == 6  # the budget is spent, not more

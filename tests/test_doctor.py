@@ -193,8 +193,7 @@ def test_resolved_settings_hold_every_key_and_no_secret(recipe: Path):
     ("file", "old", "new", "words"),
     [
         ("examples.py", 'f"n-{number:04d}"', '"n"', "repeated ids"),
-        ("examples.py", "value(key), {", "None, {", "have no target"),
-        ("examples.py", '"role": "user"', '"role": "system"', "do not end with a user's message"),
+        ("examples.py", '"role": "user"', '"role": "system"', "the last message is the system's, expected the user's"),
         ("examples.py", "numbers[:count]]", "numbers[: count - 1]]", "gave 31 train examples, examples.train = 32"),
         ("examples.py", "random.Random(", "random.Rondom(", "has no attribute 'Rondom'"),
         ("grader.json", "endpoint", "score_model", "grader.json: 'type' = 'score_model'"),
@@ -219,6 +218,25 @@ def test_row_tools_need_a_route(tmp_path: Path):
     assert "examples bring the tools ['weigh'], which nothing serves; there are ['lookup']" in found.words
     served = settings(made, tools={"endpoints": [{"name": "weigh", "server_url": "http://127.0.0.1:1/weigh"}]})
     assert examine(served, "recipe")["recipe"].status == "ok"
+
+
+def test_a_function_that_asks_for_the_trace_id_gives_up_equal_bytes(tmp_path: Path):
+    made = tiny_recipe.make(tmp_path)
+    (made / "tools.py").write_text((made / "tools.py").read_text().replace("def grade(sample, item):", "def grade(sample, item, trace_id):"))
+    found = examine(settings(made), "recipe")["recipe"]
+    assert (found.status, "grade asks for the trace id, which is new in every run" in found.words) == ("warn", True)
+
+
+def test_rows_need_no_target(tmp_path: Path):
+    """W11: a grader may know by itself what is right."""
+    made = tiny_recipe.make(tmp_path)
+    (made / "examples.py").write_text((made / "examples.py").read_text().replace("value(key), {", "None, {"))
+    assert examine(settings(made), "recipe")["recipe"].status == "ok"
+
+
+def test_a_key_that_no_row_has(tmp_path: Path):
+    made = settings(tiny_recipe.make(tmp_path), examples={"train": 20, "validation": 8, "test": 8, "keys": {"target": "targt"}})
+    assert "examples.keys.target = 'targt' names nothing: no row of train has it. Did you mean 'target'?" in examine(made, "recipe")["recipe"].words
 
 
 def test_a_policy_needs_a_model_or_demonstrations(tmp_path: Path):

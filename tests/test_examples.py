@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -48,12 +49,12 @@ def edit_recipe(old: str, new: str) -> None:
 
 def test_the_recipes_examples_become_a_shelf(clone: Path) -> None:
     examples.run(params())
-    assert set(shelf()) == {"train.jsonl", "validation.jsonl", "test.jsonl", "profile.json", "report.json"}
+    assert set(shelf()) == {"train.jsonl", "validation.jsonl", "test.jsonl", "keys.json", "profile.json", "report.json"}
     report = reports.read(ExamplesReport, Path("data/examples/report.json"))
     assert report.counts == {"train": 40, "validation": 10, "test": 12}
     assert set(report.leakage.values()) == {0}
     assert set(report.leakage) == {
-        "repeated ids", "texts of train in validation", "texts of train in test", "texts of validation in test",
+        "repeated ids", "lines of train in validation", "lines of train in test", "lines of validation in test", "texts of train in validation", "texts of train in test", "texts of validation in test",
         "targets of train in validation", "targets of train in test",
     }  # fmt: skip
     for split in examples.SPLITS:
@@ -163,7 +164,7 @@ def test_classes_may_come_back_when_the_settings_say_so(clone: Path) -> None:
 
 @pytest.mark.parametrize(
     ("target", "elements"),
-    [(["b", "a", "a"], {'"a"', '"b"'}), ({"x": 1, "y": [2]}, {"1", "[2]"}), ("I10", {'"I10"'}), (3, {"3"}), (None, {"null"}), ([], set())],
+    [(["b", "a", "a"], {'"a"', '"b"'}), ({"x": 1, "y": [2]}, {"1", "[2]"}), ("I10", {'"I10"'}), (3, {"3"}), (None, set()), ([], set())],
 )
 def test_what_a_target_is_made_of(target: Any, elements: set[str]) -> None:
     assert examples.target_elements(target) == elements
@@ -176,7 +177,7 @@ def test_a_recipe_with_too_few_examples_is_named(clone: Path) -> None:
 
 def test_a_recipe_whose_example_has_no_messages_is_named(clone: Path) -> None:
     edit_recipe('({"role": "user", "content": note},)', "()")
-    with pytest.raises(UserError, match=r"tiny/examples.py: train example 'n-\d+': has no messages: \[\]. Mend examples\(\)"):
+    with pytest.raises(UserError, match=r"tiny/examples.py: train example 1 \(n-\d+\): has no messages: \[\]. Fix examples\(\)"):
         examples.run(params())
     assert shelf() == {}
 
@@ -188,20 +189,21 @@ GOOD = row("x", "hello", ["I10"]).row()
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"messages": ...}, "'messages' is missing"),
+        ({"messages": ...}, "has no messages: null"),
         ({"messages": []}, r"has no messages: \[\]"),
         ({"messages": None}, "has no messages: null"),
         ({"messages": ["hello"]}, r'messages\[0\] is "hello", expected a chat message'),
-        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\] is"),
+        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\].content is 3, expected a text or a list of text parts"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, r"messages\[0\].content\[0\] is .*image_url.*, expected a text part"),
         (
             {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
             "the last message is the assistant's, expected the user's",
         ),
         ({"id": "first"}, r"id 'first' was met before, at .*train.jsonl:1"),
-        ({"id": 7}, "id is 7"),
-        ({"target": ...}, "'target' is missing"),
-        ({"metadata": []}, r"metadata is \[\]"),
-        ({"reference_answer": "x"}, "'reference_answer' is no field of an example; other data goes into metadata"),
+        ({"id": 7.5}, "id is 7.5, expected a text that is not empty, or a whole number"),
+        ({"id": ""}, 'id is "", expected'),
+        ({"metadata": {"slice": ["a"]}}, r'metadata.slice is \["a"\], expected a text, a number'),
+        ({"tools": {}}, r"tools is \{\}, expected a list"),
     ],
 )
 def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, bad: dict[str, Any], message: str) -> None:
@@ -241,7 +243,7 @@ TARGETS = st.recursive(
 def test_rows_survive_their_file(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, Any]]) -> None:
     path = tmp_path_factory.getbasetemp() / "rows.jsonl"
     written = [row(*one) for one in rows]
-    reports.write_jsonl((one.row() for one in written), path)
+    reports.write_lines((one.line for one in written), path)
     read = examples.load("train", path)
     assert read == written
-    assert examples.sha256(read) == examples.sha256(json.loads(json.dumps(one.row())) and one for one in written)
+    assert examples.sha256(read) == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from scripted_server import Answer, Scripted, says, scripted, writes
 
-from rft import config, wire
+from rft import config, rows, wire
 from rft.errors import ConfigError, InfrastructureError
 from rft.graders import EndpointGrader
 from rft.recipe import Grader
@@ -24,7 +24,8 @@ from rft.wire import ToolEndpoint
 
 EXAMPLE = Example("n-1", ({"role": "user", "content": "angina"},), ["I20.9"], {"slice": "1"})
 CALLS = (ToolCall("call_0_0", "search", '{"query": "angina"}'), ToolCall("call_0_1", "lookup", '{"code": "I20.9"}'))
-TURNS = (Turn("<tool_call>...", CALLS, (ToolResult("call_0_0", "x"), ToolResult("call_0_1", "y"))), Turn('{"codes": ["I20.9"]}'))
+RESULTS = (ToolResult("call_0_0", "x", latency_s=0.25), ToolResult("call_0_1", "y", is_error=True))
+TURNS = (Turn("<tool_call>...", CALLS, RESULTS, content="", reasoning="look first"), Turn('{"codes": ["I20.9"]}', reasoning="found"))
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def grade(
             spec = {"type": "endpoint", "name": "f1", "url": "{tool_server}/grade", **(grader or {})}
             spec["url"] = spec["url"].replace("{elsewhere}", server.endpoint.url)
             async with EndpointGrader(Grader.model_validate(spec), server.endpoint, config.Tools(**section)) as endpoint:
-                return await endpoint.grade(EXAMPLE, turns, stop, RolloutContext("trace_1", EXAMPLE.row(), "validation", 3)), server
+                return await endpoint.grade(EXAMPLE, turns, stop, RolloutContext("trace_1", EXAMPLE, "validation", 3)), server
 
     return asyncio.run(run())
 
@@ -58,11 +59,18 @@ def test_the_body_is_the_contract_s():
         "sample": {
             "choices": [{"index": 0, "message": {"role": "assistant", "content": text, "tool_calls": []}, "finish_reason": "stop"}],
             "output_text": text,
-            "output_json": None,
+            "output_json": {"codes": ["I20.9"]},
             "output_tools": calls,
             "output_audio": None,
+            "output_reasoning_summary": "look first\n\nfound",
             "num_tool_calls": 2,
             "stop_reason": "completed",
+            "trajectory": [
+                {"role": "assistant", "content": "", "tool_calls": calls, "reasoning_content": "look first"},
+                {"role": "tool", "tool_call_id": "call_0_0", "name": "search", "content": "x", "is_error": False, "latency_s": 0.25},
+                {"role": "tool", "tool_call_id": "call_0_1", "name": "lookup", "content": "y", "is_error": True, "latency_s": None},
+                {"role": "assistant", "content": text, "tool_calls": [], "reasoning_content": "found"},
+            ],
         },
         "item": EXAMPLE.row(),
         "trace_id": "trace_1",
@@ -70,6 +78,39 @@ def test_the_body_is_the_contract_s():
     assert server.headers[0]["Authorization"] == "Bearer ours"
     sent = {name: value for name, value in server.headers[0].items() if name.startswith("X-RFT-")}
     assert sent == {"X-RFT-Trace-Id": "trace_1", "X-RFT-Step": "3", "X-RFT-Split": "valid", "X-RFT-Attempt": "0"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"codes": ["I10"], "sure": 1e2}', {"codes": ["I10"], "sure": 100.0}),
+        (" [1, 2]\n", [1, 2]),
+        ("42", 42),
+        ("I10", None),
+        ('{"codes": ["I10"]', None),
+        ("NaN", None),
+        ("", None),
+        ("[" * 100_000, None),
+    ],
+)
+def test_a_final_text_that_is_json_is_given_parsed(text: str, expected: Any):
+    """W2: whether or not a format was asked for. A grader that prefers output_json scored right answers 0."""
+    assert grade(says(1), turns=(Turn(text),))[1].bodies[0]["sample"]["output_json"] == expected
+
+
+def test_the_row_is_the_users_bytes():
+    """W1: numbers and order of keys included."""
+    line = '{"zeta": 1.50, "reference_answer": "x",  "big": 123456789012345678901234567890.10, "messages": [{"role":"user","content":"q"}]}'
+    example = rows.read(rows.Line(line, "here"), config.Keys(), "")
+
+    async def run() -> bytes:
+        async with scripted(says(1)) as server:
+            spec = Grader.model_validate({"type": "endpoint", "name": "f1", "url": "{tool_server}/grade"})
+            async with EndpointGrader(spec, server.endpoint, config.Tools()) as endpoint:
+                await endpoint.grade(example, TURNS, StopReason.completed, RolloutContext("trace_1", example))
+            return server.raw[0] if isinstance(server.raw[0], bytes) else server.raw[0].encode()
+
+    assert b'"item": ' + line.encode() + b"}" in asyncio.run(run())
 
 
 def test_a_retry_is_named_and_signed_as_the_same_message():

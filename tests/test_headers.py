@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 from scripted_server import says
-from scripted_tools import ITEM, OK, SCHEMAS, one, rft_headers
+from scripted_tools import ITEM, OK, SCHEMAS, context, one, rft_headers
 
 from rft import config, wire
 from rft.errors import ConfigError
 from rft.tools import ToolClient
-from rft.types import RolloutContext
 from rft.wire import ToolEndpoint
 
 
@@ -23,7 +22,7 @@ def _fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_run_and_a_retry_are_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RFT_RUN", "run-7")
-    _, server = one(says({}, 500), OK, context=RolloutContext("trace_1", ITEM, "validation"))
+    _, server = one(says({}, 500), OK, context=context(ITEM, "trace_1", "validation"))
     common = {"Trace-Id": "trace_1", "Job-Id": "run-7", "Step": "0", "Split": "valid", "Attempt": "0"}
     assert [rft_headers(server, 0), rft_headers(server, 1)] == [common, {**common, "Retry": "1"}]
 
@@ -67,7 +66,7 @@ def test_a_header_that_cannot_be_sent(headers: dict[str, str], problem: str):
 @pytest.mark.parametrize("trace_id", ["trace_\n1", "trace_\r\nX-Evil: canary", "trace_\x7f", "tracé"])
 def test_a_trace_id_that_is_no_header(trace_id: str):
     with pytest.raises(ValueError, match=r"^X-RFT-Trace-Id: the value holds a newline") as caught:
-        one(OK, context=RolloutContext(trace_id, ITEM))
+        one(OK, context=context(ITEM, trace_id))
     assert "canary" not in str(caught.value)
 
 

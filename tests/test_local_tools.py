@@ -14,13 +14,14 @@ from typing import Any
 import psutil
 import pytest
 import tiny_recipe
+from scripted_tools import context
 
 from rft import config, local_tools, recipe, wire
 from rft.errors import ConfigError, InfrastructureError
 from rft.recipe import Recipe
 from rft.server import running
 from rft.tools import ToolClient, schemas
-from rft.types import RolloutContext, ToolCall, ToolResult
+from rft.types import ToolCall, ToolResult
 from rft.wire import ToolEndpoint
 
 TOOLS = '''
@@ -114,11 +115,21 @@ def loud() -> str:
     return sys.stdin.read() + "done"
 
 
-TOOLS = [worker, here, slow, nap, spawn, row, row_here, refuse, refuse_here, crash, crash_here, leave, much, much_here, loud]
+def traced(trace_id: str) -> str:
+    """In which rollout."""
+    return trace_id
+
+
+async def traced_here(trace_id: str) -> str:
+    """In which rollout."""
+    return trace_id
+
+
+TOOLS = [traced, traced_here, worker, here, slow, nap, spawn, row, row_here, refuse, refuse_here, crash, crash_here, leave, much, much_here, loud]
 '''
 
 ITEM = {"id": "n-1", "target": ["I10"], "note": "é"}
-CONTEXT = RolloutContext("trace_1", ITEM)
+CONTEXT = context(ITEM)
 NOWHERE = ToolEndpoint("http://127.0.0.1:1")
 
 
@@ -150,6 +161,10 @@ def play(ours: Recipe, *turns: list[tuple[str, dict[str, Any]]], **section: Any)
 
 def workers() -> list[psutil.Process]:
     return [child for child in psutil.Process().children(recursive=True) if "rft.local_tools" in " ".join(child.cmdline())]
+
+
+def test_the_trace_id_for_a_function_that_asks_for_it(ours: Recipe):
+    assert [result.output for result in play(ours, [("traced", {}), ("traced_here", {})])[0]] == ["trace_1", "trace_1"]
 
 
 def test_async_functions_run_here_and_others_in_workers(ours: Recipe):
@@ -255,13 +270,13 @@ def test_workers_of_a_killed_stage_end(ours: Recipe):
 import asyncio
 from rft import config, recipe
 from rft.tools import ToolClient, schemas
-from rft.types import RolloutContext, ToolCall
+from rft.types import Example, RolloutContext, ToolCall
 from rft.wire import ToolEndpoint
 
 async def main():
     ours = recipe.load(config.Recipe(path={str(ours.folder)!r}))
     async with ToolClient(ToolEndpoint("http://127.0.0.1:1"), config.Tools(where="local", local_workers=1), schemas(ours), recipe=ours) as client:
-        context = RolloutContext("trace_1", {{}})
+        context = RolloutContext("trace_1", Example("", ()))
         print((await client.call(ToolCall("c0", "worker", "{{}}"), context)).output, flush=True)
         await client.call(ToolCall("c1", "slow", '{{"seconds": 600}}'), context)
 

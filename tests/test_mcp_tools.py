@@ -14,16 +14,17 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from scripted_tools import context
 
 from rft import config, wire
 from rft.errors import ConfigError, InfrastructureError
 from rft.tools import ToolClient
-from rft.types import RolloutContext, ToolCall, ToolResult
+from rft.types import ToolCall, ToolResult
 from rft.wire import ToolEndpoint
 
 FILE = Path(__file__).with_name("mcp_server.py")
 STDIO = [sys.executable, str(FILE), "stdio"]
-CONTEXT = RolloutContext("trace_7", {"id": "n-1"})
+CONTEXT = context({"id": "n-1"}, "trace_7")
 NOWHERE = ToolEndpoint("http://127.0.0.1:1")
 
 

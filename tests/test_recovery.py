@@ -102,7 +102,7 @@ def test_an_outage_pauses_and_the_whole_batch_is_redone_from_the_same_streams(ou
     assert [[turn.text for turn in one.turns] for one in played.trajectories] == texts
     whys = [one.why for one in played.aside]
     assert (whys.count("set aside by a pause"), whys.count("tried while paused")) == (8, 16)
-    assert len({one.trajectory.trace_id for one in played.aside} | {one.trace_id for one in played.trajectories}) == 32
+    assert len({one.trajectory.rollout_id for one in played.aside} | {one.rollout_id for one in played.trajectories}) == 32
     assert said[0].startswith("paused: 8 of 8 rollouts have no score")
     assert said[-1] == "goes on: tools and grader answer again"
 
@@ -159,7 +159,7 @@ class Worlds:
 
 
 def names(trajectories: Sequence[Trajectory]) -> list[str]:
-    return [one.trace_id for one in trajectories]
+    return [one.rollout_id for one in trajectories]
 
 
 @given(

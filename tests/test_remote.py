@@ -117,7 +117,7 @@ def test_a_whole_rollout_with_tools_is_the_in_process_engines(engine, ours, endp
     theirs = through(engine, lambda server: play(ours, endpoint, tokens(server, kind)), **settings)
     for one, other in zip(mine, theirs, strict=True):
         assert any(turn.results for turn in one.turns), "the policy calls no tool: this test shows nothing"
-        assert (one.trace_id, one.stop_reason, one.reward) == (other.trace_id, other.stop_reason, other.reward)
+        assert (one.rollout_id, one.stop_reason, one.reward) == (other.rollout_id, other.stop_reason, other.reward)
         assert other.num_forks == 0
         for said, heard in zip(one.turns, other.turns, strict=True):
             assert (said.prompt_ids, said.token_ids, said.text, said.calls) == (heard.prompt_ids, heard.token_ids, heard.text, heard.calls)

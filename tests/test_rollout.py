@@ -105,10 +105,10 @@ def test_the_prompt_replaces_the_rows_own_system_message():
     assert opening(example, PROMPT.model_copy(update={"system": ""}))[0]["content"] == "old"
 
 
-def test_trace_ids_are_a_function_of_the_seed(ours, endpoint):
+def test_rollout_ids_are_a_function_of_the_seed(ours, endpoint):
     first, again = (play(ours, endpoint, scripted("0000")) for _ in range(2))
-    assert [one.trace_id for one in first] == [one.trace_id for one in again]
-    assert len({one.trace_id for one in first}) == len(first)
+    assert [one.rollout_id for one in first] == [one.rollout_id for one in again]
+    assert len({one.rollout_id for one in first}) == len(first)
 
 
 def test_defaults_of_the_prompt_reach_the_tool(ours, endpoint):

@@ -65,7 +65,7 @@ def test_a_log_that_cannot_be_written_leaves_the_old_one(tmp_path: Path):
 
 def test_half_a_letter_does_not_lose_the_log(tmp_path: Path):
     """JSON can hold a lone surrogate; UTF-8 cannot."""
-    odd = replace(EXAMPLE, messages=({"role": "user", "content": "half \ud83d"},))
+    odd = replace(EXAMPLE, messages=({"role": "user", "content": "half \ud83d"},), line="")
     row = rollout_log.row(DONE, odd, 0, PROMPT, "baseline", "champion")
     rollout_log.write([row], tmp_path / "odd.parquet")
     assert json.loads(rollout_log.read(tmp_path / "odd.parquet")[0].item)["messages"] == [{"role": "user", "content": "half \ud83d"}]

@@ -93,7 +93,7 @@ def test_dropping_is_remembered(tmp_path: Path):
 
 def test_a_batch_is_not_torn_apart(tmp_path: Path):
     with filled(tmp_path, close=False) as store, pytest.raises(AssertionError, match="only a part of batch 'b-0' would be dropped"):
-        store.drop(lambda row: row.trace_id == "trace_000004")
+        store.drop(lambda row: row.rollout_id == "rollout_000004")
     assert look(tmp_path) == ROWS[:50]
 
 
@@ -377,10 +377,10 @@ def test_duckdb_and_pandas_read_it(tmp_path: Path):
     """The parts while the stage runs, the journal as JSON lines, and the shelf's file."""
     with filled(tmp_path / "rollouts", close=False) as store:
         parts, shelf = f"{tmp_path}/rollouts/*.parquet", tmp_path / "rollouts.parquet"
-        asked = "SELECT count(*), sum(reward), count(DISTINCT trace_id), list_sum(first(logprobs ORDER BY num_tokens DESC)) FROM '{}'"
+        asked = "SELECT count(*), sum(reward), count(DISTINCT rollout_id), list_sum(first(logprobs ORDER BY num_tokens DESC)) FROM '{}'"
         with duckdb.connect() as database:
             assert database.execute(asked.format(parts)).fetchall() == [(30, pytest.approx(sum(range(30)) / 7), 30, -14.5)]
-            journal = f"SELECT count(row.trace_id) FROM (SELECT unnest(rows) AS row FROM read_json('{tmp_path}/rollouts/*.jsonl'))"
+            journal = f"SELECT count(row.rollout_id) FROM (SELECT unnest(rows) AS row FROM read_json('{tmp_path}/rollouts/*.jsonl'))"
             assert database.execute(journal).fetchall() == [(20,)]
             rollout_log.write(store, shelf)
             assert database.execute(asked.format(shelf)).fetchall()[0][0] == 50

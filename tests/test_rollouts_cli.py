@@ -33,7 +33,7 @@ def trained(number: int, step: int, sample: int, reward: float | None, left_out:
     grade = Grade(reward, solved=reward == 1, explanation="exact") if reward is not None else None
     found = row(number, None if reward == 1 else "0000", grade=grade)
     tokens = {"ids": [1, 2, 3], "mine": [False, True, True], "logprobs": [-0.25, -4.0], "num_tokens": 2}
-    place = {"stage": "train", "arm": "challenger", "step": step, "sample": sample, "trace_id": f"trace_{step}{number}{sample}0000-aa"}
+    place = {"stage": "train", "arm": "challenger", "step": step, "sample": sample, "rollout_id": f"rollout_{step}{number}{sample}0000-aa"}
     return replace(found, **place, **tokens, reward=reward, trained=not left_out, left_out=left_out, **more)
 
 
@@ -84,7 +84,7 @@ def rft(ran: tuple[ladder_clone.Scripted, RunRecord], monkeypatch: pytest.Monkey
 def traces(rft: Rft, *arguments: str) -> list[str]:
     code, out, err = rft("rollouts", "--json", *arguments)
     assert (code, err) == (0, "")
-    return [json.loads(line)["trace_id"] for line in out.splitlines()]
+    return [json.loads(line)["rollout_id"] for line in out.splitlines()]
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +142,7 @@ def test_narrow_terminals(rft: Rft, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_filters(rft: Rft, arguments: list[str], found: list[int]) -> None:
-    assert traces(rft, *arguments) == [TRAIN[n].trace_id for n in found]
+    assert traces(rft, *arguments) == [TRAIN[n].rollout_id for n in found]
 
 
 def test_json_lines_hold_the_whole_row(rft: Rft) -> None:
@@ -192,7 +192,7 @@ def test_one_as_a_transcript(rft: Rft) -> None:
     code, out, err = rft("rollouts", "--show", "1100")
     assert (code, err) == (0, "")
     for words in (
-        "trace_1100000-aa  train/challenger, step 1, example n-0001, sample 0",
+        "rollout_1100000-aa  train/challenger, step 1, example n-0001, sample 0",
         '→ lookup(key="k0001")',
         f"← {value(1)}",
         "assistant, turn 2",
@@ -200,7 +200,7 @@ def test_one_as_a_transcript(rft: Rft) -> None:
         assert words in out
     assert re.search(r"grade +1, solved\n +explanation exact\n +reward +1\.000\n +training +trained on\n", out)
     assert "\ntokens\n" not in out
-    assert rft("rollouts", "--show", "trace_1100000-aa")[1] == out
+    assert rft("rollouts", "--show", "rollout_1100000-aa")[1] == out
 
 
 def test_tokens_by_the_run_s_own_tokenizer(rft: Rft) -> None:
@@ -260,8 +260,8 @@ def test_stages_in_progress(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecor
         store.seal()
         store.add_all(TRAIN[2:4], [1.0, 2.0], "step-2")
         store.hold(TRAIN[4:5], [1.0], ["{}"], "step-3")
-        assert traces(rft, "--live") == [one.trace_id for one in TRAIN[:5]]
-        assert traces(rft, "--live", "--where", "left_out = 'in progress'") == [TRAIN[4].trace_id]
+        assert traces(rft, "--live") == [one.rollout_id for one in TRAIN[:5]]
+        assert traces(rft, "--live", "--where", "left_out = 'in progress'") == [TRAIN[4].rollout_id]
         assert "1 in progress" in rft("rollouts", "--live", "--summary")[1]
         store.drop(lambda row: True)
     assert "There is no rollout of stages in progress" in rft("rollouts", "--live")[1]
@@ -274,7 +274,7 @@ def test_chat_lines(rft: Rft, tmp_path: Path) -> None:
     first = json.loads(path.read_text().splitlines()[0])
     assert first["messages"] == json.loads(TRAIN[0].messages)
     assert first["reward"] == 1.0
-    assert first["metadata"]["trace_id"] == TRAIN[0].trace_id
+    assert first["metadata"]["rollout_id"] == TRAIN[0].rollout_id
     assert [one.name for one in tmp_path.iterdir()] == ["chat.jsonl"]
 
 
@@ -295,8 +295,8 @@ def test_traces_in_mlflow_once(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRe
     found = client.search_traces(locations=[experiment], run_id=known.mlflow_run_id)
     assert len(found) == 8
     worst = client.search_traces(locations=[experiment], filter_string="tag.stop_reason = 'max_tokens'")
-    assert [one.info.tags["rollout"] for one in worst] == [TRAIN[5].trace_id]
-    trace = next(one for one in found if one.info.tags["rollout"] == TRAIN[0].trace_id)
+    assert [one.info.tags["rollout"] for one in worst] == [TRAIN[5].rollout_id]
+    trace = next(one for one in found if one.info.tags["rollout"] == TRAIN[0].rollout_id)
     assert {"stage": "train", "arm": "challenger", "step": "1", "reward": "1.000", "training": "trained on"}.items() <= trace.info.tags.items()
     rollout, first, call, second = trace.data.spans
     assert [one.name for one in trace.data.spans] == ["rollout", "turn 1", "lookup", "turn 2"]
@@ -312,7 +312,7 @@ def test_traces_in_mlflow_once(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRe
 # -- replay ----------------------------------------------------------------------------------------------------------------
 def test_replay_with_a_stricter_grader(rft: Rft, tmp_path: Path) -> None:
     (tmp_path / "grader.json").write_text("{}")
-    with server(lambda body: 500 if body["trace_id"] == "trace_6" else {"score": 0.25, "reason": "strict"}) as (url, _):
+    with server(lambda body: 500 if body["item"] == json.loads(BASELINE[5].item) else {"score": 0.25, "reason": "strict"}) as (url, _):
         (tmp_path / "grader.json").write_text(json.dumps({"type": "endpoint", "name": "strict", "url": url}))
         arguments = ["--grader", str(tmp_path / "grader.json"), "--stage", "baseline", "--set", "tools.retries=0"]
         code, out, err = rft("replay", *arguments, "--out", str(tmp_path / "both.parquet"))

@@ -15,13 +15,14 @@ from pathlib import Path
 import httpx
 import pytest
 import tiny_recipe
+from scripted_tools import context
 
 from rft import config, recipe, server, wire
 from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.recipe import Recipe
 from rft.server import running
 from rft.tools import ToolClient, schemas
-from rft.types import RolloutContext, ToolCall, ToolResult
+from rft.types import ToolCall, ToolResult
 
 OURS = config.Tools()
 CALL = ToolCall("call_0_0", "lookup", '{"key": "k0001"}')
@@ -35,7 +36,7 @@ def tiny(tmp_path: Path) -> Recipe:
 def call(endpoint: wire.ToolEndpoint, tiny: Recipe, section: config.Tools = OURS) -> ToolResult:
     async def run() -> ToolResult:
         async with ToolClient(endpoint, section, schemas(tiny)) as client:
-            return await client.call(CALL, RolloutContext("trace_1", {"id": "n"}))
+            return await client.call(CALL, context({"id": "n"}))
 
     return asyncio.run(run())
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 from scripted_server import Answer, Scripted, says, scripted, writes
-from scripted_tools import CONTEXT, IN_BERN, ITEM, OK, ROW_TOOL, SCHEMAS, TOWN, WEATHER, one, play, rft_headers, search_call, settings
+from scripted_tools import CONTEXT, IN_BERN, ITEM, OK, ROW_TOOL, SCHEMAS, TOWN, WEATHER, context, one, play, rft_headers, search_call, settings
 
 from rft import config, wire
 from rft.errors import ConfigError, InfrastructureError
 from rft.tools import ToolClient
-from rft.types import RolloutContext, StopReason, ToolCall, ToolResult
+from rft.types import StopReason, ToolCall, ToolResult
 from rft.wire import ToolEndpoint
 
 
@@ -207,7 +207,7 @@ def test_what_the_policy_made_too_large_is_a_413_to_it():
 
 def test_a_row_that_is_too_large_is_the_owner_s():
     with pytest.raises(ConfigError, match=r"example 'n-1': a request with its row takes \d+ bytes, and tools.max_request_bytes is 1500"):
-        one(OK, context=RolloutContext("trace_1", {**ITEM, "note": "x" * 1500}), max_request_bytes=1500)
+        one(OK, context=context({**ITEM, "note": "x" * 1500}), max_request_bytes=1500)
 
 
 def test_a_rate_limit_spaces_the_requests_of_one_tool():
@@ -258,9 +258,9 @@ def test_an_endpoint_takes_a_recipe_tool_s_place():
 
 def test_a_row_s_tools_win():
     rows = [{**ROW_TOOL}, {"type": "function", "function": {"name": "search", "parameters": {"properties": {"query": {"type": "integer"}}}}}]
-    context = RolloutContext("trace_1", {**ITEM, "tools": rows})
+    ours = context({**ITEM, "tools": rows})
     calls = [IN_BERN, ToolCall("call_0_1", "search", '{"query": 3}'), search_call(2), ToolCall("call_0_3", "lookup", '{"code": "I10"}')]
-    results, server = play(OK, calls=calls, context=context, endpoints=[WEATHER])
+    results, server = play(OK, calls=calls, context=ours, endpoints=[WEATHER])
     assert sorted(server.paths) == ["/elsewhere", "/tools/search"]
     assert [result.is_error for result in results] == [False, False, True, True]
     assert "'q2' is not of type 'integer'" in results[2].output

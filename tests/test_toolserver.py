@@ -119,6 +119,25 @@ def test_a_call_is_answered_on_the_wire(tmp_path: Path):
     assert (status, reply) == (200, {"type": "function_call_output", "call_id": "c", "id": "fc_c", "output": "angina 2 score"})
 
 
+def traced(query: str, trace_id: str) -> str:
+    """What was asked, and in which rollout."""
+    return f"{query} in {trace_id}"
+
+
+def test_a_tool_and_a_grade_may_ask_for_the_trace_id(tmp_path: Path):
+    """W17: neither ever got it. The policy does not see the argument, and cannot give it."""
+    assert list(schema(traced)["function"]["parameters"]["properties"]) == ["query"]
+    served = Served(tmp_path, traced)
+    body = {"arguments": '{"query": "angina"}', "trace_id": "trace_7"}
+    assert served.post("/tools/traced", body)[1]["output"] == "angina in trace_7"
+    refused = served.post("/tools/traced", body | {"arguments": '{"query": "angina", "trace_id": "mine"}'})
+    assert refused[0] == 400
+    path = tiny_recipe.make(tmp_path, "traced") / "tools.py"
+    path.write_text(path.read_text() + "\n\ndef grade(sample, item, trace_id):\n    return {'score': 0.5, 'reason': trace_id}\n")
+    served.recipe = recipe.load(tiny_recipe.params(path.parent).recipe)
+    assert served.post("/grade", {"sample": {}, "item": {}, "trace_id": "trace_7"})[1] == {"score": 0.5, "reason": "trace_7"}
+
+
 def test_arguments_may_come_as_an_object_and_with_reserved_names(tmp_path: Path):
     served = Served(tmp_path, odd)
     assert served.post("/tools/odd", {"arguments": {"json": "a", "model_config": 1, "schema": ["b"]}})[1]["output"] == '["a", 1, ["b"], null]'

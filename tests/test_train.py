@@ -36,7 +36,7 @@ def test_an_example_that_comes_twice_in_a_step_is_rolled_out_anew(ladder: Path, 
         run("train", params(ladder_recipe, train={"steps": 2, "validation_examples": 0}))
     table = pq.read_table(tmp_path / "data/train/rollouts.parquet").to_pylist()
     assert len({row["example_id"] for row in table}) == 3
-    assert len({row["trace_id"] for row in table}) == len(table) == 2 * 4 * 4
+    assert len({row["rollout_id"] for row in table}) == len(table) == 2 * 4 * 4
 
 
 def test_metrics_have_no_wall_times_and_one_line_a_step(ladder: Path):

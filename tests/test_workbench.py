@@ -65,7 +65,7 @@ def measure(bench: Workbench, folder: Path, policy: Scripted) -> list[rollout_lo
 
 
 def bare(rows: Sequence[rollout_log.LogRow]) -> list[tuple[Any, ...]]:
-    return [(row.example_id, row.sample, row.trace_id, row.reward, row.messages, row.left_out) for row in rows]
+    return [(row.example_id, row.sample, row.rollout_id, row.reward, row.messages, row.left_out) for row in rows]
 
 
 def test_without_a_barrier_each_finished_rollout_stays(bench: Workbench, tmp_path: Path):
@@ -121,7 +121,7 @@ def test_a_step_that_was_not_over_goes_on_with_the_same_trajectories(bench: Work
         assert nobody.opened == 0
         assert again == first
         assert [row.left_out for row in store] == [""] * 24
-    assert len({row.trace_id for row in look(tmp_path)}) == 24
+    assert len({row.rollout_id for row in look(tmp_path)}) == 24
 
 
 def test_the_disk_is_no_business_of_the_event_loop(bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from rft import examples
+from rft import examples, rows
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.errors import UserError
+from rft.toolserver import TRACE_ID, asks_for
 from rft.types import Example
 
 
@@ -22,25 +23,38 @@ def look(setup: Setup) -> Finding:
         exploits = recipe.exploits
     except json.JSONDecodeError as error:
         return fail(f"{recipe.folder}/exploits.jsonl: not JSON lines: {error}", "One JSON object a line; mend the one that it names.")
-    counts = {split: len(rows) for split, rows in setup.rows.items()}
+    counts = {split: len(found) for split, found in setup.rows.items()}
     problems: list[Finding] = []
-    for split, rows in setup.rows.items():
-        problems += _rows(setup, split, rows)
-    problems += [*_leaks(setup), *_routes(setup), *_policy(setup), *_prompts(setup)]
+    for split, found in setup.rows.items():
+        problems += _rows(setup, split, found)
+    problems += [*_keys(setup), *_leaks(setup), *_routes(setup), *_policy(setup), *_prompts(setup), *_unequal(setup)]
     said = ", ".join(f"{count} {split}" for split, count in counts.items())
     return together(problems, f"{recipe.name}: {said}, apart from each other; {len(exploits)} exploits", examples=counts)
 
 
-def _rows(setup: Setup, split: str, rows: Sequence[Example]) -> Iterator[Finding]:
+def _rows(setup: Setup, split: str, found: Sequence[Example]) -> Iterator[Finding]:
     file, asked = f"{setup.recipe.folder}/examples.py", getattr(setup.params.examples, split)
-    if len(rows) != asked:
-        yield fail(f"{file} gave {len(rows)} {split} examples, examples.{split} = {asked}", "Ask for no more than it has.")
-    without = [row.id for row in rows if not row.messages or row.messages[-1].get("role") != "user"]
-    if without:
-        yield fail(f"{len(without)} {split} examples, such as {without[0]!r}, do not end with a user's message", f"Mend {file}.")
-    unanswered = [row.id for row in rows if row.target is None]
-    if unanswered:
-        yield fail(f"{len(unanswered)} {split} examples, such as {unanswered[0]!r}, have no target", f"Mend {file}.")
+    if len(found) != asked:
+        yield fail(f"{file} gave {len(found)} {split} examples, examples.{split} = {asked}", "Ask for no more than it has.")
+
+
+def _keys(setup: Setup) -> Iterator[Finding]:
+    for split, found in setup.rows.items():
+        try:
+            rows.check_named(found, setup.params.examples.keys, split)
+        except UserError as error:
+            yield fail(str(error), "")
+
+
+def _unequal(setup: Setup) -> Iterator[Finding]:
+    """A function that asks for the trace id, which is new in every run."""
+    functions = [*setup.recipe.tools, *([setup.recipe.grade] if setup.recipe.grade else [])]
+    if asking := [function.__name__ for function in functions if TRACE_ID in asks_for(function)]:
+        yield warn(
+            f"{setup.recipe.folder}/tools.py: {', '.join(asking)} asks for the trace id, which is new in every run: equal seeds give equal bytes "
+            "only as far as it does not show in what these return",
+            "Nothing to do where state by rollout is needed; else take the argument out.",
+        )
 
 
 def _leaks(setup: Setup) -> Iterator[Finding]:
@@ -54,7 +68,7 @@ def _leaks(setup: Setup) -> Iterator[Finding]:
 def _routes(setup: Setup) -> Iterator[Finding]:
     """A row may bring a tool's schema; its address comes from the recipe or from params.yaml."""
     tools = setup.params.tools
-    named = {_name(tool) for rows in setup.rows.values() for row in rows for tool in row.tools or ()}
+    named = {_name(tool) for found in setup.rows.values() for row in found for tool in row.tools or ()}
     routes = {function.__name__ for function in setup.recipe.tools} | {endpoint.name for endpoint in tools.endpoints}
     lost = sorted(named - routes)
     if lost and not tools.mcp:  # what an MCP server lists is seen when it is asked

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ from rft.doctor.finding import Skip
 from rft.errors import UserError
 from rft.examples import SPLITS
 from rft.recipe import Recipe, Split
+from rft.trace import Traces
 from rft.types import Example
 
 POINTER = Path("data/policy/report.json")
@@ -27,8 +27,8 @@ class Setup:
 
     def __init__(self, load: Callable[[], config.Params]):
         self._load = load
-        self.visit = secrets.token_hex(8)
-        """In every trace id: what a server keeps of an earlier visit must not be met again."""
+        self.traces = Traces()
+        """Of this visit: what a server keeps of an earlier one must not be met again."""
         self.offered: list[dict[str, Any]] | None = None
 
     @cached_property
@@ -37,7 +37,7 @@ class Setup:
 
     @cached_property
     def recipe(self) -> Recipe:
-        return recipe.load(self.params.recipe)
+        return recipe.load(self.params.recipe, self.params.examples.keys)
 
     @cached_property
     def rows(self) -> dict[Split, list[Example]]:

@@ -25,7 +25,6 @@ from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError, UserError
 from rft.graders import EndpointGrader
-from rft.rollout import trace_id
 from rft.tools import ToolClient, schemas
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
 
@@ -351,7 +350,7 @@ async def _timed(work: Awaitable[T]) -> tuple[T, float]:
 
 def _context(setup: Setup, name: str, word: object, row: Example | None = None) -> RolloutContext:
     row = row or setup.rows["train"][0]
-    return RolloutContext(trace_id(f"doctor {setup.visit} {name} {word} {row.id}", ()), row.row(), "train")
+    return RolloutContext(setup.traces.of(f"doctor {name} {word} {row.id}", 0), row, "train")
 
 
 def _line(text: str, limit: int = 160) -> str:

@@ -134,7 +134,8 @@ class Collector:
             first = met[example.id] * section.group
             met[example.id] += 1
             requests += [Request(example, first + sample) for sample in range(section.group)]
-        conditions = Conditions(self._prompt, section.temperature, (section.seed, 1, batch.step - 1), limits, "train", "train", batch.step)
+        seed = (section.seed, 1, batch.step - 1)
+        conditions = Conditions(self._prompt, section.temperature, seed, limits, "train", "train", batch.step, self._bench.traces)
         waiting = Waiting(self._store, batch.name, "challenger")
         trajectories: list[Trajectory] = []
         for start in range(0, len(requests), limits.batch):
