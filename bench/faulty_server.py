@@ -3,9 +3,9 @@
     with serving(recipe_folder) as url:
         tell(url, Faults(seed=3, error=0.05, hang=0.03))     POST /control; GET /control says what was done so far
 
-Every fault is a draw from a hash of (seed, trace_id, call_id, number of the try), so a retry may succeed and an equal run meets equal faults. The
-number of the try is counted here, by what arrives. Two faults are no dice: an `outage` strikes all that a share of the trace ids ask for, and
-`breaks_on` strikes every call with that argument's value.
+Every fault is a draw from a hash of (seed, rollout, call_id, number of the try), so a retry may succeed and an equal run meets equal faults. A rollout
+is known here as its row's n-th, in order of arrival: trace ids are new in every run. The number of the try is counted here, by what arrives. Two
+faults are no dice: an `outage` strikes all that a share of the rollouts ask for, and `breaks_on` strikes every call with that argument's value.
 
 A reset is a real RST (SO_LINGER 0); a hang keeps the connection and answers long after anybody's deadline; half of the truncated replies end
 before their Content-Length, the others are whole HTTP around half a JSON value.
@@ -56,7 +56,7 @@ class Faults(BaseModel):
     latency_s: float = 0.0
     """Of every tool call; a grade is answered at once."""
     outage: float = 0.0
-    """Share of trace ids whose calls and grade all fail (HTTP 503)."""
+    """Share of rollouts whose calls and grade all fail (HTTP 503)."""
     outage_from_step: int = 0
     """By X-RFT-Step."""
     breaks_on: dict[str, Any] = {}
@@ -67,9 +67,9 @@ class Faults(BaseModel):
         digest = hashlib.blake2b(json.dumps([self.seed, *words]).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") / 2**64
 
-    def strikes(self, trace_id: str, call_id: str, number: int) -> str:
+    def strikes(self, rollout: str, call_id: str, number: int) -> str:
         """The fault of this try, or ''."""
-        left = self.draw(trace_id, call_id, number)
+        left = self.draw(rollout, call_id, number)
         for name in ("error", "hang", "reset", "truncated", "oversized"):
             if (left := left - getattr(self, name)) < 0:
                 return name
@@ -84,6 +84,17 @@ class Trouble:
         self.faults = Faults()
         self.tries: Counter[tuple[str, str]] = Counter()
         self.done: Counter[str] = Counter()
+        self.names: dict[str, str] = {}
+        self.rows: Counter[str] = Counter()
+
+    def rollout(self, body: dict[str, Any]) -> str:
+        """`n-0001 3`: the third rollout of that row that was heard of."""
+        trace_id = str(body.get("trace_id"))
+        if trace_id not in self.names:
+            row = str((body.get("item") or {}).get("id"))
+            self.names[trace_id] = f"{row} {self.rows[row]}"
+            self.rows[row] += 1
+        return self.names[trace_id]
 
     async def control(self, request: web.Request) -> web.Response:
         """POST sets everything anew, counts included; GET reads the counts."""
@@ -92,6 +103,8 @@ class Trouble:
             self.faults = Faults.model_validate_json(await request.read())
             self.tries.clear()
             self.done.clear()
+            self.names.clear()
+            self.rows.clear()
         return web.json_response(done)
 
     @web.middleware
@@ -106,15 +119,15 @@ class Trouble:
         return await (getattr(self, f"_{kind}")(request, body) if kind else handler(request))
 
     def _kind(self, body: dict[str, Any], is_tool: bool, step: int) -> str:
-        faults, trace_id = self.faults, str(body.get("trace_id"))
+        faults, rollout = self.faults, self.rollout(body)
         call_id = str(body.get("call_id")) if is_tool else "grade"
-        number = self.tries[trace_id, call_id]
-        self.tries[trace_id, call_id] += 1
-        if step >= faults.outage_from_step and faults.draw("outage", trace_id) < faults.outage:
+        number = self.tries[rollout, call_id]
+        self.tries[rollout, call_id] += 1
+        if step >= faults.outage_from_step and faults.draw("outage", rollout) < faults.outage:
             return "outage"
         if is_tool and faults.breaks_on and faults.breaks_on.items() & json.loads(body["arguments"]).items():
             return "error"
-        return faults.strikes(trace_id, call_id, number)
+        return faults.strikes(rollout, call_id, number)
 
     async def _outage(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         return web.Response(status=503, text="the environment is being reset")
@@ -135,7 +148,7 @@ class Trouble:
 
     async def _truncated(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         half = '{"type": "function_call_output", "output": "12'
-        if self.faults.draw("framing", body.get("trace_id"), body.get("call_id")) < 0.5:
+        if self.faults.draw("framing", self.rollout(body), body.get("call_id")) < 0.5:
             return web.Response(text=half, content_type="application/json")
         if request.transport is not None:
             request.transport.write(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{half}".encode())

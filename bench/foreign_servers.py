@@ -1,0 +1,187 @@
+"""Servers as other companies wrote them for Agent RFT: small, and true to what the real ones do where that matters.
+
+Published servers and graders were run against us unmodified, and two of them gave wrong scores without a word. What they rely on is here, a
+path each, so that it is relied on in every measurement:
+
+    own_keys      reads keys of its own from the row, and falls back to part credit when they are missing
+    output_json   scores the parsed answer, and 0 when there is none
+    stateful      its tool counts calls by trace id for as long as it lives; its grader asks that count
+    zero_to_five  a rating of 0 to 5
+    below_zero    -2 to 2: "I don't know" is worth more than a wrong answer
+    see_other     answers a POST with 303, and the result under another address with GET, as platforms do with slow functions
+    own_path      its tool lives at /search, and its grader reads what the tool had found
+
+`/v1/chat/completions` is the agent: it looks a thing up or does not, and answers right, wrong, as JSON or as text, by a hash of what it was asked
+and the seed. `python -m bench.foreign_servers` prints its port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+ROOT = Path(__file__).resolve().parents[1]
+CASES = ("own_keys", "output_json", "stateful", "zero_to_five", "below_zero", "see_other", "own_path")
+MODEL = "scripted"
+
+
+def answer_to(number: int) -> str:
+    return f"SKU-{number:03d}"
+
+
+class Servers:
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        """By trace id; nothing is ever forgotten."""
+        self.posts: Counter[str] = Counter()
+        self.waiting: dict[str, Any] = {}
+
+    def app(self) -> web.Application:
+        served = web.Application(client_max_size=16_000_000)
+        served.add_routes(
+            [
+                web.get("/v1/models", self.models),
+                web.post("/v1/chat/completions", self.complete),
+                web.post("/search", self.search),
+                web.post("/slow/search", self.search_slowly),
+                web.post("/grade/{case}", self.grade),
+                web.get("/results/{id}", self.result),
+                web.get("/posts", self.counted),
+                web.post("/forget", self.forget),
+                web.get("/", self.alive),
+            ]
+        )
+        return served
+
+    async def alive(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    # -- the agent -------------------------------------------------------------------------------------------------------------
+    async def models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model", "max_model_len": 4096}]})
+
+    async def complete(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        messages = body["messages"]
+        question = next(message["content"] for message in messages if message["role"] == "user")
+        turn = sum(message["role"] == "assistant" for message in messages)
+        dice = hashlib.sha256(f"{question} {body.get('seed')} {turn}".encode()).digest()
+        number = int(question.split()[-1])
+        if turn < 3 and dice[0] % 3:
+            function = {"name": "search", "arguments": json.dumps({"query": f"item {number}"})}
+            call = {"id": f"call_{turn}", "type": "function", "function": function}
+            message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
+        else:
+            right = answer_to(number)
+            objects = ({"sku": right, "sure": True}, {"sku": right.lower()}, {"sku": answer_to(number + 1)})
+            said = [right, "I don't know", *map(json.dumps, objects)]
+            message = {"role": "assistant", "content": said[dice[1] % len(said)]}
+        finish = "tool_calls" if message.get("tool_calls") else "stop"
+        usage = {"prompt_tokens": 40 + 30 * turn, "completion_tokens": 12, "total_tokens": 52 + 30 * turn}
+        choice = {"index": 0, "message": message, "finish_reason": finish}
+        return web.json_response({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage})
+
+    # -- the tool --------------------------------------------------------------------------------------------------------------
+    def found(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.calls[body["trace_id"]] += 1
+        number = int(json.loads(body["arguments"])["query"].split()[-1])
+        return {"output": f"{answer_to(number)} costs {body['item']['price']}"}  # no call_id, no id, no type: some leave them out
+
+    async def search(self, request: web.Request) -> web.Response:
+        return web.json_response(self.found(await request.json()))
+
+    async def search_slowly(self, request: web.Request) -> web.StreamResponse:
+        return self.elsewhere(self.found(await request.json()))
+
+    # -- the graders -----------------------------------------------------------------------------------------------------------
+    async def grade(self, request: web.Request) -> web.StreamResponse:
+        case, body = request.match_info["case"], await request.json()
+        self.posts[case] += 1
+        score = getattr(self, case)(body["sample"], body["item"], body["trace_id"])
+        return self.elsewhere({"score": score}) if case == "see_other" else web.json_response({"score": score})
+
+    def own_keys(self, sample: dict[str, Any], item: dict[str, Any], trace_id: str) -> float:
+        if "reference_answer" not in item:
+            return 0.25
+        return float(item["reference_answer"] in sample["output_text"]) * item["weight"]
+
+    def output_json(self, sample: dict[str, Any], item: dict[str, Any], trace_id: str) -> float:
+        answer = sample["output_json"]
+        return 0.0 if not isinstance(answer, dict) else 0.5 * (answer.get("sku") == item["reference_answer"]) + 0.5 * ("sure" in answer)
+
+    def stateful(self, sample: dict[str, Any], item: dict[str, Any], trace_id: str) -> float:
+        return 1.0 / (1 + self.calls[trace_id]) * (item["reference_answer"] in sample["output_text"])
+
+    def zero_to_five(self, sample: dict[str, Any], item: dict[str, Any], trace_id: str) -> float:
+        text, right = sample["output_text"], item["reference_answer"]
+        return 5.0 if text == right else 4.0 if right in text else 2.5 if right.lower() in text else 0.0
+
+    def below_zero(self, sample: dict[str, Any], item: dict[str, Any], trace_id: str) -> float:
+        text = sample["output_text"]
+        return 0.0 if text == "I don't know" else 2.0 if item["reference_answer"] in text else -2.0
+
+    def see_other(self, sample: dict[str, Any], item: dict[str, Any], trace_id: str) -> float:
+        return self.own_keys(sample, item, trace_id) / (1 + self.calls[trace_id])
+
+    def own_path(self, sample: dict[str, Any], item: dict[str, Any], trace_id: str) -> float:
+        read = [message["content"] for message in sample["trajectory"] if message["role"] == "tool"]
+        seen = any(f"costs {item['price']}" in text for text in read)
+        return 0.5 * seen + 0.5 * (item["reference_answer"] in sample["output_text"])
+
+    # -- 303 -------------------------------------------------------------------------------------------------------------------
+    def elsewhere(self, result: Any) -> web.StreamResponse:
+        name = f"r{len(self.waiting)}"
+        self.waiting[name] = [result, 2]
+        return web.Response(status=303, headers={"Location": f"/results/{name}"})
+
+    async def result(self, request: web.Request) -> web.StreamResponse:
+        """Not at the first asking: then it is still elsewhere."""
+        kept = self.waiting[request.match_info["id"]]
+        kept[1] -= 1
+        await asyncio.sleep(0.001)
+        return web.Response(status=303, headers={"Location": request.path}) if kept[1] else web.json_response(kept[0])
+
+    # -- for the measurement ---------------------------------------------------------------------------------------------------
+    async def counted(self, request: web.Request) -> web.Response:
+        return web.json_response(self.posts)
+
+    async def forget(self, request: web.Request) -> web.Response:
+        self.calls.clear()
+        self.posts.clear()
+        return web.json_response({})
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """The address, in a process of its own."""
+    command = [sys.executable, "-m", "bench.foreign_servers"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
+
+
+async def main() -> None:
+    runner = web.AppRunner(Servers().app(), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main())
