@@ -3,9 +3,9 @@
     with serving(recipe_folder) as url:
         tell(url, Faults(seed=3, error=0.05, hang=0.03))     POST /control; GET /control says what was done so far
 
-Every fault is a draw from a hash of (seed, rollout, call_id, number of the try), so a retry may succeed and an equal run meets equal faults. A rollout
-is known here as its row's n-th, in order of arrival: trace ids are new in every run. The number of the try is counted here, by what arrives. Two
-faults are no dice: an `outage` strikes all that a share of the rollouts ask for, and `breaks_on` strikes every call with that argument's value.
+Every fault is a draw from a hash of (seed, rollout, call_id, number of the try), so a retry may succeed and an equal run meets equal faults.
+Trace ids are new in every run, so a rollout is known here as the n-th of its row, in order of arrival; the number of the try is counted here, too.
+Two faults are no dice: an `outage` strikes all that a share of the rollouts ask for, and `breaks_on` strikes every call with that argument's value.
 
 A reset is a real RST (SO_LINGER 0); a hang keeps the connection and answers long after anybody's deadline; half of the truncated replies end
 before their Content-Length, the others are whole HTTP around half a JSON value.
