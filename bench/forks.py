@@ -245,7 +245,7 @@ def _count(policy: Any, scripts: list[_Script]) -> Count:
 
     requests = [Request(Example(one.dialogue["name"], ({"role": "user", "content": one.dialogue["question"]},), None), 0) for one in scripts]
     prompt = PromptSettings(name="seed", system="Be brief. ", max_turns=6)
-    conditions = Conditions(prompt, 1.0, (0,), config.Rollout(max_tokens=4096, max_turn_tokens=2048, on_parse_error="tell"))
+    conditions = Conditions(prompt, 1.0, (0,), config.Rollout(max_tokens=4096, max_turn_tokens=2048, max_unreadable_calls=100))
     grader = cast(Any, _Grades())
     done = asyncio.run(run_rollouts(policy, cast(Any, _Outputs(scripts)), grader, requests, conditions, {}))
     count = Count(len(done))

@@ -9,7 +9,8 @@ Limits are looked at in this order, and the first that holds names the stop reas
   1. the policy's server gave no turn           policy_error      never scored
   2. the turn's own sampling passed its deadline timeout          graded: the policy caused it
   3. the turn was cut by the token limit        max_tokens        graded
-  4. a message or call that cannot be read      parse_error       graded (rollout.on_parse_error: tell answers the call instead)
+  4. a message that cannot be read, or more      parse_error       graded; until then the policy is told what is wrong with a call, as
+     calls than rollout.max_unreadable_calls                       the call's result
   5. no calls                                   completed         graded
   6. more calls than allowed                    max_tool_calls    graded; none of the turn's calls is sent
   7. a tool failed after its retries            tool_error        never scored
@@ -242,17 +243,23 @@ def _continue(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResu
 def _stop_before_calls(live: _Live, sampled: Sampled, limits: config.Rollout) -> None:
     """Limits 2 to 6."""
     reading = sampled.reading
-    broken = reading.problem or ("" if limits.on_parse_error == "tell" else next((call.problem for call in reading.calls if call.problem), ""))
     if sampled.seconds > limits.turn_deadline_s:
         live.end(StopReason.timeout, f"a turn took {sampled.seconds:.1f} s; rollout.turn_deadline_s is {limits.turn_deadline_s:g}")
     elif not sampled.ended:
         live.end(StopReason.max_tokens)
-    elif broken:
+    elif broken := reading.problem or _one_too_many(live, reading.calls, limits.max_unreadable_calls):
         live.end(StopReason.parse_error, broken)
     elif not reading.calls:
         live.end(StopReason.completed)
     elif live.num_calls + len(reading.calls) > limits.max_tool_calls:
         live.end(StopReason.max_tool_calls)
+
+
+def _one_too_many(live: _Live, calls: Sequence[ToolCall], allowed: int) -> str:
+    """What is wrong with the call by which the rollout has more unreadable calls than allowed; empty when it has not."""
+    before = sum(bool(call.problem) for turn in live.turns for call in turn.calls)
+    problems = [call.problem for call in calls if call.problem]
+    return problems[allowed - before] if before + len(problems) > allowed else ""
 
 
 def _turn(sampled: Sampled, results: Sequence[ToolResult], added: tuple[int, ...], live: _Live) -> Turn:

@@ -120,11 +120,34 @@ def test_good_calls_beside_a_broken_one_are_made_and_the_policy_hears_of_the_err
     key, target = ours.examples("train", 1, 0)[0].messages[-1]["content"].split()[-1].rstrip("?"), ours.examples("train", 1, 0)[0].target
     good, bad = ToolCall("call_0_0", "lookup", f'{{"key": "{key}"}}'), ToolCall("call_0_1", "lookup", "{oops", problem="the arguments are not JSON")
     turn = Said("two calls", reading=Reading("", (good, bad)))
-    told = play(ours, endpoint, scripted(turn, target), on_parse_error="tell")[0]
+    told = play(ours, endpoint, scripted(turn, target))[0]
     assert (told.stop_reason, told.reward) == (StopReason.completed, 1.0)
     assert [result.is_error for result in told.turns[0].results] == [False, True]
     assert "not JSON" in told.turns[0].results[1].output
-    assert play(ours, endpoint, scripted(turn, target))[0].stop_reason is StopReason.parse_error
+
+
+@pytest.mark.parametrize(("allowed", "told"), [(0, 0), (1, 1), (3, 3)])
+def test_one_unreadable_call_more_than_allowed_ends_the_rollout(ours, endpoint, allowed: int, told: int):
+    def broken(n: int) -> Said:
+        return Said("a call", reading=Reading("", (ToolCall(f"call_{n}_0", "lookup", "{oops", problem=f"call {n} is not JSON"),)))
+
+    policy = scripted(*map(broken, range(9)))
+    done = play(ours, endpoint, policy, PROMPT.model_copy(update={"max_turns": 9}), max_turns=9, max_unreadable_calls=allowed)[0]
+    assert (done.stop_reason, done.reward) == (StopReason.parse_error, 0.0)
+    assert [[result.output for result in turn.results] for turn in done.turns] == [[f"Error: call {n} is not JSON"] for n in range(told)] + [[]]
+    assert done.turns[-1].calls == (), "the turn that ends a rollout so has no calls on record"
+
+
+def test_unreadable_calls_of_one_turn_count_together(ours, endpoint):
+    calls = tuple(ToolCall(f"call_0_{n}", "lookup", "{oops", problem=f"call {n} is not JSON") for n in range(3))
+    turn = Said("three calls", reading=Reading("", calls))
+    assert play(ours, endpoint, scripted(turn, "0000"), max_unreadable_calls=3)[0].stop_reason is StopReason.completed
+    assert play(ours, endpoint, scripted(turn, "0000"), max_unreadable_calls=2)[0].stop_reason is StopReason.parse_error
+
+
+def test_a_broken_message_ends_the_rollout_however_many_unreadable_calls_are_allowed(ours, endpoint):
+    for done in play(ours, endpoint, scripted("<tool_call>\n{oops", "0000"), max_unreadable_calls=9):
+        assert done.stop_reason is StopReason.parse_error
 
 
 def test_a_turn_that_the_policy_spent_sampling_is_graded(ours, endpoint):
