@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rft import budget, config
+from rft.errors import ConfigError
 from rft.graders import EndpointGrader
 from rft.reports import PromptSettings
 from rft.tools import ToolClient
@@ -155,6 +156,7 @@ async def run_rollouts(
 
     A rollout behind the barrier is under way until its batch is: grades wait for it, and `ended` is told of all rollouts in one go.
     """
+    num_turns(conditions.prompt, conditions.limits)
     start = time.monotonic()
     lives = _open(policy, requests, conditions)
 
@@ -210,9 +212,9 @@ async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions,
 
 async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None:
     limits, prompt = conditions.limits, conditions.prompt
-    num_turns = min(prompt.max_turns, limits.max_turns)
+    last = num_turns(prompt, limits) - 1
     added = live.dialogue.prompt_ids
-    for number in range(num_turns):
+    for number in range(last + 1):
         sampled = await live.dialogue.sample(limits.max_turn_tokens, limits.turn_deadline_s)
         live.sampling_s += sampled.seconds
         _stop_before_calls(live, sampled, limits)
@@ -222,9 +224,19 @@ async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None
         live.unanswered = None
         live.turns.append(_turn(sampled, results, added, live))
         if live.stop is None:
-            added = _continue(live, calls, results, last=number + 1 == num_turns)
+            added = _continue(live, calls, results, last=number == last)
         if live.stop is not None:
             return
+
+
+def num_turns(prompt: PromptSettings, limits: config.Rollout, where: str = "") -> int:
+    """How many turns a rollout has. Raises ConfigError for a prompt (of the file `where`) that asks for more: it may only lower the limit."""
+    if prompt.max_turns is not None and prompt.max_turns > limits.max_turns:
+        raise ConfigError(
+            f"{where or 'the prompt'}: max_turns of {prompt.name!r} is {prompt.max_turns}, and rollout.max_turns = {limits.max_turns} in params.yaml, "
+            f"which a prompt may only lower. Set rollout.max_turns to at least {prompt.max_turns}, or run the stage that chose this prompt again."
+        )
+    return prompt.max_turns or limits.max_turns
 
 
 def _continue(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResult], last: bool) -> tuple[int, ...]:
@@ -386,4 +398,4 @@ def _words(text: str) -> tuple[int, ...]:
     return tuple(value >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96))
 
 
-__all__ = ["Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "messages_of", "opening", "run_rollouts", "trace_id"]
+__all__ = ["Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "messages_of", "num_turns", "opening", "run_rollouts", "trace_id"]

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from rft import config, recipe
+from rft.errors import ConfigError
 from rft.graders import EndpointGrader
 from rft.reports import PromptSettings
 from rft.rollout import Conditions, PolicyFailed, Request, messages_of, opening, run_rollouts
@@ -63,7 +64,6 @@ def test_looks_up_answers_and_is_graded(ours, endpoint):
         (scripted("0000"), {}, StopReason.completed),
         (scripted(f"{CALL % ' k0001'}\n{CALL % ' k0002'}"), {"max_tool_calls": 1}, StopReason.max_tool_calls),
         (scripted(CALL % " k0001"), {}, StopReason.max_turns),
-        (scripted(CALL % " k0001"), {"max_turns": 2}, StopReason.max_turns),
         (scripted(CALL % " k0001", room=0), {}, StopReason.max_tokens),
     ],
 )
@@ -71,6 +71,20 @@ def test_what_the_policy_caused_is_graded(ours, endpoint, policy, limits, reason
     for done in play(ours, endpoint, policy, **limits):
         assert done.stop_reason == reason
         assert done.reward == 0.0
+
+
+@pytest.mark.parametrize(("asked", "allowed", "turns"), [(None, 10, 10), (None, 2, 2), (3, 10, 3), (10, 10, 10)])
+def test_a_prompt_may_lower_the_number_of_turns(ours, endpoint, asked: int | None, allowed: int, turns: int):
+    prompt = PROMPT.model_copy(update={"max_turns": asked})
+    done = play(ours, endpoint, scripted(CALL % " k0001"), prompt, max_turns=allowed)[0]
+    assert (done.stop_reason, len(done.turns)) == (StopReason.max_turns, turns)
+
+
+def test_a_prompt_that_asks_for_more_turns_is_refused_before_anything_is_sampled(ours, endpoint):
+    policy = scripted("0000")
+    with pytest.raises(ConfigError, match=r"max_turns of 'seed' is 4, and rollout\.max_turns = 3 in params\.yaml"):
+        play(ours, endpoint, policy, max_turns=3)
+    assert policy.opened == 0
 
 
 def test_a_dead_tool_is_never_a_zero(ours):
