@@ -222,6 +222,11 @@ class _Outputs:
     async def end(self, context: Any, stop: Any) -> None:
         return None
 
+    def traits(self, name: str) -> Any:
+        from rft import config
+
+        return config.Traits()
+
     async def call_all(self, calls: Sequence[Any], context: Any, defaults: Any) -> list[Any]:
         from rft.types import ToolResult
 

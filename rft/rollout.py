@@ -13,11 +13,16 @@ Limits are looked at in this order, and the first that holds names the stop reas
      calls than rollout.max_unreadable_calls                       the call's result
   5. no calls                                   completed         graded
   6. more calls than allowed                    max_tool_calls    graded; none of the turn's calls is sent
-  7. a tool failed after its retries            tool_error        never scored
-  8. the last turn's results are in             max_turns         graded
-  9. the results do not fit into the context    max_tokens        graded
+  7. a terminal tool took a call                completed         graded; the call's arguments are the answer
+  8. a tool failed after its retries            tool_error        never scored
+  9. the last turn's results are in             max_turns         graded
+ 10. the results do not fit into the context    max_tokens        graded
 Two deadlines may strike anywhere: the rollout's own (timeout, graded, when at least half of it went into the policy's sampling; else
 tool_error, never scored), and its batch's (cancelled, never scored).
+
+A terminal tool (tools.traits, tools.endpoints) is called like any other, beside the turn's other calls. What it refuses goes to the policy, and the
+rollout goes on. Of a turn's terminal calls the first that was not refused counts: it is the answer, or, when the tool failed, there is none. The
+answer was written before any result was known, so a failure of the turn's other calls takes nothing from it.
 
 A bad rollout is data: nothing here raises for it.
 """
@@ -28,7 +33,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rft import budget, config
@@ -201,7 +206,8 @@ async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions,
     except TimeoutError:
         own = live.sampling_s >= (time.monotonic() - began) / 2
         live.end(StopReason.timeout if own else StopReason.tool_error, f"rollout.deadline_s = {limits.deadline_s:g} s passed")
-        _keep_unanswered(live)
+        if _keep_unanswered(live) and not own:
+            _end_by_terminal_tool(live, client)  # it can only have failed, and says so
     except PolicyFailed as failure:
         live.end(StopReason.policy_error, str(failure))
     assert live.stop is not None
@@ -224,23 +230,40 @@ async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None
         live.unanswered = None
         live.turns.append(_turn(sampled, results, added, live))
         if live.stop is None:
+            _end_by_terminal_tool(live, client)
+        if live.stop is None:
             added = _continue(live, calls, results, last=number == last)
         if live.stop is not None:
             return
+
+
+def _end_by_terminal_tool(live: _Live, client: ToolClient) -> None:
+    """Limit 7. What a grader sees of the turn, its content, is then the arguments."""
+    turn = live.turns[-1]
+    for call, result in zip(turn.calls, turn.results, strict=True):
+        if result.is_error or not client.traits(call.name).terminal:
+            continue
+        if result.failed:
+            live.end(StopReason.tool_error, f"the terminal tool {call.name} failed: {result.output.removeprefix(f'tool {call.name} failed: ')}")
+        else:
+            live.turns[-1] = replace(turn, content=call.arguments)
+            live.end(StopReason.completed)
+        return
 
 
 def num_turns(prompt: PromptSettings, limits: config.Rollout, where: str = "") -> int:
     """How many turns a rollout has. Raises ConfigError for a prompt (of the file `where`) that asks for more: it may only lower the limit."""
     if prompt.max_turns is not None and prompt.max_turns > limits.max_turns:
         raise ConfigError(
-            f"{where or 'the prompt'}: max_turns of {prompt.name!r} is {prompt.max_turns}, and rollout.max_turns = {limits.max_turns} in params.yaml, "
-            f"which a prompt may only lower. Set rollout.max_turns to at least {prompt.max_turns}, or run the stage that chose this prompt again."
+            f"{where or 'the prompt'}: max_turns of {prompt.name!r} is {prompt.max_turns}, and rollout.max_turns = {limits.max_turns} in "
+            "params.yaml, which a prompt may only lower. "
+            f"Set rollout.max_turns to at least {prompt.max_turns}, or run the stage that chose this prompt again."
         )
     return prompt.max_turns or limits.max_turns
 
 
 def _continue(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResult], last: bool) -> tuple[int, ...]:
-    """Limits 7 to 9; else the tokens that the results become."""
+    """Limits 8 to 10; else the tokens that the results become."""
     if failed := [result.output for result in results if result.failed]:
         live.end(StopReason.tool_error, failed[0])
     elif last:
@@ -287,14 +310,15 @@ def _turn(sampled: Sampled, results: Sequence[ToolResult], added: tuple[int, ...
     return Turn(sampled.text, calls, tuple(results), added, sampled.ids, sampled.logprobs, reading.content, reading.reasoning, forked)
 
 
-def _keep_unanswered(live: _Live) -> None:
-    """A deadline struck while tools were working: the log and the alarm must see which calls hung."""
+def _keep_unanswered(live: _Live) -> bool:
+    """Whether a deadline struck while tools were working: the log and the alarm must see which calls hung."""
     if live.unanswered is None:
-        return
+        return False
     sampled, added, since = live.unanswered
     waited = time.monotonic() - since
     results = [ToolResult(call.call_id, f"no reply: {live.why}", failed=True, latency_s=waited) for call in sampled.reading.calls]
     live.turns.append(_turn(sampled, results, added, live))
+    return True
 
 
 async def _call_tools(client: ToolClient, live: _Live, calls: Sequence[ToolCall], prompt: PromptSettings) -> tuple[ToolResult, ...]:

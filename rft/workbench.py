@@ -281,4 +281,17 @@ def base_model(
     return network, Chat(tokenizer, schemas(recipe.load(params.recipe)) if tools is None else tools, params.policy.tool_format)
 
 
-__all__ = ["CHAMPION", "Plan", "Times", "Waiting", "Workbench", "add", "base_model", "champion", "champion_prompt", "policy_pointer", "too_many_turns", "workbench"]
+__all__ = [
+    "CHAMPION",
+    "Plan",
+    "Times",
+    "Waiting",
+    "Workbench",
+    "add",
+    "base_model",
+    "champion",
+    "champion_prompt",
+    "policy_pointer",
+    "too_many_turns",
+    "workbench",
+]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from rft import config, recipe
+from rft import config, recipe, replay, rollout_log, wire
 from rft.errors import ConfigError
 from rft.graders import EndpointGrader
 from rft.reports import PromptSettings
@@ -273,3 +274,101 @@ def test_reasoning_is_kept_and_not_graded(ours, endpoint):
     done = play(ours, endpoint, scripted(said))[0]
     assert done.reward == 1.0
     assert messages_of(done, ours.examples("train", 1, 0)[0], PROMPT)[-1] == {"role": "assistant", "content": target, "reasoning_content": "hm"}
+
+
+# -- terminal tools --------------------------------------------------------------------------------------------------------
+SUBMIT = config.Traits(terminal=True)
+ANSWER = '{"key": "k0001"}'
+
+
+def lookups(*keys: str, number: int = 0) -> Said:
+    calls = tuple(ToolCall(f"call_{number}_{n}", "lookup", json.dumps({"key": key})) for n, key in enumerate(keys))
+    return Said("<calls>", reading=Reading("I am done.", calls))
+
+
+async def _tool(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    """Grades 0.5; of the keys it refuses `bad` and fails for `ill`, and it hangs for `slow`."""
+    if request.path == "/grade":
+        return web.json_response({"score": 0.5})
+    key = json.loads(body["arguments"])["key"]
+    if key == "slow":
+        await asyncio.sleep(30)
+    status = {"bad": 422, "ill": 500}.get(key, 200)
+    return web.json_response({"output": f"{key}: no such key" if key == "bad" else "taken"}, status=status)
+
+
+def submit(
+    ours, *turns: str | Said, section: Callable[[str], dict[str, Any]] | None = None, **limits: Any
+) -> tuple[Trajectory, list[dict[str, Any]], Example]:
+    """With the tool lookup as a terminal one: the rollout, what the grader was sent, and the example."""
+    (row,) = ours.examples("train", 1, 0)
+    policy = scripted(*turns)
+
+    async def all_of_it() -> tuple[Trajectory, list[dict[str, Any]], Example]:
+        async with serve(_tool) as server:
+            tools = config.Tools.model_validate(
+                {"retries": 0, **({"traits": {"lookup": SUBMIT}} if section is None else section(server.endpoint.url))}
+            )
+            async with ToolClient(server.endpoint, tools, schemas(ours)) as client, EndpointGrader(ours.grader, server.endpoint, tools) as grader:
+                conditions = Conditions(PROMPT.model_copy(update={"max_turns": None}), 1.0, (0,), config.Rollout(**limits))
+                (done,) = await run_rollouts(policy, client, grader, [Request(row, 0)], conditions, {})
+            return done, [body for body, path in zip(server.bodies, server.paths, strict=True) if path == "/grade"], row
+
+    return asyncio.run(all_of_it())
+
+
+def own_entry(url: str) -> dict[str, Any]:
+    return {"endpoints": [{"name": "lookup", "server_url": f"{url}/tools/lookup", "terminal": True}]}
+
+
+@pytest.mark.parametrize("section", [None, own_entry])
+@pytest.mark.parametrize("max_turns", [1, 8])
+def test_a_terminal_tool_ends_the_rollout_and_its_arguments_are_the_answer(ours, section, max_turns: int):
+    done, (graded,), _ = submit(ours, lookups("k0001"), "0000", section=section, max_turns=max_turns)
+    assert (done.stop_reason, done.reward, len(done.turns), done.final_text) == (StopReason.completed, 0.5, 1, ANSWER)
+    assert done.turns[0].results[0].output == "taken"
+    sample = graded["sample"]
+    assert (sample["output_text"], sample["stop_reason"], sample["num_tool_calls"]) == (ANSWER, "completed", 1)
+    assert (sample["choices"][0]["message"]["content"], sample["choices"][0]["finish_reason"]) == (ANSWER, "stop")
+    assert sample["output_tools"] == [{"id": "call_0_0", "type": "function", "function": {"name": "lookup", "arguments": ANSWER}}]
+
+
+def test_without_the_trait_the_rollout_goes_on(ours):
+    done, (graded,), _ = submit(ours, lookups("k0001"), "0000", section=lambda url: {})
+    assert (len(done.turns), graded["sample"]["output_text"]) == (2, "0000")
+
+
+def test_what_a_terminal_tool_refuses_goes_to_the_policy(ours):
+    wrong = Said("<calls>", reading=Reading("", (ToolCall("call_0_0", "lookup", '{"kee": 1}'),)))
+    done, (graded,), _ = submit(ours, wrong, lookups("bad", number=1), lookups("k0001", number=2))
+    assert [turn.results[0].is_error for turn in done.turns] == [True, True, False]
+    assert done.turns[1].results[0].output == "bad: no such key"
+    assert (done.stop_reason, graded["sample"]["output_text"]) == (StopReason.completed, ANSWER)
+
+
+@pytest.mark.parametrize("turn", [lookups("ill"), lookups("ill", "k0001"), lookups("bad", "ill")])
+def test_a_terminal_tool_that_fails_leaves_the_rollout_unscored(ours, turn: Said):
+    done, graded, _ = submit(ours, turn)
+    assert (done.stop_reason, done.reward, graded) == (StopReason.tool_error, None, [])
+    assert done.grade.explanation.startswith("the terminal tool lookup failed: HTTP 500")
+
+
+def test_a_terminal_tool_that_hangs_leaves_the_rollout_unscored(ours):
+    done, graded, _ = submit(ours, lookups("slow"), deadline_s=0.3)
+    assert (done.stop_reason, done.reward, graded) == (StopReason.tool_error, None, [])
+    assert done.grade.explanation == "the terminal tool lookup failed: no reply: rollout.deadline_s = 0.3 s passed"
+
+
+@pytest.mark.parametrize(("others", "failed"), [(("k0002",), [False, False]), (("bad",), [False, False]), (("ill",), [False, True])])
+def test_the_first_terminal_call_is_the_answer_and_the_others_are_made(ours, others: tuple[str, ...], failed: list[bool]):
+    done, (graded,), _ = submit(ours, lookups("k0001", *others))
+    assert (done.stop_reason, graded["sample"]["output_text"], graded["sample"]["num_tool_calls"]) == (StopReason.completed, ANSWER, 2)
+    assert [result.failed for result in done.turns[0].results] == failed
+
+
+def test_a_stored_rollout_gives_a_grader_the_terminal_answer_again(ours):
+    done, (graded,), example = submit(ours, lookups("bad", "k0001"))
+    row = rollout_log.row(done, example, 0, PROMPT, "train", "challenger")
+    assert wire.sample(replay.turns(row), StopReason(row.stop_reason)) == graded["sample"]
+    _, restored = rollout_log.restored(row, rollout_log.rest(done), done.wall_s)
+    assert restored == done
