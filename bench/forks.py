@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -129,10 +130,10 @@ def _forced(chat: Any, scripts: list[_Script]) -> Any:
             self.fed: list[list[int]] = [[] for _ in scripts]
             self.coming: list[list[int]] = [[] for _ in scripts]
 
-        def begin(self, row: int, max_new: int) -> None:
+        def begin(self, row: int, max_new: int, deadline_s: float = math.inf) -> None:
             scripts[row].contexts.append(self.fed[row] + self.pending[row])
             self.coming[row] = list(scripts[row].ids[self.turns[row]])
-            super().begin(row, max_new)
+            super().begin(row, max_new, deadline_s)
 
         def said(self, row: int) -> Any:
             return replace(super().said(row), context_ids=tuple(scripts[row].contexts[-1]))

@@ -126,7 +126,8 @@ class Sampled:
     logprobs: tuple[float, ...] = ()
     ended: bool = True
     context_ids: tuple[int, ...] | None = None
-    seconds: float = 0.0  # that this row's own sampling took
+    seconds: float = 0.0  # that this row's own sampling took; 0 from a server
+    queued_s: float = 0.0  # that our own sampler made it wait for others
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from aiohttp import web
 
 from rft import config, recipe, replay, rollout_log, wire
@@ -16,10 +18,12 @@ from rft.errors import ConfigError
 from rft.graders import EndpointGrader
 from rft.reports import PromptSettings
 from rft.rollout import Conditions, PolicyFailed, Request, messages_of, opening, run_rollouts
+from rft.sampler import Engine
 from rft.server import running
+from rft.slots import Feed, Forward, Slots
 from rft.tools import ToolClient, schemas
 from rft.types import Example, GradeStatus, Reading, StopReason, ToolCall, Trajectory
-from tests import tiny_recipe
+from tests import small_policy, tiny_recipe
 from tests.scripted_policy import CALL, Said, Scripted, scripted
 from tests.scripted_server import scripted as serve
 
@@ -174,6 +178,98 @@ def test_the_rollouts_deadline_spent_in_its_own_sampling_is_graded(ours, endpoin
     slow = scripted(Said(CALL % " k0001", takes_s=0.15), Said("0000", takes_s=30))
     for done in play(ours, endpoint, slow, deadline_s=0.25):
         assert (done.stop_reason, done.reward) == (StopReason.timeout, 0.0)
+
+
+def test_an_endless_turn_is_graded_and_what_was_said_of_it_is_kept(ours, endpoint):
+    for limits in ({"turn_deadline_s": 0.1}, {"deadline_s": 0.1}):
+        for done in play(ours, endpoint, scripted(Said("and so on and so", takes_s=30, ids=(1, 2), logprobs=(-1.0, -2.0))), **limits):
+            assert (done.stop_reason, done.reward) == (StopReason.timeout, 0.0)
+            assert (done.final_text, done.turns[0].token_ids, done.turns[0].logprobs) == ("and so on and so", (1, 2), (-1.0, -2.0))
+            assert done.wall_s < 5
+
+
+@pytest.mark.parametrize(("tool_s", "reason"), [(0.05, StopReason.timeout), (0.5, StopReason.tool_error)])
+def test_who_spent_at_least_half_of_the_deadline_is_to_blame(ours, tool_s: float, reason: StopReason):
+    async def slow(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(0 if request.path == "/grade" else tool_s)
+        return web.json_response({"score": 0.0, "output": "4711"})
+
+    async def all_of_it() -> Trajectory:
+        conditions, section = Conditions(PROMPT, 1.0, (0,), config.Rollout(deadline_s=0.7)), config.Tools()
+        async with (
+            serve(slow) as server,
+            ToolClient(server.endpoint, section, schemas(ours)) as client,
+            EndpointGrader(ours.grader, server.endpoint, section) as grader,
+        ):
+            policy = scripted(CALL % " k0001", Said("and so on", takes_s=30))
+            return (await run_rollouts(policy, client, grader, [Request(ours.examples("train", 1, 0)[0], 0)], conditions, {}))[0]
+
+    done = asyncio.run(all_of_it())
+    assert (done.stop_reason, done.reward) == (reason, 0.0 if reason is StopReason.timeout else None)
+    assert done.final_text == "and so on"
+
+
+# -- whose time it is, with a model sampled here --------------------------------------------------------------------------------
+class Slow:
+    """A forward that takes so long for each row of a step and of a prefill."""
+
+    def __init__(self, inner: Forward, row_s: float):
+        self.inner, self.row_s = inner, row_s
+
+    def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor:
+        time.sleep(self.row_s * len(feeds))
+        return self.inner.prefill(slots, feeds)
+
+    def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
+        time.sleep(self.row_s * len(ids_B))
+        return self.inner.step(slots, ids_B, positions_B, visible)
+
+
+@pytest.fixture(scope="module")
+def parts(ours: recipe.Recipe) -> tuple[Any, Any]:
+    return small_policy.build(ours.folder, structured=False)
+
+
+def sampled_here(ours, endpoint, parts, deterministic: bool, slots: int | None, row_s: float, count: int, **limits: Any) -> list[Trajectory]:
+    """A policy that was never trained: it babbles until something stops it."""
+    engine = Engine(*parts, small_policy.device(), deterministic, slots)
+    engine.forward = Slow(engine.forward, row_s)
+
+    async def all_of_it() -> list[Trajectory]:
+        conditions = Conditions(PROMPT.model_copy(update={"system": ""}), 1.0, (0,), config.Rollout(max_tokens=200, **limits))
+        async with ToolClient(endpoint, config.Tools(), schemas(ours)) as client, EndpointGrader(ours.grader, endpoint, config.Tools()) as grader:
+            return await run_rollouts(engine, client, grader, [Request(row, 0) for row in ours.examples("train", count, 0)], conditions, {})
+
+    return asyncio.run(all_of_it())
+
+
+MODES = [(True, None), (True, 2), (False, None), (False, 2)]
+
+
+@pytest.mark.parametrize(("deterministic", "slots"), MODES)
+@pytest.mark.parametrize("deadline", ["turn_deadline_s", "deadline_s"])
+def test_an_endless_turn_is_cut_at_its_deadline_and_keeps_its_tokens(ours, endpoint, parts, deterministic: bool, slots: int | None, deadline: str):
+    whole = sampled_here(ours, endpoint, parts, True, None, 0.0, 3, max_turn_tokens=100)
+    limits: dict[str, Any] = {"max_turn_tokens": 100, deadline: 0.1}
+    for one, uncut in zip(sampled_here(ours, endpoint, parts, deterministic, slots, 0.01, 3, **limits), whole, strict=True):
+        assert (one.stop_reason, one.reward) == (StopReason.timeout, 0.0)
+        (turn,) = one.turns
+        assert 1 < len(turn.token_ids) <= 11 < len(uncut.turns[0].token_ids)
+        assert turn.token_ids == uncut.turns[0].token_ids[: len(turn.token_ids)]
+        assert turn.logprobs == pytest.approx(uncut.turns[0].logprobs[: len(turn.token_ids)], abs=1e-5)
+        assert turn.text
+        assert turn.prompt_ids == uncut.turns[0].prompt_ids
+
+
+@pytest.mark.parametrize(("deterministic", "slots"), MODES)
+def test_a_crowded_sampler_is_not_charged_to_the_policy(ours, endpoint, parts, deterministic: bool, slots: int | None):
+    """Each row needs a fifth of its deadlines, all of them together twice as much."""
+    began = time.monotonic()
+    done = sampled_here(ours, endpoint, parts, deterministic, slots, 0.02, 10, max_turn_tokens=8, turn_deadline_s=0.7, deadline_s=0.7)
+    assert time.monotonic() - began > 1.4
+    assert {one.stop_reason for one in done} == {StopReason.max_tokens}
+    assert {len(one.turns[0].token_ids) for one in done} == {8}
+    assert all(one.reward == 0.0 for one in done)
 
 
 def test_the_rollouts_deadline_spent_waiting_for_tools_is_infrastructure(ours):
