@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -129,10 +130,10 @@ def _forced(chat: Any, scripts: list[_Script]) -> Any:
             self.fed: list[list[int]] = [[] for _ in scripts]
             self.coming: list[list[int]] = [[] for _ in scripts]
 
-        def begin(self, row: int, max_new: int) -> None:
+        def begin(self, row: int, max_new: int, deadline_s: float = math.inf) -> None:
             scripts[row].contexts.append(self.fed[row] + self.pending[row])
             self.coming[row] = list(scripts[row].ids[self.turns[row]])
-            super().begin(row, max_new)
+            super().begin(row, max_new, deadline_s)
 
         def said(self, row: int) -> Any:
             return replace(super().said(row), context_ids=tuple(scripts[row].contexts[-1]))
@@ -222,6 +223,11 @@ class _Outputs:
     async def end(self, context: Any, stop: Any) -> None:
         return None
 
+    def traits(self, name: str) -> Any:
+        from rft import config
+
+        return config.Traits()
+
     async def call_all(self, calls: Sequence[Any], context: Any, defaults: Any) -> list[Any]:
         from rft.types import ToolResult
 
@@ -245,7 +251,7 @@ def _count(policy: Any, scripts: list[_Script]) -> Count:
 
     requests = [Request(Example(one.dialogue["name"], ({"role": "user", "content": one.dialogue["question"]},), None), 0) for one in scripts]
     prompt = PromptSettings(name="seed", system="Be brief. ", max_turns=6)
-    conditions = Conditions(prompt, 1.0, (0,), config.Rollout(max_tokens=4096, max_turn_tokens=2048, on_parse_error="tell"))
+    conditions = Conditions(prompt, 1.0, (0,), config.Rollout(max_tokens=4096, max_turn_tokens=2048, max_unreadable_calls=100))
     grader = cast(Any, _Grades())
     done = asyncio.run(run_rollouts(policy, cast(Any, _Outputs(scripts)), grader, requests, conditions, {}))
     count = Count(len(done))

@@ -45,7 +45,7 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 SETTINGS: dict[str, Any] = {
     "recipe": {"path": str(ROOT / "bench" / "drawers")},
-    "rollout": {"max_turns": 14, "max_turn_tokens": 8, "max_tokens": 256},
+    "rollout": {"max_turns": 14, "max_turn_tokens": 8, "max_tokens": 256, "max_unreadable_calls": 0},
     "examples": {"train": 1000, "validation": 64, "test": 256, "disjoint_targets": False},
     "policy": {
         "threads": 1,  # a seed a core

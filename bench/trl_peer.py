@@ -118,7 +118,7 @@ def _trainer(job: Job, folder: Path) -> tuple[Any, Any]:
         "num_generations": job.group_size,
         "max_completion_length": limits.max_tokens - round(opening),
         "generation_kwargs": {"max_new_tokens": limits.max_turn_tokens},  # else the one length would be a turn's too
-        "max_tool_calling_iterations": min(prompt.max_turns, limits.max_turns) - 1,
+        "max_tool_calling_iterations": (prompt.max_turns or limits.max_turns) - 1,
         "temperature": job.temperature,
         "beta": 0.0,
         "loss_type": "dr_grpo",

@@ -10,13 +10,18 @@ waits here:
               ended makes room between two tokens, and tools answer the others meanwhile
 
 The session is touched by one side at a time: in free mode the loop speaks to it only while the thread rests between two tokens.
+
+A turn's deadline is held by the session, against the row's own sampling time: behind the barrier no other clock could strike. Whatever else a turn
+takes from the moment it is asked for until its dialogue goes on (the barrier, a slot, the others' tokens) is reported as `Sampled.queued_s`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
@@ -31,7 +36,7 @@ class Session(Protocol):
     @property
     def speaking(self) -> bool: ...
     def seatable(self, rows: Sequence[int]) -> list[int]: ...
-    def begin(self, row: int, max_new: int) -> None: ...
+    def begin(self, row: int, max_new: int, deadline_s: float) -> None: ...
     def advance(self) -> list[int]: ...
     def said(self, row: int) -> Sampled: ...
     def append(self, row: int, calls: Sequence[ToolCall], outputs: Sequence[str]) -> tuple[int, ...] | None: ...
@@ -44,7 +49,7 @@ class Batch:
     def __init__(self, session: Session, barrier: bool):
         self.session, self.barrier = session, barrier
         self.open = set(range(len(session.pending)))
-        self._waiting: dict[int, tuple[int, asyncio.Future[Sampled]]] = {}
+        self._waiting: dict[int, tuple[int, float, asyncio.Future[Sampled]]] = {}
         self._begun: set[int] = set()  # of those who wait: whom the session knows
         self._left: list[int] = []  # of those who left: whom the session still knows
         self._decoding = False
@@ -53,14 +58,16 @@ class Batch:
     def dialogues(self) -> list[Row]:
         return [Row(self, row, tuple(ids)) for row, ids in enumerate(self.session.pending)]
 
-    async def turn(self, row: int, max_new: int) -> Sampled:
+    async def turn(self, row: int, max_new: int, deadline_s: float) -> Sampled:
+        asked = time.monotonic()
         future: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
-        self._waiting[row] = (max_new, future)
+        self._waiting[row] = (max_new, deadline_s, future)
         self._start()
         try:
-            return await future
+            sampled = await future
         finally:
             self._waiting.pop(row, None)
+        return replace(sampled, queued_s=max(0.0, time.monotonic() - asked - sampled.seconds))
 
     def leave(self, row: int) -> None:
         if row in self.open:
@@ -129,21 +136,22 @@ class Batch:
         for row in asked:
             if row not in self._begun:
                 self._begun.add(row)
-                self.session.begin(row, self._waiting[row][0])
+                max_new, deadline_s, _ = self._waiting[row]
+                self.session.begin(row, max_new, deadline_s)
 
     def _deliver(self, ended: Sequence[int]) -> None:
         for row in ended:
             self._begun.discard(row)
             sampled = self.session.said(row)
-            if row in self._waiting and not self._waiting[row][1].done():
-                self._waiting.pop(row)[1].set_result(sampled)
+            if row in self._waiting and not self._waiting[row][-1].done():
+                self._waiting.pop(row)[-1].set_result(sampled)
 
     def _fail(self, error: Exception) -> None:
         """All who wait hear of it; the session forgets what they had begun to say."""
         self._left += [row for row in self._begun if row not in self._left]
         for row in list(self._waiting):
-            if not self._waiting[row][1].done():
-                self._waiting.pop(row)[1].set_exception(error)
+            if not self._waiting[row][-1].done():
+                self._waiting.pop(row)[-1].set_exception(error)
 
 
 class Row:
@@ -153,8 +161,7 @@ class Row:
         self._batch, self._row, self.prompt_ids = batch, row, prompt_ids
 
     async def sample(self, max_new: int, deadline_s: float) -> Sampled:
-        """No server is waited for, so `deadline_s` is the caller's to hold against the seconds that the turn reports."""
-        return await self._batch.turn(self._row, max_new)
+        return await self._batch.turn(self._row, max_new, deadline_s)
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
         return self._batch.session.append(self._row, calls, [result.output for result in results])

@@ -17,12 +17,14 @@ from typing import Any, Literal
 
 from rft import config, evaluate, examples, model, policies, progress, recipe, reports, rollout_log
 from rft.policies import Sampling
+from rft.rollout import num_turns
 from rft.rollout_store import RolloutStore
 from rft.types import Example
 from rft.workbench import Plan, Workbench, champion_prompt, workbench
 
 SHELF = Path("data/challenger")
 TRAIN = Path("data/train")
+PROMPT = Path("data/prompt/prompt.json")
 
 
 def run(params: config.Params) -> None:
@@ -33,7 +35,8 @@ def run(params: config.Params) -> None:
     inputs = [Path("data") / name for name in ("policy", "champion", "prompt", "train", "examples")]
     work = progress.folder("challenger", [params.recipe, params.tools, params.rollout, section], inputs)
     trained = reports.read(reports.TrainReport, TRAIN / "report.json")
-    winner = reports.read(reports.PromptSettings, Path("data/prompt/prompt.json"))
+    winner = reports.read(reports.PromptSettings, PROMPT)
+    num_turns(winner, params.rollout, str(PROMPT))
     report = progress.Reporter("challenger", len(rows) * (section.k + 1) * 3)
     arms: list[reports.Arm] = []
     done = 0

@@ -101,7 +101,8 @@ class Race:
 
     def run(self, seed: PromptSettings, prompts: recipe.Prompts, rows: Sequence[Example]) -> list[Racer]:
         """All that took part, the seed prompt first."""
-        racers = [Racer(seed, (), None), *(Racer(apply(seed, prompts, (knob,)), (knob,), seed.name) for knob in knobs(seed, prompts))]
+        changes = knobs(seed, prompts, self.bench.params.rollout.max_turns)
+        racers = [Racer(seed, (), None), *(Racer(apply(seed, prompts, (knob,)), (knob,), seed.name) for knob in changes)]
         count = min(self.section.first_examples, len(rows))
         for number in range(1, self.section.rounds + 1):
             last = number == self.section.rounds
@@ -140,8 +141,8 @@ class Race:
         progress.say("prompt", f"{what}: {racer.settings.name}, mean reward {racer.mean():.3f} on {len(racer.rewards)} examples")
 
 
-def knobs(seed: PromptSettings, prompts: recipe.Prompts) -> Iterator[tuple[str, Any]]:
-    """Every single change that the recipe offers, in a fixed order."""
+def knobs(seed: PromptSettings, prompts: recipe.Prompts, max_turns: int) -> Iterator[tuple[str, Any]]:
+    """Every single change that the recipe offers, in a fixed order. `max_turns`: rollout.max_turns, which a seed without a limit of its own has."""
     for name, text in prompts.instructions.items():
         if text != seed.system:
             yield "instruction", name
@@ -154,7 +155,7 @@ def knobs(seed: PromptSettings, prompts: recipe.Prompts) -> Iterator[tuple[str, 
         if value != seed.block_repeated_calls:
             yield "block_repeated_calls", value
     for value in prompts.max_turns:
-        if value != seed.max_turns:
+        if value != (seed.max_turns or max_turns):
             yield "max_turns", value
 
 

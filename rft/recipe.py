@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -67,7 +67,7 @@ class Prompts(config.Section):
     tool_defaults: dict[str, dict[str, list[Any]]] = {}
     """Tool -> argument -> values to try."""
     block_repeated_calls: list[bool] = []
-    max_turns: list[int] = []
+    max_turns: list[Annotated[int, Field(ge=1)]] = []
 
 
 class Exploit(config.Section):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rft import redact
 from rft.errors import UserError
@@ -295,14 +295,15 @@ class ChallengerReport(Report):
 class PromptSettings(Report):
     """A candidate of the search, and what is served: the instruction and the settings around it.
 
-    `tool_defaults` fills arguments that the policy left out, e.g. {"search": {"k": 3}}.
+    `tool_defaults` fills arguments that the policy left out, e.g. {"search": {"k": 3}}. `max_turns` may lower rollout.max_turns, never raise it.
     """
 
     name: str
     system: str
     tool_defaults: dict[str, dict[str, Any]] = {}
     block_repeated_calls: bool = False
-    max_turns: int = 8
+    max_turns: int | None = Field(default=None, ge=1)
+    """None: rollout.max_turns."""
 
 
 class Candidate(Report):

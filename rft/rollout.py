@@ -7,16 +7,28 @@
 
 Limits are looked at in this order, and the first that holds names the stop reason:
   1. the policy's server gave no turn           policy_error      never scored
-  2. the turn's own sampling passed its deadline timeout          graded: the policy caused it
+  2. the turn's own sampling passed a deadline  timeout           graded: the policy caused it
   3. the turn was cut by the token limit        max_tokens        graded
-  4. a message or call that cannot be read      parse_error       graded (rollout.on_parse_error: tell answers the call instead)
+  4. a message that cannot be read, or more      parse_error       graded; until then the policy is told what is wrong with a call, as
+     calls than rollout.max_unreadable_calls                       the call's result
   5. no calls                                   completed         graded
   6. more calls than allowed                    max_tool_calls    graded; none of the turn's calls is sent
-  7. a tool failed after its retries            tool_error        never scored
-  8. the last turn's results are in             max_turns         graded
-  9. the results do not fit into the context    max_tokens        graded
-Two deadlines may strike anywhere: the rollout's own (timeout, graded, when at least half of it went into the policy's sampling; else
-tool_error, never scored), and its batch's (cancelled, never scored).
+  7. a terminal tool took a call                completed         graded; the call's arguments are the answer
+  8. a tool failed after its retries            tool_error        never scored
+  9. the last turn's results are in             max_turns         graded
+ 10. the results do not fit into the context    max_tokens        graded
+Two deadlines may strike anywhere: the rollout's own (timeout, graded, when at least half of it went into the policy's own sampling; else tool_error,
+never scored), and its batch's (cancelled, never scored).
+
+Whose time is it? A rollout's clock runs while the policy samples and while tools and servers are waited for. It stands still while our own sampler
+serves others (Sampled.queued_s: the barrier, a slot, other rows' tokens), which is neither the policy's fault nor a tool's; only the batch's deadline
+bounds that. So a crowded sampler ends nobody's rollout, and an endless turn is cut where the policy's own time is up, behind the barrier too: the
+dialogue holds the deadline (rft/sampler.py says what a row's own time is), and what was said until then is kept. Of a server nobody knows what its
+wait was: none of it counts as sampling, and its deadline is policy_error.
+
+A terminal tool (tools.traits, tools.endpoints) is called like any other, beside the turn's other calls. What it refuses goes to the policy, and the
+rollout goes on. Of a turn's terminal calls the first that was not refused counts: it is the answer, or, when the tool failed, there is none. The
+answer was written before any result was known, so a failure of the turn's other calls takes nothing from it.
 
 A bad rollout is data: nothing here raises for it.
 """
@@ -27,10 +39,11 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rft import budget, config
+from rft.errors import ConfigError
 from rft.graders import EndpointGrader
 from rft.reports import PromptSettings
 from rft.tools import ToolClient
@@ -65,7 +78,8 @@ class Dialogue(Protocol):
         ...
 
     async def sample(self, max_new: int, deadline_s: float) -> Sampled:
-        """The next assistant turn. Raises PolicyFailed, at the latest after `deadline_s` of waiting for a server."""
+        """The next assistant turn, cut after `deadline_s` of its own sampling. Raises PolicyFailed, at the latest after `deadline_s` of waiting for a
+        server. Nobody else watches this clock."""
         ...
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
@@ -128,7 +142,9 @@ class _Live:
     unanswered: tuple[Sampled, tuple[int, ...], float] | None = None
     """The turn whose tool calls are under way, the tokens before it, and since when."""
     grade: Grade | None = None
+    began: float = 0.0
     sampling_s: float = 0.0
+    queued_s: float = 0.0
     ended_s: float = 0.0
     record: Trajectory | None = None
     """Made when it has its grade."""
@@ -137,8 +153,17 @@ class _Live:
     def num_calls(self) -> int:
         return sum(len(turn.calls) for turn in self.turns)
 
+    @property
+    def spent_s(self) -> float:
+        """Of the rollout's deadline."""
+        return time.monotonic() - self.began - self.queued_s
+
     def end(self, reason: StopReason, why: str = "") -> None:
         self.stop, self.why = reason, why
+
+    def end_overdue(self, deadline_s: float) -> None:
+        own = self.sampling_s >= self.spent_s / 2
+        self.end(StopReason.timeout if own else StopReason.tool_error, f"rollout.deadline_s = {deadline_s:g} s passed")
 
 
 Ended = Callable[[Request, Trajectory], None]
@@ -158,6 +183,7 @@ async def run_rollouts(
 
     A rollout behind the barrier is under way until its batch is: grades wait for it, and `ended` is told of all rollouts in one go.
     """
+    num_turns(conditions.prompt, conditions.limits)
     start = time.monotonic()
     lives = _open(policy, requests, conditions)
 
@@ -184,27 +210,30 @@ async def run_rollouts(
     await asyncio.gather(*(client.end(live.context, StopReason.cancelled) for live in stragglers))
     await asyncio.gather(*(_grade(grader, live, conditions.limits) for live in lives if live.grade is None))
     trajectories = [close(live) for live in lives]
-    sampling = max((live.sampling_s for live in lives), default=0.0)
-    for name, seconds in (("sampling", sampling), ("tools", played - sampling), ("grading", time.monotonic() - start - played)):
+    tools = max((live.ended_s - live.sampling_s - live.queued_s for live in lives), default=0.0)
+    for name, seconds in (("sampling", played - tools), ("tools", tools), ("grading", time.monotonic() - start - played)):
         times[name] = times.get(name, 0.0) + seconds
     return trajectories
 
 
 async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions, start: float) -> None:
     """`_play` within the rollout's deadline, and between the two words of its life that a tool server may ask for."""
-    limits, began = conditions.limits, time.monotonic()
+    limits = conditions.limits
+    live.began = time.monotonic()
     try:
         async with asyncio.timeout(limits.deadline_s):
-            if (failure := await client.start(live.context)) is not None:
-                live.end(StopReason.tool_error, failure)
-            else:
-                await _play(live, client, conditions)
+            failure = await client.start(live.context)
+        if failure is not None:
+            live.end(StopReason.tool_error, failure)
+        else:
+            await _play(live, client, conditions)
     except TimeoutError:
-        own = live.sampling_s >= (time.monotonic() - began) / 2
-        live.end(StopReason.timeout if own else StopReason.tool_error, f"rollout.deadline_s = {limits.deadline_s:g} s passed")
-        _keep_unanswered(live)
+        live.end_overdue(limits.deadline_s)
+        if _keep_unanswered(live) and live.stop in INFRASTRUCTURE:
+            _end_by_terminal_tool(live, client)  # it can only have failed, and says so
     except PolicyFailed as failure:
-        live.end(StopReason.policy_error, str(failure))
+        passed = live.spent_s >= limits.deadline_s
+        live.end(StopReason.policy_error, f"{failure}; rollout.deadline_s = {limits.deadline_s:g} s passed" if passed else str(failure))
     assert live.stop is not None
     live.dialogue.close()  # first: whoever is told of the end must not hold up the other rows' next turn
     live.ended_s = time.monotonic() - start
@@ -213,25 +242,55 @@ async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions,
 
 async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None:
     limits, prompt = conditions.limits, conditions.prompt
-    num_turns = min(prompt.max_turns, limits.max_turns)
+    last = num_turns(prompt, limits) - 1
     added = live.dialogue.prompt_ids
-    for number in range(num_turns):
-        sampled = await live.dialogue.sample(limits.max_turn_tokens, limits.turn_deadline_s)
+    for number in range(last + 1):
+        if (left_s := limits.deadline_s - live.spent_s) <= 0:
+            raise TimeoutError
+        sampled = await live.dialogue.sample(limits.max_turn_tokens, min(limits.turn_deadline_s, left_s))
         live.sampling_s += sampled.seconds
-        _stop_before_calls(live, sampled, limits)
+        live.queued_s += sampled.queued_s
+        _stop_before_calls(live, sampled, limits, left_s)
         calls = sampled.reading.calls
         live.unanswered = (sampled, added, time.monotonic())
-        results = await _call_tools(client, live, calls, prompt) if live.stop is None else ()
+        results = await _call_tools(client, live, calls, prompt, limits.deadline_s - live.spent_s) if live.stop is None else ()
         live.unanswered = None
         live.turns.append(_turn(sampled, results, added, live))
         if live.stop is None:
-            added = _continue(live, calls, results, last=number + 1 == num_turns)
+            _end_by_terminal_tool(live, client)
+        if live.stop is None:
+            added = _continue(live, calls, results, last=number == last)
         if live.stop is not None:
             return
 
 
+def _end_by_terminal_tool(live: _Live, client: ToolClient) -> None:
+    """Limit 7. What a grader sees of the turn, its content, is then the arguments."""
+    turn = live.turns[-1]
+    for call, result in zip(turn.calls, turn.results, strict=True):
+        if result.is_error or not client.traits(call.name).terminal:
+            continue
+        if result.failed:
+            live.end(StopReason.tool_error, f"the terminal tool {call.name} failed: {result.output.removeprefix(f'tool {call.name} failed: ')}")
+        else:
+            live.turns[-1] = replace(turn, content=call.arguments)
+            live.end(StopReason.completed)
+        return
+
+
+def num_turns(prompt: PromptSettings, limits: config.Rollout, where: str = "") -> int:
+    """How many turns a rollout has. Raises ConfigError for a prompt (of the file `where`) that asks for more: it may only lower the limit."""
+    if prompt.max_turns is not None and prompt.max_turns > limits.max_turns:
+        raise ConfigError(
+            f"{where or 'the prompt'}: max_turns of {prompt.name!r} is {prompt.max_turns}, and rollout.max_turns = {limits.max_turns} in "
+            "params.yaml, which a prompt may only lower. "
+            f"Set rollout.max_turns to at least {prompt.max_turns}, or run the stage that chose this prompt again."
+        )
+    return prompt.max_turns or limits.max_turns
+
+
 def _continue(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResult], last: bool) -> tuple[int, ...]:
-    """Limits 7 to 9; else the tokens that the results become."""
+    """Limits 8 to 10; else the tokens that the results become."""
     if failed := [result.output for result in results if result.failed]:
         live.end(StopReason.tool_error, failed[0])
     elif last:
@@ -243,20 +302,28 @@ def _continue(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResu
     return ()
 
 
-def _stop_before_calls(live: _Live, sampled: Sampled, limits: config.Rollout) -> None:
-    """Limits 2 to 6."""
+def _stop_before_calls(live: _Live, sampled: Sampled, limits: config.Rollout, left_s: float) -> None:
+    """Limits 2 to 6. `left_s`: of the rollout's deadline, before the turn."""
     reading = sampled.reading
-    broken = reading.problem or ("" if limits.on_parse_error == "tell" else next((call.problem for call in reading.calls if call.problem), ""))
-    if sampled.seconds > limits.turn_deadline_s:
+    if sampled.seconds >= limits.turn_deadline_s:
         live.end(StopReason.timeout, f"a turn took {sampled.seconds:.1f} s; rollout.turn_deadline_s is {limits.turn_deadline_s:g}")
+    elif sampled.seconds >= left_s or live.spent_s >= limits.deadline_s:
+        live.end_overdue(limits.deadline_s)
     elif not sampled.ended:
         live.end(StopReason.max_tokens)
-    elif broken:
+    elif broken := reading.problem or _one_too_many(live, reading.calls, limits.max_unreadable_calls):
         live.end(StopReason.parse_error, broken)
     elif not reading.calls:
         live.end(StopReason.completed)
     elif live.num_calls + len(reading.calls) > limits.max_tool_calls:
         live.end(StopReason.max_tool_calls)
+
+
+def _one_too_many(live: _Live, calls: Sequence[ToolCall], allowed: int) -> str:
+    """What is wrong with the call by which the rollout has more unreadable calls than allowed; empty when it has not."""
+    before = sum(bool(call.problem) for turn in live.turns for call in turn.calls)
+    problems = [call.problem for call in calls if call.problem]
+    return problems[allowed - before] if before + len(problems) > allowed else ""
 
 
 def _turn(sampled: Sampled, results: Sequence[ToolResult], added: tuple[int, ...], live: _Live) -> Turn:
@@ -272,19 +339,24 @@ def _turn(sampled: Sampled, results: Sequence[ToolResult], added: tuple[int, ...
     return Turn(sampled.text, calls, tuple(results), added, sampled.ids, sampled.logprobs, reading.content, reading.reasoning, forked)
 
 
-def _keep_unanswered(live: _Live) -> None:
-    """A deadline struck while tools were working: the log and the alarm must see which calls hung."""
+def _keep_unanswered(live: _Live) -> bool:
+    """Whether a deadline struck while tools were working: the log and the alarm must see which calls hung."""
     if live.unanswered is None:
-        return
+        return False
     sampled, added, since = live.unanswered
     waited = time.monotonic() - since
     results = [ToolResult(call.call_id, f"no reply: {live.why}", failed=True, latency_s=waited) for call in sampled.reading.calls]
     live.turns.append(_turn(sampled, results, added, live))
+    return True
 
 
-async def _call_tools(client: ToolClient, live: _Live, calls: Sequence[ToolCall], prompt: PromptSettings) -> tuple[ToolResult, ...]:
-    """Results in the order of calls. Without being sent are answered: a call that cannot be read, and, when the prompt's settings say so,
-    one that was made before."""
+async def _call_tools(
+    client: ToolClient, live: _Live, calls: Sequence[ToolCall], prompt: PromptSettings, deadline_s: float
+) -> tuple[ToolResult, ...]:
+    """Results in the order of calls; raises TimeoutError after `deadline_s`.
+
+    Without being sent are answered: a call that cannot be read, and, when the prompt's settings say so, one that was made before.
+    """
     seen = {(call.name, call.arguments) for turn in live.turns for call in turn.calls} if prompt.block_repeated_calls else set()
     answers = {call.call_id: ToolResult(call.call_id, f"Error: {call.problem}", is_error=True) for call in calls if call.problem}
     repeated = " this call was made before; its result stands above"
@@ -294,7 +366,8 @@ async def _call_tools(client: ToolClient, live: _Live, calls: Sequence[ToolCall]
         if call.call_id not in answers and (call.name, call.arguments) in seen
     }
     fresh = [call for call in calls if call.call_id not in answers]
-    answers |= {result.call_id: result for result in await client.call_all(fresh, live.context, prompt.tool_defaults)}
+    async with asyncio.timeout(deadline_s):
+        answers |= {result.call_id: result for result in await client.call_all(fresh, live.context, prompt.tool_defaults)}
     return tuple(answers[call.call_id] for call in calls)
 
 
@@ -380,4 +453,4 @@ def _words(text: str) -> tuple[int, ...]:
     return tuple(value >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96))
 
 
-__all__ = ["Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "messages_of", "opening", "run_rollouts"]
+__all__ = ["Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "messages_of", "num_turns", "opening", "run_rollouts"]

@@ -2,7 +2,7 @@
 
     Engine.open(openings) -> dialogues  one a rollout; rft/batching.py brings their turns together for
     Session                             one row a dialogue; a row has a slot (rft/slots.py) from its first turn until it is closed
-    Session.begin(row, max_new)         a turn is wanted
+    Session.begin(row, max_new, ...)    a turn is wanted
     Session.advance() -> rows           one token for all who speak; who has begun joins with it, who ended makes room
     Session.said(row) -> Sampled        the turn that ended
     Session.append(row, ...)            tool results; they are prefilled with the row's next turn
@@ -12,6 +12,10 @@ A session never encodes what was sampled: the ids go into the slots as they came
 With fewer slots than rows the others wait, in order, until a row is closed. Sampling is by inverse CDF from one uniform number a token, drawn from
 the row's own stream, so a row's tokens do not depend on how many numbers its neighbours drew (`torch.multinomial` takes 9 ms for
 64 x 3,525; this 0.4).
+
+A turn's time, which its deadline cuts between two tokens, is the row's own: its share of each step that it spoke in, the step's seconds over the rows
+that shared it. So neighbours never make it longer (a step of B rows takes no longer than B steps of one), and the shares of all rows add up to what
+decoding took. Waiting for a slot is not in it, nor is any prefill: a group's prompt is computed for one row, and tool results are not the policy's.
 
 The forward is our own where there is one for the model and it agrees with the model's (rft/fast_forward.py), else the model's.
 
@@ -92,7 +96,7 @@ class _Speaking:
     """A turn under way."""
 
     limit: int
-    began: float = 0.0
+    deadline_s: float
     seconds: float = 0.0
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -151,9 +155,9 @@ class Session:
         free = self._rows.count(None)
         return [row for row in rows if row in self._slot or (free := free - 1) >= 0]
 
-    def begin(self, row: int, max_new: int) -> None:
-        """The row's next turn, of at most `max_new` tokens. It joins with the next token, once it has a slot."""
-        self._turn[row] = _Speaking(min(max_new, self.room(row)))
+    def begin(self, row: int, max_new: int, deadline_s: float = math.inf) -> None:
+        """The row's next turn, of at most `max_new` tokens and `deadline_s` of its own time. It joins with the next token, once it has a slot."""
+        self._turn[row] = _Speaking(min(max_new, self.room(row)), deadline_s)
         self._queue.append(row)
 
     def close(self, row: int) -> None:
@@ -169,18 +173,22 @@ class Session:
     @torch.inference_mode()
     def advance(self) -> list[int]:
         """The next token of all who speak, the first of those who join; returns whose turn ended with it."""
-        logits_BV = torch.cat([*self._step(), *self._join(self.seatable(self._queue))])
-        self._ids_B, scores_B = self._draw(logits_BV, self._live)
+        began = time.monotonic()
+        stepped = self._step()
+        joined, joining_s = self._join(self.seatable(self._queue))
+        self._ids_B, scores_B = self._draw(torch.cat([*stepped, *joined]), self._live)
+        ids, scores = self._ids_B.tolist(), scores_B.tolist()
+        share_s = (time.monotonic() - began - joining_s) / len(self._live)
         ends, goes_on = self.engine.chat.end_ids, []
-        for row, token, score in zip(self._live, self._ids_B.tolist(), scores_B.tolist(), strict=True):
+        for row, token, score in zip(self._live, ids, scores, strict=True):
             turn = self._turn[row]
             turn.ids.append(token)
             turn.logprobs.append(score)
-            goes_on.append(token not in ends and len(turn.ids) < turn.limit)
+            turn.seconds += share_s
+            goes_on.append(token not in ends and len(turn.ids) < turn.limit and turn.seconds < turn.deadline_s)
         ended = [row for row, on in zip(self._live, goes_on, strict=True) if not on]
         for row in ended:
-            turn = self._turn[row]
-            self.pending[row], turn.seconds = turn.ids[-1:], time.monotonic() - turn.began
+            self.pending[row] = self._turn[row].ids[-1:]
         if ended:
             self._keep(goes_on)
         return ended
@@ -205,22 +213,27 @@ class Session:
             self.lengths[row] += 1
         return [logits_BV]
 
-    def _join(self, rows: list[int]) -> list[torch.Tensor]:
-        """Let these rows speak: they sit behind those who do, and are told what is pending. Logits in order of `rows`."""
+    def _join(self, rows: list[int]) -> tuple[list[torch.Tensor], float]:
+        """Let these rows speak: they sit behind those who do, and are told what is pending. Logits in order of `rows`, and how long it took."""
         if not rows:
-            return []
-        began = time.monotonic()
+            return [], 0.0
+        began = self._now()
         self._seat(rows)
         logits = self._prefill(rows)
         for row in rows:
             self._queue.remove(row)
-            self._turn[row].began = began
             self.lengths[row] += len(self.pending[row])
             self.pending[row] = []
         self._live += rows
         places = torch.tensor([self.lengths[row] for row in rows], device=self.engine.device)
         self._positions_B = torch.cat((self._positions_B, places))
-        return [logits]
+        return [logits], self._now() - began
+
+    def _now(self) -> float:
+        """When all that the device was asked for is done."""
+        if self.engine.device.type == "cuda":
+            torch.cuda.synchronize(self.engine.device)
+        return time.monotonic()
 
     def _prefill(self, rows: list[int]) -> torch.Tensor:
         """A prompt that several have is computed for the first of them, and copied."""

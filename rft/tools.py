@@ -196,6 +196,11 @@ class ToolClient:
         self._offered = {name: arguments.read_tool(tools[name], self._routes[name].origin)[1] for name in offered}
         self.schemas = [dict(tools[name]) for name in offered]
 
+    def traits(self, name: str) -> config.Traits:
+        """What a tool declares about itself."""
+        own = next((one for one in self.section.endpoints if one.name == name), None)
+        return own or self.section.traits.get(name, config.Traits())
+
     def check_rows(self, examples: Iterable[Example]) -> None:
         """Raises ConfigError for a row whose own tools cannot be called: no address, or no schema. Before any compute is spent."""
         for example in examples:

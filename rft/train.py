@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from rft import config, determinism, examples, exploits, model, progress, recipe, reports, rollout_log
+from rft.rollout import num_turns
 from rft.rollout_store import RolloutStore
 from rft.trainer import processes
 from rft.trainer.learner import Learner
@@ -22,6 +23,7 @@ from rft.trainer.loop import Trainer
 from rft.workbench import base_model, champion, workbench
 
 SHELF = Path("data/train")
+PROMPT = Path("data/prompt/prompt.json")
 
 
 def run(params: config.Params) -> None:
@@ -45,7 +47,8 @@ def _lead(params: config.Params, device: torch.device, team: processes.Processes
     exploits.check(params)
     inputs = [Path("data") / name for name in ("policy", "champion", "baseline", "prompt", "examples")]
     work = progress.folder("train", [params.recipe, params.tools, params.rollout, section], inputs)
-    prompt = reports.read(reports.PromptSettings, Path("data/prompt/prompt.json"))
+    prompt = reports.read(reports.PromptSettings, PROMPT)
+    num_turns(prompt, params.rollout, str(PROMPT))
     train, validation = examples.load("train"), examples.load("validation")
     with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
         bench.check_rows(train)

@@ -20,7 +20,7 @@ Message = dict[str, Any]
 class StopReason(StrEnum):
     """Why a rollout ended."""
 
-    completed = "completed"  # an assistant message without tool calls
+    completed = "completed"  # an assistant message without tool calls, or the call of a terminal tool
     max_turns = "max_turns"
     max_tool_calls = "max_tool_calls"
     max_tokens = "max_tokens"  # a turn or the context was cut
@@ -147,7 +147,8 @@ class Sampled:
     logprobs: tuple[float, ...] = ()
     ended: bool = True
     context_ids: tuple[int, ...] | None = None
-    seconds: float = 0.0  # that this row's own sampling took
+    seconds: float = 0.0  # that this row's own sampling took; 0 from a server
+    queued_s: float = 0.0  # that our own sampler made it wait for others
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +170,8 @@ class Turn:
     `prompt_ids` are the tokens appended before this turn was sampled (the prompt, or the previous turn's tool results),
     `token_ids` those that the policy sampled, so the whole sequence is the concatenation over turns, and the loss mask is
     False on `prompt_ids`, True on `token_ids`. A policy without tokens (scripted, chat endpoint) leaves all three empty.
-    `text` is the message as sampled, `content` what a grader sees of it. `forked`: the context that was sampled from does not continue our
-    sequence; the trajectory is not trained on.
+    `text` is the message as sampled, `content` what a grader sees of it: in a turn whose call a terminal tool took as the answer, that call's
+    arguments. `forked`: the context that was sampled from does not continue our sequence; the trajectory is not trained on.
     """
 
     text: str

@@ -143,11 +143,13 @@ def read_refusal(body: bytes, call_id: str) -> str:
 
 
 def sample(turns: Iterable[Turn], stop_reason: StopReason) -> dict[str, Any]:
-    """The graded view of a trajectory. A last turn that calls tools is no answer: its text is markup, and is not graded."""
+    """The graded view of a trajectory. A last turn that calls tools is no answer: its text is markup, and is not graded. Unless the rollout is
+    completed: then it called a terminal tool, whose arguments are its answer."""
     turns = list(turns)
     last = turns[-1] if turns else Turn("")
-    text = "" if last.calls else last.answer
-    finish_reason = "tool_calls" if last.calls else "length" if stop_reason is StopReason.max_tokens else "stop"
+    unanswered = bool(last.calls) and stop_reason is not StopReason.completed
+    text = "" if unanswered else last.answer
+    finish_reason = "tool_calls" if unanswered else "length" if stop_reason is StopReason.max_tokens else "stop"
     message = {"role": "assistant", "content": text, "tool_calls": [_tool_call(call) for call in last.calls]}
     calls = [_tool_call(call) for turn in turns for call in turn.calls]
     return {

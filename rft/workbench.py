@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar
 
 from rft import budget, config, determinism, progress, recovery, reports, rollout_log, stats, trace
 from rft.chat import Chat
-from rft.errors import UserError
+from rft.errors import ConfigError, UserError
 from rft.graders import EndpointGrader
 from rft.recipe import Recipe
 from rft.recovery import Earlier, Played
@@ -219,9 +219,11 @@ def _row(trajectory: Trajectory, request: Request, plan: Plan, left_out: str) ->
 def workbench(params: config.Params, recipe: Recipe, work: Path | None = None) -> Iterator[Workbench]:
     """`work`: the folder of the stage's unfinished work, where the nonce of its trace ids is kept.
 
-    Raises ConfigError for a budget that these tools or this run's mode cannot keep.
+    Raises ConfigError for a budget that these tools or this run's mode cannot keep, and for a prompt that asks for more turns than there are.
     """
     determinism.check_rollouts(params)
+    if problems := [f"{what}. {remedy}" for what, remedy in too_many_turns(params, recipe)]:
+        raise ConfigError("\n".join(problems))
     names = schemas(recipe)
     with running(recipe, params.tools) as endpoint, asyncio.Runner() as runner, ExitStack() as stack:
         client = ToolClient(endpoint, params.tools, names, recipe=recipe)
@@ -242,6 +244,23 @@ def champion() -> reports.Champion:
 
 def champion_prompt(recipe: Recipe) -> PromptSettings:
     return champion().prompt or recipe.prompts.seed
+
+
+def too_many_turns(params: config.Params, recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """(what, remedy) of each prompt that asks for more turns than a rollout has: a prompt may only lower rollout.max_turns."""
+    prompts, file, limit = recipe.prompts, recipe.folder / "prompts.json", params.rollout.max_turns
+    most = max([0, *prompts.max_turns])
+    served = champion().prompt
+    for where, asked, lower in (
+        (f"{file}: seed.max_turns", prompts.seed.max_turns, "lower it or take it out"),
+        (f"{file}: max_turns", most, "take it out"),
+        (f"{CHAMPION}: prompt.max_turns", served and served.max_turns, "go back to a champion that keeps to it: rft rollback"),
+    ):
+        if asked is not None and asked > limit:
+            yield (
+                f"{where} asks for {asked} turns, and rollout.max_turns = {limit} in params.yaml, which a prompt may only lower",
+                f"Set rollout.max_turns to at least {asked}, or {lower}.",
+            )
 
 
 def policy_pointer() -> reports.PolicyReport:
@@ -268,4 +287,17 @@ def base_model(
     return network, Chat(tokenizer, schemas(recipe.load(params.recipe)) if tools is None else tools, params.policy.tool_format)
 
 
-__all__ = ["CHAMPION", "Plan", "Times", "Waiting", "Workbench", "add", "base_model", "champion", "champion_prompt", "policy_pointer", "workbench"]
+__all__ = [
+    "CHAMPION",
+    "Plan",
+    "Times",
+    "Waiting",
+    "Workbench",
+    "add",
+    "base_model",
+    "champion",
+    "champion_prompt",
+    "policy_pointer",
+    "too_many_turns",
+    "workbench",
+]

@@ -41,11 +41,12 @@ class ScriptedDialogue:
         one = said if isinstance(said, Said) else Said(said)
         if one.fails is not None:
             raise one.fails
-        if one.takes_s:
-            await asyncio.sleep(one.takes_s)
+        takes_s = min(one.takes_s, deadline_s)  # cut there, as a policy that is sampled in this process
+        if takes_s:
+            await asyncio.sleep(takes_s)
         text = one.text.replace("{key}", self.key)
         reading = one.reading or HERMES.read(text, self.number - 1)
-        return Sampled(text, reading, one.ids, one.logprobs, one.ended, one.context_ids, one.takes_s)
+        return Sampled(text, reading, one.ids, one.logprobs, one.ended and takes_s == one.takes_s, one.context_ids, takes_s)
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
         self.heard.append([result.output for result in results])

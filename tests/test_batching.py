@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -34,7 +35,7 @@ class Recorded:
         free = self.slots - len(self.seated)
         return [row for row in rows if row in self.seated or (free := free - 1) >= 0]
 
-    def begin(self, row: int, max_new: int) -> None:
+    def begin(self, row: int, max_new: int, deadline_s: float) -> None:
         assert row not in self.left
         assert row not in self.closed
         self.left[row] = max_new
@@ -60,6 +61,31 @@ class Recorded:
         self.closed.append(row)
         self.left.pop(row, None)
         self.seated.discard(row)
+
+
+@pytest.mark.parametrize("barrier", [True, False])
+def test_a_turn_says_how_long_it_was_kept_waiting(barrier: bool):
+    """By a slot that another row has, and behind the barrier by one that is at its tool; its own seconds are its session's to say."""
+
+    class Timed(Recorded):
+        def said(self, row: int) -> Sampled:
+            return replace(super().said(row), seconds=0.05)
+
+    async def all_of_it() -> list[Sampled]:
+        rows = Batch(Timed(2, token_s=0.01, slots=1), barrier).dialogues()
+
+        async def one(row: Row, start_s: float) -> Sampled:
+            await asyncio.sleep(start_s)
+            sampled = await row.sample(10, 1.0)
+            row.close()
+            return sampled
+
+        return await asyncio.gather(one(rows[0], 0.0), one(rows[1], 0.02 if barrier else 0.0))
+
+    first, second = asyncio.run(all_of_it())
+    assert (first.seconds, second.seconds) == (0.05, 0.05)
+    assert 0.05 <= first.queued_s < 0.15
+    assert 0.14 <= second.queued_s < 0.4
 
 
 async def live(row: Row, delays: Sequence[float], tokens: int = 1) -> list[str]:

@@ -110,7 +110,7 @@ def test_no_calls_allowed():
 
 
 def test_the_added_form_is_not_clamped():
-    assert reward(Grade(0.0), calling(8), Budget(form="added")) == -0.5
+    assert reward(Grade(0.0), calling(8), Budget(tool_calls=4, form="added")) == -0.5
 
 
 def test_what_a_rollout_used():
@@ -137,9 +137,9 @@ def test_the_outcome_is_the_graders_word_else_the_score(grade: Grade, expected: 
 def test_style_in_an_all_fail_group_is_not_scaled():
     """Scaled by what was used, the style of failures would be a reason to use less."""
     grade = Grade(0.3, components={"outcome": 0.0, "style": 0.3})
-    assert {reward(grade, calling(n), Budget(weight=1.0)) for n in range(12)} == {0.3}
+    assert {reward(grade, calling(n), Budget(tool_calls=4, weight=1.0)) for n in range(12)} == {0.3}
     solved = Grade(1.0, components={"outcome": 0.7, "style": 0.3})
-    assert reward(solved, calling(8), Budget(weight=1.0)) == pytest.approx(0.3)
+    assert reward(solved, calling(8), Budget(tool_calls=4, weight=1.0)) == pytest.approx(0.3)
 
 
 # -- whatever the use ------------------------------------------------------------------------------------------------------
@@ -199,13 +199,20 @@ def params(**sections: Any) -> config.Params:
 
 def test_the_form_of_today_is_read():
     section = params(rollout={"budget": {"tool_calls": 4, "weight": 0.5, "form": "multiplied"}}).rollout.budget
-    assert section == Budget()
+    assert section == Budget(tool_calls=4)
+
+
+@given(grades(), uses)
+def test_nobody_who_asked_for_no_budget_has_one(grade: Grade, used: Use):
+    unasked = params().rollout.budget
+    assert reward(grade, used, unasked) == reward(grade, Use((), 0, 0, 0.0), unasked) == grade.score
 
 
 @pytest.mark.parametrize(
     ("budget", "says"),
     [
         ({"tool_calls": None, "tool_weights": {"search": 2}}, "tool_weights weigh calls against tool_calls, which is null"),
+        ({"weight": 0.3}, "weight is the share that calls over tool_calls cost, which is null"),
         ({"tool_weights": {"search": -1}}, "rollout.budget.tool_weights.search' = -1"),
         ({"tool_weights": {"search": float("inf")}}, "finite number"),
         ({"tokens": {"free": 100}}, "rollout.budget.tokens.weight' is missing"),
@@ -223,7 +230,7 @@ def test_a_budget_without_meaning_is_refused(budget: dict[str, Any], says: str):
 
 
 def test_a_weight_of_no_tool_is_refused():
-    budget = Budget(tool_weights={"search": 2, "lokup": 3})
+    budget = Budget(tool_calls=4, tool_weights={"search": 2, "lokup": 3})
     check(budget, ["search", "lokup", "archive"])
     with pytest.raises(ConfigError, match=r"tool_weights names 'lokup', and there is no such tool. Did you mean 'lookup'\?"):
         check(budget, ["search", "lookup"])
@@ -243,9 +250,11 @@ def test_what_a_run_cannot_keep():
 
 def test_a_budget_behind_its_limit():
     names = {"tool_calls": 20, "tokens": {"free": 512, "weight": 0.1}, "turns": {"free": 8, "weight": 0.1}, "latency_s": {"free": 600, "weight": 0.1}}
-    found = [what for what, _ in never_exceeded(Rollout.model_validate({"budget": names}))]
+    found = [what for what, _ in never_exceeded(Rollout.model_validate({"max_tokens": 512, "budget": names}))]
     assert found[0] == "rollout.budget.tool_calls = 20 is never exceeded: rollout.max_tool_calls = 20 ends a rollout first"
     assert len(found) == 4
     heavy = {"tool_calls": 20, "tool_weights": {"search": 2}, "turns": {"free": 7.5, "weight": 0.1}}
     assert list(never_exceeded(Rollout.model_validate({"budget": heavy}))) == []
     assert list(never_exceeded(Rollout())) == []
+    unknown = Rollout.model_validate({"budget": {"tokens": {"free": 10**9, "weight": 0.1}}})
+    assert list(never_exceeded(unknown)) == [], "how many tokens a context holds is the server's word (rollout.max_tokens: null)"

@@ -401,6 +401,17 @@ def test_a_template_that_changes_the_past(recipe: Path, policy: Path, tmp_path: 
     assert "training template" in found.remedy
 
 
+def test_prompts_that_ask_for_more_turns_than_a_rollout_has(tmp_path: Path):
+    recipe = tiny_recipe.make(tmp_path)
+    (recipe / "prompts.json").write_text(json.dumps({"seed": {"name": "seed", "system": ""}, "max_turns": [2, 4]}))
+    with ladder.inside(tmp_path):
+        found = examine(settings(recipe), "recipe")["recipe"]
+        assert found.status == "fail"
+        assert f"{recipe}/prompts.json: max_turns asks for 4 turns, and rollout.max_turns = 3" in found.words
+        assert "Set rollout.max_turns to at least 4" in found.remedy
+        assert examine(settings(recipe, rollout={"max_turns": 4}), "recipe")["recipe"].status == "ok"
+
+
 def test_an_opening_that_does_not_fit(policy: Path, tmp_path: Path):
     recipe = tiny_recipe.make(tmp_path)
     (recipe / "prompts.json").write_text(json.dumps({"seed": {"name": "seed", "system": "look it up and answer " * 8, "max_turns": 3}}))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rft import prompt, recipe, reports
+from rft.errors import ConfigError
 from rft.reports import PromptSettings
 from tests import small_policy, tiny_recipe
 from tests.ladder import SECTIONS, inside, run
@@ -24,7 +25,14 @@ PROMPTS = recipe.Prompts(
 
 
 def test_every_knob_but_what_the_seed_has():
-    assert list(prompt.knobs(SEED, PROMPTS)) == [("instruction", "loud"), ("lookup.spaces", 3), ("block_repeated_calls", True), ("max_turns", 2)]
+    assert list(prompt.knobs(SEED, PROMPTS, 8)) == [("instruction", "loud"), ("lookup.spaces", 3), ("block_repeated_calls", True), ("max_turns", 2)]
+
+
+def test_a_seed_without_a_turn_limit_has_that_of_the_rollout():
+    seed = SEED.model_copy(update={"max_turns": None})
+    assert ("max_turns", 3) not in prompt.knobs(seed, PROMPTS, 3)
+    assert ("max_turns", 3) in prompt.knobs(seed, PROMPTS, 8)
+    assert prompt.apply(seed, PROMPTS, (("max_turns", 2),)).max_turns == 2
 
 
 def test_a_candidate_changes_only_what_its_knobs_say():
@@ -49,6 +57,44 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for stage in ("examples", "policy", "baseline", "prompt"):
             run(stage, settings)
     return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"seed": {"name": "seed", "system": "", "max_turns": 4}}, r"prompts\.json: seed\.max_turns asks for 4 turns, and rollout\.max_turns = 3"),
+        ({"seed": {"name": "seed", "system": ""}, "max_turns": [2, 5]}, r"prompts\.json: max_turns asks for 5 turns, and rollout\.max_turns = 3"),
+    ],
+)
+def test_prompts_that_ask_for_more_turns_than_there_are_stop_the_stages_that_use_them(searched: Path, tmp_path: Path, changes: dict, says: str):
+    shutil.copytree(searched, tmp_path / "there")
+    ours = tmp_path / "there/tiny"
+    (ours / "prompts.json").write_text(json.dumps(changes))
+    sections = SECTIONS | {"policy": {"model": str(searched / "given")}}
+    with inside(tmp_path / "there"):
+        for stage in ("baseline", "prompt"):
+            with pytest.raises(ConfigError, match=says + ".* Set rollout.max_turns to at least"):
+                run(stage, tiny_recipe.params(ours, **sections))
+            run(stage, tiny_recipe.params(ours, **sections | {"rollout": SECTIONS["rollout"] | {"max_turns": 5}}))
+
+
+def test_a_champion_from_days_with_more_turns_is_refused_and_so_is_a_winner(searched: Path, tmp_path: Path):
+    shutil.copytree(searched, tmp_path / "there")
+    served = SEED.model_dump() | {"max_turns": 8}
+    with inside(tmp_path / "there"):
+        settings = tiny_recipe.params(tmp_path / "there/tiny", **SECTIONS | {"policy": {"model": str(searched / "given")}})
+        shelf = Path("data/champion/champion.json")
+        shelf.parent.mkdir(parents=True, exist_ok=True)
+        shelf.write_text(json.dumps(reports.Champion().model_dump() | {"prompt": served}))
+        with pytest.raises(ConfigError, match=r"champion\.json: prompt\.max_turns asks for 8 turns, and rollout\.max_turns = 3.* rft rollback"):
+            run("baseline", settings)
+        shelf.unlink()
+        Path("data/prompt/prompt.json").write_text(json.dumps(served))
+        Path("data/train").mkdir()
+        reports.write(reports.TrainReport(trained=False, reason="not asked for", weights="none"), Path("data/train/report.json"))
+        for stage in ("train", "challenger"):
+            with pytest.raises(ConfigError, match=r"data/prompt/prompt\.json: max_turns of 'seed' is 8, and rollout\.max_turns = 3"):
+                run(stage, settings)
 
 
 def test_when_there_is_nothing_to_gain_no_rollout_is_spent(searched: Path, tmp_path: Path):

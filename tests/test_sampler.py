@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -158,10 +159,10 @@ def test_turns_join_leave_and_wait_between_tokens(engine: Engine, parts: tuple[A
         context = {row: list(ids) for row, ids in enumerate(session.pending)}
         ready, turns = dict.fromkeys(range(5), 0), dict.fromkeys(range(5), 0)
         said: list[tuple[int, int, tuple[int, ...]]] = []
-        time = 0
+        now = 0
         while ready or session.speaking:
-            time += 1
-            for row in [row for row, when in ready.items() if when <= time]:
+            now += 1
+            for row in [row for row, when in ready.items() if when <= now]:
                 session.begin(row, rng.randint(1, 9))
                 del ready[row]
             if not session.speaking:
@@ -177,7 +178,7 @@ def test_turns_join_leave_and_wait_between_tokens(engine: Engine, parts: tuple[A
                     session.close(row)
                 else:
                     context[row] += session.append(row, [CALL], ["9" * rng.randint(0, 9)]) or ()
-                    ready[row] = time + rng.randint(0, 6)
+                    ready[row] = now + rng.randint(0, 6)
         assert set(turns.values()) == {3}
         for row in range(5):
             alone = engine.session(prompts[row : row + 1], [(3, row)], 1.0, 200)
@@ -210,6 +211,58 @@ def test_a_row_that_is_closed_while_it_speaks_leaves_the_others_as_they_were(eng
     while session.speaking:
         said |= {row: session.said(row).ids for row in session.advance()}
     assert said == {1: whole[1], 2: whole[2]}
+
+
+def test_a_turns_time_is_the_rows_share_of_its_steps(parts: tuple[Any, Chat]):
+    """Not the others' tokens, nor a prefill, nor the wait for a slot: with the rows beside it, a turn takes no longer than alone."""
+
+    class Slow(Counting):
+        def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor:
+            time.sleep(0.2)
+            return super().prefill(slots, feeds)
+
+        def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
+            time.sleep(0.02 * len(ids_B))
+            return super().step(slots, ids_B, positions_B, visible)
+
+    for slots in (None, 1):
+        engine = Engine(*parts, small_policy.device(), slots=slots)
+        engine.forward = Slow(engine)
+        session = engine.session(PROMPTS, SEEDS, 1.0, 160)
+        for row in range(3):
+            session.begin(row, 6)
+        began, said = time.monotonic(), []
+        while session.speaking:
+            for row in session.advance():
+                said.append(session.said(row))
+                session.close(row)
+        wall = time.monotonic() - began
+        for one in said:
+            assert 5 * 0.02 <= one.seconds < 0.2
+        assert sum(one.seconds for one in said) < wall - 0.2
+
+
+def test_a_turn_is_cut_at_its_deadline_between_two_tokens_and_the_others_speak_on(parts: tuple[Any, Chat]):
+    class Slow(Counting):
+        def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
+            time.sleep(0.01 * len(ids_B))
+            return super().step(slots, ids_B, positions_B, visible)
+
+    whole = [one.ids for one in Engine(*parts, small_policy.device()).session(PROMPTS, SEEDS, 1.0, 160).sample([0, 1, 2], 30)]
+    engine = Engine(*parts, small_policy.device())
+    engine.forward = Slow(engine)
+    session = engine.session(PROMPTS, SEEDS, 1.0, 160)
+    for row, deadline_s in enumerate((60.0, 0.05, 60.0)):
+        session.begin(row, 30, deadline_s)
+    said = {}
+    while session.speaking:
+        said |= {row: session.said(row) for row in session.advance()}
+    assert {row: said[row].ids for row in (0, 2)} == {0: whole[0], 2: whole[2]}
+    cut = said[1]
+    assert (cut.ended, 1 < len(cut.ids) <= 6, cut.ids) == (False, True, whole[1][: len(cut.ids)])
+    assert 0.05 <= cut.seconds < 0.15
+    session.append(1, [CALL], ["9153"])
+    assert session.sample([1], 4)[0].ids, "the session goes on with a row that was cut"
 
 
 @pytest.mark.parametrize("slots", [None, 2])

@@ -136,6 +136,8 @@ class Budget(Section):
     def _weights(self) -> Budget:
         if self.tool_weights and self.tool_calls is None:
             raise ValueError("tool_weights weigh calls against tool_calls, which is null: give tool_calls a number, or take tool_weights out")
+        if self.tool_calls is None and self.weight != type(self).model_fields["weight"].default:
+            raise ValueError("weight is the share that calls over tool_calls cost, which is null: give tool_calls a number, or take weight out")
         return self
 
 

@@ -14,6 +14,7 @@ from rft.doctor.setup import Setup
 from rft.errors import UserError
 from rft.toolserver import TRACE_ID, asks_for
 from rft.types import Example
+from rft.workbench import too_many_turns
 
 
 def look(setup: Setup) -> Finding:
@@ -97,14 +98,8 @@ def _policy(setup: Setup) -> Iterator[Finding]:
 
 
 def _prompts(setup: Setup) -> Iterator[Finding]:
-    limit = setup.params.rollout.max_turns
-    asked = [setup.recipe.prompts.seed.max_turns, *setup.recipe.prompts.max_turns]
-    written = (setup.recipe.folder / "prompts.json").exists()
-    if written and max(asked) > limit:
-        yield warn(
-            f"prompts.json asks for up to {max(asked)} turns, rollout.max_turns = {limit} ends a rollout before",
-            "Raise rollout.max_turns, or lower the prompts' max_turns.",
-        )
+    for what, remedy in too_many_turns(setup.params, setup.recipe):
+        yield fail(what, remedy)
 
 
 def _name(tool: dict[str, object]) -> str:

@@ -182,7 +182,11 @@ def _smoothed(curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
 
 def _settings(settings: reports.PromptSettings) -> str:
     parts = [f"{tool}: {', '.join(f'{key}={value}' for key, value in defaults.items())}" for tool, defaults in settings.tool_defaults.items()]
-    return "; ".join([*parts, f"{settings.max_turns} turns", *(["repeated calls blocked"] if settings.block_repeated_calls else [])])
+    if settings.max_turns is not None:
+        parts.append(f"{settings.max_turns} turns")
+    if settings.block_repeated_calls:
+        parts.append("repeated calls blocked")
+    return "; ".join(parts)
 
 
 def _gain(metric: reports.Metric | None) -> tuple[Child, ...]:
