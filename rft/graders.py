@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from rft import config, headers, recipe, redact
 from rft.errors import ConfigError
-from rft.scale import Scale, in_words
+from rft.scale import Scale, from_to
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn
 from rft.wire import Envelope, Line, Malformed, NoReply, Reply, ToolEndpoint, as_text, clip, grader_body, http_address, read_json
 
@@ -124,7 +124,7 @@ def _within(score: float, scale: Scale, declares_range: bool) -> float:
     if beyond <= ROUNDING * scale.width:
         return scale.low if score < scale.low else scale.high
     if declares_range:
-        raise Malformed(f"'score' is {score:.12g}, outside of the range {in_words(scale.ends)} that grader.json declares")
+        raise Malformed(f"'score' is {score:.12g}, outside of the range {from_to(scale.ends)} that grader.json declares")
     raise ConfigError(
         f"grader.json: declares no range, which means 0 to 1, and the grader gave the score {score:.12g}. "
         'Declare the lowest and the highest score: "range": [low, high]; and "pass_threshold", where less than the highest passes.'

@@ -7,7 +7,7 @@ paired by example and random stream.
 
 The winner of a race is the luckiest as well as the best, so it must show its gain again on the held-back part of validation: only when the
 lower end of that interval is above zero is it found. 'No gain found' is a result, and the champion's prompt goes on. When the baseline says that
-there is nothing left to gain, no rollout is spent on a search.
+there is nothing left to gain, or that its own numbers are suspect, no rollout is spent on a search.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Racer:
 def run(params: config.Params) -> None:
     section = params.prompt
     baseline = reports.read(reports.BaselineReport, Path("data/baseline/report.json"))
-    if baseline.readiness == "not worth it":
+    if baseline.readiness in ("not worth it", "suspect"):
         _skip(champion_prompt(recipe.load(params.recipe)), f"no search: the baseline says '{baseline.readiness}': {baseline.reason}")
         return
     device = model.prepare_process(params.policy)

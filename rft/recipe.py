@@ -37,7 +37,7 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from rft import config, reports
 from rft.errors import ConfigError, UserError
-from rft.scale import MAX_EXPLOITED, Scale, in_words
+from rft.scale import MAX_EXPLOITED, Scale, from_to
 from rft.types import Example, Message
 
 Split = Literal["train", "validation", "test"]
@@ -88,7 +88,7 @@ class Grader(config.Section):
             return value
         low, high = ends
         if not low <= value <= high:
-            raise ValueError(f"lies outside of range, {in_words(ends)}. Lower it, or declare the grader's range: [low, high]")
+            raise ValueError(f"lies outside of range, {from_to(ends)}. Lower it, or declare the grader's range: [low, high]")
         if value <= Scale(low, high, value, low).exploit_limit:
             raise ValueError(f"hardly lies above {low:g}, the lowest score: {_ABOVE} Raise it")
         return value
@@ -101,7 +101,7 @@ class Grader(config.Section):
             return value
         low, high = ends
         if not low <= value <= high:
-            raise ValueError(f"lies outside of range, {in_words(ends)}. Declare the mean score that answers without any work get")
+            raise ValueError(f"lies outside of range, {from_to(ends)}. Declare the mean score that answers without any work get")
         threshold = high if info.data["pass_threshold"] is None else info.data["pass_threshold"]
         if value >= threshold:
             raise ValueError(f"must lie below pass_threshold, {threshold:g}: else answers without any work pass. Lower it, or raise pass_threshold")

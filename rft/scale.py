@@ -52,9 +52,9 @@ def share(score: float, ends: tuple[float, float]) -> float:
 
 def of_range(ends: tuple[float, float]) -> str:
     """What follows a score in a sentence: ' of 0 to 5', and nothing for 0 to 1, which needs no word."""
-    return "" if ends == (0.0, 1.0) else f" of {in_words(ends)}"
+    return "" if ends == (0.0, 1.0) else f" of {from_to(ends)}"
 
 
-def in_words(ends: tuple[float, float]) -> str:
-    """`in_words((0.0, 5.0))` is '0 to 5'."""
+def from_to(ends: tuple[float, float]) -> str:
+    """`from_to((0.0, 5.0))` is '0 to 5'."""
     return f"{ends[0]:g} to {ends[1]:g}"

@@ -169,7 +169,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A score on the grader's own scale (rft/scale.py), or none. `outcome` is the grader's word on what the task itself earned, before any shaping."""
+    """A score on the grader's own scale (rft/scale.py), or none. The component `outcome` is what the task itself earned, before any shaping."""
 
     score: float | None
     status: GradeStatus = GradeStatus.ok

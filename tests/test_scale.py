@@ -13,7 +13,7 @@ import tiny_recipe
 
 from rft import recipe
 from rft.errors import ConfigError
-from rft.scale import UNIT, Scale, in_words, of_range
+from rft.scale import UNIT, Scale, from_to, of_range
 
 
 def declared(folder: Path, **keys: Any) -> recipe.Grader:
@@ -87,7 +87,7 @@ def test_a_share_of_the_range():
 def test_in_words_0_to_1_needs_none():
     assert of_range((0.0, 1.0)) == ""
     assert of_range((0, 5)) == " of 0 to 5"
-    assert in_words((-2.0, 2.5)) == "-2 to 2.5"
+    assert from_to((-2.0, 2.5)) == "-2 to 2.5"
 
 
 def test_the_scale_loads_alone():

@@ -11,6 +11,7 @@ from rft.page.markup import Child, Html, h
 from rft.page.shelves import ARMS, Shelves
 
 _SIGNS = {"good": "✓", "bad": "✗", "open": "?", "off": "–"}
+_READINESS = {"ready": "good", "suspect": "bad"}
 _STOPPED = (
     "The champion goes on serving: nothing was measured on examples that no longer look like production. "
     "Mend what the drift card names, or collect more graded conversations, and run again: "
@@ -58,7 +59,7 @@ def _rungs(shelves: Shelves) -> Iterator[tuple[str, str, str]]:
         ("drift", shelves.drift and ({"continue": "good", "refresh": "open", "stop": "bad"}[shelves.drift.verdict], shelves.drift.verdict)),
         ("examples", shelves.examples and ("good", f"{_counts(shelves.examples)} from {shelves.examples.source}")),
         ("policy", shelves.policy and ("good", f"{shelves.policy.kind}, {_millions(shelves.policy.num_parameters)}")),
-        ("baseline", shelves.baseline and ("good" if shelves.baseline.readiness == "ready" else "open", shelves.baseline.readiness)),
+        ("baseline", shelves.baseline and (_READINESS.get(shelves.baseline.readiness, "open"), shelves.baseline.readiness)),
         ("prompt", shelves.prompt and (("good", "new prompt") if shelves.prompt.found else ("off", "no gain found"))),
         (
             "train",
@@ -142,7 +143,7 @@ def _check(check: reports.Check) -> Html:
     tone, word = {True: ("good", "passed"), False: ("bad", "failed"), None: ("open", "open")}[check.passed]
     picture = None
     if check.value is not None and check.margin is not None:
-        good_above = check.kind == "superiority" or check.unit in ("reward", "score")
+        good_above = gate.is_better_above(check)
         text = f"{gate.numbers(check)}: {word}"
         picture = charts.interval(check.name, text, check.value, check.low, check.high, check.margin, good_above, tone)
     margin = f"margin {gate.quantity(check, check.margin)}" if check.margin is not None else ""
