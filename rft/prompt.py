@@ -24,6 +24,7 @@ from rft import config, examples, model, policies, progress, recipe, reports, ro
 from rft.reports import Candidate, Metric, PromptSettings
 from rft.rollout import Policy
 from rft.rollout_store import RolloutStore
+from rft.scale import of_range
 from rft.types import Example
 from rft.workbench import Plan, Times, Workbench, champion_prompt, workbench
 
@@ -72,7 +73,7 @@ def run(params: config.Params) -> None:
     report = reports.PromptReport(
         winner=best.settings if found else seed,
         found=found,
-        reason=_reason(best, confirmation, found, len(rows) - cut),
+        reason=_reason(best, confirmation, found, len(rows) - cut, of_range(ours.grader.scale.ends)),
         candidates=[_candidate(one, racers[0], section.seed) for one in racers],
         confirmation=confirmation,
         num_rollouts=num_rollouts,
@@ -186,8 +187,8 @@ def _candidate(one: Racer, seed: Racer, number: int) -> Candidate:
     return Candidate(settings=one.settings, parent=one.parent, search=search, gain=gain, round=one.round, eliminated=one.eliminated)
 
 
-def _reason(best: Racer, confirmation: Metric | None, found: bool, held_back: int) -> str:
+def _reason(best: Racer, confirmation: Metric | None, found: bool, held_back: int, of_scale: str = "") -> str:
     if confirmation is None:
         return "no gain found: no candidate beat the seed prompt in the search"
-    where = f"on {held_back} held-back examples: gain {confirmation.value:+.3f} ({confirmation.low:+.3f} to {confirmation.high:+.3f})"
+    where = f"on {held_back} held-back examples: gain {confirmation.value:+.3f} ({confirmation.low:+.3f} to {confirmation.high:+.3f}){of_scale}"
     return f"found '{best.settings.name}', confirmed {where}" if found else f"no gain found: '{best.settings.name}' was not confirmed {where}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from rft import gate, reports
 from rft.page import charts
 from rft.page.markup import Child, Html, h
-from rft.page.shelves import ARMS, Shelves
+from rft.page.shelves import ARMS, Shelves, between
 
 _SIGNS = {"good": "✓", "bad": "✗", "open": "?", "off": "–"}
 _READINESS = {"ready": "good", "suspect": "bad"}
@@ -82,11 +82,12 @@ def arms(shelves: Shelves) -> Html | None:
     picture = charts.forest(
         "Mean reward by arm",
         "; ".join(f"{label} {_interval(metric)}" for label, _, metric in values),
-        [(label, kind, m.value, m.low or m.value, m.high or m.value) for label, kind, m in values],
+        [(label, kind, m.value, m.value if m.low is None else m.low, m.value if m.high is None else m.high) for label, kind, m in values],
     )
     note = (
         f"{len(first.rows)} frozen test examples that nothing before this stage saw; {first.k} rollouts each at temperature {first.temperature:g} "
-        "and one greedy. The reward is the score after the budget. In brackets: 95 % intervals. Arms with the same prompt and weights are shown once."
+        f"and one greedy. The reward is the score after the budget{between(first)}. In brackets: 95 % intervals. Arms with the same prompt and "
+        "weights are shown once."
     )
     table = h("div", h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows)), class_="scroll wide")
     return h("section", h("h2", "Before and after"), h("p", note, class_="note"), table, h("div", picture, class_="narrow"), class_="card")
@@ -110,7 +111,7 @@ def _arm_row(shelves: Shelves, arm: reports.Arm) -> Html:
 
 def _cell(metric: reports.Metric, digits: int = 3, percent: bool = False) -> tuple[Child, ...]:
     def text(x: float) -> str:
-        return f"{100 * x:.1f} %" if percent else f"{x:.{digits}f}"
+        return f"{100 * x:.1f} %" if percent else f"{round(x, digits) + 0.0:.{digits}f}"  # no -0.000
 
     if metric.low is None or metric.high is None:
         return (text(metric.value),)
