@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.measure import Figure, Part
+from rft.scale import UNIT
 
 PLACE = Path(__file__).resolve().parent
 SPLIT_EVERY = 30
@@ -236,6 +237,8 @@ class _Outputs:
 
 
 class _Grades:
+    scale = UNIT
+
     async def grade(self, example: Any, turns: Any, stop: Any, context: Any) -> Any:
         from rft.types import Grade
 

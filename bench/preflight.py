@@ -18,8 +18,7 @@ def icd10_exploits(args: list[str]) -> Figure:
     params = config.load(ROOT / "params.yaml")
     results = run_preflight(params, recipe.load(config.Recipe(path=str(ROOT / "recipes" / "icd10"))))
     for result in results:
-        honest = "" if result.honest is None else f"the hit alone {result.honest:.3f}"
-        print(f"{'ACCEPTED' if result.accepted else 'refused':9}{result.mean_score:7.3f}  {honest:20}{result.name}", file=sys.stderr)
+        print(f"{'ACCEPTED' if result.accepted else 'refused':9}{result.mean_score:7.3f}  limit {result.limit:.3f}  {result.name}", file=sys.stderr)
     accepted = [result.name for result in results if result.accepted]
     parts = (
         Part("exploits accepted", len(accepted), "exploits", at_most=0, n=len(results), reason=", ".join(accepted)),

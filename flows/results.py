@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rft import gate
-from rft.page.shelves import ARMS
+from rft.page.shelves import ARMS, between
 from rft.reports import ChallengerReport, Check, Decision, Metric, TrainReport
 from tasks.artifacts import Revision
 from tasks.clone import Clone
@@ -64,7 +64,7 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
 def arms(report: ChallengerReport) -> Table:
     """A column an arm, narrow enough for 80 letters. No other stage opened these examples."""
     first = report.arms[0].sampled
-    title = f"{len(first.rows)} test examples, {first.k} rollouts each at temperature {first.temperature:g}, 95 % intervals"
+    title = f"{len(first.rows)} test examples, {first.k} rollouts each at temperature {first.temperature:g}, 95 % intervals{between(first)}"
     table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for arm in report.arms:
@@ -82,7 +82,7 @@ def command() -> str:
 def _cell(metric: Metric | None) -> str:
     if metric is None:
         return "–"
-    form = ".2f" if abs(metric.value) < 2 else ".3g"
+    form = "z.2f" if abs(metric.value) < 2 else "z.3g"  # z: no -0.00
     interval = "" if metric.low is None or metric.high is None else f" [{metric.low:{form}}, {metric.high:{form}}]"
     return f"{metric.value:{form}}{interval}"
 

@@ -2,7 +2,8 @@
 
 k rollouts of each validation example by what is served now. RFT learns from examples that are sometimes solved and sometimes not, so beside the
 mean stand the best-of-k curve (its head-room) and the shares always failed, always solved, mixed. The readiness verdict follows the rule that
-the field states in prose: above 95 % not worth it, near zero even for the best of k not yet (warm-start first), between: ready.
+the field states in prose: above 95 % not worth it, near zero even for the best of k not yet (warm-start first), between: ready. Both are shares
+of the grader's range. Before any of them it asks whether these numbers speak of the agent at all (rft/suspicion.py): suspect.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from rft import config, evaluate, examples, model, policies, progress, recipe, reports, rollout_log
+from rft import config, evaluate, examples, model, policies, progress, recipe, reports, rollout_log, suspicion
 from rft.rollout_store import RolloutStore
+from rft.scale import of_range, share
 from rft.workbench import Plan, champion_prompt, workbench
 
 SHELF = Path("data/baseline")
-Readiness = Literal["not worth it", "not yet", "ready"]
+Readiness = Literal["not worth it", "not yet", "ready", "suspect"]
 
 
 def run(params: config.Params) -> None:
@@ -35,23 +37,25 @@ def run(params: config.Params) -> None:
         greedy = bench.measure(policy, rows, Plan("baseline", "champion", prompt, 0.0, 1, section.seed), store, report, done=len(sampled))
         bench.times.write(SHELF / "timing.json", bench.traces)
         rollout_log.write(store, SHELF / "rollouts.parquet")
-    at_work = evaluate.evaluation("champion", sampled, rows, section.temperature, section.k, section.seed)
-    readiness, reason = _readiness(at_work, section)
-    reports.write(
-        reports.BaselineReport(
-            readiness=readiness, reason=reason, sampled=at_work, greedy=evaluate.evaluation("champion greedy", greedy, rows, 0.0, 1, section.seed)
-        ),
-        SHELF / "report.json",
-    )
+    scale = ours.grader.scale
+    at_work = evaluate.evaluation("champion", sampled, rows, section.temperature, section.k, section.seed, scale)
+    at_best = evaluate.evaluation("champion greedy", greedy, rows, 0.0, 1, section.seed, scale)
+    suspect = suspicion.find(sampled, scale)
+    readiness, reason = ("suspect", suspect) if suspect else _readiness(at_work, section)
+    reports.write(reports.BaselineReport(readiness=readiness, reason=reason, sampled=at_work, greedy=at_best), SHELF / "report.json")
     progress.say("baseline", f"{readiness}: {reason}")
     shutil.rmtree(work)
 
 
 def _readiness(result: reports.Evaluation, section: config.Baseline) -> tuple[Readiness, str]:
     mean, best = result.metrics["score/mean"].value, result.max_at_k[-1][1]
-    if mean > section.not_worth_above:
-        return "not worth it", f"the mean score is {mean:.3f} already, above {section.not_worth_above}: little is left to learn"
-    if best < section.not_yet_below:
-        return "not yet", f"even the best of {result.k} rollouts scores {best:.3f}, below {section.not_yet_below}: warm-start first"
-    mixed = result.shares["mixed"]
-    return "ready", f"mean score {mean:.3f}, best of {result.k} {best:.3f}; {mixed:.0%} of the examples are sometimes solved and sometimes not"
+    scale_in_words = of_range(result.range)
+    of_limit = " of the range" if scale_in_words else ""
+    if share(mean, result.range) > section.not_worth_above:
+        found = f"the mean score is {mean:.3f}{scale_in_words} already, above {section.not_worth_above}{of_limit}"
+        return "not worth it", f"{found}: little is left to learn"
+    if share(best, result.range) < section.not_yet_below:
+        found = f"even the best of {result.k} rollouts scores {best:.3f}{scale_in_words}, below {section.not_yet_below}{of_limit}"
+        return "not yet", f"{found}: warm-start first"
+    mixed = f"{result.shares['mixed']:.0%} of the examples are sometimes solved and sometimes not"
+    return "ready", f"mean score {mean:.3f}{scale_in_words}, best of {result.k} {best:.3f}; {mixed}"

@@ -2,13 +2,14 @@
 
     over   = min(1, max(0, used - free) / free)           for each budget that is set; with tool_calls = 0, a whole call over is 1
     kept   = product over the budgets of (1 - weight * over)
-    earned = min(outcome, score), never below 0           the part of the score that the task itself earned
+    earned = min(outcome, score) - low, never below 0     the part of the score that the task itself earned
 
     multiplied:  reward = (score - earned) + earned * kept
     added:       reward = score - (1 - kept)              not clamped: may fall below 0
 
-For a grader that names no outcome, outcome = score, and multiplied is score * kept. With `tool_calls: 4, weight: 0.5` and
-`tokens: {free: 200, weight: 0.2}`:
+`low` is the low end of the grader's range (rft/scale.py), which a rollout has that earned nothing: 0 unless grader.json says otherwise. A
+failure on 1 to 5 has 1, whatever it used, and on -2 to 2 it has -2. An `outcome` is on the scale of the score. For a grader that names no
+outcome, outcome = score, and with low = 0 multiplied is score * kept. With `tool_calls: 4, weight: 0.5` and `tokens: {free: 200, weight: 0.2}`:
 
     calls  tokens   kept                    multiplied: solved, failed    added: solved, failed
         4     150   1    * 1   = 1                      1       0                1       0
@@ -60,15 +61,17 @@ def outcome(grade: Grade) -> float | None:
     return grade.components.get(OUTCOME, grade.score)
 
 
-def reward(grade: Grade, used: Use, section: config.Budget) -> float | None:
-    """None exactly when the grade has no score; never above the score."""
+def reward(grade: Grade, used: Use, section: config.Budget, low: float = 0.0) -> float | None:
+    """None exactly when the grade has no score; never above the score. `low`: of the grader's range."""
     if grade.score is None:
         return None
     share = kept(used, section)
     if section.form == "added":
         return grade.score - (1 - share)
-    earned = min(outcome(grade) or 0.0, grade.score)
-    if earned <= 0:  # the wire allows negative scores; scaling one would raise it
+    task = outcome(grade)
+    assert task is not None
+    earned = min(task, grade.score) - low
+    if earned <= 0:  # an outcome below the range; scaling it would raise the reward
         return grade.score
     return min(grade.score, grade.score - earned + earned * share)
 

@@ -70,6 +70,7 @@ def _arm(
     done: int,
 ) -> tuple[reports.Arm, int]:
     """And how many rollouts it took."""
+    scale = bench.recipe.grader.scale
     plan = Plan("challenger", name, prompt, section.temperature, section.k, section.seed, "test")
     sampled = bench.measure(sampling.policy, rows, plan, store, report, done)
     greedy = bench.measure(sampling.policy, rows, replace(plan, temperature=0.0, k=1), store, report, done + len(sampled))
@@ -77,7 +78,7 @@ def _arm(
         name=name,
         prompt_sha256=prompt.digest(),
         weights_sha256=sampling.weights_sha256,
-        sampled=evaluate.evaluation(name, sampled, rows, section.temperature, section.k, section.seed),
-        greedy=evaluate.evaluation(f"{name} greedy", greedy, rows, 0.0, 1, section.seed),
+        sampled=evaluate.evaluation(name, sampled, rows, section.temperature, section.k, section.seed, scale),
+        greedy=evaluate.evaluation(f"{name} greedy", greedy, rows, 0.0, 1, section.seed, scale),
     )
     return arm, len(sampled) + len(greedy)

@@ -13,11 +13,14 @@ from rft import stats
 from rft.examples import sha256
 from rft.reports import Evaluation, Metric, Row
 from rft.rollout_log import LogRow
+from rft.scale import UNIT, Scale
 from rft.types import Example, GradeStatus
 
 
-def evaluation(name: str, rows: Sequence[LogRow], examples: Sequence[Example], temperature: float, k: int, seed: int) -> Evaluation:
-    """`rows` in order of example and sample."""
+def evaluation(
+    name: str, rows: Sequence[LogRow], examples: Sequence[Example], temperature: float, k: int, seed: int, scale: Scale = UNIT
+) -> Evaluation:
+    """`rows` in order of example and sample. `scale`: of the grader that scored them."""
     table = [_row([one for one in rows if one.example_id == example.id], example) for example in examples]
     rewards, scores = [row.rewards for row in table], [row.scores for row in table]
     calls = [value for row in table for value in row.tool_calls]
@@ -41,6 +44,7 @@ def evaluation(name: str, rows: Sequence[LogRow], examples: Sequence[Example], t
         tool_calls={str(n): count for n, count in sorted(Counter(calls).items())},
         unscored=sum(one.reward is None for one in rows),
         rows=table,
+        range=scale.ends,
     )
 
 

@@ -9,6 +9,9 @@ otherwise the decision is inconclusive, and the reason says about how many examp
 Which candidate is judged? Weights are dearer than words, so a challenger that does not beat the new prompt alone is set aside and the
 new prompt is judged in its place. Two candidates are looked at, each at one-sided 2.5 %, so that noise alone is promoted in at most 5 %.
 
+Thresholds on rewards and scores are shares of the grader's range, so that they mean the same whatever it scores on: both are put on shares of
+that range before they are compared. For a range other than 0 to 1 the words say so.
+
 Wall times never enter `decision.json` unless `gate.latency_decides` puts them there, because equal inputs must give equal bytes; the
 latency check then lies in `timing.json` beside it. No clock, no randomness but `gate.seed`, and no torch.
 
@@ -28,11 +31,13 @@ from typing import Any, Literal, cast
 from rft import config, reports, stats
 from rft.errors import UserError
 from rft.reports import Arm, Check, Decision, Metric, Row
+from rft.scale import UNIT, from_to, share
 
 Timings = dict[str, Any]
 """A timing.json: {"rollout_s": {"challenger/<arm>/sampled": {"p50", "p95", "n"}, ...}, ...}."""
 
 SHELVES = Path("data")
+_OF_RANGE = " of the range"
 _NEVER = 100.0  # more than this many times the examples that we have: not a matter of more examples
 
 
@@ -67,7 +72,8 @@ def decide(
     challenger: reports.ChallengerReport,
     timings: Timings,
 ) -> Decision:
-    """Raises UserError when an arm that must be judged is missing from the challenger report."""
+    """Raises UserError when an arm that must be judged is missing from the challenger report, or arms were graded on different ranges."""
+    _same_range(challenger)
     arms = {arm.name: arm for arm in challenger.arms}
     hashes = {
         "drift": digest(drift),
@@ -148,7 +154,7 @@ def _judged(
         return "challenger", []
     trained, prompted = _arm(arms, "challenger"), _arm(arms, "champion_new_prompt")
     gain = _compare(_rewards(trained), _rewards(prompted), _paired(gate))
-    check = _superior("training over the new prompt alone", gain, gate.prompt_only_margin, "reward", decides=False)
+    check = _superior("training over the new prompt alone", gain, gate.prompt_only_margin, _unit("reward", trained), decides=False)
     return ("challenger" if check.passed else "champion_new_prompt"), [check]
 
 
@@ -161,16 +167,16 @@ def _arm(arms: dict[str, Arm], name: str) -> Arm:
 # -- the checks ------------------------------------------------------------------------------------------------------------
 def _checks(gate: config.Gate, new: Arm, old: Arm) -> Iterator[Check]:
     paired = _paired(gate)
-    yield _superior("mean reward", _compare(_rewards(new), _rewards(old), paired), gate.min_gain, "reward", detail=_size(new))
+    yield _superior("mean reward", _compare(_rewards(new), _rewards(old), paired), gate.min_gain, _unit("reward", new), detail=_size(new))
     greedy = _compare(_scores(new), _scores(old), paired)
-    yield _not_worse("greedy score", greedy, -gate.max_greedy_loss, "score", higher_is_better=True)
+    yield _not_worse("greedy score", greedy, -gate.max_greedy_loss, _unit("score", new), higher_is_better=True)
     calls = _compare(_counts(new, "tool_calls"), _counts(old, "tool_calls"), _with(gate, stats.quantile_difference))
     yield _not_worse("P95 tool calls", calls, gate.max_calls_p95_increase, "calls")
     yield _tokens(gate, new, old)
     yield _hacks(gate, new)
     for name in sorted({row.slice for row in new.sampled.rows}):
         gain = _compare(_rewards(new, name), _rewards(old, name), paired)
-        yield _not_worse(f"slice {name}", gain, -gate.max_slice_loss, "reward", higher_is_better=True, detail=_size(new, name))
+        yield _not_worse(f"slice {name}", gain, -gate.max_slice_loss, _unit("reward", new), higher_is_better=True, detail=_size(new, name))
     yield _unscored(gate, new, old)
 
 
@@ -277,6 +283,16 @@ def _same_test(challenger: reports.ChallengerReport) -> Check:
     return Check(name="same frozen test", kind="state", passed=same, value=None, detail=detail)
 
 
+def _same_range(challenger: reports.ChallengerReport) -> None:
+    found = {evaluation.range: arm.name for arm in challenger.arms for evaluation in (arm.sampled, arm.greedy)}
+    if len(found) > 1:
+        ranges = ", ".join(f"{from_to(ends)} ({name})" for ends, name in found.items())
+        raise UserError(
+            f"data/challenger/report.json: the arms were graded on different ranges: {ranges}. Scores on two scales cannot be compared; "
+            "run the stage again: rft stage challenger"
+        )
+
+
 # -- rows as the statistics want them --------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Method:
@@ -309,11 +325,19 @@ def _any_score(row: stats.Scores) -> bool:
 
 
 def _rewards(arm: Arm, slice: str | None = None) -> stats.ById:
-    return {row.example_id: row.rewards for row in arm.sampled.rows if slice in (None, row.slice)}
+    return {row.example_id: _shares(row.rewards, arm) for row in arm.sampled.rows if slice in (None, row.slice)}
 
 
 def _scores(arm: Arm) -> stats.ById:
-    return {row.example_id: row.scores for row in arm.greedy.rows}
+    return {row.example_id: _shares(row.scores, arm) for row in arm.greedy.rows}
+
+
+def _shares(values: list[float | None], arm: Arm) -> list[float | None]:
+    return [None if value is None else share(value, arm.sampled.range) for value in values]
+
+
+def _unit(what: str, arm: Arm) -> str:
+    return what + (_OF_RANGE if arm.sampled.range != UNIT.ends else "")
 
 
 def _counts(arm: Arm, what: Literal["tool_calls", "tokens"]) -> stats.ById:
@@ -353,7 +377,13 @@ def measured(check: Check) -> str:
     if check.value is None:
         return ""
     interval = check.low is not None and check.high is not None
-    return quantity(check, check.value) + (f" [{quantity(check, check.low)}, {quantity(check, check.high)}]" if interval else "")
+    found = quantity(check, check.value) + (f" [{quantity(check, check.low)}, {quantity(check, check.high)}]" if interval else "")
+    return found + (_OF_RANGE if check.unit.endswith(_OF_RANGE) else "")
+
+
+def is_better_above(check: Check) -> bool:
+    """Whether the side that passes lies above the margin."""
+    return check.kind == "superiority" or check.unit.removesuffix(_OF_RANGE) in ("reward", "score")
 
 
 def quantity(check: Check, x: float | None) -> str:

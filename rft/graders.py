@@ -5,8 +5,14 @@ the policy's fault. So every reply is one of three things: a finite number (`ok`
 reply after the retries (`infra_error`, unscored).
 
 The `endpoint` grader posts `{"sample", "item", "trace_id"}` and accepts a bare number or
-`{"score", "solved"?, "sub_scores"?, "reason"?}`; further keys are the server's own business. `solved` defaults to a score that
-reaches `pass_threshold` (1.0 when the grader declares none). Other grader types join here behind the same `grade`.
+`{"score", "solved"?, "hack"?, "sub_scores"?, "reason"?}`; further keys are the server's own business.
+
+    solved     defaults to a score that reaches `pass_threshold`, which defaults to the range's high end
+    hack       true, or why: the rollout cheated. Its score is the range's low end, whatever score came with it
+    score      lies within grader.json's `range`. One outside is never clipped: it is unscored, and when no range was declared at
+               all, a configuration error that stops the stage before anything is learned from such scores
+
+Other grader types join here behind the same `grade`.
 """
 
 from __future__ import annotations
@@ -18,15 +24,20 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from rft import config, headers, recipe, redact
+from rft.errors import ConfigError
+from rft.scale import Scale, from_to
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn
 from rft.wire import Envelope, Line, Malformed, NoReply, Reply, ToolEndpoint, as_text, clip, grader_payload, http_address, read_json
 
 TOOL_SERVER = "{tool_server}"
+ROUNDING = 1e-9
+"""Share of the range by which a score may lie beyond an end: so much is noise of floats."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
     score: float
+    status: GradeStatus
     solved: bool
     components: dict[str, float]
     reason: str
@@ -40,7 +51,8 @@ class EndpointGrader:
 
     def __init__(self, grader: recipe.Grader, endpoint: ToolEndpoint, section: config.Tools) -> None:
         self._url = http_address(grader.url.replace(TOOL_SERVER, endpoint.url), "grader.json: url", f"{TOOL_SERVER}/grade or https://host/grade")
-        self._threshold = 1.0 if grader.pass_threshold is None else grader.pass_threshold
+        self.scale = grader.scale
+        self._declares_range = grader.declares_range
         self._headers, self._secrets = headers.resolve(grader.headers, "grader.json")
         self._raise_if_dead = None
         if grader.url.startswith(TOOL_SERVER):
@@ -57,14 +69,14 @@ class EndpointGrader:
         await self._line.__aexit__(*exc)
 
     async def grade(self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext) -> Grade:
-        """Raises only what stops the stage: a dead server of ours, a refused key."""
+        """Raises only what stops the stage: a dead server of ours, a refused key, a score that shows that `range` was forgotten."""
         envelope = Envelope(context)
         try:
             verdict, _ = await self._line.post(self._target, grader_payload(turns, stop_reason, envelope), envelope, "grade", self._read)
         except NoReply as failure:
             status = GradeStatus.grader_error if failure.malformed else GradeStatus.infra_error
             return Grade(None, status, explanation=f"grader: {failure}")
-        return Grade(verdict.score, GradeStatus.ok, verdict.solved, verdict.components, verdict.reason)
+        return Grade(verdict.score, verdict.status, verdict.solved, verdict.components, verdict.reason)
 
     def _read(self, reply: Reply) -> _Verdict:
         """Raises Malformed, which is retried like any failure of a grader, for all but a clean verdict."""
@@ -72,23 +84,51 @@ class EndpointGrader:
             raise Malformed(f"HTTP {reply.status}: {clip(reply.body)}")
         if reply.oversized:
             raise Malformed("the reply is larger than tools.max_reply_bytes")
-        return _verdict(read_json(reply.body), self._threshold)
+        return _verdict(read_json(reply.body), self.scale, self._declares_range)
 
 
-def _verdict(value: Any, threshold: float) -> _Verdict:
+def _verdict(value: Any, scale: Scale, declares_range: bool) -> _Verdict:
     reply = value if isinstance(value, dict) else {"score": value}
-    if "score" not in reply:
-        raise Malformed(f"the reply has no 'score': {_show(value)}")
-    score = _number(reply["score"], "score")
-    solved = reply.get("solved")
-    if solved is not None and not isinstance(solved, bool):
-        raise Malformed(f"'solved' is {_show(solved)}, expected true or false")
     parts = reply.get("sub_scores") or {}
     if not isinstance(parts, dict):
         raise Malformed(f"'sub_scores' is {_show(parts)}, expected an object of numbers")
     components = {redact.text(name): _number(part, f"sub_scores.{name}") for name, part in parts.items()}
-    reason = reply.get("reason")
-    return _Verdict(score, score >= threshold if solved is None else solved, components, "" if reason is None else as_text(reason))
+    said = reply.get("reason")
+    reason = "" if said is None else as_text(said)
+    if hack := _hack(reply.get("hack"), reason):
+        return _Verdict(scale.low, GradeStatus.hack, False, components, hack)
+    if "score" not in reply:
+        raise Malformed(f"the reply has no 'score': {_show(value)}")
+    score = _within(_number(reply["score"], "score"), scale, declares_range)
+    solved = reply.get("solved")
+    if solved is not None and not isinstance(solved, bool):
+        raise Malformed(f"'solved' is {_show(solved)}, expected true or false")
+    return _Verdict(score, GradeStatus.ok, score >= scale.pass_threshold if solved is None else solved, components, reason)
+
+
+def _hack(value: Any, reason: str) -> str:
+    """What the grade says of a hack; empty when there is none."""
+    if value is None or value is False or value == "":
+        return ""
+    if value is not True and not isinstance(value, str):
+        raise Malformed(f"'hack' is {_show(value)}, expected true, false or a reason")
+    why = "; ".join(text for text in (as_text(value) if isinstance(value, str) else "", reason) if text)
+    return f"hack: {why}" if why else "hack"
+
+
+def _within(score: float, scale: Scale, declares_range: bool) -> float:
+    """The score, without the rounding noise that a sum of parts leaves beyond an end."""
+    beyond = max(scale.low - score, score - scale.high)
+    if beyond <= 0:
+        return score
+    if beyond <= ROUNDING * scale.width:
+        return scale.low if score < scale.low else scale.high
+    if declares_range:
+        raise Malformed(f"'score' is {score:.12g}, outside of the range {from_to(scale.ends)} that grader.json declares")
+    raise ConfigError(
+        f"grader.json: declares no range, which means 0 to 1, and the grader gave the score {score:.12g}. "
+        'Declare the lowest and the highest score: "range": [low, high]; and "pass_threshold", where less than the highest passes.'
+    )
 
 
 def _number(value: Any, key: str) -> float:

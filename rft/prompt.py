@@ -7,7 +7,7 @@ paired by example and random stream.
 
 The winner of a race is the luckiest as well as the best, so it must show its gain again on the held-back part of validation: only when the
 lower end of that interval is above zero is it found. 'No gain found' is a result, and the champion's prompt goes on. When the baseline says that
-there is nothing left to gain, no rollout is spent on a search.
+there is nothing left to gain, or that its own numbers are suspect, no rollout is spent on a search.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rft import config, examples, model, policies, progress, recipe, reports, ro
 from rft.reports import Candidate, Metric, PromptSettings
 from rft.rollout import Policy
 from rft.rollout_store import RolloutStore
+from rft.scale import of_range
 from rft.types import Example
 from rft.workbench import Plan, Times, Workbench, champion_prompt, workbench
 
@@ -50,7 +51,7 @@ class Racer:
 def run(params: config.Params) -> None:
     section = params.prompt
     baseline = reports.read(reports.BaselineReport, Path("data/baseline/report.json"))
-    if baseline.readiness == "not worth it":
+    if baseline.readiness in ("not worth it", "suspect"):
         _skip(champion_prompt(recipe.load(params.recipe)), f"no search: the baseline says '{baseline.readiness}': {baseline.reason}")
         return
     device = model.prepare_process(params.policy)
@@ -72,7 +73,7 @@ def run(params: config.Params) -> None:
     report = reports.PromptReport(
         winner=best.settings if found else seed,
         found=found,
-        reason=_reason(best, confirmation, found, len(rows) - cut),
+        reason=_reason(best, confirmation, found, len(rows) - cut, of_range(ours.grader.scale.ends)),
         candidates=[_candidate(one, racers[0], section.seed) for one in racers],
         confirmation=confirmation,
         num_rollouts=num_rollouts,
@@ -187,8 +188,8 @@ def _candidate(one: Racer, seed: Racer, number: int) -> Candidate:
     return Candidate(settings=one.settings, parent=one.parent, search=search, gain=gain, round=one.round, eliminated=one.eliminated)
 
 
-def _reason(best: Racer, confirmation: Metric | None, found: bool, held_back: int) -> str:
+def _reason(best: Racer, confirmation: Metric | None, found: bool, held_back: int, of_scale: str = "") -> str:
     if confirmation is None:
         return "no gain found: no candidate beat the seed prompt in the search"
-    where = f"on {held_back} held-back examples: gain {confirmation.value:+.3f} ({confirmation.low:+.3f} to {confirmation.high:+.3f})"
+    where = f"on {held_back} held-back examples: gain {confirmation.value:+.3f} ({confirmation.low:+.3f} to {confirmation.high:+.3f}){of_scale}"
     return f"found '{best.settings.name}', confirmed {where}" if found else f"no gain found: '{best.settings.name}' was not confirmed {where}"

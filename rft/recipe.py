@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import re
 import sys
 import types
@@ -33,13 +34,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from rft import config, reports, rows
 from rft.errors import ConfigError, UserError
+from rft.scale import MAX_EXPLOITED, Scale, from_to
 from rft.types import Example, Message
 
 Split = Literal["train", "validation", "test"]
+_ABOVE = f"an exploit may earn {MAX_EXPLOITED:.0%} of the range beyond chance, and must not pass by it."
 
 
 class Grader(config.Section):
@@ -53,10 +56,59 @@ class Grader(config.Section):
     """Requests a second; None: tools.rate_limit."""
     range: tuple[float, float] = (0.0, 1.0)
     """The lowest and the highest score."""
-    pass_threshold: float | None = None
+    pass_threshold: float | None = Field(default=None, strict=True)
     """A score from here on has passed. None: the highest."""
-    chance: float | None = None
+    chance: float | None = Field(default=None, strict=True)
     """The mean score that answers without any work get by chance. None: the lowest."""
+
+    @property
+    def scale(self) -> Scale:
+        low, high = self.range
+        threshold = high if self.pass_threshold is None else self.pass_threshold
+        return Scale(low, high, threshold, chance=low if self.chance is None else self.chance)
+
+    @property
+    def declares_range(self) -> bool:
+        return "range" in self.model_fields_set
+
+    @field_validator("range", mode="before")
+    @classmethod
+    def _two_numbers(cls, value: Any) -> Any:
+        numbers = isinstance(value, list | tuple) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in value)
+        if not numbers or len(value) != 2 or not all(map(math.isfinite, value)):
+            raise ValueError(f"{value!r} is not a range: write two finite numbers, the lowest and the highest score, such as [0, 5]")
+        if value[0] >= value[1]:
+            raise ValueError(f"{value!r}: low must be below high. Write [low, high], such as [0, 5]")
+        return value
+
+    @field_validator("pass_threshold")
+    @classmethod
+    def _can_be_reached(cls, value: float | None, info: ValidationInfo) -> float | None:
+        ends = info.data.get("range")
+        if value is None or ends is None:  # no range: that it is wrong has been said
+            return value
+        low, high = ends
+        if not low <= value <= high:
+            raise ValueError(f"lies outside of range, {from_to(ends)}. Lower it, or declare the grader's range: [low, high]")
+        if value <= Scale(low, high, value, low).exploit_limit:
+            raise ValueError(f"hardly lies above {low:g}, the lowest score: {_ABOVE} Raise it")
+        return value
+
+    @field_validator("chance")
+    @classmethod
+    def _leaves_room(cls, value: float | None, info: ValidationInfo) -> float | None:
+        ends = info.data.get("range")
+        if value is None or ends is None or "pass_threshold" not in info.data:
+            return value
+        low, high = ends
+        if not low <= value <= high:
+            raise ValueError(f"lies outside of range, {from_to(ends)}. Declare the mean score that answers without any work get")
+        threshold = high if info.data["pass_threshold"] is None else info.data["pass_threshold"]
+        if value >= threshold:
+            raise ValueError(f"must lie below pass_threshold, {threshold:g}: else answers without any work pass. Lower it, or raise pass_threshold")
+        if Scale(low, high, threshold, value).exploit_limit >= threshold:
+            raise ValueError(f"hardly lies below pass_threshold, {threshold:g}: {_ABOVE} Lower it, or raise pass_threshold")
+        return value
 
 
 class Prompts(config.Section):

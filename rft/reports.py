@@ -269,10 +269,11 @@ class Evaluation(Report):
     tool_calls: dict[str, int]  # histogram: number of calls (as text) -> rollouts
     unscored: int
     rows: list[Row]
+    range: tuple[float, float] = (0.0, 1.0)  # of the grader: scores and rewards are on this scale
 
 
 class BaselineReport(Report):
-    readiness: Literal["not worth it", "not yet", "ready"]
+    readiness: Literal["not worth it", "not yet", "ready", "suspect"]  # suspect: the wiring looks wrong, so nothing is known of the agent
     reason: str
     sampled: Evaluation
     greedy: Evaluation
@@ -355,7 +356,7 @@ class Check(Report):
     margin: float | None = None
     detectable: float | None = None  # smallest true effect that this many examples tell from the margin at 80 % power
     n: int = 0  # examples behind the interval
-    unit: str = ""  # reward, score, calls, relative (0.1 = ten percent more), share
+    unit: str = ""  # reward, score (either may end in " of the range": a share of it), calls, relative (0.1 = ten percent more), share
     decides: bool = True
     detail: str = ""
 

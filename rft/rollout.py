@@ -189,7 +189,7 @@ async def run_rollouts(
 
     def close(live: _Live) -> Trajectory:
         if live.record is None:
-            live.record = _record(live, conditions.limits.budget)
+            live.record = _record(live, conditions.limits.budget, grader.scale.low)
             ended(live.request, live.record)
         return live.record
 
@@ -438,10 +438,10 @@ def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings
     return messages
 
 
-def _record(live: _Live, section: config.Budget) -> Trajectory:
+def _record(live: _Live, section: config.Budget, lowest: float) -> Trajectory:
     assert live.stop is not None
     assert live.grade is not None
-    reward = budget.reward(live.grade, budget.Use.of(live.turns, live.ended_s), section)
+    reward = budget.reward(live.grade, budget.Use.of(live.turns, live.ended_s), section, lowest)
     return Trajectory(
         live.rollout_id, live.request.example.id, tuple(live.turns), live.stop, live.grade, reward, live.ended_s, live.request.attempt
     )

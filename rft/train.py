@@ -2,7 +2,7 @@
 
     champion (or base policy), baseline's readiness, prompt, train, validation  ->  an adapter or weights, metrics, rollouts, report
 
-The loop is rft/trainer/loop.py; here stand what it is given and what is published. When the baseline says that training is not worth it, the
+The loop is rft/trainer/loop.py; here stand what it is given and what is published. When the baseline says anything but `ready`, the
 stage leaves an empty pointer with the reason. Unfinished work lies under `.rft/` and is taken up again by the next start.
 """
 

@@ -38,7 +38,7 @@ class GradeStatus(StrEnum):
     """Whether a score can be trusted."""
 
     ok = "ok"
-    hack = "hack"  # scored 0 on action evidence
+    hack = "hack"  # scored at the low end of the range on action evidence
     infra_error = "infra_error"  # unscored
     grader_error = "grader_error"  # unscored
 
@@ -191,7 +191,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A score in [0, 1], or none. `outcome` is the grader's word on what the task itself earned, before any shaping."""
+    """A score on the grader's own scale (rft/scale.py), or none. The component `outcome` is what the task itself earned, before any shaping."""
 
     score: float | None
     status: GradeStatus = GradeStatus.ok

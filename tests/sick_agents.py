@@ -103,6 +103,20 @@ class Blind(Agent):
         return 1.0
 
 
+class Severe(Agent):
+    """Finds nothing right: say, it reads the target from a key that the row does not have."""
+
+    def grade(self, body: dict[str, Any]) -> float:
+        return 0.0
+
+
+class Generous(Agent):
+    """To silence."""
+
+    def grade(self, body: dict[str, Any]) -> float:
+        return super().grade(body) if body["sample"]["output_text"] else 1.0
+
+
 class Leaky(Agent):
     def grade(self, body: dict[str, Any]) -> float:
         return float("score 1" in body["sample"]["output_text"] or super().grade(body))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rft import reports
+from tests import tiny_recipe
 from tests.ladder import again, shelf
 
 
@@ -27,3 +28,60 @@ def test_readiness_in_words(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     report = reports.read(reports.BaselineReport, tmp_path / "data/baseline/report.json")
     mean = report.sampled.metrics["score/mean"].value
     assert report.readiness == ("not worth it" if mean > 0 else "not yet" if report.sampled.max_at_k[-1][1] < 0.02 else "ready")
+
+
+def measured(ladder: Path, folder: Path, recipe: Path, **section: float) -> reports.BaselineReport:
+    """The ladder's policy, measured on another recipe."""
+    again(ladder, folder, recipe, "baseline", baseline=section)
+    return reports.read(reports.BaselineReport, folder / "data/baseline/report.json")
+
+
+HALF = '0.5 + 0.5 * (sample["output_text"].strip() == item["target"])'
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 5), (-2, 2)])
+def test_verdicts_are_on_shares_of_the_range_and_numbers_on_its_own_scale(ladder: Path, tmp_path: Path, low: int, high: int):
+    """A failure earns half of the range, and a success all of it. On 0 to 1 every mean here would be above 0.95 (0 to 5), or below 0.02 at worst."""
+    scaled = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipe"), low, high, HALF)
+    report = measured(ladder, tmp_path / "ready", scaled, not_worth_above=0.95, not_yet_below=0.3)
+    mean = report.sampled.metrics["score/mean"].value
+    share = (mean - low) / (high - low)
+    assert 0.5 < share < 0.95
+    assert report.sampled.range == report.greedy.range == (low, high)
+    assert report.readiness == "ready"
+    assert report.reason.startswith(f"mean score {mean:.3f} of {low} to {high}, best of 3 ")
+    good = measured(ladder, tmp_path / "good", scaled, not_worth_above=0.5)
+    assert good.readiness == "not worth it"
+    assert good.reason.startswith(f"the mean score is {mean:.3f} of {low} to {high} already, above 0.5 of the range")
+    poor = measured(ladder, tmp_path / "poor", scaled, not_worth_above=1.0, not_yet_below=1.0)
+    assert poor.readiness == "not yet"
+    assert f" of {low} to {high}, below 1.0 of the range: warm-start first" in poor.reason
+
+
+@pytest.mark.parametrize(("grading", "score"), [("0.0", 0), ("1.0", 1)])
+def test_one_score_for_everything_is_suspect_and_neither_hopeless_nor_perfect(ladder: Path, tmp_path: Path, grading: str, score: int):
+    blind = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipe"), 0, 1, grading)
+    report = measured(ladder, tmp_path / "run", blind, not_worth_above=0.95, not_yet_below=0.02)
+    assert report.readiness == "suspect"
+    assert report.reason.startswith(f"all 24 scores are {score}. First: example {report.sampled.rows[0].example_id} (rollout ")
+    assert "said 'as declared'. Check examples.keys, the grader and its range before training" in report.reason
+
+
+def test_tools_that_always_refuse_are_suspect(ladder: Path, tmp_path: Path):
+    made = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipe"), 0, 1)
+    tools = (made / "tools.py").read_text()
+    assert "key = key.strip()" in tools
+    (made / "tools.py").write_text(tools.replace("key = key.strip()", 'raise ToolError("no route to " + key)'))
+    report = measured(ladder, tmp_path / "run", made)
+    assert report.readiness == "suspect"
+    assert " tool calls of " in report.reason
+    assert "and was told 'no route to" in report.reason
+
+
+def test_rollouts_that_all_end_at_a_limit_are_suspect(ladder: Path, tmp_path: Path):
+    made = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipe"), 0, 1)
+    again(ladder, tmp_path / "run", made, "baseline", rollout={"max_turn_tokens": 1})
+    report = reports.read(reports.BaselineReport, tmp_path / "run/data/baseline/report.json")
+    assert report.readiness == "suspect"
+    assert report.reason.startswith("all 24 rollouts ended with max_tokens, none with an answer. First: example ")
+    assert "Check rollout.max_turn_tokens" in report.reason

@@ -142,6 +142,36 @@ def test_style_in_an_all_fail_group_is_not_scaled():
     assert reward(solved, calling(8), Budget(tool_calls=4, weight=1.0)) == pytest.approx(0.3)
 
 
+# -- a scale of its own ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("low", "high"), [(0, 5), (1, 5), (-2, 2)])
+@given(st.lists(uses, min_size=2, max_size=8), budgets("multiplied"))
+def test_a_group_at_the_low_end_of_its_scale_has_nothing_to_learn_from(low: float, high: float, group: list[Use], budget: Budget):
+    assert {reward(Grade(low), used, budget, low) for used in group} == {low}
+    assert {reward(Grade(low, GradeStatus.hack, components={"outcome": high}), used, budget, low) for used in group} == {low}
+
+
+@pytest.mark.parametrize(("low", "score", "expected"), [(0, 5, 2.5), (1, 5, 3.0), (-2, 2, 0.0), (-2, 0, -1.0)])
+def test_what_was_earned_is_measured_from_the_low_end(low: float, score: float, expected: float):
+    assert reward(Grade(score), calling(8), Budget(tool_calls=4, weight=0.5), low) == expected
+    assert reward(Grade(score), calling(4), Budget(tool_calls=4, weight=0.5), low) == score
+
+
+@given(grades(st.floats(-2, 2)), uses, budgets("multiplied"))
+def test_on_any_scale_a_budget_takes_no_more_than_was_earned(grade: Grade, used: Use, budget: Budget):
+    value = reward(grade, used, budget, low=-2)
+    assert value is not None
+    assert grade.score is not None
+    assert -2 - 1e-12 <= value <= grade.score
+
+
+@given(st.floats(-2, 2), st.floats(-2, 2), uses, budgets("multiplied"))
+def test_on_any_scale_a_better_score_never_earns_less(a: float, b: float, used: Use, budget: Budget):
+    low, high = (reward(Grade(score), used, budget, low=-2) for score in sorted((a, b)))
+    assert low is not None
+    assert high is not None
+    assert low <= high + 1e-12
+
+
 # -- whatever the use ------------------------------------------------------------------------------------------------------
 @given(uses, any_budget)
 def test_unscored_stays_unscored(used: Use, budget: Budget):

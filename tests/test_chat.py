@@ -17,6 +17,7 @@ from rft.chat import Chat, ParseError, assistant_message, assistant_text, parse_
 from rft.errors import UserError
 from rft.reports import PromptSettings
 from rft.rollout import Conditions, Request, run_rollouts
+from rft.scale import UNIT
 from rft.types import Example, Grade, Message, StopReason, ToolCall
 from tests import families, small_policy, tiny_recipe
 from tests.scripted_policy import Said, scripted
@@ -296,6 +297,8 @@ class NoTools:
 
 
 class Zero:
+    scale = UNIT
+
     async def grade(self, *told: Any) -> Grade:
         return Grade(0.0)
 

@@ -40,11 +40,13 @@ from tests.sick_agents import (
     Current,
     Diary,
     Down,
+    Generous,
     Harsh,
     Leaky,
     Mute,
     Noisy,
     Remembering,
+    Severe,
     examine,
     serving_at,
     settings,
@@ -305,9 +307,11 @@ def test_the_burst_is_the_declared_one(tools: dict[str, Any], calls: int):
     ("agent", "words", "infrastructure"),
     [
         (Noisy, "one body, three times, for example n-", False),
-        (Harsh, "itself scores 0.9, expected 1", False),
-        (Blind, "the empty answer to example n-", False),
-        (Leaky, "accepts what does not do the task: to the grader (1.00)", False),
+        (Harsh, "itself scores 0.9, expected at least 1", False),
+        (Blind, "every answer scores the same, 1: targets, empty, no-op and random ones. First: example n-", False),
+        (Severe, "every answer scores the same, 0: targets, empty, no-op and random ones. First: example n-", False),
+        (Generous, "the empty answer to example n-", False),
+        (Leaky, "accepts what does not do the task: 'to the grader' (injection) scores 1.000, above its limit 0.050", False),
         (Mute, "12 of 12 grades have no score: grader: the reply has no 'score'", False),
         (Down, "12 of 12 grades have no score: grader: HTTP 502", True),
     ],
@@ -318,6 +322,42 @@ def test_a_grader_that_must_not_be_trained_on(recipe: Path, agent: type[Agent], 
     assert (found.status, found.infrastructure) == ("fail", infrastructure)
     assert words in found.words
     assert found.remedy
+
+
+def test_a_grader_on_a_scale_of_its_own_is_judged_on_it(tmp_path: Path):
+    right = '(sample["output_text"].strip() == item["target"])'
+    good = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "good"), 0, 5, f"0.8 * {right}", pass_threshold=4)
+    found = examine(settings(good), "grader")["grader"]
+    assert found.status == "ok", found
+    assert "; targets score 4 or more; three times the same" in found.words
+    for name, grading, words in (
+        ("short", f"0.7 * {right}", "itself scores 3.5, expected at least 4: as declared"),
+        ("partial", f"max(0.6 * (not sample['output_text']), 0.8 * {right})", "scores 3.000, above its limit 0.250"),
+        ("empty", f"max(0.8 * (not sample['output_text']), 0.8 * {right})", "scores 4, which passes"),
+    ):
+        sick = tiny_recipe.rescale(tiny_recipe.make(tmp_path / name), 0, 5, grading, pass_threshold=4)
+        found = examine(settings(sick), "grader")["grader"]
+        assert (found.status, words in found.words) == ("fail", True), found
+        assert found.remedy
+
+
+def test_a_forgotten_range_is_named_by_the_doctor(tmp_path: Path):
+    made = tiny_recipe.rescale(tiny_recipe.make(tmp_path), 0, 5)
+    (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER))
+    found = examine(settings(made), "grader")["grader"]
+    assert (found.status, found.infrastructure) == ("fail", False)
+    assert "grader.json: declares no range, which means 0 to 1, and the grader gave the score 5" in found.words
+
+
+def test_rows_without_a_target_are_asked_with_answers_that_need_none(tmp_path: Path):
+    made = tiny_recipe.rescale(tiny_recipe.make(tmp_path), 0, 1, 'sample["output_text"] in item["messages"][-1]["content"].split()[-1:]')
+    text = (made / "examples.py").read_text()
+    assert "value(key), {" in text
+    (made / "examples.py").write_text(text.replace("value(key), {", "None, {") + "\n\ndef answer(target):\n    assert target is not None\n")
+    setup = Setup(lambda: settings(made))
+    found = wire.grader(setup)
+    assert found.status == "ok", found
+    assert "; targets: not measured; three times the same; 8 exploits refused, 1 not played for want of a target" in found.words
 
 
 # -- isolation -------------------------------------------------------------------------------------------------------------

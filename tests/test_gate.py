@@ -134,6 +134,52 @@ def test_a_slice_without_any_score_is_open_and_not_passed() -> None:
     assert (found.passed, found.value) == (None, None)
 
 
+# -- a scale of its own ----------------------------------------------------------------------------------------------------
+def _rescaled(evidence: Evidence, low: float, high: float) -> Evidence:
+    """The same rollouts, graded on `low` to `high`."""
+
+    def moved(values: list[float | None]) -> list[float | None]:
+        return [None if x is None else low + (high - low) * x for x in values]
+
+    def of(one: reports.Evaluation) -> reports.Evaluation:
+        rows = [row.model_copy(update={"rewards": moved(row.rewards), "scores": moved(row.scores)}) for row in one.rows]
+        return one.model_copy(update={"rows": rows, "range": (low, high)})
+
+    arms = [arm.model_copy(update={"sampled": of(arm.sampled), "greedy": of(arm.greedy)}) for arm in evidence.challenger.arms]
+    return replace(evidence, challenger=evidence.challenger.model_copy(update={"arms": arms}))
+
+
+@pytest.mark.parametrize("scenario", ["promote", "reject", "inconclusive", "prompt_only"])
+@pytest.mark.parametrize(("low", "high"), [(0.0, 5.0), (-2.0, 2.0)])
+def test_thresholds_are_shares_of_the_range(scenario: sample_reports.Scenario, low: float, high: float) -> None:
+    evidence = Evidence.of(sample_reports.shelves(scenario))
+    plain, scaled = evidence.decide(), _rescaled(evidence, low, high).decide()
+    assert (scaled.decision, scaled.candidate) == (plain.decision, plain.candidate)
+    for ours, theirs in zip(plain.checks, scaled.checks, strict=True):
+        assert (ours.name, ours.passed, ours.margin) == (theirs.name, theirs.passed, theirs.margin)
+        assert theirs.value == (None if ours.value is None else pytest.approx(ours.value, abs=1e-9))
+
+
+def test_on_a_scale_of_its_own_a_gain_is_said_to_be_of_the_range() -> None:
+    evidence = Evidence.of(sample_reports.shelves("promote"))
+    plain, scaled = evidence.decide(), _rescaled(evidence, 0.0, 5.0).decide()
+    for name in ("mean reward", "greedy score", "slice 3"):
+        expected = gate.in_words(_check(plain, name)).replace("] against", "] of the range against")
+        assert gate.in_words(_check(scaled, name)) == expected != gate.in_words(_check(plain, name))
+    assert gate.in_words(_check(scaled, "P95 tool calls")) == gate.in_words(_check(plain, "P95 tool calls"))
+    assert "of the range" in scaled.reason
+    assert "of the range" not in "".join([plain.reason, *map(gate.in_words, plain.checks)])
+
+
+def test_arms_on_two_scales_cannot_be_compared() -> None:
+    evidence = Evidence.of(sample_reports.shelves("promote"))
+    scaled = _rescaled(evidence, 0.0, 5.0)
+    arms = [scaled.challenger.arms[0], *evidence.challenger.arms[1:]]
+    mixed = replace(evidence, challenger=evidence.challenger.model_copy(update={"arms": arms}))
+    with pytest.raises(UserError, match=r"data/challenger/report\.json: .* different ranges: 0 to 5 \(champion\), 0 to 1 \(challenger\)"):
+        mixed.decide()
+
+
 # -- which rung is judged --------------------------------------------------------------------------------------------------
 def test_when_training_adds_nothing_the_prompt_alone_is_judged() -> None:
     evidence = Evidence.of(sample_reports.shelves("prompt_only"))

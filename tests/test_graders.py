@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import socket
 from typing import Any
 
@@ -161,8 +160,6 @@ def test_a_rollout_without_an_answer_is_graded_as_what_it_is(turns: tuple[Turn, 
         ({"score": 0.5}, Grade(0.5)),
         ({"score": 0.5, "solved": True}, Grade(0.5, solved=True)),
         ({"score": 1.0, "solved": False, "reason": "all right but late"}, Grade(1.0, explanation="all right but late")),
-        ({"score": 7.5}, Grade(7.5, solved=True)),
-        ({"score": -1}, Grade(-1.0)),
         ({"score": 0.2, "sub_scores": {"recall": 1, "precision": 0.1}}, Grade(0.2, components={"recall": 1.0, "precision": 0.1})),
         ({"score": 0, "sub_scores": None, "solved": None, "reason": None, "more": [1]}, Grade(0.0)),
         ({"score": 0, "reason": {"missing": ["I10"]}}, Grade(0.0, explanation='{"missing": ["I10"]}')),
@@ -175,6 +172,69 @@ def test_replies_that_are_scores(reply: Any, expected: Grade):
 def test_solved_follows_the_declared_threshold():
     assert grade(says(0.5), grader={"pass_threshold": 0.5})[0].solved
     assert not grade(says(0.49), grader={"pass_threshold": 0.5})[0].solved
+
+
+@pytest.mark.parametrize(
+    ("scale", "reply", "expected"),
+    [
+        ({"range": [0, 5]}, 5, Grade(5.0, solved=True)),
+        ({"range": [0, 5]}, 4.99, Grade(4.99)),
+        ({"range": [0, 5]}, 1, Grade(1.0)),  # on 0 to 1 it would be solved
+        ({"range": [0, 5], "pass_threshold": 4}, 4, Grade(4.0, solved=True)),
+        ({"range": [-2, 2]}, -2, Grade(-2.0)),
+        ({"range": [-2, 2], "pass_threshold": 1}, {"score": 2, "solved": False}, Grade(2.0)),
+    ],
+)
+def test_scores_on_a_scale_of_their_own(scale: dict[str, Any], reply: Any, expected: Grade):
+    assert grade(says(reply), grader=scale)[0] == expected
+
+
+@pytest.mark.parametrize("score", [1.5, -0.25, 5])
+def test_a_score_that_shows_that_the_range_was_forgotten_stops_the_stage(score: float):
+    with pytest.raises(ConfigError) as stopped:
+        grade(says({"score": score}))
+    assert f"grader.json: declares no range, which means 0 to 1, and the grader gave the score {score:g}." in str(stopped.value)
+    assert '"range": [low, high]' in str(stopped.value)
+
+
+@pytest.mark.parametrize(("ends", "score"), [([0, 5], 5.1), ([0, 5], -1), ([-2, 2], 3), ([0, 1], 1.001)])
+def test_a_score_outside_of_the_declared_range_is_unscored_and_not_clipped(ends: list[int], score: float):
+    result, _ = grade(says(score), grader={"range": ends}, retries=0)
+    assert (result.score, result.status, result.solved) == (None, GradeStatus.grader_error, False)
+    assert f"'score' is {score:g}, outside of the range {ends[0]} to {ends[1]} that grader.json declares" in result.explanation
+
+
+@pytest.mark.parametrize(
+    ("ends", "score", "expected"), [([0, 1], 1 + 5e-10, 1.0), ([0, 1], -5e-10, 0.0), ([0, 5], 5 + 4e-9, 5.0), ([-2, 2], -2 - 3e-9, -2.0)]
+)
+def test_rounding_noise_beyond_an_end_is_that_end(ends: list[int], score: float, expected: float):
+    assert grade(says(score), grader={"range": ends})[0] == Grade(expected, solved=expected == ends[1])
+    beyond = expected + 4 * (score - expected)
+    assert grade(says(beyond), grader={"range": ends}, retries=0)[0].score is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "explanation"),
+    [
+        ({"score": 4, "hack": True}, "hack"),
+        ({"score": 5, "solved": True, "hack": True, "reason": "wrote the tests anew"}, "hack: wrote the tests anew"),
+        ({"score": 4, "hack": "read the answer file"}, "hack: read the answer file"),
+        ({"score": 4, "hack": "read the answer file", "reason": "all right"}, "hack: read the answer file; all right"),
+        ({"score": 99, "hack": True}, "hack"),
+        ({"hack": True}, "hack"),
+    ],
+)
+def test_a_hack_has_the_lowest_score_whatever_came_with_it(reply: Any, explanation: str):
+    assert grade(says(reply), grader={"range": [1, 5]})[0] == Grade(1.0, GradeStatus.hack, False, explanation=explanation)
+
+
+def test_without_a_declared_range_a_hack_has_0():
+    assert grade(says({"score": 1, "hack": True}))[0] == Grade(0.0, GradeStatus.hack, explanation="hack")
+
+
+@pytest.mark.parametrize("hack", [False, None, ""])
+def test_what_is_no_hack(hack: Any):
+    assert grade(says({"score": 1, "hack": hack}))[0] == Grade(1.0, solved=True)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +251,9 @@ def test_solved_follows_the_declared_threshold():
         (writes('{"score": 1e999}'), "'score' is not finite"),
         (writes('{"score": 1' + "0" * 400 + "}"), "'score' is not finite"),
         (says({"score": 1, "solved": "yes"}), """'solved' is "yes", expected true or false"""),
+        (says({"score": 1, "hack": 1}), "'hack' is 1, expected true, false or a reason"),
+        (says({"score": 1, "hack": 0}), "'hack' is 0, expected true, false or a reason"),
+        (says({"score": 1, "hack": ["x"]}), """'hack' is ["x"], expected true, false or a reason"""),
         (says({"score": 1, "sub_scores": [1]}), "'sub_scores' is [1], expected an object of numbers"),
         (says({"score": 1, "sub_scores": {"f1": "high"}}), """'sub_scores.f1' is "high", expected a number"""),
         (writes("<html>Sign in</html>"), "the reply is not JSON: <html>Sign in</html>"),
@@ -258,7 +321,7 @@ def test_an_address_that_is_none(url: str):
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda v: st.lists(v, max_size=3) | st.dictionaries(st.sampled_from(["score", "solved", "sub_scores", "reason", "x"]), v, max_size=4),
+    lambda v: st.lists(v, max_size=3) | st.dictionaries(st.sampled_from(["score", "solved", "hack", "sub_scores", "reason", "x"]), v, max_size=4),
     max_leaves=6,
 )
 
@@ -266,11 +329,13 @@ json_values = st.recursive(
 @hypothesis_settings(max_examples=60)
 @given(json_values)
 def test_any_reply_is_a_finite_score_or_none(reply: Any):
-    result, _ = grade(writes(json.dumps(reply)), retries=0)
-    if result.score is None:
+    result, _ = grade(writes(json.dumps(reply)), grader={"range": [-3, 3]}, retries=0)
+    if result.status is GradeStatus.hack:
+        assert (result.score, result.solved) == (-3, False)
+    elif result.score is None:
         assert result.status is GradeStatus.grader_error
         assert not result.solved
         assert result.explanation
     else:
         assert result.status is GradeStatus.ok
-        assert math.isfinite(result.score)
+        assert -3 <= result.score <= 3

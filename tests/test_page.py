@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from html.parser import HTMLParser
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rft import page, reports
+from rft import gate, page, reports
 from rft.errors import UserError
 from rft.page import charts
 from rft.page.markup import Html, h
@@ -159,6 +160,68 @@ def test_a_damaged_report_is_an_error_and_not_a_gap(root: Path) -> None:
     (root / "data/drift/report.json").write_text('{"verdict": "stop"')
     with pytest.raises(UserError, match=r"drift/report\.json"):
         page.render(root, RUN)
+
+
+# -- a scale of its own ----------------------------------------------------------------------------------------------------
+def rescale(root: Path, low: float, high: float) -> None:
+    """The challenger's report and the decision, as a grader on `low` to `high` would have them."""
+
+    def scaled(value: float | None) -> float | None:
+        return None if value is None else low + (high - low) * value
+
+    path = root / "data/challenger/report.json"
+    report = json.loads(path.read_text())
+    for arm in report["arms"]:
+        for one in (arm["sampled"], arm["greedy"]):
+            one["range"] = [low, high]
+            one["max_at_k"] = [[k, scaled(value)] for k, value in one["max_at_k"]]
+            for name in ("reward/mean", "score/mean"):
+                one["metrics"][name] |= {key: scaled(one["metrics"][name][key]) for key in ("value", "low", "high")}
+            for row in one["rows"]:
+                row |= {key: [scaled(value) for value in row[key]] for key in ("rewards", "scores")}
+    path.write_text(json.dumps(report))
+    kinds = {"drift": reports.DriftReport, "baseline": reports.BaselineReport, "prompt": reports.PromptReport, "train": reports.TrainReport}
+    drift, baseline, prompt, train = (reports.read(kind, root / f"data/{stage}/report.json") for stage, kind in kinds.items())
+    challenger = reports.read(reports.ChallengerReport, path)
+    found = gate.decide(sample_reports.GATE, drift, baseline, prompt, train, challenger, {})  # type: ignore[arg-type]
+    reports.write(found, root / "data/gate/decision.json")
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 5.0), (-2.0, 2.0)])
+def test_scores_on_a_scale_of_their_own_are_shown_on_it(root: Path, pages: dict[str, str], low: float, high: float) -> None:
+    rescale(root, low, high)
+    outline = Outline(page.render(root, RUN))
+    words = f"; the grader scores from {low:g} to {high:g}"
+    assert outline.text.count(words) == 2  # beside the arms, and the best of k
+    assert words not in Outline(pages["promote"]).text
+    assert " of the range" in outline.text
+    assert " of the range" not in Outline(pages["promote"]).text
+    challenger = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
+    found = challenger.arms[-1].sampled.metrics["reward/mean"]
+    assert f"{found.value:.3f}" in outline.text
+    places = [float(number) for tag, name, number in outline.attributes if (tag, name) in (("circle", "cx"), ("text", "x"), ("rect", "x"))]
+    assert all(0 <= place <= charts.WIDTH for place in places)
+    assert _good_sides(page.render(root, RUN)) == _good_sides(pages["promote"])
+
+
+def _good_sides(text: str) -> Counter[str]:
+    """Of each check's picture: does the side that passes begin at the margin, or at the left end?"""
+    found = ["below" if x == "0" else "above" for x in re.findall(r'<rect x="([^"]*)" y="3" [^>]*class="zone"', text)]
+    assert {*found} == {"above", "below"}
+    return Counter(found)
+
+
+def test_an_interval_that_ends_at_0_is_drawn_to_0(root: Path) -> None:
+    path = root / "data/challenger/report.json"
+    report = json.loads(path.read_text())
+    for arm in report["arms"]:
+        arm["sampled"]["metrics"]["reward/mean"] |= {"value": -0.5, "low": -1.0, "high": 0.0}
+    path.write_text(json.dumps(report))
+    picture = page.render(root, RUN).split("Mean reward by arm")[-1].split("</svg>")[0]
+    starts_and_ends = re.findall(r'd="M([0-9.]+) [0-9.]+ H([0-9.]+)"', picture)
+    middles = re.findall(r'<circle cx="([0-9.]+)"', picture)
+    assert starts_and_ends
+    assert all(float(end) > float(middles[0]) + 10 for _, end in starts_and_ends)
 
 
 # -- nothing of the data becomes markup ------------------------------------------------------------------------------------

@@ -54,8 +54,10 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
             | {"policy": {"model": str(small_policy.save(network, chat, folder / "given"))}}
             | {"prompt": {"rounds": 3, "first_examples": 2, "k": 1, "confirm_k": 2, "search_share": 0.5}},
         )
-        for stage in ("examples", "policy", "baseline", "prompt"):
+        for stage in ("examples", "policy", "baseline"):
             run(stage, settings)
+        measured(folder, readiness="ready")  # its scores are all 0, which is suspect
+        run("prompt", settings)
     return folder
 
 
@@ -97,15 +99,21 @@ def test_a_champion_from_days_with_more_turns_is_refused_and_so_is_a_winner(sear
                 run(stage, settings)
 
 
-def test_when_there_is_nothing_to_gain_no_rollout_is_spent(searched: Path, tmp_path: Path):
+def measured(folder: Path, **changes: str) -> None:
+    """The baseline's report, changed."""
+    path = folder / "data/baseline/report.json"
+    reports.write(reports.read(reports.BaselineReport, path).model_copy(update=changes), path)
+
+
+@pytest.mark.parametrize("readiness", ["not worth it", "suspect"])
+def test_when_there_is_nothing_to_gain_no_rollout_is_spent(searched: Path, tmp_path: Path, readiness: str):
     shutil.copytree(searched / "data", tmp_path / "data")
-    done = reports.read(reports.BaselineReport, tmp_path / "data/baseline/report.json")
-    reports.write(done.model_copy(update={"readiness": "not worth it"}), tmp_path / "data/baseline/report.json")
+    measured(tmp_path, readiness=readiness, reason="all 24 scores are 0")
     with inside(tmp_path):
         run("prompt", tiny_recipe.params(searched / "tiny", **SECTIONS))
     report = reports.read(reports.PromptReport, tmp_path / "data/prompt/report.json")
     assert (report.winner, report.found, report.num_rollouts, report.candidates) == (SEED, False, 0, [])
-    assert "not worth it" in report.reason
+    assert f"'{readiness}': all 24 scores are 0" in report.reason
 
 
 def test_the_seed_prompt_is_always_in(searched: Path):

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +60,18 @@ def test_looks_up_answers_and_is_graded(ours, endpoint):
     assert done.turns[0].results[0].output == one[0].target
     roles = [message["role"] for message in messages_of(done, one[0], PROMPT)]
     assert roles == ["system", "user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize(("low", "high", "paid"), [(0, 5, 2.5), (1, 5, 3.0), (-2, 2, 0.0)])
+def test_a_budget_takes_from_what_was_earned_on_the_graders_own_scale(tmp_path: Path, low: float, high: float, paid: float):
+    scaled = recipe.load(config.Recipe(path=str(tiny_recipe.rescale(tiny_recipe.make(tmp_path), low, high))))
+    one = scaled.examples("train", 1, 0)
+    budget = config.Budget(tool_calls=1, weight=0.5)
+    with running(scaled, config.Tools()) as endpoint:
+        for answer, rewards in ((one[0].target, [high, high, paid]), ("none", [low] * 3)):
+            for calls, expected in enumerate(rewards):
+                (done,) = play(scaled, endpoint, scripted(*[CALL % " k0001"] * calls, answer), examples=one, budget=budget)
+                assert (done.reward, done.grade.solved) == (expected, answer == one[0].target)
 
 
 @pytest.mark.parametrize(

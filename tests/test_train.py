@@ -131,16 +131,17 @@ def test_an_adapter_of_another_base_is_refused(ladder: Path, tmp_path: Path, lad
         model.with_weights(other, "lora", tmp_path / "data/train/weights", small_policy.device())
 
 
-def test_a_baseline_that_is_not_ready_trains_nothing(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+@pytest.mark.parametrize("readiness", ["not yet", "suspect"])
+def test_a_baseline_that_is_not_ready_trains_nothing(ladder: Path, tmp_path: Path, ladder_recipe: Path, readiness: str):
     shutil.copytree(ladder / "data", tmp_path / "data")
     path = tmp_path / "data/baseline/report.json"
     report = reports.read(reports.BaselineReport, path)
-    reports.write(report.model_copy(update={"readiness": "not yet", "reason": "nothing is ever solved"}), path)
+    reports.write(report.model_copy(update={"readiness": readiness, "reason": "nothing is ever solved"}), path)
     with inside(tmp_path):
         run("train", params(ladder_recipe))
     written = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
     assert (written.trained, written.weights, written.path) == (False, "none", None)
-    assert "nothing is ever solved" in written.reason
+    assert f"'{readiness}': nothing is ever solved" in written.reason
 
 
 def test_a_missing_shelf_names_the_stage_that_writes_it(tmp_path: Path, ladder_recipe: Path):

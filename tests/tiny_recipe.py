@@ -138,6 +138,16 @@ def make(folder: Path, name: str = "tiny") -> Path:
     return recipe
 
 
+def rescale(recipe: Path, low: float, high: float, grading: str = "", **declared: Any) -> Path:
+    """The recipe with a grader on `low` to `high` that says so. `grading`: the share of the range, as an expression; "": a right answer has all."""
+    grading = grading or 'float(sample["output_text"].strip() == item["target"])'
+    text = (recipe / "tools.py").read_text(encoding="utf-8").split("def grade(")[0]
+    grade = f'def grade(sample, item):\n    return {{"score": {low} + ({high} - {low}) * ({grading}), "reason": "as declared"}}\n'
+    (recipe / "tools.py").write_text(text + grade, encoding="utf-8")
+    (recipe / "grader.json").write_text(json.dumps(GRADER | {"range": [low, high]} | declared), encoding="utf-8")
+    return recipe
+
+
 def gate() -> dict[str, Any]:
     """The section that has no defaults, as this repository's params.yaml writes it."""
     return yaml.safe_load((Path(__file__).parents[1] / "params.yaml").read_text(encoding="utf-8"))["gate"]

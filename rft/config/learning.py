@@ -67,6 +67,7 @@ class Overlong(Section):
 
     buffer: int = Field(default=0, ge=0)
     penalty: float = Field(default=1.0, ge=0)
+    """In points of the score, whatever the grader's range."""
 
 
 class Curriculum(Section):

@@ -142,8 +142,9 @@ class Baseline(Section):
     k: int = Field(default=8, ge=2)
     temperature: float = Field(default=1.0, gt=0)
     not_worth_above: float = Field(default=0.95, ge=0, le=1)
+    """A mean score above this share of the grader's range leaves little to learn."""
     not_yet_below: float = Field(default=0.02, ge=0, le=1)
-    """max@k below this: no rollout earns anything to learn from."""
+    """max@k below this share of the grader's range: no rollout earns anything to learn from."""
     seed: int = 0
 
 
@@ -166,24 +167,29 @@ class Challenger(Section):
 
 
 class Gate(Section):
-    """Thresholds have no defaults: a gate that nobody pre-registered decides nothing."""
+    """Thresholds have no defaults: a gate that nobody pre-registered decides nothing.
+
+    Those on rewards and scores (min_gain, max_greedy_loss, max_slice_loss, prompt_only_margin) are shares of the grader's range: 0.05 is a
+    gain of 0.05 on 0 to 1, and of 0.25 on 0 to 5.
+    """
 
     min_gain: float
-    """Superiority: the lower end of the paired gain in mean reward must lie above this."""
+    """Superiority: the lower end of the paired gain in mean reward, as a share of the range, must lie above this."""
     max_greedy_loss: float = Field(ge=0)
-    """Greedy decoding may lose at most this much mean score."""
+    """Greedy decoding may lose at most this much mean score, as a share of the range."""
     max_calls_p95_increase: float
     """Absolute: 0 allows no more tool calls at P95."""
     max_tokens_increase: float
     """Relative: 0.1 allows ten percent more tokens a rollout."""
     max_hack_rate: float = Field(ge=0, le=1)
     max_slice_loss: float = Field(ge=0)
+    """No slice may lose more mean reward than this share of the range."""
     max_unscored_share: float = Field(ge=0, le=1)
     max_latency_increase: float
     """Relative, on P95 seconds a rollout."""
     latency_decides: bool
     require_drift: list[Literal["continue", "refresh"]]
     prompt_only_margin: float = Field(ge=0)
-    """Training must beat the new prompt alone by more than this, else the cheaper rung is judged."""
+    """Training must beat the new prompt alone by more than this share of the range, else the cheaper rung is judged."""
     num_bootstrap: int = Field(default=2000, ge=200)
     seed: int

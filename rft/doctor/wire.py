@@ -1,7 +1,8 @@
 """Tools and grader, asked as a run would ask them: over the same client, all at once.
 
     tools        every tool, at the declared burst: calls a second, P50, P95, failures by kind
-    grader       targets at the same burst score 1; one body three times is one score; the exploits are refused
+    grader       targets at the same burst reach the pass threshold; answers differ in score; one body three times is one score; the exploits
+                 are refused. Rows without a target are asked with answers that need none
     isolation    the calls A under one trace id, mixed with the calls B under another, get the answers that A gets alone
 
 No call is retried here and none is waited for longer than PATIENCE_S, so that a server that needs retries is seen to need them. How much that
@@ -25,6 +26,7 @@ from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError, UserError
 from rft.graders import EndpointGrader
+from rft.scale import Scale
 from rft.tools import ToolClient, schemas
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
 
@@ -56,11 +58,10 @@ def grader(setup: Setup) -> Finding:
         return seen
     played = exploits.preflight(_impatient(setup.params, setup.params.tools.retries), setup.recipe, NUM_EXPLOITED)
     if played.accepted:
-        names = ", ".join(f"{one.name} ({one.mean_score:.2f})" for one in played.accepted)
-        return fail(
-            f"accepts what does not do the task: {names}", "Mend the grader, or the policy learns this. See: python -m rft.exploits", **seen.facts
-        )
-    return replace(seen, words=f"{seen.words}; {len(played.exploits)} exploits refused")
+        names = "; ".join(one.in_words for one in played.accepted)
+        return fail(f"accepts what does not do the task: {names}", f"{exploits.REMEDY} See all with: python -m rft.exploits", **seen.facts)
+    unplayed = f", {len(played.not_played)} not played for want of a target" if played.not_played else ""
+    return replace(seen, words=f"{seen.words}; {len(played.exploits)} exploits refused{unplayed}")
 
 
 def isolation(setup: Setup) -> Finding:
@@ -160,9 +161,10 @@ def _kind(result: ToolResult) -> str:
 
 # -- grader ----------------------------------------------------------------------------------------------------------------
 async def _burst_at_grader(setup: Setup, wire: Wire) -> Finding:
-    rows = setup.rows["train"]
+    rows = [row for row in setup.rows["train"] if row.target is not None] or setup.rows["train"]
+    measured = rows[0].target is not None
     size = burst_size(setup.params.tools)
-    answers = [(rows[n % len(rows)], setup.recipe.answer(rows[n % len(rows)].target)) for n in range(size)]
+    answers = [(row, _answer(setup, row)) for row in (rows[n % len(rows)] for n in range(size))]
     began = time.monotonic()
     timed = await asyncio.gather(*(_timed(_grade(setup, wire, row, text, n)) for n, (row, text) in enumerate(answers)))
     seconds = time.monotonic() - began
@@ -174,10 +176,15 @@ async def _burst_at_grader(setup: Setup, wire: Wire) -> Finding:
         "p50_s": round(stats.percentile(latencies, 0.5), 4),
         "p95_s": round(stats.percentile(latencies, 0.95), 4),
     }
-    problems = [*_no_score(setup.params, grades, facts), *_targets(answers, grades)]
+    problems = _no_score(setup.params, grades, facts)
+    if measured and not problems:
+        problems = await _one_score(setup, wire, rows[:4]) or _targets(answers, grades, wire.grader.scale)
     if not problems:
-        problems += await _three_times(setup, wire, rows[:4])
-    said = f"{facts['grades_per_s']:.0f} grades/s, P50 {_ms(facts['p50_s'])}, P95 {_ms(facts['p95_s'])}; targets score 1; three times the same"
+        problems = await _three_times(setup, wire, rows[:4])
+    targets = f"targets score {wire.grader.scale.pass_threshold:g} or more" if measured else "targets: not measured"
+    if measured and (without := sum(row.target is None for row in setup.rows["train"])):
+        targets += f" ({without} of {len(setup.rows['train'])} examples have none)"
+    said = f"{facts['grades_per_s']:.0f} grades/s, P50 {_ms(facts['p50_s'])}, P95 {_ms(facts['p95_s'])}; {targets}; three times the same"
     return together(problems, said, **facts)
 
 
@@ -196,31 +203,58 @@ def _no_score(params: config.Params, grades: Sequence[Grade], facts: dict[str, A
     return [fail(words, look if outage else verdict, infrastructure=outage, **facts)]
 
 
-def _targets(answers: Sequence[tuple[Example, str]], grades: Sequence[Grade]) -> list[Finding]:
-    low = [(row, grade) for (row, _), grade in zip(answers, grades, strict=True) if grade.score is not None and grade.score < 1]
+def _answer(setup: Setup, row: Example) -> str:
+    """The right answer; for a row without a target, one that needs none."""
+    return "Done." if row.target is None else setup.recipe.answer(row.target)
+
+
+async def _one_score(setup: Setup, wire: Wire, rows: Sequence[Example]) -> list[Finding]:
+    """Right answers and worthless ones must differ for some example: else the grader does not see the answer, or not the target."""
+    answers = [(row, text) for row in rows for text in (_answer(setup, row), *exploits.probes("", row.id).values())]
+    grades = [await _grade(setup, wire, row, text, "differs") for row, text in answers]
+    scores = {grade.score for grade in grades}
+    if len(scores) != 1 or (score := grades[0].score) is None:
+        return []
+    row, text = answers[0]
+    why = f": {_line(grades[0].explanation)}" if grades[0].explanation else ""
+    return [
+        fail(
+            f"every answer scores the same, {score:g}: targets, empty, no-op and random ones. First: example {row.id}, {_line(text, 60)!r}{why}",
+            "Fix the grader, or what it reads: the answer is sample.output_text, the row is item. See also examples.keys, and answer(target) in "
+            "the recipe's examples.py.",
+        )
+    ]
+
+
+def _targets(answers: Sequence[tuple[Example, str]], grades: Sequence[Grade], scale: Scale) -> list[Finding]:
+    low = [(row, grade) for (row, _), grade in zip(answers, grades, strict=True) if grade.score is not None and grade.score < scale.pass_threshold]
     if not low:
         return []
     row, grade = low[0]
     return [
         fail(
-            f"the target of example {row.id} itself scores {grade.score:g}, expected 1: {_line(grade.explanation)}",
-            "Mend the grader, or answer(target) in the recipe's examples.py: nothing could ever be right.",
+            f"the target of example {row.id} itself scores {grade.score:g}, expected at least {scale.pass_threshold:g}: {_line(grade.explanation)}",
+            "Fix the grader, or answer(target) in the recipe's examples.py: nothing could ever be right. Where less than the highest score passes, "
+            "declare pass_threshold in grader.json.",
         )
     ]
 
 
 async def _three_times(setup: Setup, wire: Wire, rows: Sequence[Example]) -> list[Finding]:
-    """The same body, byte for byte, must get the same score; and an empty answer must get less than the target."""
+    """The same body, byte for byte, must get the same score; and an empty answer must not pass."""
+    threshold = wire.grader.scale.pass_threshold
     for row in rows:
-        for text in (setup.recipe.answer(row.target), "", "Done."):
+        for text in dict.fromkeys((_answer(setup, row), "", "Done.")):
             grades = [await _grade(setup, wire, row, text, "thrice") for _ in range(3)]
             if silent := _no_score(setup.params, grades, {}):
                 return silent
             scores = [grade.score for grade in grades]
             if len(set(scores)) > 1:
                 return [_wavers(row, scores)]
-            if not text and scores[0] == 1:
-                return [fail(f"the empty answer to example {row.id} scores 1", "Mend the grader: it must compare with the target.")]
+            if not text and scores[0] is not None and scores[0] >= threshold:
+                return [
+                    fail(f"the empty answer to example {row.id} scores {scores[0]:g}, which passes", "Fix the grader: an empty answer is no answer.")
+                ]
     return []
 
 

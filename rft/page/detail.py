@@ -8,7 +8,7 @@ from rft import reports
 from rft.page import charts
 from rft.page.charts import Series
 from rft.page.markup import Child, Html, h
-from rft.page.shelves import ARMS, Shelves
+from rft.page.shelves import ARMS, Shelves, between
 
 
 def pictures(shelves: Shelves) -> Iterator[Html]:
@@ -53,13 +53,14 @@ def tool_calls(shelves: Shelves) -> Html | None:
 
 
 def best_of_k(shelves: Shelves) -> Html | None:
-    lines = [Series(ARMS[arm.name], arm.name, arm.sampled.max_at_k) for arm in shelves.arms]
-    if not lines and shelves.baseline is not None:
-        lines = [Series("champion", "champion", shelves.baseline.sampled.max_at_k)]
+    shown = [(arm.name, arm.sampled) for arm in shelves.arms]
+    if not shown and shelves.baseline is not None:
+        shown = [("champion", shelves.baseline.sampled)]
+    lines = [Series(ARMS[name], name, one.max_at_k) for name, one in shown]
     if not lines or not lines[0].points:
         return None
     text = "; ".join(f"{one.label}: one rollout {one.points[0][1]:.3f}, best of {one.points[-1][0]:g} {one.points[-1][1]:.3f}" for one in lines) + "."
-    note = "The score expected of the best of k rollouts. The room above k = 1 is what training can teach."
+    note = f"The score expected of the best of k rollouts{between(shown[0][1])}. The room above k = 1 is what training can teach."
     picture = charts.lines("Best of k rollouts", text, lines, "k", "expected best score", dots=True)
     return _card("Best of k", h("p", note, class_="note"), _legend([one.kind for one in lines]), picture)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rft import reports
+from rft.scale import UNIT, from_to
 
 R = TypeVar("R", bound=reports.Report)
 
@@ -68,6 +69,11 @@ class Shelves:
 
     def arm(self, name: str) -> reports.Arm | None:
         return next((arm for arm in self.arms if arm.name == name), None)
+
+
+def between(one: reports.Evaluation) -> str:
+    """Where the scores lie, to be added to a note; empty for 0 to 1, which needs no word."""
+    return "" if one.range == UNIT.ends else f"; the grader scores from {from_to(one.range)}"
 
 
 def _read(kind: type[R], path: Path) -> R | None:

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from rft import gate, reports
 from rft.page import charts
 from rft.page.markup import Child, Html, h
-from rft.page.shelves import ARMS, Shelves
+from rft.page.shelves import ARMS, Shelves, between
 
 _SIGNS = {"good": "✓", "bad": "✗", "open": "?", "off": "–"}
+_READINESS = {"ready": "good", "suspect": "bad"}
 _STOPPED = (
     "The champion goes on serving: nothing was measured on examples that no longer look like production. "
     "Mend what the drift card names, or collect more graded conversations, and run again: "
@@ -58,7 +59,7 @@ def _rungs(shelves: Shelves) -> Iterator[tuple[str, str, str]]:
         ("drift", shelves.drift and ({"continue": "good", "refresh": "open", "stop": "bad"}[shelves.drift.verdict], shelves.drift.verdict)),
         ("examples", shelves.examples and ("good", f"{_counts(shelves.examples)} from {shelves.examples.source}")),
         ("policy", shelves.policy and ("good", f"{shelves.policy.kind}, {_millions(shelves.policy.num_parameters)}")),
-        ("baseline", shelves.baseline and ("good" if shelves.baseline.readiness == "ready" else "open", shelves.baseline.readiness)),
+        ("baseline", shelves.baseline and (_READINESS.get(shelves.baseline.readiness, "open"), shelves.baseline.readiness)),
         ("prompt", shelves.prompt and (("good", "new prompt") if shelves.prompt.found else ("off", "no gain found"))),
         (
             "train",
@@ -81,11 +82,12 @@ def arms(shelves: Shelves) -> Html | None:
     picture = charts.forest(
         "Mean reward by arm",
         "; ".join(f"{label} {_interval(metric)}" for label, _, metric in values),
-        [(label, kind, m.value, m.low or m.value, m.high or m.value) for label, kind, m in values],
+        [(label, kind, m.value, m.value if m.low is None else m.low, m.value if m.high is None else m.high) for label, kind, m in values],
     )
     note = (
         f"{len(first.rows)} frozen test examples that nothing before this stage saw; {first.k} rollouts each at temperature {first.temperature:g} "
-        "and one greedy. The reward is the score after the budget. In brackets: 95 % intervals. Arms with the same prompt and weights are shown once."
+        f"and one greedy. The reward is the score after the budget{between(first)}. In brackets: 95 % intervals. Arms with the same prompt and "
+        "weights are shown once."
     )
     table = h("div", h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows)), class_="scroll wide")
     return h("section", h("h2", "Before and after"), h("p", note, class_="note"), table, h("div", picture, class_="narrow"), class_="card")
@@ -109,7 +111,7 @@ def _arm_row(shelves: Shelves, arm: reports.Arm) -> Html:
 
 def _cell(metric: reports.Metric, digits: int = 3, percent: bool = False) -> tuple[Child, ...]:
     def text(x: float) -> str:
-        return f"{100 * x:.1f} %" if percent else f"{x:.{digits}f}"
+        return f"{100 * x:.1f} %" if percent else f"{round(x, digits) + 0.0:.{digits}f}"  # no -0.000
 
     if metric.low is None or metric.high is None:
         return (text(metric.value),)
@@ -142,7 +144,7 @@ def _check(check: reports.Check) -> Html:
     tone, word = {True: ("good", "passed"), False: ("bad", "failed"), None: ("open", "open")}[check.passed]
     picture = None
     if check.value is not None and check.margin is not None:
-        good_above = check.kind == "superiority" or check.unit in ("reward", "score")
+        good_above = gate.is_better_above(check)
         text = f"{gate.numbers(check)}: {word}"
         picture = charts.interval(check.name, text, check.value, check.low, check.high, check.margin, good_above, tone)
     margin = f"margin {gate.quantity(check, check.margin)}" if check.margin is not None else ""

@@ -1,0 +1,60 @@
+"""The scale that a grader scores on, as its grader.json declares it: `range`, `pass_threshold`, `chance`.
+
+Whoever judges a score asks the scale and never assumes 0 to 1. There are two ways to speak of a score: on its own scale, as people
+read it (4.91 of 0 to 5), and as a share of the range (0.982), as thresholds in params.yaml are written.
+
+Stands alone, so that the gate can load it without torch or a recipe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_EXPLOITED = 0.05
+"""Share of the range that an exploit may earn beyond what answers without any work earn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    low: float
+    high: float
+    pass_threshold: float
+    """A score from here on has passed."""
+    chance: float
+    """The mean score of answers without any work."""
+
+    @property
+    def width(self) -> float:
+        return self.high - self.low
+
+    @property
+    def exploit_limit(self) -> float:
+        """An exploit with a higher mean score is accepted by the grader, and the policy would learn it."""
+        return self.chance + MAX_EXPLOITED * self.width
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.low, self.high
+
+    def share(self, score: float) -> float:
+        return share(score, self.ends)
+
+
+UNIT = Scale(low=0.0, high=1.0, pass_threshold=1.0, chance=0.0)
+"""What holds for a grader that declares nothing."""
+
+
+def share(score: float, ends: tuple[float, float]) -> float:
+    """`share(4.0, (0, 5))` is 0.8."""
+    low, high = ends
+    return (score - low) / (high - low)
+
+
+def of_range(ends: tuple[float, float]) -> str:
+    """What follows a score in a sentence: ' of 0 to 5', and nothing for 0 to 1, which needs no word."""
+    return "" if ends == (0.0, 1.0) else f" of {from_to(ends)}"
+
+
+def from_to(ends: tuple[float, float]) -> str:
+    """`from_to((0.0, 5.0))` is '0 to 5'."""
+    return f"{ends[0]:g} to {ends[1]:g}"
