@@ -29,6 +29,8 @@ RUN = "RFT_RUN"
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[\ud800-\udfff]")  # a tab is allowed in a header, a lone surrogate in no text
 _OURS = re.compile(r"content-length|transfer-encoding|x-rft-.*|webhook-(id|timestamp|signature)", re.IGNORECASE)
+OF_THE_BODY = frozenset({"content-type", "webhook-id", "webhook-timestamp", "webhook-signature"})
+"""In lower case: what a request without a body leaves out."""
 _WIRE_SPLIT = {"validation": "valid"}
 
 
@@ -114,4 +116,4 @@ def signer(section: config.Tools) -> Signer | None:
     return None if section.signing_secret is None else Signer(section.signing_secret)
 
 
-__all__ = ["STRUCK_OUT", "Secrets", "Signer", "check", "of_rollout", "resolve", "signer"]
+__all__ = ["OF_THE_BODY", "STRUCK_OUT", "Secrets", "Signer", "check", "of_rollout", "resolve", "signer"]

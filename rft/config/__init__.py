@@ -74,6 +74,6 @@ def parse(raw: dict[str, Any], where: str = "params.yaml", model: type[BaseModel
 
 __all__ = [
     "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects", "Endpoint", "Examples", "Gate",
-    "Keys", "Kl", "Lifecycle", "Lora", "McpServer", "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prompt", "Recipe", "Rollout", "Section", "Stop",
-    "Tools", "Traffic", "Train", "Traits", "WarmStart", "load", "names_a_secret", "parse", "secret", "yaml_problem",
+    "Keys", "Kl", "Lifecycle", "Lora", "McpServer", "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prompt", "Recipe", "Rollout", "Section",
+    "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "load", "names_a_secret", "parse", "secret", "yaml_problem",
 ]  # fmt: skip
