@@ -42,7 +42,7 @@ class EndpointGrader:
         self._url = http_address(grader.url.replace(TOOL_SERVER, endpoint.url), "grader.json: url", f"{TOOL_SERVER}/grade or https://host/grade")
         self._threshold = 1.0 if grader.pass_threshold is None else grader.pass_threshold
         self._headers, self._secrets = headers.resolve(grader.headers, "grader.json")
-        self._raise_if_dead = None
+        self._raise_if_dead, self._rate = None, grader.rate_limit
         if grader.url.startswith(TOOL_SERVER):
             self._headers, self._secrets = endpoint.headers | self._headers, endpoint.secrets | self._secrets
             self._raise_if_dead = endpoint.raise_if_dead
@@ -50,7 +50,7 @@ class EndpointGrader:
 
     async def __aenter__(self) -> Self:
         await self._line.__aenter__()
-        self._target = self._line.target(self._url, self._headers, "grader.json", self._secrets, raise_if_dead=self._raise_if_dead)
+        self._target = self._line.target(self._url, self._headers, "grader.json", self._secrets, rate=self._rate, raise_if_dead=self._raise_if_dead)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
