@@ -106,7 +106,7 @@ class McpTool:
         if self.client_errors == "policy":
             return
         name = re.escape(self.name)
-        if re.fullmatch(rf"{_CODE}(Unknown tool:? ['\"]?{name}['\"]?|Tool ['\"]?{name}['\"]? not found)\.?", error.strip(), re.IGNORECASE):
+        if re.fullmatch(rf"{_CODE}(Unknown tool:? ['\"]?{name}['\"]?|Tool ['\"]?{name}['\"]? (not found|disabled))\.?", error.strip(), re.IGNORECASE):
             raise NoReply(f"the server listed {self.name} and does not know it now: {error}", lasting=True)
         if re.fullmatch(rf"Error executing tool {name}(: Error executing tool \S+)*", error):
             raise NoReply(f"the tool crashed: {error}")

@@ -106,7 +106,7 @@ def _said_by_the_tool(reply: Reply, name: str) -> str:
     try:
         return read_output(reply.body)
     except Malformed:
-        remedy = f"Mend the tool's address or key; or, if the policy's arguments cause it, declare client_errors: policy for {name}"
+        remedy = f"Fix the tool's address or key; or, if the policy's arguments cause it, declare client_errors: policy for {name}"
         raise NoReply(f"HTTP {reply.status} without an 'output': {clip(reply.body)}. {remedy}", lasting=True) from None
 
 

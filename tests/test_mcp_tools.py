@@ -128,6 +128,7 @@ def test_a_tool_that_was_listed_and_is_unknown_fails_at_once():
         ("Unknown tool: protest", True),
         ("Unknown tool 'protest'", True),
         ("MCP error -32602: Tool protest not found", True),
+        ("MCP error -32602: Tool protest disabled", True),
         ("Unknown tool: hammer", False),
         ("Unknown tool: protest. Or is it?", False),
         ("text: too short", False),
