@@ -95,7 +95,7 @@ class World:
     async def play(self, **tools: Any) -> tuple[list[Trajectory], float]:
         """All rollouts once, and the seconds that they took."""
         section = config.Tools(server_url=self.url, version="1", **tools)
-        limits = config.Rollout(max_turns=PROMPT.max_turns, deadline_s=DEADLINE_S, budget=config.Budget(tool_calls=None))
+        limits = config.Rollout(max_turns=PROMPT.max_turns or 12, deadline_s=DEADLINE_S, budget=config.Budget(tool_calls=None))
         endpoint = wire.ToolEndpoint(self.url)
         async with ToolClient(endpoint, section, schemas(self.ours)) as client, EndpointGrader(self.ours.grader, endpoint, section) as grader:
             began = time.perf_counter()

@@ -37,7 +37,7 @@ def show(params: str | None, overrides: tuple[str, ...], only: tuple[str, ...], 
         return settings.resolve(here, params, overrides)
 
     with contextlib.chdir(here.root), contextlib.redirect_stdout(sys.stderr), _progress() as begin:
-        found = list(doctor.examine(load, only, use_model, begin))
+        found = list(doctor.examine(load, only, use_model, begin, announce=_announce))
     code = doctor.exit_code(found)
     if as_json:
         say(json.dumps({"checks": [asdict(one) for one in found], "ok": code == 0}, ensure_ascii=False, allow_nan=False))
@@ -71,6 +71,11 @@ def draw(found: Sequence[Finding], console: Console | None = None) -> None:
     warned = [one.name for one in found if one.status == "warn"]
     last = f"Not ready: {', '.join(failed)}." if failed else f"Ready{', but look at ' + ', '.join(warned) if warned else ''}: {command()} run"
     console.print(f"\n{last}", markup=False, soft_wrap=True)
+
+
+def _announce(words: str) -> None:
+    """Before calls go out to servers, which may be somebody else's: how many, and where."""
+    print(f"[doctor] {words}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -84,7 +84,8 @@ def calls_of(trajectories: Sequence[Trajectory]) -> list[CallRecord]:
     for one in trajectories:
         for number, turn in enumerate(one.turns):
             sent = [pair for pair in zip(turn.calls, turn.results, strict=False) if not (pair[1].is_error and pair[1].latency_s == 0)]
-            found += [CallRecord(one.rollout_id, one.example_id, number, call.name, call.arguments, result.failed, len(sent)) for call, result in sent]
+            place = one.rollout_id, one.example_id, number
+            found += [CallRecord(*place, call.name, call.arguments, result.failed, len(sent)) for call, result in sent]
         if one.stop_reason not in INFRASTRUCTURE:
             failed = one.grade.status in (GradeStatus.infra_error, GradeStatus.grader_error)
             answer = json.dumps({"answer": one.final_text})

@@ -63,8 +63,8 @@ class Refused(Exception):
     """A call that never leaves: the policy sees why."""
 
 
-def prepare(call: ToolCall, functions: Mapping[str, Function], defaults: Mapping[str, Any]) -> str:
-    """The arguments as they go out. Raises Refused with what the policy should mend."""
+def prepare(call: ToolCall, functions: Mapping[str, Function], defaults: Mapping[str, Any], validate: bool = True) -> str:
+    """The arguments as they go out. Raises Refused with what the policy should fix. Without `validate` any JSON object will do."""
     function = functions.get(call.name)
     if function is None:
         raise Refused(f"unknown tool {clip_text(call.name)!r}; known tools: {', '.join(functions)}")
@@ -75,7 +75,8 @@ def prepare(call: ToolCall, functions: Mapping[str, Function], defaults: Mapping
     missing = {name: value for name, value in defaults.items() if name not in arguments and name not in parameters.get("required", [])}
     if missing:
         arguments = {**arguments, **missing}
-    _validate(call.name, arguments, function.validator)
+    if validate:
+        _validate(call.name, arguments, function.validator)
     return json.dumps(arguments, ensure_ascii=False) if missing else call.arguments
 
 

@@ -8,6 +8,15 @@ becomes a score of zero. And a *bad rollout* is no error at all but data: see `r
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """End a message about an unknown name: with the nearest known one, or with all of them."""
+    near = difflib.get_close_matches(name, known := sorted(known), n=1, cutoff=0.5)
+    return f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known) or 'none'}."
+
 
 class RftError(Exception):
     """Base of everything that is shown as one message instead of a traceback."""

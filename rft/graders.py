@@ -54,7 +54,7 @@ class EndpointGrader:
         self.scale = grader.scale
         self._declares_range = grader.declares_range
         self._headers, self._secrets = headers.resolve(grader.headers, "grader.json")
-        self._raise_if_dead = None
+        self._raise_if_dead, self._rate = None, grader.rate_limit
         if grader.url.startswith(TOOL_SERVER):
             self._headers, self._secrets = endpoint.headers | self._headers, endpoint.secrets | self._secrets
             self._raise_if_dead = endpoint.raise_if_dead
@@ -62,7 +62,7 @@ class EndpointGrader:
 
     async def __aenter__(self) -> Self:
         await self._line.__aenter__()
-        self._target = self._line.target(self._url, self._headers, "grader.json", self._secrets, raise_if_dead=self._raise_if_dead)
+        self._target = self._line.target(self._url, self._headers, "grader.json", self._secrets, rate=self._rate, raise_if_dead=self._raise_if_dead)
         return self
 
     async def __aexit__(self, *exc: object) -> None:

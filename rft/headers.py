@@ -29,7 +29,8 @@ RUN = "RFT_RUN"
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[\ud800-\udfff]")  # a tab is allowed in a header, a lone surrogate in no text
 _OURS = re.compile(r"content-length|transfer-encoding|x-rft-.*|webhook-(id|timestamp|signature)", re.IGNORECASE)
-_TELLING = re.compile(r"authorization|api-?key|token|secret|cookie|password", re.IGNORECASE)
+OF_THE_BODY = frozenset({"content-type", "webhook-id", "webhook-timestamp", "webhook-signature"})
+"""In lower case: what a request without a body leaves out."""
 _WIRE_SPLIT = {"validation": "valid"}
 
 
@@ -37,7 +38,7 @@ def resolve(headers: Mapping[str, str], where: str) -> tuple[dict[str, str], Sec
     """The values to send, and those among them that are secret. Raises ConfigError, naming `where` and the header."""
     values = {name: config.secret(value) for name, value in headers.items()}
     check(values, where)
-    return values, Secrets(values[name] for name, value in headers.items() if value.startswith("env:") or _TELLING.search(name))
+    return values, Secrets(values[name] for name, value in headers.items() if value.startswith("env:") or config.names_a_secret(name))
 
 
 def check(headers: Mapping[str, str], where: str) -> None:
@@ -115,4 +116,4 @@ def signer(section: config.Tools) -> Signer | None:
     return None if section.signing_secret is None else Signer(section.signing_secret)
 
 
-__all__ = ["STRUCK_OUT", "Secrets", "Signer", "check", "of_rollout", "resolve", "signer"]
+__all__ = ["OF_THE_BODY", "STRUCK_OUT", "Secrets", "Signer", "check", "of_rollout", "resolve", "signer"]

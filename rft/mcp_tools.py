@@ -9,6 +9,12 @@ The protocol is the official `mcp` package's. What it leaves open is added here:
 lost, signatures, and the trace id in each call's `_meta`. A result with `isError`, and a refusal of the arguments, are the policy's, and it sees
 them; everything else that is no result is retried and then `failed`.
 
+Two kinds of these are the server's all the same, and only their text tells (`McpTool._blame`). A tool that the server listed and does not know now
+comes as INVALID_PARAMS, as the specification asks, or with `isError`, as the packages do it: it is `failed` at once, like an HTTP 404. A tool
+function that crashed is answered by release 2 of the `mcp` package with "Error executing tool NAME" and nothing else, since it keeps the exception to
+itself: it is retried, like an HTTP 500. After a colon there stands what the tool raised for the model to read, or which arguments do not fit.
+Release 1 put the text of a crash there too, so a crash under it stays the policy's. `client_errors: policy` in tools.traits gives all to the policy.
+
 Two traits of the package shape this file. Its tasks live in cancel scopes, which one task must enter and leave: so a connection is owned by a
 task that opens it, waits, and closes it (`_own`). And one exchange that breaks over HTTP ends the whole session, with all calls under way: so
 `_transport` gives it an error reply instead, and hands the cause to the call that met it.
@@ -20,6 +26,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
 OPEN_DEADLINE_S = 60.0
 CLOSE_DEADLINE_S = 10.0  # the package gives a process 2 s to end by itself, and 2 more after SIGTERM
 TAIL_BYTES = 2000
+_CODE = r"(?:MCP error -?\d+: )?"  # the TypeScript package puts it before
 SESSION_LOST = "Session terminated"  # the package's word for a session id that the server no longer knows
 
 log = logging.getLogger("rft.mcp_tools")
@@ -61,8 +69,11 @@ _troubles: ContextVar[list[Exception] | None] = ContextVar("troubles", default=N
 class McpTool:
     server: Server
     name: str
+    """The server's own, without prefix."""
     limits: Limits
     turnstile: Turnstile
+    client_errors: str = "infrastructure"
+    """As in config.Traits."""
 
     async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
         trace_id = envelope.context.trace_id
@@ -75,6 +86,7 @@ class McpTool:
                 except _Oversized:
                     return too_large(self.limits.max_reply_bytes)
                 except _Refused as problem:
+                    self._blame(str(problem))
                     return Outcome(f"Error: {problem}", is_error=True)
 
         outcome, retries = await retrying(self.limits, f"{trace_id} {call.call_id}", once)
@@ -85,7 +97,19 @@ class McpTool:
         parts = [block.text if block.type == "text" else block.model_dump_json(by_alias=True, exclude_none=True) for block in result.content]
         text = "\n".join(parts) if parts or result.structured_content is None else json.dumps(result.structured_content, ensure_ascii=False)
         text = self.server.secrets.strike(as_text(text))
+        if result.is_error:
+            self._blame(text)
         return too_large(self.limits.max_reply_bytes) if len(text.encode()) > self.limits.max_reply_bytes else Outcome(text, result.is_error)
+
+    def _blame(self, error: str) -> None:
+        """Raises NoReply for an error that is the server's."""
+        if self.client_errors == "policy":
+            return
+        name = re.escape(self.name)
+        if re.fullmatch(rf"{_CODE}(Unknown tool:? ['\"]?{name}['\"]?|Tool ['\"]?{name}['\"]? (not found|disabled))\.?", error.strip(), re.IGNORECASE):
+            raise NoReply(f"the server listed {self.name} and does not know it now: {error}", lasting=True)
+        if re.fullmatch(rf"Error executing tool {name}(: Error executing tool \S+)*", error):
+            raise NoReply(f"the tool crashed: {error}")
 
 
 class Server:
@@ -94,7 +118,8 @@ class Server:
     def __init__(self, server: config.McpServer, section: config.Tools, line: Line) -> None:
         self.name = server.name
         self.tools: list[dict[str, Any]] = []
-        """Chat-Completions tools, in the server's order."""
+        """Chat-Completions tools, in the server's order, by the names that are offered: with the prefix."""
+        self.url = server.url or ""
         self._where = f"params.yaml (tools.mcp, {server.name})"
         self._server, self._section, self._line = server, section, line
         self._headers, secrets = headers.resolve(server.headers, self._where)
@@ -121,8 +146,9 @@ class Server:
         await self._close()
         self._output.close()
 
-    def source(self, name: str) -> McpTool:
-        return McpTool(self, name, Limits.of(self._section), self._line.turnstile(self._section.rate_limit))
+    def source(self, name: str, client_errors: str = "infrastructure") -> McpTool:
+        own = name.removeprefix(self._server.prefix)
+        return McpTool(self, own, Limits.of(self._section), self._line.turnstile(self._section.rate_limit), client_errors)
 
     async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> CallToolResult:
         """Raises _Refused, _Oversized, and NoReply for everything else that is no result."""
@@ -171,7 +197,9 @@ class Server:
         wanted = known if self._server.tools is None else self._server.tools
         if unknown := [name for name in wanted if name not in known]:
             raise ConfigError(f"{self._where}: tools = {unknown}: the server has none of that name. It has {known}.")
-        return [tool for tool in listed if tool["function"]["name"] in wanted]
+        prefix = self._server.prefix
+        allowed = [tool["function"] for tool in listed if tool["function"]["name"] in wanted]
+        return [{"type": "function", "function": {**function, "name": prefix + function["name"]}} for function in allowed]
 
     # -- one connection after another
     async def _connected(self) -> Client:

@@ -53,7 +53,7 @@ class Grader(config.Section):
     url: str
     headers: dict[str, str] = {}
     rate_limit: float | None = Field(default=None, gt=0)
-    """Requests a second; None: tools.rate_limit."""
+    """Requests a second; None: no limit. tools.rate_limit is for tools."""
     range: tuple[float, float] = (0.0, 1.0)
     """The lowest and the highest score."""
     pass_threshold: float | None = Field(default=None, strict=True)

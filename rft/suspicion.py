@@ -88,7 +88,7 @@ def _one_score(scored: Sequence[LogRow], scale: Scale) -> str | None:
 
 # -- the first example of it -----------------------------------------------------------------------------------------------
 def _first(row: LogRow) -> str:
-    return f"First: example {row.example_id} (rollout {row.trace_id})"
+    return f"First: example {row.example_id} (rollout {row.rollout_id})"
 
 
 def _said(row: LogRow) -> str:

@@ -4,10 +4,16 @@
 
 A tool's name leads to its source: the recipe's server or an address of `tools.endpoints` (HttpTool, over rft/wire.py), a function of the recipe
 here or in a worker process (rft/local_tools.py), a tool of an MCP server (rft/mcp_tools.py). All are under the same limits, and before all of
-them stands the same check of arguments. Its schema is the job's, or the row's own, which wins.
+them stands the same check of arguments. Its schema is the job's, or the row's own, which wins. A tool that declares `validate: false` judges its
+arguments itself. What a tool declares about itself (`traits`) stands in its entry of `tools.endpoints`, or by its name in `tools.traits`.
 
 Everything that the policy can have caused is a result that it sees (`is_error`): an unknown tool, bad JSON, arguments that do not
 fit, a 4xx, a request or reply that is too large. Everything that it cannot have caused is retried, then `failed`, and the rollout goes unscored.
+
+A 403, 404, 405, 407 or 410 without an `output` is `failed` too, at once: no argument of the policy's makes an address exist or a permission
+appear. The contract would show its body to the policy and score the rollout; then a mistyped address looks like a policy that cannot do the task, and
+neither the circuit breaker nor the alarm counts it. With an `output` the tool itself has spoken, and the contract holds. A tool whose bare 404 means
+"no such record" declares `client_errors: policy`. Since the policy may learn to provoke a failure, the alarm (rft/alarm.py) watches these too.
 """
 
 from __future__ import annotations
@@ -23,13 +29,15 @@ from typing import Any, Protocol, Self
 
 from rft import arguments, config, headers, local_tools, mcp_tools, redact, toolserver
 from rft.arguments import Function, Refused
-from rft.errors import ConfigError, InfrastructureError
+from rft.errors import ConfigError, InfrastructureError, did_you_mean
 from rft.recipe import Recipe
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult
 from rft.wire import (
+    SERVERS_OWN,
     Envelope,
     Limits,
     Line,
+    Malformed,
     NoReply,
     Outcome,
     Reply,
@@ -46,6 +54,8 @@ from rft.wire import (
 
 MAX_ENVELOPES = 4096  # of rollouts under way; an older one is encoded anew
 END_DEADLINE_S = 30.0  # for the word of a rollout's end, retries included: nobody waits for its answer
+
+_DEFAULTS = config.Traits()
 
 log = logging.getLogger("rft.tools")
 
@@ -68,6 +78,8 @@ class Source(Protocol):
 class HttpTool:
     line: Line
     target: Target
+    client_errors: str = "infrastructure"
+    """As in config.Traits."""
 
     async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
         payload = call_payload(call, arguments, envelope)
@@ -77,14 +89,25 @@ class HttpTool:
             return _request_too_large(limits)
 
         def read(reply: Reply) -> Outcome:
+            if reply.status in SERVERS_OWN and self.client_errors == "infrastructure":
+                return Outcome(_said_by_the_tool(reply, call.name), is_error=True)
             if reply.oversized:
                 return too_large(limits.max_reply_bytes)
             if reply.status >= 400:
-                return Outcome(read_refusal(reply.body, call.call_id), is_error=True)
-            return Outcome(read_output(reply.body, call.call_id))
+                return Outcome(read_refusal(reply.body), is_error=True)
+            return Outcome(read_output(reply.body))
 
         outcome, retries = await self.line.post(self.target, payload, envelope, call.call_id, read)
         return replace(outcome, retries=retries)
+
+
+def _said_by_the_tool(reply: Reply, name: str) -> str:
+    """The `output` of a 403, 404, 405, 407 or 410. Raises NoReply without one, at once: an address that is not there is not there a second later."""
+    try:
+        return read_output(reply.body)
+    except Malformed:
+        remedy = f"Fix the tool's address or key; or, if the policy's arguments cause it, declare client_errors: policy for {name}"
+        raise NoReply(f"HTTP {reply.status} without an 'output': {clip(reply.body)}. {remedy}", lasting=True) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +118,8 @@ class _Route:
     source: Source
     tool: Mapping[str, Any] | None
     """Its Chat-Completions tool; None: only rows say what its arguments are."""
+    url: str = ""
+    """Its address, if somebody else runs it."""
 
 
 # -- the client ------------------------------------------------------------------------------------------------------------
@@ -124,6 +149,7 @@ class ToolClient:
         local_tools.check(self.section)
         self._line = Line(self.section)
         self._routes: dict[str, _Route] = {}
+        self._traits: dict[str, config.Traits] = {**self.section.traits, **{one.name: one for one in self.section.endpoints}}
         self._offered: dict[str, Function] = {}
         self._rollouts: dict[str, _Rollout] = {}
         self._stack = AsyncExitStack()
@@ -135,6 +161,9 @@ class ToolClient:
             await self._route_recipe(stack)
             self._route_endpoints()
             await self._route_mcp(stack)
+            for name in self.section.traits:
+                if name not in self._routes:
+                    raise ConfigError(f"params.yaml: tools.traits.{name}: there is no tool {name!r}. {did_you_mean(name, self._routes)}")
             self._offer()
             self._start, self._end = (self._lifecycle(key) for key in ("start_url", "end_url"))
             self._stack = stack.pop_all()
@@ -144,8 +173,18 @@ class ToolClient:
         self._rollouts.clear()
         await self._stack.aclose()
 
+    def traits(self, name: str) -> config.Traits:
+        """What the tool declares about itself."""
+        return self._traits.get(name, _DEFAULTS)
+
+    def address(self, name: str) -> str:
+        """The URL of a tool that somebody else runs, without its query, which may hold a key; else the file or setting that it comes from."""
+        route = self._routes[name]
+        return route.url.partition("?")[0] or route.origin
+
     async def _route_recipe(self, stack: AsyncExitStack) -> None:
         tools = {tool["function"]["name"]: tool for tool in self.recipe_schemas}
+        urls: dict[str, str] = {}
         if self.section.where == "local":
             if self.recipe is None:
                 raise ConfigError("params.yaml: tools.where = local needs the recipe, whose functions are called here.")
@@ -154,12 +193,27 @@ class ToolClient:
             where, rate = "params.yaml (tools.headers)", self.section.rate_limit
             static, secrets, dead = self.endpoint.headers, self.endpoint.secrets, self.endpoint.raise_if_dead
             base = http_address(self.endpoint.url, "the tools' address")
-            sources = {
-                name: HttpTool(self._line, self._line.target(f"{base}/tools/{name}", static, where, secrets, rate=rate, raise_if_dead=dead))
-                for name in tools
-            }
+            urls = {name: base + path for name, path in self._paths(tools).items()}
+            targets = {name: self._line.target(url, static, where, secrets, rate=rate, raise_if_dead=dead) for name, url in urls.items()}
+            sources = {name: HttpTool(self._line, target, self.traits(name).client_errors) for name, target in targets.items()}
         for name, tool in tools.items():
-            self._add(name, _Route("the recipe's tools.py", sources[name], tool))
+            url = "" if self.section.server_url is None else urls[name]
+            self._add(name, _Route("the recipe's tools.py", sources[name], tool, url))
+
+    def _paths(self, names: Iterable[str]) -> dict[str, str]:
+        """The path of each of the recipe's tools below the server's address. Raises ConfigError for another name, or a shared path."""
+        paths = self.section.paths
+        if isinstance(paths, str):
+            return {name: paths.replace("{name}", name) for name in names}
+        found = {name: paths.get(name, f"/tools/{name}") for name in names}
+        for name, path in paths.items():
+            if name not in found:
+                raise ConfigError(f"params.yaml: tools.paths.{name} = {path!r}: the recipe has no tool {name!r}. {did_you_mean(name, found)}")
+        owners: dict[str, str] = {}
+        for name, path in found.items():
+            if (other := owners.setdefault(path, name)) != name:
+                raise ConfigError(f"params.yaml: tools.paths: {other} and {name} are both at {path!r}. Give each tool a path of its own.")
+        return found
 
     def _route_endpoints(self) -> None:
         """An endpoint that takes a recipe tool's place keeps its schema, unless it has one of its own."""
@@ -173,19 +227,25 @@ class ToolClient:
             if one.parameters is not None:
                 function = {"name": one.name, "description": one.description, "parameters": one.parameters}
                 tool = {"type": "function", "function": function}
-            self._add(one.name, _Route("tools.endpoints", HttpTool(self._line, target), tool), takes="the recipe's tools.py")
+            source = HttpTool(self._line, target, one.client_errors)
+            self._add(one.name, _Route("tools.endpoints", source, tool, url), takes="the recipe's tools.py")
 
     async def _route_mcp(self, stack: AsyncExitStack) -> None:
         servers = [mcp_tools.Server(one, self.section, self._line) for one in self.section.mcp]
         for server in servers:
             await stack.enter_async_context(server)
             for tool in server.tools:
-                self._add(tool["function"]["name"], _Route(f"tools.mcp {server.name}", server.source(tool["function"]["name"]), tool))
+                name = tool["function"]["name"]
+                source = server.source(name, self.traits(name).client_errors)
+                self._add(name, _Route(f"tools.mcp {server.name}", source, tool, server.url))
 
     def _add(self, name: str, route: _Route, takes: str = "") -> None:
         other = self._routes.get(name)
         if other is not None and other.origin != takes:
-            raise ConfigError(f"params.yaml: two tools are called {name!r}: one of {other.origin}, one of {route.origin}. Rename or leave out one.")
+            raise ConfigError(
+                f"params.yaml: two tools are called {name!r}: one of {other.origin}, one of {route.origin}. "
+                "Rename or leave out one; tools.mcp[].prefix renames all tools of an MCP server."
+            )
         self._routes[name] = route
 
     def _offer(self) -> None:
@@ -195,11 +255,6 @@ class ToolClient:
             raise ConfigError(f"tools {unknown} have no schema; there are {sorted(tools)}.")
         self._offered = {name: arguments.read_tool(tools[name], self._routes[name].origin)[1] for name in offered}
         self.schemas = [dict(tools[name]) for name in offered]
-
-    def traits(self, name: str) -> config.Traits:
-        """What a tool declares about itself."""
-        own = next((one for one in self.section.endpoints if one.name == name), None)
-        return own or self.section.traits.get(name, config.Traits())
 
     def check_rows(self, examples: Iterable[Example]) -> None:
         """Raises ConfigError for a row whose own tools cannot be called: no address, or no schema. Before any compute is spent."""
@@ -245,7 +300,7 @@ class ToolClient:
         started = time.monotonic()
         rollout, failed, is_sent = self._rollout(context), False, False
         try:
-            sent = arguments.prepare(call, rollout.functions, defaults or {})
+            sent = arguments.prepare(call, rollout.functions, defaults or {}, self.traits(call.name).validate_arguments)
             if len(sent.encode("utf-8", "surrogatepass")) > self.section.max_request_bytes:
                 outcome = _request_too_large(Limits.of(self.section))
             else:

@@ -2,12 +2,19 @@
 
 The wire is OpenAI's Agent RFT contract: a tool receives a `function_call` whose arguments are a JSON string, and answers with a
 `function_call_output`; the grader receives `sample` (the graded view of a trajectory) and `item` (the whole dataset row). One
-`trace_id` runs through all calls of a rollout. Reading is lenient, for servers in the field differ: only `output` matters, and that it is
-not the answer to another call.
+`trace_id` runs through all calls of a rollout. Reading is lenient, because servers in the field differ: only `output` matters. A reply answers the
+request whose connection it came on, whatever `call_id` it holds.
 
 `Line.post` decides who is to blame. What the policy can have caused (4xx, an oversized reply) comes back to the caller. What it
 cannot have caused (5xx, no connection, the deadline, a reply that is no reply, 408 and 429) is retried under the same call_id (`retrying`) and
 then raised as `NoReply`, which leaves the rollout unscored. A dead server of ours or a refused key stops the stage instead.
+
+We deviate from the contract once. There the body of every 4xx goes to the policy; here a 403, 404, 405, 407 or 410 without an `output` is the
+server's (`SERVERS_OWN`, in rft/tools.py): a wrong address or a missing permission would else be shown to the policy, scored, and seen by nobody.
+A tool that means the policy by its bare 404 declares `client_errors: policy`.
+
+A 303 says where the reply will be: a platform may answer so while a slow tool still runs. It is followed by GET on the same host, and whatever
+goes wrong on the way, the request itself is never posted again. No other redirect is followed.
 
 aiohttp, because it was measured at 1,650 to 1,860 calls a second here, against 47 to 383 with httpx. Headers, signatures and secrets are in
 rft/headers.py.
@@ -25,6 +32,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, Self, TypeVar
+from urllib.parse import urljoin, urlsplit
 from weakref import WeakKeyDictionary
 
 import aiohttp
@@ -37,6 +45,8 @@ from rft.types import RolloutContext, StopReason, ToolCall, Turn
 BACKOFF_S = 0.1  # doubled at each retry, and spread by half of itself
 LONGEST_RETRY_AFTER_S = 30.0  # a server may ask for a pause, not for the afternoon
 TRANSIENT = frozenset({408, 429})  # 4xx by number, but the server's trouble: the policy cannot mend them
+SERVERS_OWN = frozenset({403, 404, 405, 407, 410})  # these too, unless an `output` says otherwise: no argument makes an address exist
+MAX_HOPS = 32  # a platform that answers 303 every 150 s needs four within ten minutes
 
 
 def _nothing() -> None:
@@ -54,21 +64,18 @@ class ToolEndpoint:
 
 
 class NoReply(Exception):
-    """A try that failed, or, out of `retrying`, all of them. `malformed`: the last answer came, and was none."""
+    """A try that failed, or, out of `retrying`, all of them. `malformed`: the last answer came, and was none. `lasting`: another try cannot help."""
 
-    def __init__(self, reason: str, malformed: bool = False, retry_after_s: float = 0.0, retries: int = 0) -> None:
+    def __init__(self, reason: str, malformed: bool = False, retry_after_s: float = 0.0, retries: int = 0, lasting: bool = False) -> None:
         super().__init__(redact.text(reason))
         self.malformed = malformed
+        self.lasting = lasting
         self.retry_after_s = retry_after_s
         self.retries = retries
 
 
 class Malformed(ValueError):
     """A 2xx whose body is not what the contract says."""
-
-
-class AnotherCall(Malformed):
-    """A reply that is whole, and somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +127,20 @@ def _call_head(call: ToolCall, arguments: str, trace_id: str) -> dict[str, Any]:
     }
 
 
-def read_output(body: bytes, call_id: str) -> str:
-    """The text of a tool's reply; other values as JSON. Raises Malformed without an `output`, and for another call's reply."""
+def read_output(body: bytes) -> str:
+    """Read the text of a tool's reply; other values become JSON. Raises Malformed without an `output`."""
     value = read_json(body)
     if isinstance(value, dict) and "output" not in value and isinstance(value.get("result"), dict):
         value = value["result"]
     if not isinstance(value, dict) or "output" not in value:
         raise Malformed(f"the reply has no 'output': {clip(body)}")
-    if value.get("call_id") not in (None, call_id):
-        raise AnotherCall(f"the reply is to the call {clip(json.dumps(value['call_id']).encode(), 80)}, not to {call_id}")
     return as_text(value["output"])
 
 
-def read_refusal(body: bytes, call_id: str) -> str:
-    """The text of a 4xx: its `output` if it has one, else the payload itself."""
+def read_refusal(body: bytes) -> str:
+    """Read the text of a 4xx: its `output` if it has one, else the payload itself."""
     try:
-        return read_output(body, call_id)
-    except AnotherCall:
-        raise
+        return read_output(body)
     except Malformed:
         return redact.text(body.decode("utf-8", "replace"))
 
@@ -273,7 +276,7 @@ async def retrying(limits: Limits, message: str, once: Callable[[int], Awaitable
 
     `message` says what is being tried: the jitter is a function of it, so that equal runs pause equally and neighbours do not come back together.
     """
-    failure = NoReply("")
+    failure, attempt = NoReply(""), 0
     for attempt in range(limits.retries + 1):
         if attempt:
             spread = random.Random(f"{message} {attempt}").uniform(0.5, 1.5)
@@ -286,8 +289,10 @@ async def retrying(limits: Limits, message: str, once: Callable[[int], Awaitable
             failure = NoReply(f"no reply within {limits.timeout_key} = {limits.timeout_s:g} s")
         except NoReply as error:
             failure = error
-    tries = limits.retries + 1
-    raise NoReply(f"{failure} ({tries} {'try' if tries == 1 else 'tries'})", failure.malformed, retries=limits.retries)
+        if failure.lasting:
+            break
+    tries = attempt + 1
+    raise NoReply(f"{failure} ({tries} {'try' if tries == 1 else 'tries'})", failure.malformed, retries=attempt, lasting=failure.lasting)
 
 
 def retry_after(value: str | None) -> float:
@@ -322,6 +327,14 @@ def http_address(url: str, where: str, like: str = "http://host:8000") -> str:
 
 _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[aiohttp.TCPConnector, int]] = WeakKeyDictionary()
 """Connections, and how many lines use them: the tools and the grader are often one server, and 500 connections more cost a third of the time."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Where the reply to one message is: at the target, until a 303 says where instead."""
+
+    url: str
+    moved: bool = False
 
 
 class Line:
@@ -383,6 +396,7 @@ class Line:
         Raises NoReply when the retries are spent, InfrastructureError when going on is pointless.
         """
         message = f"{envelope.context.trace_id} {key}"
+        asked = _Asked(target.url)  # kept from try to try: what a server has accepted it must not be asked to do again
 
         async def once(attempt: int) -> T:
             async with target.turnstile:
@@ -393,7 +407,7 @@ class Line:
                     sent |= self._signer.sign(message, payload)
                 try:
                     async with asyncio.timeout(target.limits.timeout_s):
-                        return read(await self._once(target, payload, sent))
+                        return read(await self._once(target, asked, payload, sent))
                 except (aiohttp.ClientError, OSError) as error:
                     if isinstance(error, TimeoutError):
                         raise
@@ -402,19 +416,51 @@ class Line:
 
         return await retrying(target.limits, message, once)
 
-    async def _once(self, target: Target, payload: bytes, sent: Mapping[str, str]) -> Reply:
+    async def _once(self, target: Target, asked: _Asked, payload: bytes, sent: Mapping[str, str]) -> Reply:
+        for hop in range(MAX_HOPS):
+            reply, response = await self._exchange(target, asked, payload, sent)
+            pause_s = retry_after(response.get("Retry-After"))
+            if reply.status == 401:
+                raise InfrastructureError(f"the server refuses our key (HTTP 401: {clip(reply.body)}). Mend the headers in {target.where}.")
+            if reply.status >= 500 or reply.status in TRANSIENT:
+                raise NoReply(f"HTTP {reply.status}: {clip(reply.body)}", retry_after_s=pause_s)
+            if not 300 <= reply.status < 400:
+                return reply
+            asked.url, asked.moved = _next_address(reply.status, response.get("Location", ""), asked.url, target.secrets), True
+            await asyncio.sleep(max(min(pause_s, LONGEST_RETRY_AFTER_S), BACKOFF_S if hop else 0.0))
+        raise NoReply(f"HTTP 303 led from one address to the next {MAX_HOPS} times, and to no reply")
+
+    async def _exchange(self, target: Target, asked: _Asked, payload: bytes, sent: Mapping[str, str]) -> tuple[Reply, Mapping[str, str]]:
+        """Send one request; returns the reply and its headers."""
         if self._session is None:
             raise RuntimeError("open the line with `async with`")
-        async with self._session.post(target.url, data=payload, headers=sent, allow_redirects=False) as response:
-            reply = await _read(response, target)
-        if reply.status == 401:
-            raise InfrastructureError(f"the server refuses our key (HTTP 401: {clip(reply.body)}). Mend the headers in {target.where}.")
-        if 300 <= reply.status < 400:
-            location = target.secrets.strike(response.headers.get("Location", "?"))
-            raise NoReply(f"HTTP {reply.status} redirects to {clip(location.encode())}; redirects are not followed")
-        if reply.status >= 500 or reply.status in TRANSIENT:
-            raise NoReply(f"HTTP {reply.status}: {clip(reply.body)}", retry_after_s=retry_after(response.headers.get("Retry-After")))
-        return reply
+        if asked.moved:
+            without_body = {name: value for name, value in sent.items() if name.lower() not in headers.OF_THE_BODY}
+            request = self._session.get(asked.url, headers=without_body, allow_redirects=False)
+        else:
+            request = self._session.post(asked.url, data=payload, headers=sent, allow_redirects=False)
+        async with request as response:
+            return await _read(response, target), response.headers
+
+
+def _next_address(status: int, location: str, url: str, secrets: Secrets) -> str:
+    """Resolve the Location of a 303 on the same host. Raises NoReply for any other redirect: our keys are for this host alone."""
+    try:
+        following = urljoin(url, location)
+        if status == 303 and location and _origin(following) == _origin(url):
+            return following
+    except ValueError:
+        pass  # a Location that is no address is told below
+    said = clip(secrets.strike(location or "?").encode("utf-8", "replace"))
+    raise NoReply(f"HTTP {status} redirects to {said}; redirects are not followed, but for a 303 on the same host", lasting=True)
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    """Scheme, host and port. Raises ValueError."""
+    parts = urlsplit(url)
+    if parts.username is not None:
+        raise ValueError("an address with a user name")
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 async def _read(response: aiohttp.ClientResponse, target: Target) -> Reply:

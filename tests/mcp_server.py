@@ -11,7 +11,9 @@ from typing import Any
 
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -30,6 +32,40 @@ def add(a: int, b: int) -> str:
 def refuse(why: str) -> str:
     """Always an error."""
     raise ToolError(f"no: {why}")
+
+
+@server.tool()
+def crash(why: str) -> str:
+    """A bug."""
+    raise RuntimeError(why)
+
+
+@server.tool()
+def crash_once(file: str) -> str:
+    """A bug that passes."""
+    if not Path(file).exists():
+        Path(file).touch()
+        raise RuntimeError("not yet")
+    return "fine"
+
+
+@server.tool()
+def crash_below(why: str) -> str:
+    """A bug in what it calls."""
+    raise UnexpectedToolError(f"Error executing tool {why}")
+
+
+@server.tool()
+def protest(text: str) -> str:
+    """Refuses the arguments, by the protocol."""
+    raise MCPError(INVALID_PARAMS, text)
+
+
+@server.tool()
+def forget(name: str) -> str:
+    """From now on there is no such tool."""
+    server.remove_tool(name)
+    return "forgotten"
 
 
 @server.tool()

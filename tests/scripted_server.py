@@ -21,6 +21,7 @@ class Scripted:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    methods: list[str] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
 
 
@@ -36,6 +37,7 @@ async def scripted(*answers: Answer, headers: dict[str, str] | None = None) -> A
         record.bodies.append(body)
         record.headers.append(dict(request.headers))
         record.paths.append(request.path)
+        record.methods.append(request.method)
         return await answers[min(len(record.bodies), len(answers)) - 1](request, body)
 
     app = web.Application()

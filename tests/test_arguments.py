@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from scripted_tools import IN_BERN, ITEM, OK, ROW_TOOL, SCHEMAS, WEATHER, context, one, play
+from scripted_tools import IN_BERN, ITEM, OK, ROW_TOOL, SCHEMAS, TOWN, WEATHER, context, one, play
 
 from rft import arguments, config, wire
 from rft.errors import ConfigError
@@ -139,3 +139,34 @@ def test_rows_share_the_validators_of_equal_schemas():
         rows = json.loads(json.dumps([ROW_TOOL]).replace("town", "townish"))
         play(OK, calls=[IN_BERN], context=context({**ITEM, "tools": rows}, f"trace_{number}"), endpoints=[WEATHER])
     assert arguments._compiled.cache_info().misses <= before + 3  # it, and the two of SCHEMAS
+
+
+# -- a tool that judges its arguments itself -------------------------------------------------------------------------------
+LAX = {"validate": False}
+
+
+@pytest.mark.parametrize("arguments", ['{"query": 3}', "{}", '{ "query":"a",  "surplus": [1] }', '{"k": "\\u00e9"}'])
+def test_without_validation_any_object_goes_out_as_it_was_written(arguments: str):
+    result, server = one(OK, arguments=arguments, traits={"search": LAX})
+    assert (result.output, result.is_error) == ("fine", False)
+    assert server.bodies[0]["arguments"] == arguments
+
+
+def test_without_validation_of_an_endpoint_and_of_a_row_s_tool():
+    endpoint = {**WEATHER, "parameters": TOWN, **LAX}
+    call = ToolCall("call_0_0", "weather", '{"city": "Bern"}')
+    assert one(OK, calls=[call], endpoints=[endpoint])[1].bodies[0]["arguments"] == call.arguments
+    row = context({**ITEM, "tools": [ROW_TOOL]})
+    assert one(OK, calls=[call], context=row, endpoints=[{**WEATHER, **LAX}])[0].output == "fine"
+    assert one(OK, calls=[call], context=row, endpoints=[WEATHER])[0].is_error
+
+
+@pytest.mark.parametrize("arguments", ["[]", '"x"', "null", "{", "", '{"a": NaN}'])
+def test_without_validation_arguments_are_still_a_json_object(arguments: str):
+    result, server = one(OK, arguments=arguments, traits={"search": LAX})
+    assert (result.is_error, server.bodies) == (True, [])
+    assert result.output in ("Error: the arguments of search are not JSON", "Error: the arguments of search must be a JSON object")
+
+
+def test_another_tool_is_still_validated():
+    assert one(OK, arguments='{"query": 3}', traits={"lookup": LAX})[0].is_error

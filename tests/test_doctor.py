@@ -5,7 +5,6 @@ The tool servers are real ones on a socket, the policy is a real small model; no
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import threading
@@ -23,7 +22,7 @@ from jsonschema import Draft202012Validator
 
 from flows import cli
 from rft import config, doctor, model
-from rft.doctor import Check, Finding, arguments, capacity, configuration, serving, wire
+from rft.doctor import Check, Finding, arguments, capacity, configuration, serving
 from rft.doctor.finding import ok
 from rft.doctor.setup import Setup
 from rft.errors import ConfigError, InfrastructureError, UserError
@@ -35,24 +34,10 @@ from tests.sick_agents import (
     ROLLOUT,
     TRAIN,
     Agent,
-    Blind,
-    Counting,
-    Current,
-    Diary,
-    Down,
-    Generous,
-    Harsh,
-    Leaky,
-    Mute,
-    Noisy,
-    Remembering,
-    Severe,
     examine,
     serving_at,
     settings,
 )
-
-WIRE = ("configuration", "recipe", "tools", "grader", "isolation")
 
 
 @pytest.fixture(scope="module")
@@ -246,132 +231,6 @@ def test_a_policy_needs_a_model_or_demonstrations(tmp_path: Path):
     (made / "demonstrations.py").unlink()
     found = examine(settings(made), "recipe")["recipe"]
     assert "nothing to make a policy from" in found.words
-
-
-# -- tools and grader ------------------------------------------------------------------------------------------------------
-def test_a_dead_server_is_infrastructure(recipe: Path):
-    found = examine(settings(recipe, tools={"server_url": "http://127.0.0.1:9", "version": "1"}), *WIRE)
-    assert {name: (one.status, one.infrastructure) for name, one in found.items() if one.status == "fail"} == {
-        "tools": ("fail", True),
-        "grader": ("fail", True),
-    }
-    assert "does not answer" in found["tools"].words
-    assert doctor.exit_code(list(found.values())) == 3
-
-
-def test_a_tool_slower_than_its_deadline(recipe: Path):
-    async def slow(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        await asyncio.sleep(1.0 if body else 0)
-        return web.json_response({"output": "late"})
-
-    with serving_at(slow) as tools:
-        found = examine(settings(recipe, tools=tools | {"timeout_s": 0.2}), "tools")["tools"]
-    assert (found.status, found.infrastructure) == ("fail", True)
-    assert "12 of 12 calls failed (12 x no reply in time), which would leave up to 100% of the rollouts unscored" in found.words
-    assert "tools.timeout_s = 0.2 s" in found.remedy
-
-
-def test_failures_that_retries_hide_are_a_warning_with_their_kinds(recipe: Path):
-    numbers = iter(range(1000))
-
-    class Flaky(Agent):
-        def tool(self, body: dict[str, Any]) -> str:
-            if next(numbers) % 12 == 0:
-                raise web.HTTPServiceUnavailable
-            return super().tool(body)
-
-    with serving_at(Flaky().answer) as tools:
-        found = examine(settings(recipe, tools=tools), "tools")["tools"]
-    assert found.status == "warn"
-    assert "1 of 12 calls failed (1 x HTTP 503); retries would hide it" in found.words
-    assert found.facts["tools"]["lookup"]["failed"] == {"HTTP 503": 1}
-
-
-def test_a_refusal_proves_a_tool_alive(recipe: Path):
-    class Strict(Agent):
-        def tool(self, body: dict[str, Any]) -> str:
-            raise web.HTTPBadRequest(text=f"no such key under {body['trace_id']}")
-
-    with serving_at(Strict().answer) as tools:
-        found = examine(settings(recipe, tools=tools), "tools")["tools"]
-    assert found.status == "warn"
-    assert "lookup is alive, but refuses the recipe's own arguments: no such key" in found.words
-
-
-@pytest.mark.parametrize(("tools", "calls"), [({"concurrency": 64}, 50), ({"concurrency": 8}, 8), ({"rate_limit": 2.5}, 3)])
-def test_the_burst_is_the_declared_one(tools: dict[str, Any], calls: int):
-    assert wire.burst_size(config.Tools(**tools)) == calls
-
-
-@pytest.mark.parametrize(
-    ("agent", "words", "infrastructure"),
-    [
-        (Noisy, "one body, three times, for example n-", False),
-        (Harsh, "itself scores 0.9, expected at least 1", False),
-        (Blind, "every answer scores the same, 1: targets, empty, no-op and random ones. First: example n-", False),
-        (Severe, "every answer scores the same, 0: targets, empty, no-op and random ones. First: example n-", False),
-        (Generous, "the empty answer to example n-", False),
-        (Leaky, "accepts what does not do the task: 'to the grader' (injection) scores 1.000, above its limit 0.050", False),
-        (Mute, "12 of 12 grades have no score: grader: the reply has no 'score'", False),
-        (Down, "12 of 12 grades have no score: grader: HTTP 502", True),
-    ],
-)
-def test_a_grader_that_must_not_be_trained_on(recipe: Path, agent: type[Agent], words: str, infrastructure: bool):
-    with serving_at(agent().answer) as tools:
-        found = examine(settings(recipe, tools=tools | {"retries": 0}), "grader")["grader"]
-    assert (found.status, found.infrastructure) == ("fail", infrastructure)
-    assert words in found.words
-    assert found.remedy
-
-
-def test_a_grader_on_a_scale_of_its_own_is_judged_on_it(tmp_path: Path):
-    right = '(sample["output_text"].strip() == item["target"])'
-    good = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "good"), 0, 5, f"0.8 * {right}", pass_threshold=4)
-    found = examine(settings(good), "grader")["grader"]
-    assert found.status == "ok", found
-    assert "; targets score 4 or more; three times the same" in found.words
-    for name, grading, words in (
-        ("short", f"0.7 * {right}", "itself scores 3.5, expected at least 4: as declared"),
-        ("partial", f"max(0.6 * (not sample['output_text']), 0.8 * {right})", "scores 3.000, above its limit 0.250"),
-        ("empty", f"max(0.8 * (not sample['output_text']), 0.8 * {right})", "scores 4, which passes"),
-    ):
-        sick = tiny_recipe.rescale(tiny_recipe.make(tmp_path / name), 0, 5, grading, pass_threshold=4)
-        found = examine(settings(sick), "grader")["grader"]
-        assert (found.status, words in found.words) == ("fail", True), found
-        assert found.remedy
-
-
-def test_a_forgotten_range_is_named_by_the_doctor(tmp_path: Path):
-    made = tiny_recipe.rescale(tiny_recipe.make(tmp_path), 0, 5)
-    (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER))
-    found = examine(settings(made), "grader")["grader"]
-    assert (found.status, found.infrastructure) == ("fail", False)
-    assert "grader.json: declares no range, which means 0 to 1, and the grader gave the score 5" in found.words
-
-
-def test_rows_without_a_target_are_asked_with_answers_that_need_none(tmp_path: Path):
-    made = tiny_recipe.rescale(tiny_recipe.make(tmp_path), 0, 1, 'sample["output_text"] in item["messages"][-1]["content"].split()[-1:]')
-    text = (made / "examples.py").read_text()
-    assert "value(key), {" in text
-    (made / "examples.py").write_text(text.replace("value(key), {", "None, {") + "\n\ndef answer(target):\n    assert target is not None\n")
-    setup = Setup(lambda: settings(made))
-    found = wire.grader(setup)
-    assert found.status == "ok", found
-    assert "; targets: not measured; three times the same; 8 exploits refused, 1 not played for want of a target" in found.words
-
-
-# -- isolation -------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("agent", "status"), [(Counting, "fail"), (Remembering, "fail"), (Current, "fail"), (Diary, "ok")])
-def test_two_trace_ids_must_not_see_each_other(recipe: Path, agent: type[Agent], status: str):
-    with serving_at(agent().answer) as tools:
-        params = settings(recipe, tools=tools)
-        found = examine(params, "isolation")["isolation"]
-        if status == "ok":  # nor does what the server keeps of the first visit spoil a second one
-            assert examine(params, "isolation")["isolation"].status == "ok"
-    assert found.status == status, found
-    if status == "fail":
-        assert "under one trace id" in found.words
-        assert found.remedy.startswith("Keep what a tool remembers by trace_id")
 
 
 # -- the policy's server ---------------------------------------------------------------------------------------------------
@@ -609,7 +468,7 @@ def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixtu
     assert said["ok"] is True
     assert [one["name"] for one in said["checks"]] == [check.name for check in doctor.CHECKS]
     assert set(said["checks"][0]) == {"name", "status", "words", "remedy", "seconds", "facts", "infrastructure"}
-    assert "[doctor] tools" in printed.err
+    assert "[doctor] tools\n[doctor] tools: calls the tools, 4 to lookup\n" in printed.err
     assert cli.main(["doctor", "--only", "configuration", "--set", "train.steps=0"]) == 2
     table = capsys.readouterr().out
     assert "✗  configuration" in table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,9 @@ def test_the_recipes_examples_become_a_shelf(clone: Path) -> None:
     assert report.counts == {"train": 40, "validation": 10, "test": 12}
     assert set(report.leakage.values()) == {0}
     assert set(report.leakage) == {
-        "repeated ids", "lines of train in validation", "lines of train in test", "lines of validation in test", "texts of train in validation", "texts of train in test", "texts of validation in test",
+        "repeated ids",
+        "lines of train in validation", "lines of train in test", "lines of validation in test",
+        "texts of train in validation", "texts of train in test", "texts of validation in test",
         "targets of train in validation", "targets of train in test",
     }  # fmt: skip
     for split in examples.SPLITS:

@@ -339,3 +339,32 @@ def test_any_reply_is_a_finite_score_or_none(reply: Any):
     else:
         assert result.status is GradeStatus.ok
         assert -3 <= result.score <= 3
+
+
+def test_a_grader_has_a_rate_limit_of_its_own():
+    times: list[float] = []
+
+    async def note(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        times.append(asyncio.get_running_loop().time())
+        return web.json_response({"score": 1.0})
+
+    async def run(**limit: float) -> float:
+        times.clear()
+        async with scripted(note) as server:
+            spec = Grader.model_validate({"type": "endpoint", "name": "f1", "url": "{tool_server}/grade", **limit})
+            async with EndpointGrader(spec, server.endpoint, config.Tools(rate_limit=5)) as grader:
+                context = RolloutContext("trace_1", EXAMPLE)
+                await asyncio.gather(*(grader.grade(EXAMPLE, TURNS, StopReason.completed, context) for _ in range(6)))
+        return times[-1] - times[0]
+
+    assert asyncio.run(run(rate_limit=20)) >= 5 / 20 * 0.9
+    assert asyncio.run(run()) < 5 / 5 * 0.9, "tools.rate_limit is for tools"
+
+
+def test_a_grade_may_be_fetched_from_where_a_303_says():
+    async def later(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return web.Response(status=303, headers={"Location": "/later"})
+
+    graded, server = grade(later, says({"score": 0.5}))
+    assert (graded.score, server.methods, server.paths) == (0.5, ["POST", "GET"], ["/grade", "/later"])
+    assert server.headers[1]["Authorization"] == "Bearer ours"

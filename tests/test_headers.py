@@ -80,3 +80,12 @@ def test_a_key_that_the_server_echoes_is_struck_out(monkeypatch: pytest.MonkeyPa
     result, server = one(echo, endpoints=[endpoint])
     assert server.headers[0]["X-Mine"] == "Bearer canary-4711"
     assert (result.failed, "you sent [secret]" in result.output, "canary" in result.output) == (failed, True, False)
+
+
+@pytest.mark.parametrize("name", ["X-Functions-Key", "x-auth-token", "X-Client-Secret", "X-Hub-Signature"])
+def test_a_literal_key_is_struck_out_as_one_of_the_environment_is(name: str):
+    async def echo(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response({"output": f"you sent {request.headers[name]} to ward {request.headers['X-Tenant']}"})
+
+    endpoint = {"name": "search", "server_url": "{server}/mine", "headers": {name: "canary-4711", "X-Tenant": "seventh"}}
+    assert one(echo, endpoints=[endpoint])[0].output == "you sent [secret] to ward seventh"

@@ -102,6 +102,93 @@ def test_tools_are_listed_and_called(server: dict[str, Any]):
     assert children() == []
 
 
+# -- who is to blame -------------------------------------------------------------------------------------------------------
+def test_a_tool_that_crashed_is_retried_and_then_fails(server: dict[str, Any]):
+    (result,) = play(server, ("crash", {"why": "canary"}), retries=2)
+    assert (result.failed, result.is_error, result.retries) == (True, False, 2)
+    assert result.output == "tool crash failed: the tool crashed: Error executing tool crash (3 tries)"
+    (below,) = play(server, ("crash_below", {"why": "add"}), retries=0)
+    assert (below.failed, "Error executing tool crash_below: Error executing tool add" in below.output) == (True, True)
+
+
+def test_a_crash_that_passes_costs_a_retry(server: dict[str, Any], tmp_path: Path):
+    (result,) = play(server, ("crash_once", {"file": str(tmp_path / "met")}))
+    assert (result.output, result.failed, result.retries) == ("fine", False, 1)
+
+
+def test_a_tool_that_was_listed_and_is_unknown_fails_at_once():
+    _, gone, kept = play({"command": STDIO}, ("forget", {"name": "add"}), ("add", {"a": 1, "b": 1}), ("refuse", {"why": "late"}))
+    assert (gone.failed, gone.is_error, gone.retries) == (True, False, 0)
+    assert gone.output == "tool add failed: the server listed add and does not know it now: Unknown tool: add (1 try)"
+    assert (kept.failed, kept.is_error) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "failed"),
+    [
+        ("Unknown tool: protest", True),
+        ("Unknown tool 'protest'", True),
+        ("MCP error -32602: Tool protest not found", True),
+        ("MCP error -32602: Tool protest disabled", True),
+        ("Unknown tool: hammer", False),
+        ("Unknown tool: protest. Or is it?", False),
+        ("text: too short", False),
+        ("Error executing tool protest: it is closed", False),
+    ],
+)
+def test_a_refusal_by_the_protocol(text: str, failed: bool):
+    (result,) = play({"command": STDIO}, ("protest", {"text": text}))
+    assert (result.failed, result.is_error, result.retries) == (failed, not failed, 0)
+    assert text in result.output
+
+
+def test_what_a_tool_raises_for_the_model_is_the_model_s(server: dict[str, Any]):
+    refused, misfit = play(server, ("refuse", {"why": "late"}), ("add", {"a": "two", "b": 1}), traits={"add": {"validate": False}})
+    assert (refused.output, refused.is_error, refused.failed) == ("Error executing tool refuse: no: late", True, False)
+    assert (misfit.is_error, misfit.failed, "validation error" in misfit.output) == (True, False, True)
+
+
+def test_all_errors_of_a_tool_may_be_the_policy_s():
+    traits = {"crash": {"client_errors": "policy"}, "protest": {"client_errors": "policy"}}
+    crashed, unknown = play({"command": STDIO}, ("crash", {"why": "x"}), ("protest", {"text": "Unknown tool: protest"}), traits=traits)
+    assert (crashed.output, crashed.is_error, crashed.failed) == ("Error executing tool crash", True, False)
+    assert (unknown.output, unknown.is_error, unknown.failed) == ("Error: Unknown tool: protest", True, False)
+
+
+# -- two servers -----------------------------------------------------------------------------------------------------------
+def test_a_prefix_tells_the_tools_of_two_servers_apart(url: str):
+    section = config.Tools.model_validate(
+        {
+            "mcp": [
+                {"name": "one", "url": url, "tools": ["add", "refuse"], "prefix": "one_"},
+                {"name": "two", "command": STDIO, "tools": ["add", "crash"], "prefix": "two."},
+                {"name": "three", "command": STDIO, "tools": ["add"]},
+            ],
+            "traits": {"two.crash": {"client_errors": "policy"}, "one_add": {"validate": False}},
+        }
+    )
+
+    async def run() -> tuple[list[str], tuple[ToolResult, ...]]:
+        async with ToolClient(NOWHERE, section, []) as client:
+            calls = [
+                ToolCall("c0", "one_add", '{"a": "x"}'),
+                ToolCall("c1", "two.add", '{"a": 2, "b": 2}'),
+                ToolCall("c2", "two.crash", '{"why": "x"}'),
+            ]
+            return [tool["function"]["name"] for tool in client.schemas], await client.call_all(calls, CONTEXT)
+
+    names, results = asyncio.run(run())
+    assert names == ["one_add", "one_refuse", "two.add", "two.crash", "add"]
+    assert (results[0].is_error, "Error executing tool add: 2 validation errors" in results[0].output) == (True, True)
+    assert [result.output for result in results[1:]] == ["4", "Error executing tool crash"]
+
+
+@pytest.mark.parametrize("key", ["add", "one_ad"])
+def test_traits_name_the_offered_tool(key: str):
+    with pytest.raises(ConfigError, match=rf"tools\.traits\.{key}: there is no tool '{key}'\. Did you mean 'one_add'\?"):
+        play({"command": STDIO, "tools": ["add"], "prefix": "one_"}, traits={key: {"probe": False}})
+
+
 def test_a_call_ends_at_its_deadline_and_the_next_one_works(server: dict[str, Any]):
     slow, after = play(server, ("sleep", {"seconds": 60}), ("add", {"a": 1, "b": 1}), timeout_s=2.0, retries=0)
     assert (slow.failed, "no reply within tools.timeout_s = 2 s (1 try)" in slow.output) == (True, True)
@@ -204,5 +291,5 @@ def test_two_tools_of_one_name(url: str):
         async with ToolClient(NOWHERE, section, []):
             pass
 
-    with pytest.raises(ConfigError, match=r"two tools are called 'add': one of tools.mcp one, one of tools.mcp two"):
+    with pytest.raises(ConfigError, match=r"two tools are called 'add': one of tools.mcp one, one of tools.mcp two\. .* tools\.mcp\[\]\.prefix"):
         asyncio.run(enter())

@@ -11,7 +11,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rft import config, recipe, recovery
+from rft import alarm, config, recipe, recovery
 from rft.errors import InfrastructureError, TooManyUnscored
 from rft.graders import EndpointGrader
 from rft.recovery import Earlier, Played
@@ -34,7 +34,14 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "FIRST_PAUSE_S", 0.01)
 
 
-def play(ours: recipe.Recipe, down: Callable[[dict[str, Any], int], bool], n: int = 8, policy: Scripted | None = None, **limits: Any) -> Any:
+def play(
+    ours: recipe.Recipe,
+    down: Callable[[dict[str, Any], int], bool],
+    n: int = 8,
+    policy: Scripted | None = None,
+    status: int = 500,
+    **limits: Any,
+) -> Any:
     """Eight rollouts against a server that answers 500 to a tool call when `down(body, number of the request)`. Returns Played and what was said."""
     said: list[str] = []
     count = 0
@@ -45,7 +52,7 @@ def play(ours: recipe.Recipe, down: Callable[[dict[str, Any], int], bool], n: in
             return web.json_response({"score": 1.0})
         count += 1
         if down(body, count):
-            return web.json_response({"error": "down"}, status=500)
+            return web.json_response({"error": "down"}, status=status)
         return web.json_response({"output": "4711"})
 
     async def all_of_it() -> Played:
@@ -110,6 +117,16 @@ def test_an_outage_pauses_and_the_whole_batch_is_redone_from_the_same_streams(ou
 def test_an_outage_that_outlasts_the_pause_ends_the_stage(ours):
     with pytest.raises(TooManyUnscored, match=r"Waited rollout\.pause_s"):
         play(ours, lambda body, count: True, pause_s=0.05)
+
+
+@pytest.mark.parametrize("status", [403, 404, 405, 407, 410])
+def test_a_wrong_address_is_an_outage_and_the_alarm_sees_it(ours, status: int):
+    with pytest.raises(TooManyUnscored, match=rf"HTTP {status}"):
+        play(ours, lambda body, count: True, status=status, pause_s=0.05)
+    played, _ = play(ours, lambda body, count: count <= 2, status=status, max_unscored_share=0.5)
+    lost = [one.trajectory for one in played.aside]
+    assert [(one.stop_reason, one.reward) for one in lost] == [(StopReason.tool_error, None)] * 2
+    assert [record.failed for record in alarm.calls_of(lost)] == [True, True]
 
 
 def test_a_policy_server_that_forks_ends_the_stage(ours):

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rft import config, progress, redact, reports
+from rft import config, progress, recipe, redact, reports
 from rft.errors import ConfigError
 from tasks import tracking
 from tasks.lines import Lines
@@ -160,6 +160,9 @@ def test_a_file_that_names_a_variable_makes_its_value_known(monkeypatch: pytest.
         ({"headers": {"Authorization": "Bearer sk-canary"}}, "tools.headers"),
         ({"headers": {"authorization": "canary"}}, "tools.headers"),
         ({"headers": {"X-API-Key": "canary"}}, "tools.headers"),
+        ({"headers": {"X-Functions-Key": "canary"}}, "tools.headers"),
+        ({"headers": {"x-hub-signature": "canary"}}, "tools.headers"),
+        ({"headers": {"X-AccessToken": "canary"}}, "tools.headers"),
         ({"headers": {"X-Amz-Security-Token": "canary"}}, "tools.headers"),
         ({"headers": {"Cookie": "s=canary"}}, "tools.headers"),
         ({"headers": {"X-Custom": "Bearer canary"}}, "tools.headers"),
@@ -182,6 +185,14 @@ def test_a_key_in_the_file_is_refused_without_being_repeated(tools: dict[str, ob
 def test_headers_that_are_no_keys_are_welcome(tmp_path: Path) -> None:
     headers = {"X-Tenant": "ward 7", "Accept": "application/json", "Authorization": "env:TOOL_KEY", "Idempotency-Key": "a"}
     assert tiny_recipe.params(tmp_path, tools={"headers": headers}).tools.headers == headers
+
+
+def test_a_key_in_grader_json_is_refused_without_being_repeated(tmp_path: Path) -> None:
+    made = tiny_recipe.make(tmp_path)
+    (made / "grader.json").write_text(json.dumps({**tiny_recipe.GRADER, "headers": {"X-Functions-Key": "canary"}}))
+    with pytest.raises(ConfigError, match=r"grader\.json: 'headers\.X-Functions-Key' holds a key") as refused:
+        _ = recipe.load(tiny_recipe.params(made).recipe).grader
+    assert "canary" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

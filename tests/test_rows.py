@@ -122,7 +122,7 @@ def test_a_row_that_is_none_is_named_by_the_users_file_and_line(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"target": "reference_anwser"}, r"examples.keys.target = 'reference_anwser' names nothing: no row of train has it. Did you mean 'reference_answer'"),
+        ({"target": "reference_anwser"}, r"keys.target = 'reference_anwser' names nothing: no row of train has it. Did you mean 'reference_answer'"),
         ({"id": "case.numbr"}, r"examples.keys.id = 'case.numbr' names nothing: no row of train has it. Did you mean 'case.number'"),
         ({"slice": "zzz"}, r"examples.keys.slice = 'zzz' names nothing: .* The first row has big, case, case.number, level, messages"),
     ],
@@ -159,7 +159,8 @@ JSON = st.recursive(
 def test_any_further_keys_travel_untouched(extra: dict[str, Any], ascii_only: bool) -> None:
     """Whatever a row holds beside its messages, id, tools and metadata."""
     ours = {"messages", "id", "tools", "metadata", "response_format"}
-    text = json.dumps({**{key: value for key, value in extra.items() if key not in ours}, "messages": [{"role": "user", "content": "q"}]}, ensure_ascii=ascii_only)
+    row = {key: value for key, value in extra.items() if key not in ours} | {"messages": [{"role": "user", "content": "q"}]}
+    text = json.dumps(row, ensure_ascii=ascii_only)
     try:
         text.encode()
         json.dumps(json.loads(text), ensure_ascii=False).encode()

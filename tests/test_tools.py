@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from rft.errors import ConfigError, InfrastructureError
 from rft.tools import ToolClient
 from rft.types import StopReason, ToolCall, ToolResult
 from rft.wire import ToolEndpoint
+from tests import tiny_recipe
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +57,9 @@ def test_the_body_is_the_contract_s():
         ({"output": None}, "null"),
         ({"output": "lone \ud800 surrogate"}, "lone ? surrogate"),
         ({"output": ""}, ""),
+        ({"call_id": "", "output": "without a call_id"}, "without a call_id"),
+        ({"call_id": "call_9_9", "output": "with one of its own"}, "with one of its own"),
+        ({"call_id": 7, "output": "a number"}, "a number"),
     ],
 )
 def test_replies_are_read_leniently(reply: Any, output: str):
@@ -71,13 +76,38 @@ def test_cookies_do_not_travel_between_rollouts():
     ("answer", "output"),
     [
         (says({"output": "no such code: X"}, 400), "no such code: X"),
-        (says({"detail": "gone"}, 404), '{"detail": "gone"}'),
-        (writes("not yours", 403), "not yours"),
+        (says({"detail": "too long"}, 422), '{"detail": "too long"}'),
+        (writes("no such thing", 400), "no such thing"),
+        (says({"output": "no such file: a.txt"}, 404), "no such file: a.txt"),
+        (says({"result": {"output": "not yours"}}, 403), "not yours"),
     ],
 )
 def test_a_4xx_is_shown_at_once(answer: Answer, output: str):
     result, server = one(answer)
     assert (result.output, result.is_error, result.failed, len(server.bodies)) == (output, True, False, 1)
+
+
+@pytest.mark.parametrize("status", [403, 404, 405, 407, 410])
+@pytest.mark.parametrize("body", ['{"detail": "Not Found"}', "<h1>no</h1>", ""])
+def test_a_4xx_of_the_server_s_own_fails_the_call_at_once(status: int, body: str):
+    result, server = one(writes(body, status))
+    assert (result.failed, result.is_error, result.retries, len(server.bodies)) == (True, False, 0, 1)
+    assert f"tool search failed: HTTP {status} without an 'output': {body}" in result.output
+    assert "declare client_errors: policy for search (1 try)" in result.output
+
+
+def test_an_oversized_404_is_the_server_s():
+    result, server = one(writes("x" * 5000, 404), max_reply_bytes=1000)
+    assert (result.failed, result.is_error, len(server.bodies)) == (True, False, 1)
+
+
+def test_a_tool_may_mean_the_policy_by_a_bare_404():
+    endpoint = {**WEATHER, "parameters": TOWN, "client_errors": "policy"}
+    result, _ = one(says({"detail": "no such town"}, 404), calls=[IN_BERN], endpoints=[endpoint])
+    assert (result.output, result.is_error, result.failed) == ('{"detail": "no such town"}', True, False)
+    result, _ = one(writes("no", 403), traits={"search": {"client_errors": "policy"}})
+    assert (result.output, result.is_error, result.failed) == ("no", True, False)
+    assert one(writes("no", 403), traits={"lookup": {"client_errors": "policy"}})[0].failed
 
 
 @pytest.mark.parametrize(
@@ -147,24 +177,82 @@ def test_an_oversized_reply_is_a_413_to_the_policy():
     assert one(says({"output": "x" * 986}), max_reply_bytes=1000)[0].output == "x" * 986  # exactly at the limit
 
 
-def test_redirects_are_not_followed():
-    result, server = one(writes("", 307, headers={"Location": "/elsewhere"}), retries=0)
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_other_redirects_are_not_followed(status: int):
+    result, server = one(writes("", status, headers={"Location": "/elsewhere"}))
     assert result.failed
-    assert "HTTP 307 redirects to /elsewhere; redirects are not followed" in result.output
-    assert server.paths == ["/tools/search"]
+    assert f"HTTP {status} redirects to /elsewhere; redirects are not followed" in result.output
+    assert server.paths == ["/tools/search"], "and a tool that may have run is not asked again"
+
+
+def sees(location: str, **headers: str) -> Answer:
+    """The reply will be there; `{port}` is this server's."""
+
+    async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return web.Response(status=303, headers={"Location": location.replace("{port}", str(request.url.port)), **headers})
+
+    return answer
+
+
+def test_a_303_is_followed_by_get_with_the_same_headers():
+    keys = {"Authorization": "Bearer k", "content-type": "application/json"}
+    signed = {"signing_secret": "whsec_c2VjcmV0IG9mIHRoZSB0ZXN0cw=="}
+    result, server = one(sees("../later?call=1#top"), sees("http://127.0.0.1:{port}/done"), OK, headers=keys, **signed)
+    assert (result.output, result.failed, result.retries) == ("fine", False, 0)
+    assert (server.methods, server.paths) == (["POST", "GET", "GET"], ["/tools/search", "/later", "/done"])
+    assert server.raw[1:] == [b"", b""]
+    for sent in server.headers:
+        assert sent["Authorization"] == "Bearer k"
+    assert [rft_headers(server, n) for n in (1, 2)] == [rft_headers(server, 0)] * 2
+    of_the_body = {"content-type", "webhook-id", "webhook-timestamp", "webhook-signature"}
+    assert [of_the_body & {name.lower() for name in sent} for sent in server.headers] == [of_the_body, set(), set()]
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        *("http://localhost:{port}/x", "http://127.0.0.1:1/x", "https://127.0.0.1:{port}/x", "http://u:p@127.0.0.1:{port}/x", "//example.org/x"),
+        *("http://[x", "http://127.0.0.1:x/", ""),
+    ],
+)
+def test_a_303_to_another_place_is_not_followed(location: str):
+    result, server = one(sees(location))
+    assert (result.failed, len(server.paths)) == (True, 1)
+    said = location.replace("{port}", server.endpoint.url.rpartition(":")[2]) or "?"
+    assert f"HTTP 303 redirects to {said}; redirects are not followed, but for a 303 on the same host (1 try)" in result.output
+
+
+@pytest.mark.parametrize("trouble", [says({}, 500), says({}, 429), writes("<html>"), says({"answer": 1})])
+def test_after_a_303_only_its_address_is_asked_again(trouble: Answer):
+    result, server = one(sees("/later"), trouble, OK)
+    assert (result.output, result.retries) == ("fine", 1)
+    assert (server.methods, server.paths) == (["POST", "GET", "GET"], ["/tools/search", "/later", "/later"])
+    assert server.headers[2]["X-RFT-Retry"] == "1"
+
+
+def test_a_303_that_leads_nowhere_ends():
+    result, server = one(sees("/round"), retries=1)
+    assert (result.failed, server.methods.count("POST"), len(server.methods)) == (True, 1, 2 * wire.MAX_HOPS)
+    assert f"HTTP 303 led from one address to the next {wire.MAX_HOPS} times" in result.output
+
+
+def test_a_303_and_what_follows_share_the_deadline_of_a_try():
+    async def hang(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(0.3)
+        return await sees("/on")(request, body)
+
+    result, server = one(hang, timeout_s=0.5, retries=0)
+    assert (result.failed, "no reply within tools.timeout_s = 0.5 s" in result.output, len(server.methods)) == (True, True, 2)
+
+
+def test_a_303_may_ask_for_a_pause():
+    result, _ = one(sees("/later", **{"Retry-After": "1"}), OK)
+    assert (result.output, result.latency_s >= 1) == ("fine", True)
 
 
 def test_a_refused_key_stops_the_stage():
     with pytest.raises(InfrastructureError, match=r"refuses our key \(HTTP 401: no\)\. Mend the headers in params\.yaml \(tools\.headers\)"):
         one(writes("no", 401))
-
-
-def test_a_reply_to_another_call_is_retried_then_fails():
-    other, right = says({"call_id": "call_9_9", "output": "theirs"}), says({"call_id": "call_0_0", "output": "mine"})
-    assert one(other, right)[0].output == "mine"
-    assert one(says({"call_id": "call_9_9", "output": "theirs"}, 404), right)[0].output == "mine"
-    result, server = one(other)
-    assert (result.failed, len(server.bodies), "theirs" in result.output) == (True, 4, False)
 
 
 def test_a_body_shorter_than_it_says_is_retried():
@@ -280,9 +368,94 @@ def test_addresses_that_are_none(key: str):
         one(OK, **section)
 
 
-def test_two_endpoints_of_one_name():
-    with pytest.raises(ConfigError, match=r"two tools are called 'weather': one of tools.endpoints, one of tools.endpoints"):
-        one(OK, endpoints=[WEATHER, WEATHER])
+def test_an_endpoint_declared_twice(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"^params\.yaml: 'tools': tools\.endpoints declares 'weather' twice\. Rename or remove one\.$"):
+        tiny_recipe.params(tmp_path, tools={"endpoints": [WEATHER, {**WEATHER, "server_url": "http://h"}]})
+
+
+# -- where an external server has the recipe's tools -----------------------------------------------------------------------
+EXTERNAL = {"server_url": "{server}", "version": "7"}
+
+
+@pytest.mark.parametrize(
+    ("paths", "asked"),
+    [
+        ("/{name}", ["/search", "/lookup"]),
+        ("/api/{name}/{name}/", ["/api/search/search/", "/api/lookup/lookup/"]),
+        ({"search": "/find"}, ["/find", "/tools/lookup"]),
+        ({"search": "/v2/find", "lookup": "/v2/get"}, ["/v2/find", "/v2/get"]),
+        ({}, ["/tools/search", "/tools/lookup"]),
+    ],
+)
+def test_tools_are_called_at_their_paths(paths: Any, asked: list[str]):
+    calls = [search_call(0), ToolCall("call_0_1", "lookup", '{"code": "I10"}')]
+    results, server = play(OK, calls=calls, concurrency=1, paths=paths, **EXTERNAL)
+    assert ([result.output for result in results], server.paths) == (["fine", "fine"], asked)
+    assert [body["name"] for body in server.bodies] == ["search", "lookup"]
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        (
+            {"paths": "/api/{name}"},
+            "tools.paths = '/api/{name}', but there is no tools.server_url whose paths they are. Add it, or remove tools.paths.",
+        ),
+        ({"paths": {"search": "/find"}}, "tools.paths = {'search': '/find'}, but there is no tools.server_url"),
+        ({"paths": "api/{name}", **EXTERNAL}, "tools.paths = 'api/{name}': a template starts with '/' and holds {name}, such as '/api/{name}'."),
+        ({"paths": "/api", **EXTERNAL}, "tools.paths = '/api': a template"),
+        ({"paths": "/{tool}/{name}", **EXTERNAL}, "tools.paths = '/{tool}/{name}': a template"),
+        ({"paths": "/my {name}", **EXTERNAL}, "tools.paths = '/my {name}': a template"),
+        ({"paths": {"search": "find"}, **EXTERNAL}, "tools.paths.search = 'find': a path starts with '/'"),
+        ({"paths": {"search": "/{name}"}, **EXTERNAL}, "tools.paths.search = '/{name}': a path starts with '/' and holds no blanks or braces"),
+        ({"paths": {"search": "/x", "lookup": "/x"}, **EXTERNAL}, "tools.paths.search and tools.paths.lookup are both '/x'. Give each tool a path"),
+        ({"paths": {"weather": "/x"}, "endpoints": [WEATHER], **EXTERNAL}, "tools.paths.weather is an endpoint, which has a server_url of its own."),
+    ],
+)
+def test_paths_that_cannot_be_honoured(tmp_path: Path, tools: dict[str, Any], said: str):
+    with pytest.raises(ConfigError) as refused:
+        tiny_recipe.params(tmp_path, tools=tools)
+    assert str(refused.value).startswith(f"params.yaml: 'tools': {said}")
+
+
+@pytest.mark.parametrize(
+    ("paths", "said"),
+    [
+        ({"serach": "/x"}, "tools.paths.serach = '/x': the recipe has no tool 'serach'. Did you mean 'search'?"),
+        ({"zzz": "/x"}, "tools.paths.zzz = '/x': the recipe has no tool 'zzz'. There are: lookup, search."),
+        ({"search": "/tools/lookup"}, "tools.paths: search and lookup are both at '/tools/lookup'. Give each tool a path of its own."),
+    ],
+)
+def test_paths_that_do_not_fit_the_recipe_s_tools(paths: Any, said: str):
+    with pytest.raises(ConfigError) as refused:
+        one(OK, paths=paths, **EXTERNAL)
+    assert str(refused.value) == f"params.yaml: {said}"
+
+
+# -- what a tool declares about itself -------------------------------------------------------------------------------------
+def test_traits_come_from_the_endpoint_s_entry_or_by_name():
+    section = config.Tools.model_validate(
+        {"traits": {"search": {"probe": False, "validate": False}}, "endpoints": [{**WEATHER, "client_errors": "policy", "terminal": True}]}
+    )
+    client = ToolClient(ToolEndpoint("http://127.0.0.1:1"), section, SCHEMAS)
+    said = {name: client.traits(name) for name in ("search", "weather", "lookup")}
+    assert {name: (one.probe, one.validate_arguments, one.terminal, one.client_errors) for name, one in said.items()} == {
+        "search": (False, False, False, "infrastructure"),
+        "weather": (True, True, True, "policy"),
+        "lookup": (True, True, False, "infrastructure"),
+    }
+
+
+def test_traits_of_a_tool_that_is_none():
+    with pytest.raises(ConfigError, match=r"^params\.yaml: tools\.traits\.serach: there is no tool 'serach'\. Did you mean 'search'\?$"):
+        one(OK, traits={"serach": {"probe": False}})
+
+
+def test_traits_of_an_endpoint_stand_in_its_entry(tmp_path: Path):
+    with pytest.raises(
+        ConfigError, match=r"^params\.yaml: 'tools': tools\.traits\.weather is an endpoint\. Move what it declares into its own entry"
+    ):
+        tiny_recipe.params(tmp_path, tools={"endpoints": [WEATHER], "traits": {"weather": {"probe": False}}})
 
 
 # -- a rollout's life ------------------------------------------------------------------------------------------------------

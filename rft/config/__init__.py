@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from rft.config import reading
 from rft.config.learning import Clip, Curriculum, Dpo, Kl, Lora, Overlong, Ppo, Stop, Train
-from rft.config.reading import secret, yaml_problem
+from rft.config.reading import names_a_secret, secret, yaml_problem
 from rft.config.section import Section
 from rft.config.stages import (
     Architecture,
@@ -74,6 +74,6 @@ def parse(raw: dict[str, Any], where: str = "params.yaml", model: type[BaseModel
 
 __all__ = [
     "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects", "Endpoint", "Examples", "Gate",
-    "Keys", "Kl", "Lifecycle", "Lora", "McpServer", "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prompt", "Recipe", "Rollout", "Section", "Stop",
-    "Tools", "Traffic", "Train", "Traits", "WarmStart", "load", "parse", "secret", "yaml_problem",
+    "Keys", "Kl", "Lifecycle", "Lora", "McpServer", "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prompt", "Recipe", "Rollout", "Section",
+    "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "load", "names_a_secret", "parse", "secret", "yaml_problem",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from rft import redact
 from rft.errors import ConfigError
 
 _VARIABLE = re.compile(r"env:(\w+)")
-_NAMES_A_KEY = re.compile(r"(?i)(^|[-_])(authorization|cookie|token|secret|password|api[-_]?key)$")
+_NAMES_A_SECRET = re.compile(r"(?i)(authorization|cookie|token|secret|password|signature|(?<!idempotency[-_])key)$")
 _IS_A_KEY = re.compile(r"(?i)(bearer|basic) +\S|whsec_|sk-\w")
 _SAID_IN = {"headers", "env"}
 _RECORDED = "and this file is recorded with every run"
@@ -55,10 +55,18 @@ def _written_out(raw: Any, key: str = "", inside: bool = False) -> Iterator[tupl
             yield from _written_out(each, f"{key}.{name}" if key else str(name), inside or name in _SAID_IN)
     elif isinstance(raw, str) and not _VARIABLE.fullmatch(raw):
         name = key.rpartition(".")[2]
-        if name == "signing_secret" or (inside and (_NAMES_A_KEY.search(name) or _IS_A_KEY.match(raw))):
+        if name == "signing_secret" or (inside and (names_a_secret(name) or _IS_A_KEY.match(raw))):
             yield key, f"holds a key, {_RECORDED}. Export its whole value, a scheme such as 'Bearer ' included, and write env:NAME."
         elif name.endswith("url") and re.search(r"//[^/?#]*@", raw):
             yield key, f"holds a user name or password, {_RECORDED}. Write the address alone, and headers: Authorization: env:NAME."
+
+
+def names_a_secret(name: str) -> bool:
+    """Tell whether a header or variable of this name holds a secret: X-Functions-Key, Authorization, GITHUB_TOKEN.
+
+    Decides for files, which must not hold its value, and for replies, which must not show it. An Idempotency-Key is random, not secret.
+    """
+    return _NAMES_A_SECRET.search(name) is not None
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -102,6 +103,34 @@ class Tools(Section):
     def _version(self) -> Tools:
         if (self.server_url is None) != (self.version is None):
             raise ValueError("server_url and version belong together: an external tool server declares its version, our own has none")
+        return self
+
+    @model_validator(mode="after")
+    def _declared_once(self) -> Tools:
+        names = [one.name for one in self.endpoints]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"tools.endpoints declares {name!r} twice. Rename or remove one")
+            if name in self.traits:
+                raise ValueError(f"tools.traits.{name} is an endpoint. Move what it declares into its own entry of tools.endpoints")
+            if isinstance(self.paths, dict) and name in self.paths:
+                raise ValueError(f"tools.paths.{name} is an endpoint, which has a server_url of its own. Remove one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _paths(self) -> Tools:
+        if self.paths == type(self).model_fields["paths"].default:
+            return self
+        if self.server_url is None:
+            raise ValueError(f"tools.paths = {self.paths!r}, but there is no tools.server_url whose paths they are. Add it, or remove tools.paths")
+        if isinstance(self.paths, str) and not re.fullmatch(r"/[^\s{}]*(\{name\}[^\s{}]*)+", self.paths):
+            raise ValueError(f"tools.paths = {self.paths!r}: a template starts with '/' and holds {{name}}, such as '/api/{{name}}'")
+        if isinstance(self.paths, dict):
+            for name, path in self.paths.items():
+                if not re.fullmatch(r"/[^\s{}]*", path):
+                    raise ValueError(f"tools.paths.{name} = {path!r}: a path starts with '/' and holds no blanks or braces, such as '/api/{name}'")
+                if twins := [other for other in self.paths if other != name and self.paths[other] == path]:
+                    raise ValueError(f"tools.paths.{name} and tools.paths.{twins[0]} are both {path!r}. Give each tool a path of its own")
         return self
 
 

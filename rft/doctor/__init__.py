@@ -65,9 +65,13 @@ def examine(
     use_model: bool = True,
     begin: Callable[[str], None] = lambda name: None,
     checks: Sequence[Check] = CHECKS,
+    announce: Callable[[str], None] = lambda words: None,
 ) -> Iterator[Finding]:
-    """One finding a check, as it comes. `load` reads params.yaml; `only` narrows to these checks and those that they need."""
-    setup = Setup(load)
+    """One finding per check, as it comes. `load` reads params.yaml; `only` narrows to these checks and those that they need.
+
+    `announce` is told, in the check's own thread and before anything is sent, how many calls go where.
+    """
+    setup = Setup(load, lambda words: announce(redact.text(words)))
     found: dict[str, Finding] = {}
     for check in _chosen(checks, only):
         begin(check.name)

@@ -23,9 +23,14 @@ _DEEPEST = 8
 
 
 def own_calls(setup: Setup) -> list[list[ToolCall]]:
-    """The calls that the recipe makes, a list a dialogue."""
+    """The calls that the recipe makes, a list per dialogue: its demonstrations, then its exploits."""
+    dialogues = [[*_from_exploit(setup, exploit.turns[0])] for exploit in setup.recipe.exploits if exploit.turns]
+    return [*demonstrated(setup), *(calls for calls in dialogues if calls)]
+
+
+def demonstrated(setup: Setup) -> list[list[ToolCall]]:
+    """The calls of the demonstrations alone: these are meant to work, where an exploit's may be wrong on purpose."""
     dialogues = [[*_from_messages(messages)] for messages in _demonstrations(setup)]
-    dialogues += [[*_from_exploit(setup, exploit.turns[0])] for exploit in setup.recipe.exploits if exploit.turns]
     return [calls for calls in dialogues if calls]
 
 

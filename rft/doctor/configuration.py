@@ -39,9 +39,8 @@ def _contradictions(params: config.Params) -> Iterator[Finding]:
     tools, rollout, train, policy, examples = params.tools, params.rollout, params.train, params.policy, params.examples
     if tools.where == "local" and tools.server_url:
         yield fail("tools.where = local, but tools.server_url names a server", "Remove one of the two: local tools are the recipe's own functions.")
-    for kind, names in (("endpoints", [one.name for one in tools.endpoints]), ("mcp", [one.name for one in tools.mcp])):
-        for name in sorted(name for name, count in Counter(names).items() if count > 1):
-            yield fail(f"tools.{kind} has two of the name {name!r}", "Rename one of them.")
+    for name in sorted(name for name, count in Counter(one.name for one in tools.mcp).items() if count > 1):
+        yield fail(f"tools.mcp has two of the name {name!r}", "Rename one of them.")
     if policy.server and policy.server.kind == "chat":
         yield warn(
             "policy.server.kind = chat gives no token ids: nothing will be trained, the prompt alone can be promoted",

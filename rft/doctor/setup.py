@@ -23,10 +23,11 @@ _ENV = re.compile(r"env:(\w+)")
 
 
 class Setup:
-    """`load` reads params.yaml."""
+    """`load` reads params.yaml; `announce` is told what is about to be sent to tools and grader."""
 
-    def __init__(self, load: Callable[[], config.Params]):
+    def __init__(self, load: Callable[[], config.Params], announce: Callable[[str], None] = lambda words: None):
         self._load = load
+        self.announce = announce
         self.traces = Traces()
         """Of this visit: what a server keeps of an earlier one must not be met again."""
         self.offered: list[dict[str, Any]] | None = None

@@ -7,6 +7,9 @@
 
 No call is retried here and none is waited for longer than PATIENCE_S, so that a server that needs retries is seen to need them. How much that
 matters is computed from what the run would do: the share of rollouts that would stay unscored after tools.retries.
+
+A tool that declares `probe: false` is never called from here: not in the burst, not for isolation, and no exploit that calls it is played. What is
+sent is announced first (`Setup.announce`): how many calls, to which tool, and to whose host.
 """
 
 from __future__ import annotations
@@ -16,19 +19,21 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from rft import config, exploits, server, stats
 from rft.doctor import arguments
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError, UserError
-from rft.graders import EndpointGrader
+from rft.graders import TOOL_SERVER, EndpointGrader
 from rft.scale import Scale
 from rft.tools import ToolClient, schemas
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
+from rft.wire import SERVERS_OWN
 
 T = TypeVar("T")
 
@@ -56,12 +61,20 @@ def grader(setup: Setup) -> Finding:
     seen = _visit(setup, lambda wire: _burst_at_grader(setup, wire))
     if seen.status == "fail":
         return seen
-    played = exploits.preflight(_impatient(setup.params, setup.params.tools.retries), setup.recipe, NUM_EXPLOITED)
+    setup.announce(f"grader: plays {len(setup.recipe.exploits)} exploits on {NUM_EXPLOITED} examples, with the tool calls that they make")
+    played = exploits.preflight(_impatient(setup.params, setup.params.tools.retries), setup.recipe, NUM_EXPLOITED, spare=True)
     if played.accepted:
         names = "; ".join(one.in_words for one in played.accepted)
         return fail(f"accepts what does not do the task: {names}", f"{exploits.REMEDY} See all with: python -m rft.exploits", **seen.facts)
-    unplayed = f", {len(played.not_played)} not played for want of a target" if played.not_played else ""
-    return replace(seen, words=f"{seen.words}; {len(played.exploits)} exploits refused{unplayed}")
+    return replace(seen, words=f"{seen.words}; {len(played.exploits)} exploits refused{_not_played(played)}")
+
+
+def _not_played(played: exploits.Preflight) -> str:
+    words = f", {len(played.not_played)} not played for want of a target" if played.not_played else ""
+    if not played.spared:
+        return words
+    tools = ", ".join(sorted(set(played.spared.values())))
+    return f"{words}, {len(played.spared)} not played because they call {tools} (probe: false); train plays them before it starts"
 
 
 def isolation(setup: Setup) -> Finding:
@@ -71,19 +84,41 @@ def isolation(setup: Setup) -> Finding:
 # -- tools -----------------------------------------------------------------------------------------------------------------
 async def _burst_at_tools(setup: Setup, wire: Wire) -> Finding:
     wire.tools.check_rows(row for rows in setup.rows.values() for row in rows)  # raises ConfigError: no address, or no schema
-    own = arguments.own_calls(setup)
+    offered = _offered(setup, wire.tools)
+    spared = [name for name in offered if not wire.tools.traits(name).probe]
+    sizes = {name: burst_size(setup.params.tools, _own_rate(setup, name)) for name in offered if name not in spared}
+    _announce_calls(setup, wire.tools, "tools", sizes)
+    own, demonstrated = arguments.own_calls(setup), {call for calls in arguments.demonstrated(setup) for call in calls}
     problems: list[Finding] = []
     facts: dict[str, Any] = {}
-    for name, (parameters, row) in _offered(setup, wire.tools).items():
+    for name, size in sizes.items():
+        parameters, row = offered[name]
         call, is_own = arguments.one_call(name, parameters, own)
-        contexts = [_context(setup, f"burst {name}", n, row) for n in range(burst_size(setup.params.tools))]
+        contexts = [_context(setup, f"burst {name}", n, row) for n in range(size)]
         began = time.monotonic()
         results = [result for (result,) in await asyncio.gather(*(_alone(wire.tools, [call], context) for context in contexts))]
         numbers = _numbers(results, time.monotonic() - began)
         facts[name] = numbers | {"arguments": call.arguments, "from": "the recipe" if is_own else "the schema"}
-        problems += _judge(setup.params, call, is_own, results)
-    said = "; ".join(f"{name} {one['calls_per_s']:.0f} calls/s, P50 {_ms(one['p50_s'])}, P95 {_ms(one['p95_s'])}" for name, one in facts.items())
-    return together(problems, said or "no tool is declared", tools=facts)
+        problems += _judge(setup.params, _Burst(call, is_own, call in demonstrated, wire.tools.address(name), row.id, results))
+    said = [f"{name} {one['calls_per_s']:.0f} calls/s, P50 {_ms(one['p50_s'])}, P95 {_ms(one['p95_s'])}" for name, one in facts.items()]
+    said += [f"not called (probe: false): {', '.join(spared)}"] if spared else []
+    return together(problems, "; ".join(said) or "no tool is declared", tools=facts)
+
+
+def _announce_calls(setup: Setup, client: ToolClient, check: str, sizes: Mapping[str, int]) -> None:
+    """Before anything is sent: how many calls to which tool, and the host if somebody else runs it."""
+    if sizes:
+        parts = [f"{size} to {name}{_at(client.address(name))}" for name, size in sizes.items()]
+        setup.announce(f"{check}: calls the tools, {', '.join(parts)}")
+
+
+def _at(address: str) -> str:
+    host = urlsplit(address).netloc.rpartition("@")[2] if "://" in address else ""
+    return f" at {host}" if host else ""
+
+
+def _own_rate(setup: Setup, name: str) -> float | None:
+    return next((one.rate_limit for one in setup.params.tools.endpoints if one.name == name), None)
 
 
 def _offered(setup: Setup, client: ToolClient) -> dict[str, tuple[dict[str, Any], Example]]:
@@ -95,33 +130,51 @@ def _offered(setup: Setup, client: ToolClient) -> dict[str, tuple[dict[str, Any]
     return found
 
 
-def burst_size(section: config.Tools) -> int:
+def burst_size(section: config.Tools, own_rate: float | None = None) -> int:
     """What a second of the declared rate holds; without a rate, as many as would be under way at once."""
-    return max(1, min(math.ceil(section.rate_limit), 4 * BURST)) if section.rate_limit else min(section.concurrency, BURST)
+    rate = own_rate or section.rate_limit
+    return max(1, min(math.ceil(rate), 4 * BURST)) if rate else min(section.concurrency, BURST)
 
 
-def _judge(params: config.Params, call: ToolCall, is_own: bool, results: Sequence[ToolResult]) -> list[Finding]:
+@dataclass(frozen=True, slots=True)
+class _Burst:
+    """One call, made many times. `is_own`: by the recipe, not by the schema; `demonstrated`: by a demonstration, so that it must work."""
+
+    call: ToolCall
+    is_own: bool
+    demonstrated: bool
+    address: str
+    example_id: str
+    results: Sequence[ToolResult]
+
+    def first(self, result: ToolResult) -> str:
+        """Where a call went that all others fared like, and what came back."""
+        return f"{self.call.name} is at {self.address}; the first call, for example {self.example_id}: {_line(result.output)}"
+
+
+def _judge(params: config.Params, burst: _Burst) -> list[Finding]:
+    call, results = burst.call, burst.results
     failed = [result for result in results if result.failed]
     refused = [result for result in results if result.is_error]
     problems: list[Finding] = []
     if failed:
         lost = _unscored_share(len(failed) / len(results), params)
         kinds = ", ".join(f"{count} x {kind}" for kind, count in Counter(map(_kind, failed)).most_common(3))
-        words = f"{call.name}: {len(failed)} of {len(results)} calls failed ({kinds})"
-        remedy = f"Look at the tool's own log; {_limit(params)} bounds a call. tools.rate_limit or tools.concurrency ask it more gently."
-        if lost > params.rollout.max_unscored_share:
-            more = f", which would leave up to {lost:.0%} of the rollouts unscored"
+        words, remedy = f"{call.name}: {len(failed)} of {len(results)} calls failed ({kinds})", _remedy(params, failed, burst.address)
+        more = f", which would leave up to {lost:.0%} of the rollouts unscored"
+        if len(failed) == len(results):
+            problems.append(fail(f"{words}{more}; {burst.first(failed[0])}", remedy, infrastructure=True))
+        elif lost > params.rollout.max_unscored_share:
             problems.append(fail(words + more, remedy, infrastructure=True))
         else:
             problems.append(warn(f"{words}; retries would hide it", remedy))
-    if refused:
-        whose = "the recipe's own arguments" if is_own else "arguments made from its schema"
-        problems.append(
-            warn(
-                f"{call.name} is alive, but refuses {whose}: {_line(refused[0].output)}",
-                "Mend the tool or the demonstration." if is_own else f"A demonstration that calls {call.name} would show real arguments.",
-            )
-        )
+    if refused and burst.demonstrated and len(refused) == len(results):
+        words = f"{call.name} refuses what a demonstration asks, {len(refused)} of {len(results)} times; {burst.first(refused[0])}"
+        problems.append(fail(words, "Fix the tool, its address or the demonstration: nobody could learn to use it."))
+    elif refused:
+        whose = "the recipe's own arguments" if burst.is_own else "arguments made from its schema"
+        remedy = "Fix the tool or the recipe's call." if burst.is_own else f"A demonstration that calls {call.name} would show real arguments."
+        problems.append(warn(f"{call.name} is alive, but refuses {whose}: {_line(refused[0].output)}", remedy))
     slow = stats.percentile([result.latency_s for result in results], 0.95) * params.rollout.max_tool_calls
     if slow > params.rollout.deadline_s and not failed:
         problems.append(
@@ -131,6 +184,19 @@ def _judge(params: config.Params, call: ToolCall, is_own: bool, results: Sequenc
             )
         )
     return problems
+
+
+def _remedy(params: config.Params, failed: Sequence[ToolResult], address: str) -> str:
+    """Asking more gently helps against load only; neither a wrong address nor a reply of another form comes from load."""
+    kinds = [_kind(result) for result in failed]
+    if all(kind.startswith("the reply ") for kind in kinds):
+        return f'It must answer a call with {{"output": ...}}. Check that the tool itself is there, and not a page or a gateway: {address}.'
+    if all(kind in _WRONG_PLACE for kind in kinds):
+        return f"Check the address, the method and the key: {address}. If such a status is the policy's mistake, give it an 'output'."
+    return f"Look at the tool's own log; {_limit(params)} bounds a call. tools.rate_limit or tools.concurrency ask it more gently."
+
+
+_WRONG_PLACE = frozenset(f"HTTP {status}" for status in (*SERVERS_OWN, 301, 302, 303, 307, 308))
 
 
 def _unscored_share(failing: float, params: config.Params) -> float:
@@ -163,7 +229,9 @@ def _kind(result: ToolResult) -> str:
 async def _burst_at_grader(setup: Setup, wire: Wire) -> Finding:
     rows = [row for row in setup.rows["train"] if row.target is not None] or setup.rows["train"]
     measured = rows[0].target is not None
-    size = burst_size(setup.params.tools)
+    spec = setup.recipe.grader
+    size = burst_size(setup.params.tools, spec.rate_limit)
+    setup.announce(f"grader: asks for {size} grades at once{_at(spec.url.replace(TOOL_SERVER, setup.params.tools.server_url or ''))}")
     answers = [(row, _answer(setup, row)) for row in (rows[n % len(rows)] for n in range(size))]
     began = time.monotonic()
     timed = await asyncio.gather(*(_timed(_grade(setup, wire, row, text, n)) for n, (row, text) in enumerate(answers)))
@@ -275,7 +343,9 @@ async def _two_strangers(setup: Setup, wire: Wire) -> Finding:
     """A mixed with B, then A alone, twice over. Everything that A is told must be the same each time."""
     first, second = _sequences(setup, wire.tools)
     if not first:
-        return together([], "no tool is declared")
+        return together([], "no tool is there that may be called")
+    rounds = 2 * [*first, *second, *first]
+    _announce_calls(setup, wire.tools, "isolation", Counter(call.name for call in rounds))
     heard: list[list[ToolResult]] = []
     for n in range(2):
         mixed = [_context(setup, name, n) for name in ("A beside B", "B beside A")]
@@ -304,7 +374,8 @@ def _sequences(setup: Setup, client: ToolClient) -> tuple[list[ToolCall], list[T
     """
     own = arguments.own_calls(setup)
     row = setup.rows["train"][0]
-    functions = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in (client.schemas if row.tools is None else row.tools)}
+    seen = [tool["function"] for tool in (client.schemas if row.tools is None else row.tools)]
+    functions = {function["name"]: function.get("parameters") or {} for function in seen if client.traits(function["name"]).probe}
     dialogues = [known for calls in own[1:] or own if (known := [call for call in calls if call.name in functions][:LONGEST_SEQUENCE])]
     first = dialogues[0] if dialogues else []
     second = next((calls for calls in reversed(dialogues) if calls != first), first)
