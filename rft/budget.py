@@ -125,7 +125,7 @@ def never_exceeded(section: config.Rollout) -> Iterator[tuple[str, str]]:
         ("turns", ours.turns and ours.turns.free, "max_turns", section.max_turns),
         ("latency_s", ours.latency_s and ours.latency_s.free, "deadline_s", section.deadline_s),
     ):
-        if free is not None and free >= most:
+        if free is not None and most is not None and free >= most:
             yield (
                 f"rollout.budget.{name} = {free:g} is never exceeded: rollout.{limit} = {getattr(section, limit):g} ends a rollout first",
                 f"Lower the budget, or set rollout.budget.{name}: null.",

@@ -243,7 +243,7 @@ def test_what_a_run_cannot_keep():
 
 def test_a_budget_behind_its_limit():
     names = {"tool_calls": 20, "tokens": {"free": 512, "weight": 0.1}, "turns": {"free": 8, "weight": 0.1}, "latency_s": {"free": 600, "weight": 0.1}}
-    found = [what for what, _ in never_exceeded(Rollout.model_validate({"budget": names}))]
+    found = [what for what, _ in never_exceeded(Rollout.model_validate({"max_tokens": 512, "budget": names}))]
     assert found[0] == "rollout.budget.tool_calls = 20 is never exceeded: rollout.max_tool_calls = 20 ends a rollout first"
     assert len(found) == 4
     heavy = {"tool_calls": 20, "tool_weights": {"search": 2}, "turns": {"free": 7.5, "weight": 0.1}}
