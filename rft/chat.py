@@ -88,12 +88,13 @@ class Chat:
 
         if answer_format is None:
             return text(told)
-        plain, words = text(told), response_format.words(answer_format)
+        plain = text(told)
         try:
             stated = text(told, response_format=answer_format)
         except Exception:  # a template's own refusal
             stated = plain
-        if all(stated.count(word) > plain.count(word) for word in words):
+        before, now = plain.casefold(), stated.casefold()
+        if all(now.count(word.casefold()) > before.count(word.casefold()) for word in response_format.words(answer_format)):
             return stated
         return text(response_format.with_instruction(told, answer_format))
 
@@ -245,8 +246,8 @@ class Chat:
 def no_room(opening: Opening, length: int, max_tokens: int) -> UserError:
     """`max_tokens`: of the whole context, as params.yaml or the policy's server has it."""
     return UserError(
-        f"example {opening.example_id!r}: its opening alone has {length} tokens, and rollout.max_tokens is {max_tokens} (where params.yaml does not "
-        "set it, what the policy's server takes). Raise that, or shorten the prompt, the row's messages or its tools."
+        f"example {opening.example_id!r}: its opening alone has {length} tokens, and rollout.max_tokens is {max_tokens} (if params.yaml does not "
+        "set it: 512 here, at a policy.server what that takes). Raise it, or shorten the prompt, the row's messages or its tools."
     )
 
 

@@ -98,7 +98,7 @@ def with_instruction(messages: Sequence[dict[str, Any]], response_format: dict[s
 
 
 def words(response_format: dict[str, Any]) -> tuple[str, ...]:
-    """What a prompt that shows this format must contain."""
+    """What a prompt that states this format must contain: the names of all properties, so that a template that writes no schema is not enough."""
     if response_format["type"] == "json_object":
         return ("json",)
     schema = response_format["json_schema"]

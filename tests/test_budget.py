@@ -249,3 +249,4 @@ def test_a_budget_behind_its_limit():
     heavy = {"tool_calls": 20, "tool_weights": {"search": 2}, "turns": {"free": 7.5, "weight": 0.1}}
     assert list(never_exceeded(Rollout.model_validate({"budget": heavy}))) == []
     assert list(never_exceeded(Rollout())) == []
+    assert list(never_exceeded(Rollout.model_validate({"budget": {"tokens": {"free": 512, "weight": 0.1}}}))) == [], "the server sets the limit"

@@ -145,6 +145,12 @@ def test_training_finds_an_opening_that_does_not_fit_before_its_first_step(ladde
     assert not list(tmp_path.glob(".rft/**/metrics.jsonl"))
 
 
+def test_overlong_rollouts_are_measured_by_the_servers_limit(ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer):
+    dapo = {**LORA, "algorithm": "dapo", "overlong": {"buffer": 300}}
+    with pytest.raises(ConfigError, match=r"\(300\) must lie below rollout\.max_tokens \(256\)"):
+        again(ladder, tmp_path, ladder_recipe, "train", policy=at(server, "vllm", ladder), train=dapo, rollout={"max_tokens": None})
+
+
 def test_the_search_and_the_comparison_look_at_all_their_prompts_first(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     shutil.copytree(ladder / "data", tmp_path / "data")
     winner = tmp_path / "data/prompt/prompt.json"

@@ -119,6 +119,11 @@ def test_a_template_that_knows_the_format_states_it_itself(opened: list[Any]):
     assert text.endswith(plain.render(opened)), "and nothing else changes"
 
 
+def test_a_template_that_knows_of_json_says_so_itself():
+    ours = chat("qwen3", "{%- if response_format %}Answer in JSON.\n{%- endif %}" + source("qwen3"))
+    assert ours.render([USER], answer_format={"type": "json_object"}).startswith("Answer in JSON.")
+
+
 @pytest.mark.parametrize(
     "states",
     [

@@ -30,7 +30,8 @@ async def _one_turn(setup: Setup) -> Finding:
     params, section = setup.params, setup.params.policy.server
     assert section is not None
     row = setup.rows["train"][0]
-    async with policy_for(section.model_copy(update={"retries": 0}), setup.schemas, setup.chat) as policy:
+    patient = section.model_copy(update={"retries": 0, "timeout_s": min(section.timeout_s, PATIENCE_S)})
+    async with policy_for(patient, setup.schemas, setup.chat) as policy:
         if isinstance(policy, TokenPolicy):
             await policy.check(params.rollout.max_tokens, params.train.temperature)
         else:

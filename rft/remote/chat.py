@@ -133,7 +133,7 @@ def too_long(opening: Opening, refused: Refused) -> UserError:
 
 @cache
 def _say_not_greedy(url: str, model: str) -> None:
-    progress.say("policy", f"{model} at {url} takes no temperature (dialect openai_reasoning): its greedy rollouts are sampled as it likes")
+    progress.say("server", f"{model} at {url} takes no temperature (dialect openai_reasoning): its greedy rollouts are sampled as it likes")
 
 
 class ChatDialogue:
