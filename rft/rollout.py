@@ -42,7 +42,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from rft import budget, config
+from rft import budget, config, response_format
 from rft.errors import ConfigError
 from rft.graders import EndpointGrader
 from rft.reports import PromptSettings
@@ -95,8 +95,12 @@ class Policy(Protocol):
     blocks: bool
     """Sampling holds up the event loop, so nothing else may be under way while it runs: grades wait for the end of the batch."""
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> Sequence[Dialogue]:
-        """One dialogue an opening; `max_tokens` bounds the whole context of each."""
+    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
+        """Raises UserError naming the example whose opening leaves no room for an answer. Asked once before a stage's first batch."""
+        ...
+
+    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> Sequence[Dialogue]:
+        """One dialogue an opening; `max_tokens` bounds the whole context of each. None: by what the policy itself takes."""
         ...
 
 
@@ -402,7 +406,7 @@ async def _within(deadline_s: float, rollouts: Sequence[object]) -> None:
 
 def _open(policy: Policy, requests: Sequence[Request], conditions: Conditions) -> list[_Live]:
     seeds = [(*conditions.seed, *_words(one.example.id), one.sample, *([one.attempt] if one.attempt else [])) for one in requests]
-    openings = [Opening(tuple(opening(one.example, conditions.prompt)), one.example.tools) for one in requests]
+    openings = [opening_of(one.example, conditions.prompt, conditions.limits) for one in requests]
     dialogues = policy.open(openings, seeds, conditions.temperature, conditions.limits.max_tokens)
     ids = [rollout_id(conditions.name, seed) for seed in seeds]
     return [
@@ -420,6 +424,12 @@ def opening(example: Example, prompt: PromptSettings) -> list[Message]:
     """The row's messages under the prompt's instruction, which replaces the row's own system message."""
     rest = [message for message in example.messages if not (prompt.system and message["role"] in ("system", "developer"))]
     return [{"role": "system", "content": prompt.system}, *rest] if prompt.system else rest
+
+
+def opening_of(example: Example, prompt: PromptSettings, limits: config.Rollout) -> Opening:
+    """What a policy hears first. The row's own tools and response_format win over the job's."""
+    answer_format = response_format.chosen(example.response_format, limits.response_format)
+    return Opening(tuple(opening(example, prompt)), example.tools, answer_format, example.id)
 
 
 def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings) -> list[Message]:
@@ -453,4 +463,6 @@ def _words(text: str) -> tuple[int, ...]:
     return tuple(value >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96))
 
 
-__all__ = ["Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "messages_of", "num_turns", "opening", "run_rollouts"]
+__all__ = [
+    "Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "messages_of", "num_turns", "opening", "opening_of", "run_rollouts",
+]  # fmt: skip

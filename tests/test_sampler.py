@@ -126,7 +126,7 @@ def test_more_tokens_than_positions_are_refused(engine: Engine):
 
 
 def test_an_opening_that_fills_the_context_is_refused(engine: Engine):
-    with pytest.raises(UserError, match=r"an opening alone has \d+ tokens"):
+    with pytest.raises(UserError, match=r"its opening alone has \d+ tokens"):
         engine.session(PROMPTS, SEEDS, 1.0, 4)
 
 

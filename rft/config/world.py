@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from rft import response_format
 from rft.config.section import Section
 
 
@@ -170,6 +171,10 @@ class Budget(Section):
         return self
 
 
+IN_PROCESS_MAX_TOKENS = 512
+"""rollout.max_tokens, when it is not set and no server samples (rft/config/__init__.py puts it in)."""
+
+
 class Rollout(Section):
     max_turns: int = Field(default=8, ge=1)
     max_tool_calls: int = Field(default=20, ge=1)
@@ -200,3 +205,8 @@ class Rollout(Section):
     max_fork_share: float = Field(default=0.05, ge=0, le=1)
     """Forks among the turns of a batch; above it the stage ends: the policy's server renders other tokens than those that it sampled."""
     budget: Budget = Budget()
+
+    @field_validator("response_format")
+    @classmethod
+    def _format(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        return None if value is None else response_format.normalised(value)
