@@ -214,8 +214,9 @@ async def run_rollouts(
     await asyncio.gather(*(client.end(live.context, StopReason.cancelled) for live in stragglers))
     await asyncio.gather(*(_grade(grader, live, conditions.limits) for live in lives if live.grade is None))
     trajectories = [close(live) for live in lives]
-    tools = max((live.ended_s - live.sampling_s - live.queued_s for live in lives), default=0.0)
-    for name, seconds in (("sampling", played - tools), ("tools", tools), ("grading", time.monotonic() - start - played)):
+    waited = max((live.ended_s - live.sampling_s - live.queued_s for live in lives), default=0.0)  # for tools, or for a server's policy
+    sampling = max((live.ended_s for live in lives), default=0.0) - waited
+    for name, seconds in (("sampling", sampling), ("tools", played - sampling), ("grading", time.monotonic() - start - played)):
         times[name] = times.get(name, 0.0) + seconds
     return trajectories
 

@@ -190,8 +190,9 @@ class Rollout(Section):
     max_unreadable_calls: int = Field(default=3, ge=0)
     """A call whose arguments cannot be read is answered with the error, as any refused call; one more than this ends the rollout (parse_error)."""
     turn_deadline_s: float = Field(default=300.0, gt=0)
-    """For one assistant message. Spent by the policy's own sampling it is graded as it stands."""
+    """For one assistant message: of the policy's own sampling, which is cut there and graded as it stands, or of waiting for its server."""
     deadline_s: float = Field(default=600.0, gt=0)
+    """For a rollout: its own sampling, its tools, its server. What it waits for others in a crowded sampler does not count."""
     grader_deadline_s: float = Field(default=600.0, gt=0)
     """For a grade, retries included."""
     group_deadline_s: float = Field(default=1800.0, gt=0)
