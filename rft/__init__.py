@@ -17,6 +17,7 @@ Read it in this order, an hour from top to bottom. Each module opens with its ow
     batching, remote                    their turns brought together; policies on servers
     scale, graders, budget, exploits    from a finished rollout to a grade and a reward; the cheats that must earn neither
     rollout, recovery, alarm            THE loop; pause, redo, refill; do failures depend on what the policy does?
+    suspicion                           do a baseline's numbers speak of the agent, or of its wiring?
     rollout_log, segments, rollout_store    one schema of log; its files while it grows; finished rollouts outlive any kill
     transcript, replay                  a rollout as text; graded anew
     workbench, policies                 what a stage with rollouts needs at hand; which weights, and who samples with them
