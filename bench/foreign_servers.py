@@ -85,7 +85,7 @@ class Servers:
         else:
             right = answer_to(number)
             objects = ({"sku": right, "sure": True}, {"sku": right.lower()}, {"sku": answer_to(number + 1)})
-            said = [right, "I don't know", *map(json.dumps, objects)]
+            said = [right, f"It is {right}.", "I don't know", *map(json.dumps, objects)]
             message = {"role": "assistant", "content": said[dice[1] % len(said)]}
         finish = "tool_calls" if message.get("tool_calls") else "stop"
         usage = {"prompt_tokens": 40 + 30 * turn, "completion_tokens": 12, "total_tokens": 52 + 30 * turn}
