@@ -54,7 +54,10 @@ class Caller:
 
     blocks = False
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> list[Asking]:
+    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
+        """It has room for all."""
+
+    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> list[Asking]:
         keys = [str(one.messages[-1]["content"]).split()[-1] for one in openings]
         return [Asking(key, random.Random(repr(tuple(seed))).random() < 0.5) for key, seed in zip(keys, seeds, strict=True)]
 

@@ -108,6 +108,7 @@ def _trainer(job: Job, folder: Path) -> tuple[Any, Any]:
     rows = json.loads(Path(job.rows).read_text(encoding="utf-8"))
     limits, prompt = config.Rollout(**job.rollout), PromptSettings(**job.prompt)
     loaded = recipe.load(config.Recipe(**job.recipe))
+    assert limits.max_tokens is not None
     opening = sum(len(row["prompt_ids"]) for row in rows) / len(rows)
     episodes = job.group_size * job.examples_per_step
     clock = _clock()

@@ -5,15 +5,19 @@ Read it in this order, an hour from top to bottom. Each module opens with its ow
     errors, types, reports, config      who is to blame; what lives in memory; what lives in files; what configures a run
     determinism                         when equal inputs give equal bytes, and what is refused then
     redact                              no secret in any text that comes in or goes out
+    rows, response_format               the user's own rows, byte for byte, and what we read of them; what an answer must look like
     recipe                              one example agent in a folder, loaded by path: `recipes/icd10`
+    trace                               two names of a rollout: ours, from the seed, and the wire's, new in every run
     wire, headers                       what crosses to tools and graders, what travels beside it, and what never comes back
     tools, arguments, local_tools, mcp_tools    a call: is it well-formed, where does it go, what does the policy see
     toolserver, server                  a recipe's tools and grader as an HTTP server, and its life around a stage
+    response_format                     what the final answer must look like, as a job or a row says it
     formats, chat                       how families of models write tool calls; between messages and tokens, append-only
     slots, fast_forward, sampler        keys and values side by side; a forward for small models; many dialogues decoded at once
     batching, remote                    their turns brought together; policies on servers
-    graders, budget, exploits           from a finished rollout to a grade and a reward; the cheats that must earn neither
+    scale, graders, budget, exploits    from a finished rollout to a grade and a reward; the cheats that must earn neither
     rollout, recovery, alarm            THE loop; pause, redo, refill; do failures depend on what the policy does?
+    suspicion                           do a baseline's numbers speak of the agent, or of its wiring?
     rollout_log, segments, rollout_store    one schema of log; its files while it grows; finished rollouts outlive any kill
     transcript, replay                  a rollout as text; graded anew
     workbench, policies                 what a stage with rollouts needs at hand; which weights, and who samples with them

@@ -50,7 +50,7 @@ class Use:
 
     @classmethod
     def of(cls, turns: Sequence[Turn], seconds: float) -> Use:
-        """`seconds`: the rollout's wall time."""
+        """`seconds`: of the rollout, without those in which our own sampler served others."""
         return cls(tuple(call.name for turn in turns for call in turn.calls), sum(len(turn.token_ids) for turn in turns), len(turns), seconds)
 
 

@@ -49,6 +49,9 @@ def run(params: config.Params) -> None:
         for name, which, prompt in plans:
             learned = (trained.weights, Path(trained.path)) if name == "challenger" and trained.trained and trained.path else None
             sampling = policies.of(bench, which, device, learned, name)
+            if not arms:
+                for _, _, each in plans:
+                    bench.check_openings(sampling.policy, rows, each)
             arm, measured = _arm(bench, sampling, rows, section, name, prompt, store, report, done)
             arms.append(arm)
             done += measured

@@ -21,9 +21,9 @@ from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import Any
 
-from rft import formats
+from rft import formats, response_format
 from rft.errors import UserError
-from rft.types import Message, Reading, ToolCall
+from rft.types import Message, Opening, Reading, ToolCall
 
 KEPT_REPLIES = 4096
 
@@ -71,15 +71,48 @@ class Chat:
         self._ends = {text: token for token, text in ends.items()}
         self._replies = lru_cache(KEPT_REPLIES)(self._reply_ids)
 
-    def render(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, start: bool = True) -> str:
-        """`start`: with the next assistant turn's start."""
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]] | None = None,
+        start: bool = True,
+        answer_format: dict[str, Any] | None = None,
+    ) -> str:
+        """`start`: with the next assistant turn's start. `answer_format`: a response_format that the prompt states, in the template's own way
+        where it has one, else as an instruction."""
         tools = self.tools if tools is None else list(tools)
         told = [self._told(message) for message in messages]
-        return self.tokenizer.apply_chat_template(told, tools=tools or None, tokenize=False, add_generation_prompt=start)
 
-    def prompt_ids(self, messages: list[Message], tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
+        def text(told: list[Message], **more: Any) -> str:
+            return self.tokenizer.apply_chat_template(told, tools=tools or None, tokenize=False, add_generation_prompt=start, **more)
+
+        if answer_format is None:
+            return text(told)
+        plain = text(told)
+        try:
+            stated = text(told, response_format=answer_format)
+        except Exception:  # a template's own refusal
+            stated = plain
+        before, now = plain.casefold(), stated.casefold()
+        if all(now.count(word.casefold()) > before.count(word.casefold()) for word in response_format.words(answer_format)):
+            return stated
+        return text(response_format.with_instruction(told, answer_format))
+
+    def prompt_ids(
+        self, messages: list[Message], tools: Sequence[dict[str, Any]] | None = None, answer_format: dict[str, Any] | None = None
+    ) -> list[int]:
         """The opening messages and the assistant's start. `tools`: the row's own; None: those of this chat."""
-        return self.encode(self.render(messages, tools))
+        return self.encode(self.render(messages, tools, answer_format=answer_format))
+
+    def opening_ids(self, openings: Sequence[Opening], max_tokens: int) -> list[list[int]]:
+        """The prompt of each. Raises UserError naming the example whose prompt leaves no room for an answer in `max_tokens`."""
+        known: dict[str, list[int]] = {}
+        for one in openings:
+            if (text := repr(one)) not in known:
+                known[text] = self.prompt_ids(list(one.messages), one.tools, one.response_format)
+                if (length := len(known[text])) >= max_tokens:
+                    raise no_room(one, length, max_tokens)
+        return [list(known[repr(one)]) for one in openings]
 
     def read(self, ids: Sequence[int], turn: int) -> tuple[str, Reading]:
         """Sampled ids as text, and what it says."""
@@ -210,6 +243,14 @@ class Chat:
         return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
+def no_room(opening: Opening, length: int, max_tokens: int) -> UserError:
+    """`max_tokens`: of the whole context, as params.yaml or the policy's server has it."""
+    return UserError(
+        f"example {opening.example_id!r}: its opening alone has {length} tokens, and rollout.max_tokens is {max_tokens} (if params.yaml does not "
+        "set it: 512 here, at a policy.server what that takes). Raise it, or shorten the prompt, the row's messages or its tools."
+    )
+
+
 def calls_of(message: Message) -> list[ToolCall]:
     """The calls of a recorded message."""
     calls = message.get("tool_calls") or []
@@ -304,4 +345,4 @@ def _probes() -> dict[str, list[Message]]:
     }
 
 
-__all__ = ["Chat", "ParseError", "assistant_message", "assistant_text", "calls_of", "parse_calls", "prefix_problems", "tool_message"]
+__all__ = ["Chat", "ParseError", "assistant_message", "assistant_text", "calls_of", "no_room", "parse_calls", "prefix_problems", "tool_message"]

@@ -49,6 +49,7 @@ def _served(bench: Workbench, which: Literal["policy", "champion"], trained: Tra
     params, pointer, served = bench.params, policy_pointer(), champion()
     assert params.policy.server is not None
     policy = remote.policy_for(params.policy.server, bench.schemas, lambda: chat_of(bench))
+    bench.wait(policy.ask_limit(params.rollout.max_tokens))
     kind: Weights = "none"
     folder = None
     if which == "champion" and served.weights_path:

@@ -63,7 +63,7 @@ def run(params: config.Params) -> None:
     seed = champion_prompt(ours)
     with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
         race = Race(bench, policies.of(bench, "champion", device).policy, section, store)
-        racers = race.run(seed, ours.prompts, rows[:cut])
+        racers = race.run(seed, ours.prompts, rows[:cut], rows[cut:])
         best = max(racers, key=lambda one: (not one.eliminated, one.mean(), one.settings.name == seed.name))
         confirmation = race.confirm(best.settings, seed, rows[cut:]) if best.knobs else None
         bench.times.write(SHELF / "timing.json", bench.traces)
@@ -100,11 +100,13 @@ class Race:
     def __init__(self, bench: Workbench, policy: Policy, section: config.Prompt, store: RolloutStore):
         self.bench, self.policy, self.section, self.store = bench, policy, section, store
 
-    def run(self, seed: PromptSettings, prompts: recipe.Prompts, rows: Sequence[Example]) -> list[Racer]:
-        """All that took part, the seed prompt first."""
+    def run(self, seed: PromptSettings, prompts: recipe.Prompts, rows: Sequence[Example], held_back: Sequence[Example] = ()) -> list[Racer]:
+        """All that took part, the seed prompt first. `held_back`: for the confirmation."""
         changes = knobs(seed, prompts, self.bench.params.rollout.max_turns)
         racers = [Racer(seed, (), None), *(Racer(apply(seed, prompts, (knob,)), (knob,), seed.name) for knob in changes)]
         count = min(self.section.first_examples, len(rows))
+        for one in {one.settings.system: one for one in racers}.values():
+            self.bench.check_openings(self.policy, [*rows, *held_back], one.settings)
         for number in range(1, self.section.rounds + 1):
             last = number == self.section.rounds
             count = len(rows) if last else count

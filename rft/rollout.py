@@ -42,7 +42,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from rft import budget, config
+from rft import budget, config, response_format
 from rft.errors import ConfigError
 from rft.graders import EndpointGrader
 from rft.reports import PromptSettings
@@ -95,8 +95,12 @@ class Policy(Protocol):
     blocks: bool
     """Sampling holds up the event loop, so nothing else may be under way while it runs: grades wait for the end of the batch."""
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> Sequence[Dialogue]:
-        """One dialogue an opening; `max_tokens` bounds the whole context of each."""
+    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
+        """Raises UserError naming the example whose opening leaves no room for an answer. Asked once before a stage's first batch."""
+        ...
+
+    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> Sequence[Dialogue]:
+        """One dialogue an opening; `max_tokens` bounds the whole context of each. None: by what the policy itself takes."""
         ...
 
 
@@ -210,8 +214,9 @@ async def run_rollouts(
     await asyncio.gather(*(client.end(live.context, StopReason.cancelled) for live in stragglers))
     await asyncio.gather(*(_grade(grader, live, conditions.limits) for live in lives if live.grade is None))
     trajectories = [close(live) for live in lives]
-    tools = max((live.ended_s - live.sampling_s - live.queued_s for live in lives), default=0.0)
-    for name, seconds in (("sampling", played - tools), ("tools", tools), ("grading", time.monotonic() - start - played)):
+    waited = max((live.ended_s - live.sampling_s - live.queued_s for live in lives), default=0.0)  # for tools, or for a server's policy
+    sampling = max((live.ended_s for live in lives), default=0.0) - waited
+    for name, seconds in (("sampling", sampling), ("tools", played - sampling), ("grading", time.monotonic() - start - played)):
         times[name] = times.get(name, 0.0) + seconds
     return trajectories
 
@@ -402,7 +407,7 @@ async def _within(deadline_s: float, rollouts: Sequence[object]) -> None:
 
 def _open(policy: Policy, requests: Sequence[Request], conditions: Conditions) -> list[_Live]:
     seeds = [(*conditions.seed, *_words(one.example.id), one.sample, *([one.attempt] if one.attempt else [])) for one in requests]
-    openings = [Opening(tuple(opening(one.example, conditions.prompt)), one.example.tools) for one in requests]
+    openings = [opening_of(one.example, conditions.prompt, conditions.limits) for one in requests]
     dialogues = policy.open(openings, seeds, conditions.temperature, conditions.limits.max_tokens)
     ids = [rollout_id(conditions.name, seed) for seed in seeds]
     return [
@@ -420,6 +425,12 @@ def opening(example: Example, prompt: PromptSettings) -> list[Message]:
     """The row's messages under the prompt's instruction, which replaces the row's own system message."""
     rest = [message for message in example.messages if not (prompt.system and message["role"] in ("system", "developer"))]
     return [{"role": "system", "content": prompt.system}, *rest] if prompt.system else rest
+
+
+def opening_of(example: Example, prompt: PromptSettings, limits: config.Rollout) -> Opening:
+    """What a policy hears first. The row's own tools and response_format win over the job's."""
+    answer_format = response_format.chosen(example.response_format, limits.response_format)
+    return Opening(tuple(opening(example, prompt)), example.tools, answer_format, example.id)
 
 
 def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings) -> list[Message]:
@@ -441,7 +452,7 @@ def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings
 def _record(live: _Live, section: config.Budget, lowest: float) -> Trajectory:
     assert live.stop is not None
     assert live.grade is not None
-    reward = budget.reward(live.grade, budget.Use.of(live.turns, live.ended_s), section, lowest)
+    reward = budget.reward(live.grade, budget.Use.of(live.turns, live.ended_s - live.queued_s), section, lowest)
     return Trajectory(
         live.rollout_id, live.request.example.id, tuple(live.turns), live.stop, live.grade, reward, live.ended_s, live.request.attempt
     )
@@ -453,4 +464,6 @@ def _words(text: str) -> tuple[int, ...]:
     return tuple(value >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96))
 
 
-__all__ = ["Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "messages_of", "num_turns", "opening", "run_rollouts"]
+__all__ = [
+    "Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "messages_of", "num_turns", "opening", "opening_of", "run_rollouts",
+]  # fmt: skip

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rft import config, reports
+from rft import config, reports, response_format
 from rft.errors import ConfigError, UserError
 from rft.types import Example, Message
 
@@ -92,6 +92,7 @@ def read(line: Line, keys: config.Keys, remedy: str, is_cut: bool = False) -> Ex
         target=_none_if_absent(find(row, keys.target or _CONVENTION.target)),
         metadata=metadata if isinstance(metadata, dict) else {},
         tools=_tools(row.get("tools"), line.where, remedy),
+        response_format=response_format.read(row.get("response_format"), line.where),
         slice=_slice(row, keys, line.where, remedy),
         line=line.text,
     )

@@ -73,22 +73,23 @@ class Engine:
             _said.add(why)
             progress.say("sampler", f"the model's own forward, which is slower: {why}")
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> Sequence[Row]:
+    def limit(self, max_tokens: int | None) -> int:
+        """Of a whole context. None: as far as the model's positions reach."""
+        if max_tokens is not None and max_tokens > self.max_positions:
+            raise UserError(f"rollout.max_tokens = {max_tokens} is more than the model's {self.max_positions} positions. Lower it.")
+        return self.max_positions if max_tokens is None else max_tokens
+
+    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
+        self.chat.opening_ids(openings, self.limit(max_tokens))
+
+    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> Sequence[Row]:
         """`temperature` 0 is greedy; `max_tokens` bounds a row's whole context."""
         return Batch(self.session(openings, seeds, temperature, max_tokens), self.blocks).dialogues()
 
-    def session(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> Session:
+    def session(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> Session:
         """One row an opening."""
-        if max_tokens > self.max_positions:
-            raise UserError(f"rollout.max_tokens = {max_tokens} is more than the model's {self.max_positions} positions. Lower it.")
-        rendered: dict[str, list[int]] = {}
-        for one in openings:
-            if repr(one) not in rendered:
-                rendered[repr(one)] = self.chat.prompt_ids(list(one.messages), one.tools)
-        prompts = [list(rendered[repr(one)]) for one in openings]
-        if (longest := max(map(len, prompts), default=0)) >= max_tokens:
-            raise UserError(f"rollout.max_tokens = {max_tokens}, but an opening alone has {longest} tokens. Raise it, or shorten the prompt.")
-        return Session(self, prompts, seeds, temperature, max_tokens)
+        limit = self.limit(max_tokens)
+        return Session(self, self.chat.opening_ids(openings, limit), seeds, temperature, limit)
 
 
 @dataclass(slots=True)

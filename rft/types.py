@@ -85,10 +85,15 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a policy hears first. `tools`: the row's own functions; None: those that the policy's chat was made with."""
+    """What a policy hears first. `tools`: the row's own functions; None: those that the policy's chat was made with.
+
+    `response_format`: what the final answer must look like (rft/response_format.py); None: any text. `example_id` is for error messages.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] | None = None
+    response_format: dict[str, Any] | None = None
+    example_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from rft.graders import EndpointGrader
 from rft.recipe import Recipe
 from rft.recovery import Earlier, Played
 from rft.reports import PromptSettings
-from rft.rollout import Conditions, Policy, Request, run_rollouts
+from rft.rollout import Conditions, Policy, Request, opening_of, run_rollouts
 from rft.rollout_log import LogRow
 from rft.rollout_store import RolloutStore
 from rft.server import running
@@ -156,6 +156,11 @@ class Workbench:
         """Raises ConfigError for a row whose own tools nobody serves, or whose schemas are none, before anything is sampled."""
         self._client.check_rows(examples)
 
+    def check_openings(self, policy: Policy, examples: Sequence[Example], prompt: PromptSettings) -> None:
+        """Raises UserError for an example whose opening does not fit into the context, before anything is sampled."""
+        limits = self.params.rollout
+        self.wait(policy.check_openings([opening_of(one, prompt, limits) for one in examples], limits.max_tokens))
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
 
@@ -183,6 +188,7 @@ class Workbench:
         What others stand in for (rft/recovery.py) is in the store, and not among the rows that come back.
         """
         self.check_rows(examples)
+        self.check_openings(policy, examples, plan.prompt)
         requests = [Request(example, sample) for example in examples for sample in range(plan.k)]
         seed, name = (plan.seed, int(plan.temperature * 1000)), f"{plan.name}/{plan.prompt.digest()}"
         conditions = Conditions(plan.prompt, plan.temperature, seed, self.params.rollout, name, plan.split, plan.step, self.traces)

@@ -67,7 +67,10 @@ class Scripted:
     heard: list[list[str]] = field(default_factory=list)
     opened: int = 0
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> list[ScriptedDialogue]:
+    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
+        """It has room for all."""
+
+    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> list[ScriptedDialogue]:
         start, self.opened = self.opened, self.opened + len(openings)
         return [
             ScriptedDialogue(

@@ -84,8 +84,8 @@ def test_a_turn_says_how_long_it_was_kept_waiting(barrier: bool):
 
     first, second = asyncio.run(all_of_it())
     assert (first.seconds, second.seconds) == (0.05, 0.05)
-    assert 0.05 <= first.queued_s < 0.15
-    assert 0.14 <= second.queued_s < 0.4
+    assert 0.05 <= first.queued_s < 5
+    assert 0.14 <= second.queued_s < 5
 
 
 async def live(row: Row, delays: Sequence[float], tokens: int = 1) -> list[str]:

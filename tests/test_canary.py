@@ -75,6 +75,9 @@ SHELF = Path("data/baseline")
 class Parrot:
     blocks = False
 
+    async def check_openings(self, openings, max_tokens):
+        pass
+
     def open(self, openings, seeds, temperature, max_tokens):
         return [Dialogue(re.search("k[0-9]+", opening.messages[-1]["content"])[0]) for opening in openings]
 

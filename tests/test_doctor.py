@@ -258,6 +258,33 @@ def test_a_policy_server_is_asked_for_one_turn(recipe: Path, policy: Path):
     assert "Is that server running?" in dead.words
 
 
+def test_a_policy_server_with_too_short_a_context_is_found(recipe: Path):
+    """It was met when a stage had graded what was cut, and the doctor was green."""
+
+    class Endpoint(Agent):
+        async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+            if request.path == "/v1/models":
+                return web.json_response({"data": [{"id": "m", "context_length": 100}]})
+            usage = {"prompt_tokens": 7000, "completion_tokens": 1}
+            return web.json_response({"choices": [{"message": {"content": "4711"}, "finish_reason": "stop"}], "usage": usage})
+
+    with serving_at(Endpoint().answer) as tools:
+        server = {"kind": "chat", "url": tools["server_url"], "model": "m"}
+        found = examine(settings(recipe, policy={"server": server}, rollout={"max_tokens": None}), "server")["server"]
+        assert found.status == "fail"
+        assert "opening alone has 7000 tokens, and rollout.max_tokens is 100" in found.words
+        found = examine(settings(recipe, policy={"server": server}, rollout={"max_tokens": 200}), "server")["server"]
+        assert "rollout.max_tokens = 200, but the server takes 100" in found.words
+
+
+def test_the_other_checks_do_without_a_limit_that_the_server_sets(recipe: Path, policy: Path):
+    server = {"kind": "vllm", "url": "http://127.0.0.1:9", "model": "m"}
+    found = examine(settings(recipe, policy={"model": str(policy), "server": server}, rollout={"max_tokens": None}), "template", "capacity")
+    assert {found[name].status for name in ("configuration", "template", "capacity")} <= {"ok", "warn"}, found
+    assert found["template"].facts["max_tokens"] == 256, "the model's positions"
+    assert found["capacity"].facts["memory"]["keys and values"] == 0, "the server's own"
+
+
 def test_what_a_server_echoes_of_our_secrets_is_not_shown(recipe: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RFT_TEST_TOKEN", "canary-4711")
 

@@ -15,11 +15,11 @@ import pytest
 
 from rft import config, model, reports
 from rft.chat import Chat
-from rft.errors import ConfigError
+from rft.errors import ConfigError, UserError
 from rft.recipe import load
 from rft.sampler import Engine
 from rft.tools import schemas
-from tests import small_policy
+from tests import small_policy, tiny_recipe
 from tests.ladder import SECTIONS, again, inside, params, run
 from tests.token_server import MODEL, TokenServer, serving
 
@@ -98,6 +98,82 @@ def test_a_chat_endpoint_is_evaluated_and_searched_a_prompt_for_but_not_trained(
     assert "no token ids" in train.reason
     arms = reports.read(reports.ChallengerReport, tmp_path / "data/challenger/report.json").arms
     assert len(arms) == 3
+
+
+# -- the limit of a context ------------------------------------------------------------------------------------------------
+def with_long_row(folder: Path, split: str, place: int, num_words: int) -> str:
+    """One row of the split asks at length; its id."""
+    path = folder / f"data/examples/{split}.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[place]["messages"][-1]["content"] = "value of " * num_words + rows[place]["messages"][-1]["content"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return rows[place]["id"]
+
+
+@pytest.mark.parametrize("kind", [None, "vllm", "sglang", "chat"])
+def test_a_stage_finds_an_opening_that_does_not_fit_before_anything_is_sampled(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer, kind: str | None
+):
+    """The last row, batches behind the first. Behind a server the limit is the server's own, 256."""
+    shutil.copytree(ladder / "data", tmp_path / "data")
+    name = with_long_row(tmp_path, "validation", 7, 200)
+    server.asked.clear()
+    rollout = {"max_tokens": 200 if kind is None else None, "batch": 2}
+    settings = params(ladder_recipe, policy={} if kind is None else at(server, kind, ladder), rollout=rollout)
+    with inside(tmp_path), pytest.raises(UserError, match=f"example '{name}': its opening"):
+        run("baseline", settings)
+    trials = [body for path, body in server.asked if path == "/v1/chat/completions"]
+    assert [body["max_tokens"] for body in trials] == ([1] if kind == "chat" else [])
+    assert not [path for path, _ in server.asked if path in ("/generate", "/inference/v1/generate", "/v1/completions")]
+    assert not list(tmp_path.glob("**/rollouts/**/*.jsonl"))
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "chat"])
+def test_a_stage_without_a_limit_has_the_servers(ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer, kind: str):
+    """512 tokens, the bound that nobody had set, were more than this server takes."""
+    server.asked.clear()
+    again(ladder, tmp_path, ladder_recipe, "baseline", policy=at(server, kind, ladder), rollout={"max_tokens": None})
+    assert [one[0] for one in greedy(tmp_path)] == [one[0] for one in greedy(ladder)]
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_training_finds_an_opening_that_does_not_fit_before_its_first_step(ladder: Path, tmp_path: Path, ladder_recipe: Path, split: str):
+    shutil.copytree(ladder / "data", tmp_path / "data")
+    name = with_long_row(tmp_path, split, -1, 200)
+    with inside(tmp_path), pytest.raises(UserError, match=f"example '{name}': its opening alone has .* rollout.max_tokens is 200"):
+        run("train", params(ladder_recipe))
+    assert not list(tmp_path.glob(".rft/**/metrics.jsonl"))
+
+
+def test_overlong_rollouts_are_measured_by_the_servers_limit(ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer):
+    dapo = {**LORA, "algorithm": "dapo", "overlong": {"buffer": 300}}
+    with pytest.raises(ConfigError, match=r"\(300\) must lie below rollout\.max_tokens \(256\)"):
+        again(ladder, tmp_path, ladder_recipe, "train", policy=at(server, "vllm", ladder), train=dapo, rollout={"max_tokens": None})
+
+
+def test_the_search_and_the_comparison_look_at_all_their_prompts_first(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    shutil.copytree(ladder / "data", tmp_path / "data")
+    winner = tmp_path / "data/prompt/prompt.json"
+    winner.write_text(json.dumps(json.loads(winner.read_text()) | {"system": "look it up and answer " * 40}))
+    with inside(tmp_path), pytest.raises(UserError, match="its opening alone has"):
+        run("challenger", params(ladder_recipe))
+    recipe = tmp_path / "recipe"
+    shutil.copytree(ladder_recipe, recipe)
+    (recipe / "prompts.json").write_text(
+        json.dumps({"seed": {"name": "seed", "system": "", "max_turns": 3}, "instructions": {"long": "look it up and answer " * 40}})
+    )
+    with inside(tmp_path), pytest.raises(UserError, match="its opening alone has"):
+        run("prompt", params(recipe))
+    assert not list(tmp_path.glob(".rft/**/rollouts/**/*.jsonl"))
+
+
+def test_in_this_process_the_default_is_512_and_does_not_count_as_written(ladder_recipe: Path):
+    settings = tiny_recipe.params(ladder_recipe)
+    assert settings.rollout.max_tokens == 512
+    assert "max_tokens" not in tiny_recipe.params(ladder_recipe, rollout={"batch": 3}).rollout.model_fields_set
+    served = tiny_recipe.params(ladder_recipe, policy={"server": {"kind": "chat", "url": "http://h", "model": "m"}})
+    assert served.rollout.max_tokens is None
+    assert tiny_recipe.params(ladder_recipe, rollout={"max_tokens": 600}).rollout.max_tokens == 600
 
 
 def test_token_routes_need_the_models_folder():

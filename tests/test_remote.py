@@ -7,6 +7,7 @@ import gc
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,10 +207,11 @@ def test_results_that_do_not_fit_change_nothing(engine, opening):
 def test_an_opening_that_does_not_fit_is_the_users_to_mend(engine):
     async def use(server: TokenServer) -> None:
         room = len(engine.chat.prompt_ids(list(OPENING.messages)))
-        tokens(server).open([OPENING], [(0,)], 0.0, room + 1)
-        tokens(server).open([OPENING], [(0,)], 0.0, room)
+        named = replace(OPENING, example_id="n-7")
+        tokens(server).open([named], [(0,)], 0.0, room + 1)
+        tokens(server).open([named], [(0,)], 0.0, room)
 
-    with pytest.raises(UserError, match=r"rollout\.max_tokens = \d+, but an opening alone has \d+"):
+    with pytest.raises(UserError, match=r"example 'n-7': its opening alone has \d+ tokens, and rollout\.max_tokens is \d+"):
         through(engine, use)
 
 

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rft import config
-from rft.errors import InfrastructureError
+from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.remote import ChatPolicy, connection
 from rft.remote.connection import Malformed
 from rft.remote.tokens import fold
 from rft.rollout import PolicyFailed
 from rft.types import Opening, Reading, Sampled, ToolCall, ToolResult
+from tests import tiny_recipe
 from tests.scripted_server import Scripted, says, scripted
 
 MODEL = "tiny"
-OPENING = Opening(({"role": "user", "content": "value of k0002"},))
+OPENING = Opening(({"role": "user", "content": "value of k0002"},), example_id="n-7")
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +33,8 @@ def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "BACKOFF_S", 0.01)
 
 
-def at(url: str) -> config.PolicyServer:
-    return config.PolicyServer(kind="chat", url=url, model=MODEL, retries=1, timeout_s=60)
+def at(url: str, **more: Any) -> config.PolicyServer:
+    return config.PolicyServer.model_validate({"kind": "chat", "url": url, "model": MODEL, "retries": 1, "timeout_s": 60, **more})
 
 
 def reply(content: str | None = None, calls: Any = None, finish: str = "stop", **more: Any) -> dict[str, Any]:
@@ -134,7 +138,7 @@ def test_usage_bounds_the_context():
 
 
 def test_a_dialogue_that_outgrows_the_endpoint_is_the_policys_doing():
-    long = says({"error": {"code": "context_length_exceeded", "message": "too many"}}, status=400)
+    too_long = says({"error": {"code": "context_length_exceeded", "message": "too many"}}, status=400)
 
     async def play_with(*answers: Any) -> Sampled:
         async with scripted(*answers) as server:
@@ -143,9 +147,267 @@ def test_a_dialogue_that_outgrows_the_endpoint_is_the_policys_doing():
             dialogue.append(sampled.reading.calls, [ToolResult("call_abc", "r")])
             return await dialogue.sample(20, 10.0)
 
-    assert asyncio.run(play_with(says(reply(None, [call("{}")], "tool_calls")), long)) == Sampled("", Reading(""), ended=False)
-    with pytest.raises(InfrastructureError, match="400"):
-        asyncio.run(play_with(long))
+    assert asyncio.run(play_with(says(reply(None, [call("{}")], "tool_calls")), too_long)) == Sampled("", Reading(""), ended=False)
+    with pytest.raises(UserError, match=r"example 'n-7': its opening does not fit .*context_length_exceeded.*Shorten"):
+        asyncio.run(play_with(too_long))
+
+
+# -- the limit of a context --------------------------------------------------------------------------------------------------
+@dataclass
+class Endpoint:
+    """Chat completions that count a token for each `x` of the messages. `models`: the entry in its list, or the status of its refusal."""
+
+    models: dict[str, Any] | int = 404
+    counts: bool = False
+    """It has vLLM's /tokenize."""
+    takes: int | None = None
+    """Longer contexts are refused."""
+    calls: int = 0
+    """Turns that call a tool before the answer."""
+    asked: list[tuple[str, Any]] = field(default_factory=list)
+
+    async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        self.asked.append((request.path, body))
+        if request.path == "/v1/models":
+            if isinstance(self.models, int):
+                return web.json_response({"error": {"message": "no list"}}, status=self.models)
+            return web.json_response({"object": "list", "data": [{"id": "other", "max_model_len": 7}, {"id": MODEL, **self.models}]})
+        num_tokens = json.dumps(body.get("messages")).count("x")
+        if request.path == "/tokenize" and self.counts:
+            return web.json_response({"count": num_tokens, "max_model_len": 10_000, "tokens": []})
+        if request.path != "/v1/chat/completions":
+            return web.json_response({"detail": "Not Found"}, status=404)
+        most = body.get("max_tokens") or body["max_completion_tokens"]
+        if self.takes is not None and num_tokens + most > self.takes:
+            return web.json_response({"error": {"message": f"This model's maximum context length is {self.takes} tokens."}}, status=400)
+        said = sum(message["role"] == "assistant" for message in body["messages"])
+        made = reply(None, [call("{}", f"call_{said}")], "tool_calls") if said < self.calls else reply("4711")
+        return web.json_response({**made, "usage": {"prompt_tokens": num_tokens, "completion_tokens": 1}})
+
+    def turns(self) -> list[Any]:
+        return [body for path, body in self.asked if path == "/v1/chat/completions"]
+
+
+def using(endpoint: Endpoint, use: Callable[[ChatPolicy], Awaitable[Any]], **more: Any) -> Any:
+    async def all_of_it() -> Any:
+        async with scripted(endpoint.answer) as server, ChatPolicy(at(server.endpoint.url, **more), []) as policy:
+            return await use(policy)
+
+    return asyncio.run(all_of_it())
+
+
+def long(name: str, num_tokens: int, padding: int = 0) -> Opening:
+    return Opening(({"role": "user", "content": "x" * num_tokens + "." * padding},), example_id=name)
+
+
+@pytest.mark.parametrize(
+    ("models", "limit"),
+    [
+        ({"max_model_len": 300}, 300),
+        ({"context_length": 400}, 400),
+        ({"context_window": 500}, 500),
+        ({"context_length": "many"}, None),
+        ({}, None),
+        *((status, None) for status in (404, 405, 501)),
+    ],
+)
+def test_an_endpoint_may_say_how_long_a_context_it_takes(models: Any, limit: int | None):
+    async def use(policy: ChatPolicy) -> int | None:
+        await policy.ask_limit(None)
+        return policy.limit(None)
+
+    assert using(Endpoint(models), use) == limit
+
+
+@pytest.mark.parametrize("status", [401, 500, 503])
+def test_an_endpoint_that_fails_says_nothing_about_its_limit(status: int):
+    with pytest.raises(InfrastructureError, match=str(status)):
+        using(Endpoint(status), lambda policy: policy.ask_limit(None))
+
+
+def test_nobody_there_is_an_error():
+    with pytest.raises(InfrastructureError, match="Is that server running"):
+        asyncio.run(ChatPolicy(at("http://127.0.0.1:9"), []).ask_limit(None))
+
+
+def test_a_limit_that_the_endpoint_does_not_take_is_refused():
+    using(Endpoint({"context_window": 500}), lambda policy: policy.ask_limit(500))
+    with pytest.raises(ConfigError, match=r"rollout\.max_tokens = 501, but the server takes 500"):
+        using(Endpoint({"context_window": 500}), lambda policy: policy.ask_limit(501))
+
+
+@pytest.mark.parametrize(("models", "num_asked"), [(404, [90] * 4), ({"max_model_len": 7050}, [90, 48])])
+def test_the_context_is_bounded_by_what_the_endpoint_says_and_else_not_at_all(models: Any, num_asked: list[int]):
+    """25 kB rows met a bound of 512 tokens that nobody had set, and ended `max_tokens` after one call."""
+    endpoint = Endpoint(models, calls=3)
+
+    async def use(policy: ChatPolicy) -> bool:
+        await policy.ask_limit(None)
+        (dialogue,) = policy.open([long("n-1", 7001)], [(0,)], 0.5, None)
+        while True:
+            sampled = await dialogue.sample(90, 10.0)
+            calls = sampled.reading.calls
+            if not calls:
+                return True
+            if dialogue.append(calls, [ToolResult(calls[0].call_id, "x" * 60)]) is None:
+                return False
+
+    assert using(endpoint, use) is (models == 404)
+    assert [body["max_tokens"] for body in endpoint.turns()] == num_asked
+
+
+@pytest.mark.parametrize(("models", "configured"), [({"max_model_len": 200}, None), ({"max_model_len": 300}, 200), (404, 200)])
+def test_a_server_that_counts_finds_the_opening_that_does_not_fit(models: Any, configured: int | None):
+    """Though it is not the longest by characters; one token less fits. Nothing is sampled."""
+    for length, fits in ((199, True), (200, False)):
+        endpoint = Endpoint(models, counts=True)
+
+        async def use(policy: ChatPolicy, length: int = length) -> None:
+            await policy.ask_limit(configured)
+            await policy.check_openings([long("n-1", 10, 900), long("n-2", length), long("n-3", 20)], configured)
+
+        if fits:
+            using(endpoint, use)
+        else:
+            with pytest.raises(UserError, match=r"example 'n-2': its opening alone has 200 tokens, and rollout\.max_tokens is 200 .*shorten"):
+                using(endpoint, use)
+        assert endpoint.turns() == []
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "configured", "words"),
+    [
+        (Endpoint(), 300, r"example 'n-2': its opening alone has 300 tokens, and rollout\.max_tokens is 300"),
+        (Endpoint({"max_model_len": 250}), None, r"example 'n-2': its opening alone has 300 tokens, and rollout\.max_tokens is 250"),
+        (Endpoint(takes=300), None, r"example 'n-2': its opening does not fit .*maximum context length is 300"),
+        (Endpoint(takes=300), 1000, r"example 'n-2': its opening does not fit .*maximum context length is 300"),
+        (Endpoint(takes=301), None, None),
+        (Endpoint(takes=301), 301, None),
+        (Endpoint({"max_model_len": 301}), None, None),
+    ],
+)
+def test_one_that_cannot_count_is_tried_with_the_longest_opening(endpoint: Endpoint, configured: int | None, words: str | None):
+    async def use(policy: ChatPolicy) -> None:
+        await policy.ask_limit(configured)
+        for _ in range(2):
+            await policy.check_openings([long("n-1", 10), long("n-2", 300), long("n-3", 20)], configured)
+
+    if words is None:
+        using(endpoint, use)
+    else:
+        with pytest.raises(UserError, match=words):
+            using(endpoint, use)
+    (tried,) = endpoint.turns()
+    assert (tried["messages"], tried["max_tokens"]) == (list(long("n-2", 300).messages), 1)
+
+
+def test_a_trial_that_fails_is_no_fit():
+    with pytest.raises(InfrastructureError, match=r"127\.0\.0\.1:9"):
+        asyncio.run(ChatPolicy(at("http://127.0.0.1:9"), []).check_openings([OPENING], None))
+
+
+# -- dialects, formats -------------------------------------------------------------------------------------------------------
+def test_a_reasoning_model_is_asked_in_its_own_dialect(capsys: pytest.CaptureFixture[str]):
+    endpoint = Endpoint()
+
+    async def use(policy: ChatPolicy) -> None:
+        for temperature in (1.0, 0.0, 0.0):
+            (dialogue,) = policy.open([OPENING], [(0,)], temperature, None)
+            await dialogue.sample(30, 10.0)
+
+    using(endpoint, use, dialect="openai_reasoning")
+    body = {"model": MODEL, "messages": list(OPENING.messages), "max_completion_tokens": 30, "seed": fold((0,), 0)}
+    assert endpoint.turns() == [body] * 3
+    assert capsys.readouterr().out.count("takes no temperature") == 1
+
+
+REFUSALS = {
+    "max_tokens": "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+    "temperature": "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported.",
+    "other words": "invalid temperature: only 1 is allowed for this model",
+}
+
+
+@pytest.mark.parametrize("why", REFUSALS.values(), ids=REFUSALS)
+def test_the_refusal_of_a_reasoning_model_names_the_dialect(why: str):
+    async def use(url: str, dialect: Any) -> None:
+        (dialogue,) = ChatPolicy(at(url, dialect=dialect), []).open([OPENING], [(0,)], 0.0, None)
+        await dialogue.sample(30, 10.0)
+
+    async def all_of_it(dialect: str) -> None:
+        async with scripted(says({"error": {"message": why}}, status=400)) as server:
+            await use(server.endpoint.url, dialect)
+
+    remedy = r"set policy\.server\.dialect: openai_reasoning\.$"
+    with pytest.raises(InfrastructureError, match=remedy):
+        asyncio.run(all_of_it("openai"))
+    with pytest.raises(InfrastructureError) as told:
+        asyncio.run(all_of_it("openai_reasoning"))
+    assert "set policy.server.dialect" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "why", ["'max_tokens' or 'max_completion_tokens' is too large: 96.", "'messages' must hold text", "the tool temperature_at has no parameters"]
+)
+def test_another_refusal_names_no_dialect(why: str):
+    async def use() -> None:
+        async with scripted(says({"error": {"message": why}}, status=400)) as server:
+            (dialogue,) = ChatPolicy(at(server.endpoint.url), []).open([OPENING], [(0,)], 0.0, None)
+            await dialogue.sample(30, 10.0)
+
+    with pytest.raises(InfrastructureError) as told:
+        asyncio.run(use())
+    assert "dialect" not in str(told.value)
+
+
+def test_a_reasoning_model_may_call_one_token_too_few():
+    """OpenAI's answer to a trial of one token."""
+    few = says({"error": {"message": "Could not finish the message because max_tokens or model output limit was reached."}}, status=400)
+
+    async def use(dialect: str) -> None:
+        async with scripted(says({}, status=404), few) as server:
+            await ChatPolicy(at(server.endpoint.url, dialect=dialect), []).check_openings([OPENING], 200)
+
+    asyncio.run(use("openai_reasoning"))
+    with pytest.raises(InfrastructureError, match="Could not finish"):
+        asyncio.run(use("openai"))
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_a_dialect_is_for_chat(kind: str):
+    with pytest.raises(ConfigError, match=rf"dialect = openai_reasoning is for kind chat, and kind is {kind}\. Remove dialect"):
+        config.parse({"kind": kind, "url": "http://h", "model": "m", "dialect": "openai_reasoning"}, "params.yaml", config.PolicyServer)
+
+
+def test_a_temperature_that_a_reasoning_model_cannot_honour_is_refused(tmp_path: Path):
+    server = {"kind": "chat", "url": "http://h", "model": "m"}
+    given: dict[str, Any] = {"baseline": {"temperature": 0.7}, "challenger": {"temperature": 1.2}}
+    tiny_recipe.params(tmp_path, policy={"server": server}, **given)
+    reasoning = {"server": {**server, "dialect": "openai_reasoning"}}
+    tiny_recipe.params(tmp_path, policy=reasoning)
+    tiny_recipe.params(tmp_path, policy=reasoning, prompt={"temperature": 1})
+    with pytest.raises(ConfigError, match=r"^params\.yaml: baseline\.temperature = 0\.7, challenger\.temperature = 1\.2 cannot .*dialect"):
+        tiny_recipe.params(tmp_path, policy=reasoning, **given)
+    with pytest.raises(ConfigError, match=r"^params\.yaml: prompt\.temperature = 0\.5 cannot"):
+        tiny_recipe.params(tmp_path, policy=reasoning, prompt={"temperature": 0.5})
+
+
+def test_an_openings_format_goes_along_with_every_turn():
+    endpoint = Endpoint(calls=1)
+    wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
+
+    async def use(policy: ChatPolicy) -> None:
+        free, bound = policy.open([OPENING, replace(OPENING, response_format=wanted)], [(0,), (1,)], 0.5, None)
+        await free.sample(30, 10.0)
+        sampled = await bound.sample(30, 10.0)
+        bound.append(sampled.reading.calls, [ToolResult("call_0", "r")])
+        await bound.sample(30, 10.0)
+
+    using(endpoint, use)
+    free, *bound = endpoint.turns()
+    assert "response_format" not in free
+    assert [body["response_format"] for body in bound] == [wanted] * 2
+    assert [body["messages"][0] for body in bound] == [OPENING.messages[0]] * 2, "and the messages stay as they are"
 
 
 JSON = st.recursive(

@@ -17,6 +17,7 @@ from aiohttp import web
 from rft import config, recipe, replay, rollout_log, wire
 from rft.errors import ConfigError
 from rft.graders import EndpointGrader
+from rft.remote.chat import ChatPolicy
 from rft.reports import PromptSettings
 from rft.rollout import Conditions, PolicyFailed, Request, messages_of, opening, run_rollouts
 from rft.sampler import Engine
@@ -243,7 +244,9 @@ def parts(ours: recipe.Recipe) -> tuple[Any, Any]:
     return small_policy.build(ours.folder, structured=False)
 
 
-def sampled_here(ours, endpoint, parts, deterministic: bool, slots: int | None, row_s: float, count: int, **limits: Any) -> list[Trajectory]:
+def sampled_here(
+    ours, endpoint, parts, deterministic: bool, slots: int | None, row_s: float, count: int, times: dict[str, float] | None = None, **limits: Any
+) -> list[Trajectory]:
     """A policy that was never trained: it babbles until something stops it."""
     engine = Engine(*parts, small_policy.device(), deterministic, slots)
     engine.forward = Slow(engine.forward, row_s)
@@ -251,7 +254,8 @@ def sampled_here(ours, endpoint, parts, deterministic: bool, slots: int | None, 
     async def all_of_it() -> list[Trajectory]:
         conditions = Conditions(PROMPT.model_copy(update={"system": ""}), 1.0, (0,), config.Rollout(max_tokens=200, **limits))
         async with ToolClient(endpoint, config.Tools(), schemas(ours)) as client, EndpointGrader(ours.grader, endpoint, config.Tools()) as grader:
-            return await run_rollouts(engine, client, grader, [Request(row, 0) for row in ours.examples("train", count, 0)], conditions, {})
+            requests = [Request(row, 0) for row in ours.examples("train", count, 0)]
+            return await run_rollouts(engine, client, grader, requests, conditions, {} if times is None else times)
 
     return asyncio.run(all_of_it())
 
@@ -267,7 +271,7 @@ def test_an_endless_turn_is_cut_at_its_deadline_and_keeps_its_tokens(ours, endpo
     for one, uncut in zip(sampled_here(ours, endpoint, parts, deterministic, slots, 0.01, 3, **limits), whole, strict=True):
         assert (one.stop_reason, one.reward) == (StopReason.timeout, 0.0)
         (turn,) = one.turns
-        assert 1 < len(turn.token_ids) <= 11 < len(uncut.turns[0].token_ids)
+        assert 0 < len(turn.token_ids) <= 11 < len(uncut.turns[0].token_ids)
         assert turn.token_ids == uncut.turns[0].token_ids[: len(turn.token_ids)]
         assert turn.logprobs == pytest.approx(uncut.turns[0].logprobs[: len(turn.token_ids)], abs=1e-5)
         assert turn.text
@@ -277,12 +281,34 @@ def test_an_endless_turn_is_cut_at_its_deadline_and_keeps_its_tokens(ours, endpo
 @pytest.mark.parametrize(("deterministic", "slots"), MODES)
 def test_a_crowded_sampler_is_not_charged_to_the_policy(ours, endpoint, parts, deterministic: bool, slots: int | None):
     """Each row needs a fifth of its deadlines, all of them together twice as much."""
-    began = time.monotonic()
-    done = sampled_here(ours, endpoint, parts, deterministic, slots, 0.02, 10, max_turn_tokens=8, turn_deadline_s=0.7, deadline_s=0.7)
-    assert time.monotonic() - began > 1.4
+    times: dict[str, float] = {}
+    done = sampled_here(ours, endpoint, parts, deterministic, slots, 0.02, 10, times, max_turn_tokens=8, turn_deadline_s=0.7, deadline_s=0.7)
+    assert times["sampling"] > 1.4 > 4 * times["tools"]
     assert {one.stop_reason for one in done} == {StopReason.max_tokens}
     assert {len(one.turns[0].token_ids) for one in done} == {8}
     assert all(one.reward == 0.0 for one in done)
+
+
+def test_the_rollouts_deadline_spent_waiting_for_a_server_is_infrastructure(ours, endpoint):
+    async def hangs(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(30)
+        return web.json_response({})
+
+    async def all_of_it() -> Trajectory:
+        conditions = Conditions(PROMPT, 1.0, (0,), config.Rollout(deadline_s=0.3, max_tokens=100))
+        async with serve(hangs) as server:
+            section = config.PolicyServer(kind="chat", url=server.endpoint.url, model="m")
+            async with (
+                ChatPolicy(section, schemas(ours)) as policy,
+                ToolClient(endpoint, config.Tools(), schemas(ours)) as client,
+                EndpointGrader(ours.grader, endpoint, config.Tools()) as grader,
+            ):
+                return (await run_rollouts(policy, client, grader, [Request(ours.examples("train", 1, 0)[0], 0)], conditions, {}))[0]
+
+    done = asyncio.run(all_of_it())
+    assert (done.stop_reason, done.reward) == (StopReason.policy_error, None)
+    assert "rollout.deadline_s = 0.3 s passed" in done.grade.explanation
+    assert done.wall_s < 5
 
 
 def test_the_rollouts_deadline_spent_waiting_for_tools_is_infrastructure(ours):

@@ -126,7 +126,7 @@ def test_more_tokens_than_positions_are_refused(engine: Engine):
 
 
 def test_an_opening_that_fills_the_context_is_refused(engine: Engine):
-    with pytest.raises(UserError, match=r"an opening alone has \d+ tokens"):
+    with pytest.raises(UserError, match=r"its opening alone has \d+ tokens"):
         engine.session(PROMPTS, SEEDS, 1.0, 4)
 
 
@@ -218,11 +218,11 @@ def test_a_turns_time_is_the_rows_share_of_its_steps(parts: tuple[Any, Chat]):
 
     class Slow(Counting):
         def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor:
-            time.sleep(0.2)
+            time.sleep(0.5)
             return super().prefill(slots, feeds)
 
         def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
-            time.sleep(0.02 * len(ids_B))
+            time.sleep(0.04 * len(ids_B))
             return super().step(slots, ids_B, positions_B, visible)
 
     for slots in (None, 1):
@@ -238,8 +238,8 @@ def test_a_turns_time_is_the_rows_share_of_its_steps(parts: tuple[Any, Chat]):
                 session.close(row)
         wall = time.monotonic() - began
         for one in said:
-            assert 5 * 0.02 <= one.seconds < 0.2
-        assert sum(one.seconds for one in said) < wall - 0.2
+            assert 5 * 0.04 <= one.seconds < 0.4
+        assert sum(one.seconds for one in said) < wall - 0.5
 
 
 def test_a_turn_is_cut_at_its_deadline_between_two_tokens_and_the_others_speak_on(parts: tuple[Any, Chat]):
@@ -252,15 +252,15 @@ def test_a_turn_is_cut_at_its_deadline_between_two_tokens_and_the_others_speak_o
     engine = Engine(*parts, small_policy.device())
     engine.forward = Slow(engine)
     session = engine.session(PROMPTS, SEEDS, 1.0, 160)
-    for row, deadline_s in enumerate((60.0, 0.05, 60.0)):
+    for row, deadline_s in enumerate((60.0, 0.1, 60.0)):
         session.begin(row, 30, deadline_s)
     said = {}
     while session.speaking:
         said |= {row: session.said(row) for row in session.advance()}
     assert {row: said[row].ids for row in (0, 2)} == {0: whole[0], 2: whole[2]}
     cut = said[1]
-    assert (cut.ended, 1 < len(cut.ids) <= 6, cut.ids) == (False, True, whole[1][: len(cut.ids)])
-    assert 0.05 <= cut.seconds < 0.15
+    assert (cut.ended, 0 < len(cut.ids) <= 11, cut.ids) == (False, True, whole[1][: len(cut.ids)])
+    assert 0.1 <= cut.seconds < 0.5
     session.append(1, [CALL], ["9153"])
     assert session.sample([1], 4)[0].ids, "the session goes on with a row that was cut"
 

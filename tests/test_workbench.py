@@ -162,5 +162,20 @@ def test_the_disk_is_no_business_of_the_event_loop(bench: Workbench, tmp_path: P
         bench.run(policy(), [Request(one, 0) for one in bench.recipe.examples("train", 6, 0)], _conditions(bench), "train", Waiting(store, "b", "x"))
 
 
+def test_a_rollout_opens_with_the_format_of_its_answer(bench: Workbench):
+    seen: list[tuple[str, Any]] = []
+
+    class Seeing(Scripted):
+        def open(self, openings: Any, *given: Any) -> list[Any]:
+            seen.extend((one.example_id, one.response_format) for one in openings)
+            return super().open(openings, *given)
+
+    configured, own = {"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}
+    first, second = bench.recipe.examples("train", 2, 0)
+    requests = [Request(first, 0), Request(replace(second, response_format=own), 0)]
+    bench.run(Seeing(ANSWER), requests, replace(_conditions(bench), limits=config.Rollout(response_format=configured)), "train")
+    assert seen == [(first.id, configured), (second.id, own)]
+
+
 def _conditions(bench: Workbench) -> Conditions:
     return Conditions(PROMPT, 1.0, (0,), config.Rollout(max_turns=4), "train", "train", 1)

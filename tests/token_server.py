@@ -47,6 +47,8 @@ class TokenServer:
     """Routes that an older version does not have."""
     raw_logprobs: bool = False
     """vLLM's default --logprobs-mode."""
+    says_length: str | None = "max_model_len"
+    """Under which name its list of models tells the longest context; None: it does not."""
     key: str | None = None
     """The value of Authorization that opens it."""
     faults: list[Fault | None] = field(default_factory=list)
@@ -155,7 +157,8 @@ class TokenServer:
         return web.Response()
 
     async def models(self, request: web.Request) -> web.StreamResponse:
-        served = [{"id": name, "object": "model", "max_model_len": self.engine.max_positions} for name in (MODEL, *self.adapters)]
+        length = {self.says_length: self.engine.max_positions} if self.says_length else {}
+        served = [{"id": name, "object": "model", **length} for name in (MODEL, *self.adapters)]
         return await _answer({"object": "list", "data": served})
 
     async def load_vllm(self, request: web.Request) -> web.StreamResponse:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from rft.config import reading
 from rft.config.learning import Clip, Curriculum, Dpo, Kl, Lora, Overlong, Ppo, Stop, Train
@@ -34,7 +34,7 @@ from rft.config.stages import (
     Traffic,
     WarmStart,
 )
-from rft.config.world import Allowance, Budget, Endpoint, Lifecycle, McpServer, Recipe, Rollout, Tools, Traits
+from rft.config.world import IN_PROCESS_MAX_TOKENS, Allowance, Budget, Endpoint, Lifecycle, McpServer, Recipe, Rollout, Tools, Traits
 from rft.errors import ConfigError
 
 
@@ -51,6 +51,28 @@ class Params(Section):
     train: Train = Train()
     challenger: Challenger = Challenger()
     gate: Gate
+
+    @model_validator(mode="after")
+    def _context(self) -> Params:
+        """The default of rollout.max_tokens for a policy that is sampled here. It does not count as written in the file."""
+        if self.rollout.max_tokens is None and self.policy.server is None:
+            rollout = self.rollout.model_copy()
+            object.__setattr__(rollout, "max_tokens", IN_PROCESS_MAX_TOKENS)  # sections are frozen
+            object.__setattr__(self, "rollout", rollout)
+        return self
+
+    @model_validator(mode="after")
+    def _temperatures(self) -> Params:
+        server = self.policy.server
+        if server is None or server.dialect != "openai_reasoning":
+            return self
+        given = {f"{name}.temperature": getattr(self, name).temperature for name in ("baseline", "prompt", "challenger")}
+        if other := [f"{key} = {value:g}" for key, value in given.items() if value != 1]:
+            raise ValueError(
+                f"{', '.join(other)} cannot be honoured: policy.server.dialect = openai_reasoning sends no temperature, and its models sample at 1. "
+                "Set it to 1, or set policy.server.dialect: openai"
+            )
+        return self
 
 
 def load(path: Path | str = "params.yaml") -> Params:

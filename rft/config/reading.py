@@ -87,6 +87,8 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
     if problem["type"] == "missing":
         return f"{where}: '{key}' is missing. It has no default: write it down."
     said = problem["msg"].removeprefix("Value error, ")  # pydantic's, before what a validator of ours says
+    if not key:  # of several sections together
+        return f"{where}: {said}."
     if {*_SAID_IN, "signing_secret"} & {*loc} or key.endswith("url") or isinstance(problem["input"], dict | list):
         return f"{where}: '{key}': {said}."
     return f"{where}: '{key}' = {problem['input']!r}: {said}."

@@ -115,6 +115,12 @@ class PolicyServer(Section):
     retries: int = Field(default=3, ge=0, le=10)
     concurrency: int = Field(default=64, ge=1)
 
+    @model_validator(mode="after")
+    def _dialect(self) -> PolicyServer:
+        if self.dialect != "openai" and self.kind != "chat":
+            raise ValueError(f"dialect = {self.dialect} is for kind chat, and kind is {self.kind}. Remove dialect, or set kind: chat")
+        return self
+
 
 class Policy(Section):
     model: str | None = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from rft import response_format
 from rft.config.section import Section
 
 
@@ -170,6 +171,10 @@ class Budget(Section):
         return self
 
 
+IN_PROCESS_MAX_TOKENS = 512
+"""rollout.max_tokens, when it is not set and no server samples (rft/config/__init__.py puts it in)."""
+
+
 class Rollout(Section):
     max_turns: int = Field(default=8, ge=1)
     max_tool_calls: int = Field(default=20, ge=1)
@@ -185,8 +190,9 @@ class Rollout(Section):
     max_unreadable_calls: int = Field(default=3, ge=0)
     """A call whose arguments cannot be read is answered with the error, as any refused call; one more than this ends the rollout (parse_error)."""
     turn_deadline_s: float = Field(default=300.0, gt=0)
-    """For one assistant message. Spent by the policy's own sampling it is graded as it stands."""
+    """For one assistant message: of the policy's own sampling, which is cut there and graded as it stands, or of waiting for its server."""
     deadline_s: float = Field(default=600.0, gt=0)
+    """For a rollout: its own sampling, its tools, its server. What it waits for others in a crowded sampler does not count."""
     grader_deadline_s: float = Field(default=600.0, gt=0)
     """For a grade, retries included."""
     group_deadline_s: float = Field(default=1800.0, gt=0)
@@ -200,3 +206,8 @@ class Rollout(Section):
     max_fork_share: float = Field(default=0.05, ge=0, le=1)
     """Forks among the turns of a batch; above it the stage ends: the policy's server renders other tokens than those that it sampled."""
     budget: Budget = Budget()
+
+    @field_validator("response_format")
+    @classmethod
+    def _format(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        return None if value is None else response_format.normalised(value)

@@ -2,7 +2,8 @@
 
 Memory peaks in one of two places, and the larger counts, on top of the weights (with LoRA twice: the learner's and the sampler's plain copy):
 
-    sampling    keys and values of rollout.batch rows x rollout.max_tokens, a working copy of them, and the logits of a draw
+    sampling    keys and values of rollout.batch rows x rollout.max_tokens, a working copy of them, and the logits of a draw; nothing here
+                where a server samples
     learning    gradients, AdamW's two moments, the start and the last state of what is trained; activations of a microbatch
 
 Activations are the rough part: values that backward needs, a token and layer, counted from the shape of a Llama-like block. Against it stands
@@ -104,9 +105,10 @@ def memory_need(shape: Shape, params: config.Params) -> dict[str, int]:
     is_lora = params.train.weights == "lora"
     weights = shape.parameters * width * (2 if is_lora else 1)
     state = trained * (4 if is_lora else width) * 5  # gradient, two moments, the start, the state before the step
-    cache = 2 * rollout.batch * (rollout.max_tokens + 1) * shape.layers * shape.kv_heads * shape.head_dim * width
-    draw = rollout.batch * shape.vocabulary * 20
-    sampling, learning = 2 * cache + draw, _activations(shape, rollout, width, params.train.microbatch_tokens)
+    rows = rollout.batch if params.policy.server is None else 0
+    cache = 2 * rows * (_longest(params) + 1) * shape.layers * shape.kv_heads * shape.head_dim * width
+    draw = rows * shape.vocabulary * 20
+    sampling, learning = 2 * cache + draw, _activations(shape, max(params.train.microbatch_tokens, _longest(params)), width)
     return {
         "libraries": MEBIBYTES_OF_LIBRARIES * 2**20,
         "weights": weights,
@@ -118,9 +120,13 @@ def memory_need(shape: Shape, params: config.Params) -> dict[str, int]:
     }
 
 
-def _activations(shape: Shape, rollout: config.Rollout, width: int, most: int) -> int:
-    """Of a microbatch: `most` tokens, or one rollout that is longer. The head runs on the policy's own tokens, here half of all."""
-    tokens = max(most, rollout.max_tokens)
+def _longest(params: config.Params) -> int:
+    """Tokens of a long rollout. Where a server sets the limit, those of a microbatch: few rollouts fill a context of 32,000."""
+    return params.rollout.max_tokens or params.train.microbatch_tokens
+
+
+def _activations(shape: Shape, tokens: int, width: int) -> int:
+    """Of a microbatch, or of one rollout that is longer. The head runs on the policy's own tokens, here half of all."""
     block = 8 * shape.hidden + 4 * shape.feed_forward + 4 * (shape.heads + shape.kv_heads) * shape.head_dim
     return tokens * (shape.layers * block * width + shape.vocabulary * 4 * 2)
 
@@ -136,7 +142,7 @@ def disk_need(shape: Shape, params: config.Params) -> dict[str, int]:
         "policy": 3 * made,
         "checkpoints": (train.keep_checkpoints + 1 + (train.keep == "best")) * 3 * trained * 4,
         "trained weights": 3 * out,
-        "rollout logs": num_rollouts(params) * (params.rollout.max_tokens * BYTES_A_TOKEN + BYTES_A_ROLLOUT),
+        "rollout logs": num_rollouts(params) * (_longest(params) * BYTES_A_TOKEN + BYTES_A_ROLLOUT),
     }
 
 

@@ -56,12 +56,12 @@ def _contradictions(params: config.Params) -> Iterator[Finding]:
             f"policy.tool_format = {policy.tool_format}, but the embedded policy speaks hermes", "Remove policy.tool_format, or name a policy.model."
         )
     positions = policy.architecture.max_positions
-    if policy.model is None and policy.server is None and rollout.max_tokens > positions:
+    if policy.model is None and policy.server is None and rollout.max_tokens is not None and rollout.max_tokens > positions:
         yield fail(
             f"rollout.max_tokens = {rollout.max_tokens} is more than the embedded policy's {positions} positions",
             "Lower it, or raise policy.architecture.max_positions.",
         )
-    if rollout.max_turn_tokens >= rollout.max_tokens:
+    if rollout.max_tokens is not None and rollout.max_turn_tokens >= rollout.max_tokens:
         yield fail(
             f"rollout.max_turn_tokens = {rollout.max_turn_tokens} leaves no room in rollout.max_tokens = {rollout.max_tokens}",
             "Raise max_tokens, the whole context, or lower max_turn_tokens.",

@@ -19,8 +19,7 @@ from typing import Any
 from rft import config
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
-from rft.rollout import opening
-from rft.types import Opening
+from rft.rollout import opening_of
 
 MAX_GROUP = 8
 MAX_NEW = 32
@@ -81,7 +80,7 @@ def _group(setup: Setup, sampler: Any) -> list[Any]:
 
     rollout, section = setup.params.rollout, setup.params.train
     example = setup.rows["train"][0]
-    first = Opening(tuple(opening(example, setup.recipe.prompts.seed)), example.tools)
+    first = opening_of(example, setup.recipe.prompts.seed, rollout)
     size = min(section.group, MAX_GROUP)
     seeds = [(section.seed, 1, 0, n) for n in range(size)]
     session = sampler.session([first] * size, seeds, section.temperature, rollout.max_tokens)

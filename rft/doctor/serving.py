@@ -1,4 +1,5 @@
-"""The policy's server, where one samples for us: it serves that model, and one short turn on the first example comes back as the run needs it."""
+"""The policy's server, where one samples for us: it serves that model, every example's opening fits into the context that it takes, and one
+short turn on the first example comes back as the run needs it."""
 
 from __future__ import annotations
 
@@ -8,8 +9,7 @@ import time
 from rft.doctor.finding import Finding, ok
 from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError
-from rft.rollout import PolicyFailed, opening
-from rft.types import Opening
+from rft.rollout import PolicyFailed, opening_of
 
 PATIENCE_S = 60.0
 MAX_NEW = 8
@@ -30,10 +30,15 @@ async def _one_turn(setup: Setup) -> Finding:
     params, section = setup.params, setup.params.policy.server
     assert section is not None
     row = setup.rows["train"][0]
-    async with policy_for(section.model_copy(update={"retries": 0}), setup.schemas, setup.chat) as policy:
+    patient = section.model_copy(update={"retries": 0, "timeout_s": min(section.timeout_s, PATIENCE_S)})
+    async with policy_for(patient, setup.schemas, setup.chat) as policy:
         if isinstance(policy, TokenPolicy):
             await policy.check(params.rollout.max_tokens, params.train.temperature)
-        first = Opening(tuple(opening(row, setup.recipe.prompts.seed)), row.tools)
+        else:
+            await policy.ask_limit(params.rollout.max_tokens)
+        openings = [opening_of(one, setup.recipe.prompts.seed, params.rollout) for rows in setup.rows.values() for one in rows]
+        await policy.check_openings(openings, params.rollout.max_tokens)
+        first = opening_of(row, setup.recipe.prompts.seed, params.rollout)
         (dialogue,) = policy.open([first], [(params.train.seed,)], params.train.temperature, params.rollout.max_tokens)
         began = time.monotonic()
         sampled = await dialogue.sample(MAX_NEW, PATIENCE_S)

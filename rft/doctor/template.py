@@ -4,7 +4,8 @@ prefix  what was rendered stays as it was when a turn is added, and is what the 
         so: else whoever serves the policy shows it another past than it was trained on. What only some dialogues meet, such as reasoning
         that is dropped later or two calls in a turn, is a warning
 calls   a tool call written in the policy's format reads back as the same call
-room    the longest opening, and the recipe's own dialogues, fit into rollout.max_tokens; that into the model's positions
+room    the longest opening, and the recipe's own dialogues, fit into rollout.max_tokens; that into the model's positions. Where the policy's
+        server sets the limit, the positions stand for it here, and the check `server` looks closer
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rft import stats
 from rft.doctor import arguments
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
-from rft.rollout import opening
+from rft.rollout import opening_of
 from rft.types import Example
 
 NUM_LONGEST = 16  # of each split, by letters, which are cheap to count
@@ -27,10 +28,10 @@ MAX_CUT_SHARE = 0.05
 
 def look(setup: Setup) -> Finding:
     chat = setup.chat()
-    room, longest = _room(setup, chat)
+    limit = setup.params.rollout.max_tokens or _num_positions(setup)
+    room, longest = _room(setup, chat, limit)
     problems = [*_prefixes(setup, chat), *_calls_read_back(setup, chat), *_positions(setup), *room]
-    limit = setup.params.rollout.max_tokens
-    words = f"prefixes kept, calls read back; the longest opening takes {longest} of {limit} tokens"
+    words = f"prefixes kept, calls read back; the longest opening takes {longest}{f' of {limit}' if limit else ''} tokens"
     return together(problems, words, longest_opening=longest, max_tokens=limit)
 
 
@@ -69,29 +70,36 @@ def _parsed(text: str) -> Any:
 
 
 def _positions(setup: Setup) -> Iterator[Finding]:
-    positions = getattr(setup.model_config().get_text_config(), "max_position_embeddings", None)
-    limit = setup.params.rollout.max_tokens
-    if positions and limit > positions:
+    positions, limit = _num_positions(setup), setup.params.rollout.max_tokens
+    if positions and limit and limit > positions:
         yield fail(f"rollout.max_tokens = {limit} is more than the model's {positions} positions", "Lower it.")
 
 
-def _room(setup: Setup, chat: Any) -> tuple[list[Finding], int]:
-    """Problems, and the length of the longest opening."""
+def _num_positions(setup: Setup) -> int | None:
+    return getattr(setup.model_config().get_text_config(), "max_position_embeddings", None)
+
+
+def _room(setup: Setup, chat: Any, limit: int | None) -> tuple[list[Finding], int]:
+    """Problems, and the length of the longest opening. `limit`: of a whole context; None: nobody here knows it."""
     rollout, problems = setup.params.rollout, []
-    sizes = [(len(chat.prompt_ids(opening(row, setup.recipe.prompts.seed), row.tools)), row) for row in _longest(setup)]
-    longest, row = max(sizes, key=lambda one: one[0])
-    if longest >= rollout.max_tokens:
+    openings = [opening_of(row, setup.recipe.prompts.seed, rollout) for row in _longest(setup)]
+    sizes = [(len(chat.prompt_ids(list(one.messages), one.tools, one.response_format)), one.example_id) for one in openings]
+    longest, example_id = max(sizes)
+    if limit is None:
+        return [], longest
+    if longest >= limit:
+        what = "rollout.max_tokens" if rollout.max_tokens else "the number of the model's positions"
         remedy = "Raise rollout.max_tokens, or shorten the system prompt, the tools' descriptions or the notes."
-        problems.append(fail(f"the opening of example {row.id} takes {longest} tokens, rollout.max_tokens = {rollout.max_tokens}", remedy))
-    elif longest + rollout.max_turn_tokens > rollout.max_tokens:
+        problems.append(fail(f"the opening of example {example_id} takes {longest} tokens, {what} = {limit}", remedy))
+    elif longest + rollout.max_turn_tokens > limit:
         problems.append(
             warn(
-                f"behind the opening of example {row.id} ({longest} tokens) there is no room for one turn of rollout.max_turn_tokens",
+                f"behind the opening of example {example_id} ({longest} tokens) there is no room for one turn of rollout.max_turn_tokens",
                 "Raise rollout.max_tokens.",
             )
         )
     lengths = [len(chat.dialogue_ids(messages)[0]) for messages in _dialogues(setup)]
-    cut = sum(length > rollout.max_tokens for length in lengths)
+    cut = sum(length > limit for length in lengths)
     if lengths and cut > MAX_CUT_SHARE * len(lengths):
         problems.append(
             warn(
@@ -99,8 +107,8 @@ def _room(setup: Setup, chat: Any) -> tuple[list[Finding], int]:
                 "Raise rollout.max_tokens: rollouts as long as these would be cut.",
             )
         )
-    elif not lengths and longest + rollout.max_turns * rollout.max_turn_tokens > rollout.max_tokens:
-        turns = (rollout.max_tokens - longest) // rollout.max_turn_tokens
+    elif not lengths and longest + rollout.max_turns * rollout.max_turn_tokens > limit:
+        turns = (limit - longest) // rollout.max_turn_tokens
         problems.append(
             warn(
                 f"behind the longest opening there is room for {turns} full turns, rollout.max_turns = {rollout.max_turns}, tool results not counted",

@@ -4,9 +4,9 @@
       vllm, sglang   TokenPolicy    tokens in, tokens out: everything that the in-process engine can do, training included
       chat           ChatPolicy     messages in, tool calls out: evaluation and prompt search
 
-Where things are: `connection` posts, retries and says who is to blame; `routes` knows the token routes' bodies and reads their replies
-strictly; `tokens` and `chat` are the policies. A server that does not answer leaves a rollout unscored (PolicyFailed), never at zero; one that
-refuses, or lacks a field, stops the stage with the remedy.
+Where things are: `connection` posts, retries and says who is to blame; `context` asks how long a context the server takes; `routes` knows the
+token routes' bodies and reads their replies strictly; `tokens` and `chat` are the policies. A server that does not answer leaves a rollout
+unscored (PolicyFailed), never at zero; one that refuses, or lacks a field, stops the stage with the remedy.
 """
 
 from __future__ import annotations

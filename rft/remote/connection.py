@@ -3,7 +3,7 @@
     200 and what `read` expects             the value
     no connection, a hang, 408, 429, 5xx,   passing trouble: asked again with growing, jittered pauses, at most `policy.server.retries` times
     a reply that breaks off or is none      and never past the turn's deadline; then PolicyFailed, which leaves one rollout unscored
-    any other status                        Refused: the next request would be refused too, so the stage stops with the remedy
+    any other status, 501 too               Refused: the next request would be refused too, so the stage stops with the remedy
 
 A deadline bounds everything, the wait for a slot included. The session belongs to the event loop that runs when it is first needed, and is
 closed when that loop ends (asyncio closes the async generators of a loop), or by `close`. In another loop it is opened anew.
@@ -31,7 +31,13 @@ from rft.rollout import PolicyFailed
 BACKOFF_S = 0.2  # doubled at each retry, and jittered so that rollouts that failed together do not come back together
 LONGEST_BACKOFF_S = 20.0
 PASSING = frozenset({408, 429})  # 4xx by number, but the server's trouble
+NOT_IMPLEMENTED = 501  # the one 5xx that will not pass
 MAX_SHOWN_CHARS = 300
+
+_OTHER_DIALECT = re.compile(
+    r"(?i)\b(max_tokens|temperature)\b.*(unsupported|not support|not allowed|only (the default|1\b))|unsupported.*\b(max_tokens|temperature)\b"
+)
+"""How endpoints of reasoning models refuse `max_tokens`, or another temperature than their own."""
 
 T = TypeVar("T")
 
@@ -104,13 +110,13 @@ class Connection:
         if response.status == 200:
             return body
         shown = self._shown(body.decode("utf-8", "replace"))
-        if response.status >= 500 or response.status in PASSING:
+        if (response.status >= 500 and response.status != NOT_IMPLEMENTED) or response.status in PASSING:
             raise _Passing(f"HTTP {response.status}: {shown}")
         raise self.refusal(path, response.status, shown)
 
     def refusal(self, path: str, status: int, why: str) -> Refused:
         why = self._shown(why)
-        return Refused(f"policy.server: {self.url}{path} refuses with HTTP {status}: {why}. {_remedy(status, self._section)}", status, why)
+        return Refused(f"policy.server: {self.url}{path} refuses with HTTP {status}: {why}. {_remedy(status, why, self._section)}", status, why)
 
     async def _session(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
@@ -164,13 +170,15 @@ def _address(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def _remedy(status: int, section: config.PolicyServer) -> str:
+def _remedy(status: int, why: str, section: config.PolicyServer) -> str:
     if status in (401, 403):
         return "Mend policy.server.headers in params.yaml (a value `env:NAME` is read from the environment)."
     if 300 <= status < 400:
         return "Redirects are not followed: write the final address into policy.server.url."
     if status == 404:
         return f"Is policy.server.model = {section.model!r} a model that it serves (ask its /v1/models), and policy.server.url its base address?"
+    if status in (400, 422) and section.kind == "chat" and section.dialect == "openai" and _OTHER_DIALECT.search(why):
+        return "It wants what reasoning models want: set policy.server.dialect: openai_reasoning."
     if status in (400, 422):
         return "Is its context (--max-model-len) at least rollout.max_tokens, and does its version know these fields?"
     return "Mend the server, or policy.server in params.yaml."

@@ -22,6 +22,7 @@ import numpy as np
 from rft import config
 from rft.chat import Chat
 from rft.errors import ConfigError, InfrastructureError, UserError
+from rft.remote import context
 from rft.remote.connection import Connection, Malformed, Refused, parsed
 from rft.remote.routes import COMPLETIONS, GENERATE, SGLANG, Ask, Route, Said
 from rft.rollout import PolicyFailed
@@ -38,6 +39,8 @@ class TokenPolicy:
 
     def __init__(self, section: config.PolicyServer, chat: Chat, end_ids: Sequence[int]) -> None:
         self.chat, self.end_ids = chat, tuple(end_ids)
+        self.longest: int | None = None
+        """The context that the server takes, once `ask_limit` has asked."""
         self.version: int | None = None
         """Of the adapter that `update` brought; None: the weights that the server was started with."""
         self._section, self._connection = section, Connection(section)
@@ -50,11 +53,20 @@ class TokenPolicy:
     async def __aexit__(self, *exc: object) -> None:
         await self._connection.close()
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> list[TokenDialogue]:
-        prompts = [self.chat.prompt_ids(list(one.messages), one.tools) for one in openings]
-        if (longest := max(map(len, prompts), default=0)) >= max_tokens:
-            raise UserError(f"rollout.max_tokens = {max_tokens}, but an opening alone has {longest} tokens. Raise it, or shorten the prompt.")
-        return [TokenDialogue(self, ids, seed, temperature, max_tokens) for ids, seed in zip(prompts, seeds, strict=True)]
+    def limit(self, max_tokens: int | None) -> int:
+        """Of a whole context. Raises ConfigError for one that the server does not take, or when neither it nor params.yaml says."""
+        if (found := context.limit(max_tokens, self.longest)) is None:
+            raise context.unknown(self._section)
+        return found
+
+    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
+        self.chat.opening_ids(openings, self.limit(max_tokens))
+
+    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> list[TokenDialogue]:
+        """An opening's response_format stands in its prompt: a constraint on the sampled tokens would hold for every turn, and forbid tool calls."""
+        limit = self.limit(max_tokens)
+        prompts = self.chat.opening_ids(openings, limit)
+        return [TokenDialogue(self, ids, seed, temperature, limit) for ids, seed in zip(prompts, seeds, strict=True)]
 
     async def turn(self, ask: Ask, deadline_s: float) -> Said:
         """Raises PolicyFailed for this turn, InfrastructureError when all others would fail too."""
@@ -75,14 +87,17 @@ class TokenPolicy:
         return Ask(tuple(ids), max_new, temperature, seed, self.end_ids, self._section.model, self._adapter, self._salt, only_ids)
 
     # -- before and between batches ----------------------------------------------------------------------------------------
-    async def check(self, max_tokens: int, temperature: float) -> None:
-        """Ask once what would spoil every rollout: another model, too short a context, log-probabilities before the temperature."""
-        reply = await self._connection.get("/v1/models")
-        served = {str(one.get("id")): one.get("max_model_len") for one in (reply.get("data") if isinstance(reply, dict) else None) or []}
+    async def ask_limit(self, max_tokens: int | None) -> None:
+        """Ask once which models are served and how long a context ours takes. Raises ConfigError for what would spoil every rollout."""
+        served = await context.served(self._connection)
         if self._section.model not in served:
             raise ConfigError(f"params.yaml: policy.server.model = {self._section.model!r}, but {self._connection.url} serves {sorted(served)}.")
-        if (longest := served[self._section.model]) is not None and longest < max_tokens:
-            raise ConfigError(f"params.yaml: rollout.max_tokens = {max_tokens}, but the server takes {longest}. Lower it, or raise --max-model-len.")
+        self.longest = served[self._section.model]
+        self.limit(max_tokens)
+
+    async def check(self, max_tokens: int | None, temperature: float) -> None:
+        """`ask_limit`, and for a run that trains: are log-probabilities taken after the temperature?"""
+        await self.ask_limit(max_tokens)
         if self._section.kind == "vllm" and temperature not in (0.0, 1.0):
             await self._check_logprobs(temperature)
 

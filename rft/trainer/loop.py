@@ -54,7 +54,8 @@ class Trainer:
         self.held_out, self.work, self.store = held_out, work, store
         self.sampler = policies.following(bench, learner.model, chat, device, work)
         self.curriculum = Curriculum([one.id for one in train], section.curriculum, section.seed)
-        algorithm = algorithms.of(section, bench.params.rollout.max_tokens)
+        bench.check_openings(self.sampler.policy, [*train, *held_out], prompt)
+        algorithm = algorithms.of(section, self.sampler.policy.limit(bench.params.rollout.max_tokens))
         self.collector = Collector(train, section, prompt, bench, self.sampler.policy, algorithm, self.curriculum, store)
         self.metrics, self.times = Lines(work / "metrics.jsonl"), Lines(work / "times.jsonl")
         self.tools = [one["function"]["name"] for one in bench.schemas]
