@@ -75,6 +75,7 @@ def test_prompts_that_ask_for_more_turns_than_there_are_stop_the_stages_that_use
     sections = SECTIONS | {"policy": {"model": str(searched / "given")}}
     with inside(tmp_path / "there"):
         for stage in ("baseline", "prompt"):
+            measured(Path.cwd(), readiness="ready")  # a policy that never learned makes a baseline that is suspect, which ends `prompt` first
             with pytest.raises(ConfigError, match=says + ".* Set rollout.max_turns to at least"):
                 run(stage, tiny_recipe.params(ours, **sections))
             run(stage, tiny_recipe.params(ours, **sections | {"rollout": SECTIONS["rollout"] | {"max_turns": 5}}))

@@ -128,6 +128,16 @@ def test_no_score_is_no_zero(tmp_path: Path):
     assert replay.compare(found[:1]).new_mean is None
 
 
+def test_the_new_grader_s_range_holds(tmp_path: Path):
+    """Declared, a score outside of it is unscored; forgotten, the first such score stops the replay."""
+    with server(lambda body: 7 if body["item"]["id"] == "n-0002" else 4) as (url, _):
+        found, _ = regrade(LOG[:3], {"url": url, "range": [0, 5], "pass_threshold": 4}, params(tmp_path))
+        assert [(one.grade.score, one.grade.solved) for one in found] == [(4.0, True), (None, False), (4.0, True)]
+        assert "'score' is 7, outside of the range 0 to 5" in found[1].grade.explanation
+        with pytest.raises(ConfigError, match="declares no range, which means 0 to 1, and the grader gave the score"):
+            regrade(LOG[:3], {"url": url}, params(tmp_path / "again"))
+
+
 def test_what_stops_a_replay_is_one_error(tmp_path: Path):
     with server(lambda body: 401) as (url, _), pytest.raises(InfrastructureError, match="refuses our key"):
         regrade(LOG[:3], {"url": url}, params(tmp_path))
