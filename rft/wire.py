@@ -10,8 +10,8 @@ cannot have caused (5xx, no connection, the deadline, a reply that is no reply, 
 then raised as `NoReply`, which leaves the rollout unscored. A dead server of ours or a refused key stops the stage instead.
 
 We deviate from the contract once. There the body of every 4xx goes to the policy; here a 403, 404, 405, 407 or 410 without an `output` is the
-server's (`SERVERS_OWN`, in rft/tools.py): a wrong address or a missing permission would else be shown to the policy, scored, and seen by nobody.
-A tool that means the policy by its bare 404 declares `client_errors: policy`.
+server's (`SERVERS_OWN`; rft/tools.py applies it): a wrong address or a missing permission would else be shown to the policy, scored, and seen
+by nobody. A tool that means the policy by its bare 404 declares `client_errors: policy`.
 
 A 303 says where the reply will be: a platform may answer so while a slow tool still runs. It is followed by GET on the same host, and whatever
 goes wrong on the way, the request itself is never posted again. No other redirect is followed.

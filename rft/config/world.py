@@ -27,7 +27,8 @@ class Traits(Section):
     terminal: bool = False
     """Its call ends the rollout, and its arguments are the answer."""
     client_errors: Literal["infrastructure", "policy"] = "infrastructure"
-    """Who is to blame for 403, 404, 405, 407 and 410 without an `output`: the server (unscored) or the policy, which then sees the body."""
+    """Who is to blame for 403, 404, 405, 407 and 410 without an `output`, and for an MCP tool that crashed or is gone: the server (unscored) or
+    the policy, which then sees what came back."""
 
 
 class Endpoint(Traits):
