@@ -142,7 +142,7 @@ def turns(row: LogRow) -> list[Turn]:
         Turn(
             text=spoken.message.get("content") or "",
             calls=tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in spoken.calls),
-            results=tuple(ToolResult(one["tool_call_id"], one["content"]) for one in spoken.results),
+            results=tuple(ToolResult(one["tool_call_id"], one["content"], one.get("is_error", False)) for one in spoken.results),
             reasoning=spoken.message.get("reasoning_content", ""),
         )
         for spoken in dialogue(row).turns

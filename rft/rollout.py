@@ -272,15 +272,21 @@ async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None
 def _end_by_terminal_tool(live: _Live, client: ToolClient) -> None:
     """Limit 7. What a grader sees of the turn, its content, is then the arguments."""
     turn = live.turns[-1]
-    for call, result in zip(turn.calls, turn.results, strict=True):
-        if result.is_error or not client.traits(call.name).terminal:
-            continue
-        if result.failed:
-            live.end(StopReason.tool_error, f"the terminal tool {call.name} failed: {result.output.removeprefix(f'tool {call.name} failed: ')}")
-        else:
-            live.turns[-1] = replace(turn, content=call.arguments)
-            live.end(StopReason.completed)
+    call = terminal_answer(turn, client)
+    if call is None:
         return
+    result = next(one for one in turn.results if one.call_id == call.call_id)
+    if result.failed:
+        live.end(StopReason.tool_error, f"the terminal tool {call.name} failed: {result.output.removeprefix(f'tool {call.name} failed: ')}")
+    else:
+        live.turns[-1] = replace(turn, content=call.arguments)
+        live.end(StopReason.completed)
+
+
+def terminal_answer(turn: Turn, client: ToolClient) -> ToolCall | None:
+    """The first call of a terminal tool in this turn that the tool did not refuse."""
+    pairs = zip(turn.calls, turn.results, strict=True)
+    return next((call for call, result in pairs if not result.is_error and client.traits(call.name).terminal), None)
 
 
 def num_turns(prompt: PromptSettings, limits: config.Rollout, where: str = "") -> int:
@@ -445,7 +451,9 @@ def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings
                 {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in turn.calls
             ]
         messages.append(message)
-        messages += [{"role": "tool", "tool_call_id": result.call_id, "content": result.output} for result in turn.results]
+        for result in turn.results:
+            error = {"is_error": True} if result.is_error or result.failed else {}
+            messages.append({"role": "tool", "tool_call_id": result.call_id, "content": result.output, **error})
     return messages
 
 
@@ -466,4 +474,5 @@ def _words(text: str) -> tuple[int, ...]:
 
 __all__ = [
     "Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "messages_of", "num_turns", "opening", "opening_of", "run_rollouts",
+    "terminal_answer",
 ]  # fmt: skip

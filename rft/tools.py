@@ -30,6 +30,7 @@ from typing import Any, Protocol, Self
 from rft import arguments, config, headers, local_tools, mcp_tools, redact, toolserver
 from rft.arguments import Function, Refused
 from rft.errors import ConfigError, InfrastructureError, did_you_mean
+from rft.local_tools import AsyncTool, WorkerTool
 from rft.recipe import Recipe
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult
 from rft.wire import (
@@ -164,6 +165,11 @@ class ToolClient:
             for name in self.section.traits:
                 if name not in self._routes:
                     raise ConfigError(f"params.yaml: tools.traits.{name}: there is no tool {name!r}. {did_you_mean(name, self._routes)}")
+                if isinstance(self._routes[name].source, AsyncTool | WorkerTool) and self._traits[name].client_errors == "policy":
+                    raise ConfigError(
+                        f"params.yaml: tools.traits.{name}.client_errors speaks of HTTP statuses, and tools.where = local calls {name} without any. "
+                        "Take it out."
+                    )
             self._offer()
             self._start, self._end = (self._lifecycle(key) for key in ("start_url", "end_url"))
             self._stack = stack.pop_all()

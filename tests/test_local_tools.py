@@ -163,6 +163,11 @@ def workers() -> list[psutil.Process]:
     return [child for child in psutil.Process().children(recursive=True) if "rft.local_tools" in " ".join(child.cmdline())]
 
 
+def test_a_trait_that_would_have_no_effect_here_is_refused(ours: Recipe):
+    with pytest.raises(ConfigError, match=r"tools\.traits\.worker\.client_errors speaks of HTTP statuses, .* Take it out"):
+        play(ours, traits={"worker": {"client_errors": "policy"}})
+
+
 def test_the_trace_id_for_a_function_that_asks_for_it(ours: Recipe):
     assert [result.output for result in play(ours, [("traced", {}), ("traced_here", {})])[0]] == ["trace_1", "trace_1"]
 

@@ -103,7 +103,7 @@ def test_the_list_is_the_newest_run_s(rft: Rft, ran: tuple[ladder_clone.Scripted
     assert len([line for line in lines if " train/validation " in line]) == 1
     assert re.search(r"^1200000\S* +train/challenger +1 +n-0002 +0 +completed +1 +2 +0\.500 +no variance$", out, re.MULTILINE)
     assert re.search(r"^2200000\S* .* tool_error +1 +2 +none +unscored: infra_error$", out, re.MULTILINE)
-    assert f"14 of 14 rollouts of run {ran[1].name}. One of them: --show TRACE" in out
+    assert f"14 of 14 rollouts of run {ran[1].name}. One of them: --show ROLLOUT" in out
     assert rft("rollouts", ran[1].name[-4:]) == (code, out, err)
 
 

@@ -17,6 +17,8 @@ from rft.errors import InfrastructureError, RftError
 from tasks import stages
 from tasks.stages import Outcome
 
+EXAMPLES = ("keys.json", "train.jsonl", "validation.jsonl")
+
 
 @pytest.fixture(scope="module")
 def scripted(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
@@ -79,7 +81,7 @@ stages.repro(root, "train", root / ".rft")
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGINT])
 def test_no_stage_outlives_its_driver(scripted: ladder_clone.Scripted, way: signal.Signals) -> None:
     scripted.set_params(train={"seed": int(way)})
-    for name in ("policy/x", "champion/x", "baseline/report.json", "prompt/prompt.json", "examples/train.jsonl", "examples/validation.jsonl"):
+    for name in ("policy/x", "champion/x", "baseline/report.json", "prompt/prompt.json", *(f"examples/{one}" for one in EXAMPLES)):
         path = scripted.root / "data" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
