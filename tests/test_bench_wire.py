@@ -1,0 +1,50 @@
+"""The figure of the wire: it holds today, and it would have shown each fault that published servers met without a word."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench import foreign_servers
+from bench import wire as figure
+from rft import wire
+from rft.trace import Traces
+
+SMALL = 4, 3
+
+
+def measured(*cases: str) -> tuple[float, bool | None]:
+    """How many scores differ, and whether the figure holds."""
+    found = figure.measure(*SMALL, cases)
+    assert found.parts[0].value is not None
+    return found.parts[0].value, found.holds
+
+
+def test_every_grader_gives_through_a_baseline_what_it_gives_when_asked_directly():
+    assert measured(*foreign_servers.CASES) == (0.0, False), "it holds with 500 rollouts, and these are fewer"
+
+
+def rebuilt(envelope: wire.Envelope) -> bytes:
+    """W1: the row from four fields of ours."""
+    example = envelope.context.example
+    return json.dumps({"id": example.id, "messages": list(example.messages), "target": example.target, "price": 0}).encode()
+
+
+@pytest.mark.parametrize(
+    ("case", "place", "name", "fault"),
+    [
+        ("own_keys", wire.Envelope, "item", property(rebuilt)),
+        ("output_json", wire, "_parsed", lambda text: None),
+        ("own_path", wire, "_messages", lambda turn: []),
+        ("stateful", Traces, "of", lambda traces, rollout_id, attempt: f"trace_{uuid.uuid5(uuid.NAMESPACE_OID, rollout_id)}"),
+    ],
+)
+def test_a_fault_of_old_would_show(monkeypatch: pytest.MonkeyPatch, case: str, place: Any, name: str, fault: Callable[..., Any] | property):
+    monkeypatch.setattr(place, name, fault)
+    differing, holds = measured(case)
+    assert differing > 0
+    assert holds is False
