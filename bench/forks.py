@@ -229,11 +229,14 @@ class _Outputs:
 
         return config.Traits()
 
-    async def call_all(self, calls: Sequence[Any], context: Any, defaults: Any) -> list[Any]:
+    async def call_all(self, calls: Sequence[Any], context: Any, defaults: Any, arrived: Any) -> list[Any]:
         from rft.types import ToolResult
 
         places = [tuple(map(int, call.call_id.split("_")[1:])) for call in calls]
-        return [ToolResult(call.call_id, self._outputs[context.example.id][turn][n]) for call, (turn, n) in zip(calls, places, strict=True)]
+        results = [ToolResult(call.call_id, self._outputs[context.example.id][turn][n]) for call, (turn, n) in zip(calls, places, strict=True)]
+        for result in results:
+            arrived(result)
+        return results
 
 
 class _Grades:

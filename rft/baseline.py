@@ -40,8 +40,9 @@ def run(params: config.Params) -> None:
     scale = ours.grader.scale
     at_work = evaluate.evaluation("champion", sampled, rows, section.temperature, section.k, section.seed, scale)
     at_best = evaluate.evaluation("champion greedy", greedy, rows, 0.0, 1, section.seed, scale)
-    suspect = suspicion.find(sampled, scale)
-    readiness, reason = ("suspect", suspect) if suspect else _readiness(at_work, section)
+    readiness, reason = _readiness(at_work, section)
+    if suspect := suspicion.find(sampled, scale, readiness == "ready"):
+        readiness, reason = "suspect", suspect
     reports.write(reports.BaselineReport(readiness=readiness, reason=reason, sampled=at_work, greedy=at_best), SHELF / "report.json")
     progress.say("baseline", f"{readiness}: {reason}")
     shutil.rmtree(work)

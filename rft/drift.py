@@ -48,7 +48,7 @@ def run(params: Params) -> None:
     conversations = traffic.load()
     reference = reports.read(Profile, traffic.SHELF / "reference_profile.json")
     sha256 = reports.read(TrafficReport, traffic.SHELF / "report.json").sha256
-    report = judge(params, recipe.load(params.recipe), {"": reference}, conversations, sha256)
+    report = judge(params, recipe.load(params.recipe, params.examples.keys), {"": reference}, conversations, sha256)
     reports.write(report, SHELF / "report.json")
 
 
@@ -58,7 +58,7 @@ def check(params: Params, window: Path) -> DriftReport:
     What the agent did is compared with the window that stage `traffic` saw last, where the reference profile knows nothing of it.
     """
     found = traffic.read(window, at_least=params.traffic.min_conversations)
-    loaded = recipe.load(params.recipe)
+    loaded = recipe.load(params.recipe, params.examples.keys)
     stored = traffic.SHELF / "reference_profile.json"
     references = {"": reports.read(Profile, stored) if stored.exists() else traffic.reference_profile(params, loaded)}
     last = traffic.SHELF / "report.json"

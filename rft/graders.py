@@ -89,14 +89,14 @@ class EndpointGrader:
 
 def _verdict(value: Any, scale: Scale, declares_range: bool) -> _Verdict:
     reply = value if isinstance(value, dict) else {"score": value}
+    said = reply.get("reason")
+    reason = "" if said is None else as_text(said)
+    if hack := _hack(reply.get("hack"), reason):  # first: whatever came with it must not turn a hack into no score
+        return _Verdict(scale.low, GradeStatus.hack, False, {}, hack)
     parts = reply.get("sub_scores") or {}
     if not isinstance(parts, dict):
         raise Malformed(f"'sub_scores' is {_show(parts)}, expected an object of numbers")
     components = {redact.text(name): _number(part, f"sub_scores.{name}") for name, part in parts.items()}
-    said = reply.get("reason")
-    reason = "" if said is None else as_text(said)
-    if hack := _hack(reply.get("hack"), reason):
-        return _Verdict(scale.low, GradeStatus.hack, False, components, hack)
     if "score" not in reply:
         raise Malformed(f"the reply has no 'score': {_show(value)}")
     score = _within(_number(reply["score"], "score"), scale, declares_range)

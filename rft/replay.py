@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rft import config, recipe, rows
+from rft import config, recipe, reports
 from rft.errors import UserError
 from rft.graders import TOOL_SERVER, EndpointGrader
 from rft.rollout_log import LogRow
@@ -132,8 +132,10 @@ async def _grade(row: LogRow, grader: EndpointGrader, deadline_s: float, traces:
 # -- a row, read back ------------------------------------------------------------------------------------------------------
 def example_of(row: LogRow) -> Example:
     """As it was when it was rolled out."""
-    where = f"rollout {row.rollout_id} of {row.stage}, column `item`"
-    return rows.read(rows.Line(row.item, where), config.Keys(), "Without its whole row it cannot be graded anew.")
+    where, remedy = f"rollout {row.rollout_id} of {row.stage}, column `item`", "Without its whole row it cannot be graded anew."
+    if not reports.parse_line(row.item, where, remedy).get("messages"):
+        raise UserError(f"{where}: has no messages. {remedy}")
+    return Example(row.example_id, (), slice=row.slice, line=row.item)
 
 
 def turns(row: LogRow) -> list[Turn]:
@@ -144,6 +146,7 @@ def turns(row: LogRow) -> list[Turn]:
             calls=tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in spoken.calls),
             results=tuple(ToolResult(one["tool_call_id"], one["content"], one.get("is_error", False)) for one in spoken.results),
             reasoning=spoken.message.get("reasoning_content", ""),
+            submitted=spoken.message.get("submitted"),
         )
         for spoken in dialogue(row).turns
     ]

@@ -97,6 +97,8 @@ def parse_line(line: str, where: str, remedy: str, is_last: bool = False) -> dic
         row = json.loads(line, parse_constant=_refuse)
         if "\\u" in line:  # half a surrogate pair is JSON, but no text that could be written again
             json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: holds half of a surrogate pair (\\ud800 to \\udfff), which no file can hold. {remedy}") from None
     except (ValueError, RecursionError) as error:
         why = "the file is cut off in this line, its last" if is_last else f"not JSON ({error})"
         raise UserError(f"{where}: {why}. {remedy}") from None

@@ -145,6 +145,8 @@ class _Live:
     why: str = ""
     unanswered: tuple[Sampled, tuple[int, ...], float] | None = None
     """The turn whose tool calls are under way, the tokens before it, and since when."""
+    arrived: dict[str, ToolResult] = field(default_factory=dict)
+    """The results of that turn that are there, by call id."""
     grade: Grade | None = None
     began: float = 0.0
     sampling_s: float = 0.0
@@ -209,7 +211,7 @@ async def run_rollouts(
     for live in stragglers:
         live.dialogue.close()
         live.end(StopReason.cancelled, f"cut by rollout.group_deadline_s = {conditions.limits.group_deadline_s:g} s")
-        _keep_unanswered(live)
+        _keep_unanswered(live, client)
         live.ended_s = played
     await asyncio.gather(*(client.end(live.context, StopReason.cancelled) for live in stragglers))
     await asyncio.gather(*(_grade(grader, live, conditions.limits) for live in lives if live.grade is None))
@@ -234,8 +236,7 @@ async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions,
             await _play(live, client, conditions)
     except TimeoutError:
         live.end_overdue(limits.deadline_s)
-        if _keep_unanswered(live) and live.stop in INFRASTRUCTURE:
-            _end_by_terminal_tool(live, client)  # it can only have failed, and says so
+        _keep_unanswered(live, client)
     except PolicyFailed as failure:
         passed = live.spent_s >= limits.deadline_s
         live.end(StopReason.policy_error, f"{failure}; rollout.deadline_s = {limits.deadline_s:g} s passed" if passed else str(failure))
@@ -257,7 +258,7 @@ async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None
         live.queued_s += sampled.queued_s
         _stop_before_calls(live, sampled, limits, left_s)
         calls = sampled.reading.calls
-        live.unanswered = (sampled, added, time.monotonic())
+        live.unanswered, live.arrived = (sampled, added, time.monotonic()), {}
         results = await _call_tools(client, live, calls, prompt, limits.deadline_s - live.spent_s) if live.stop is None else ()
         live.unanswered = None
         live.turns.append(_turn(sampled, results, added, live))
@@ -270,7 +271,7 @@ async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None
 
 
 def _end_by_terminal_tool(live: _Live, client: ToolClient) -> None:
-    """Limit 7. What a grader sees of the turn, its content, is then the arguments."""
+    """Limit 7. The call's arguments are then the answer that a grader sees."""
     turn = live.turns[-1]
     call = terminal_answer(turn, client)
     if call is None:
@@ -279,7 +280,7 @@ def _end_by_terminal_tool(live: _Live, client: ToolClient) -> None:
     if result.failed:
         live.end(StopReason.tool_error, f"the terminal tool {call.name} failed: {result.output.removeprefix(f'tool {call.name} failed: ')}")
     else:
-        live.turns[-1] = replace(turn, content=call.arguments)
+        live.turns[-1] = replace(turn, submitted=call.arguments)
         live.end(StopReason.completed)
 
 
@@ -350,15 +351,19 @@ def _turn(sampled: Sampled, results: Sequence[ToolResult], added: tuple[int, ...
     return Turn(sampled.text, calls, tuple(results), added, sampled.ids, sampled.logprobs, reading.content, reading.reasoning, forked)
 
 
-def _keep_unanswered(live: _Live) -> bool:
-    """Whether a deadline struck while tools were working: the log and the alarm must see which calls hung."""
+def _keep_unanswered(live: _Live, client: ToolClient) -> None:
+    """When a deadline struck while tools were working: the log and the alarm must see which calls hung, and an answer that a terminal tool took
+    stands, whatever hung beside it."""
     if live.unanswered is None:
-        return False
+        return
     sampled, added, since = live.unanswered
     waited = time.monotonic() - since
-    results = [ToolResult(call.call_id, f"no reply: {live.why}", failed=True, latency_s=waited) for call in sampled.reading.calls]
+    hung = {call.call_id: ToolResult(call.call_id, f"no reply: {live.why}", failed=True, latency_s=waited) for call in sampled.reading.calls}
+    results = [live.arrived.get(call.call_id, hung[call.call_id]) for call in sampled.reading.calls]
     live.turns.append(_turn(sampled, results, added, live))
-    return True
+    call = terminal_answer(live.turns[-1], client)
+    if call is not None and (call.call_id in live.arrived or live.stop in INFRASTRUCTURE):
+        _end_by_terminal_tool(live, client)
 
 
 async def _call_tools(
@@ -377,8 +382,13 @@ async def _call_tools(
         if call.call_id not in answers and (call.name, call.arguments) in seen
     }
     fresh = [call for call in calls if call.call_id not in answers]
+    live.arrived = answers
+
+    def arrived(result: ToolResult) -> None:
+        answers[result.call_id] = result
+
     async with asyncio.timeout(deadline_s):
-        answers |= {result.call_id: result for result in await client.call_all(fresh, live.context, prompt.tool_defaults)}
+        await client.call_all(fresh, live.context, prompt.tool_defaults, arrived)
     return tuple(answers[call.call_id] for call in calls)
 
 
@@ -446,6 +456,8 @@ def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings
         message: Message = {"role": "assistant", "content": turn.answer}
         if turn.reasoning:
             message["reasoning_content"] = turn.reasoning
+        if turn.submitted is not None:
+            message["submitted"] = turn.submitted
         if turn.calls:
             message["tool_calls"] = [
                 {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in turn.calls

@@ -60,7 +60,7 @@ class LogRow:
     num_forks: int
     components: str  # JSON object: the grade's parts
     explanation: str
-    item: str  # JSON: the example's whole row, so that a log can be graded anew
+    item: str  # the user's row, byte for byte, so that a log can be graded anew
     messages: str  # JSON: the dialogue in OpenAI's form
     ids: list[int]
     mine: list[bool]
@@ -108,7 +108,7 @@ def row(
         num_tokens=trajectory.num_tokens,
         num_forks=trajectory.num_forks,
         components=json.dumps(trajectory.grade.components, sort_keys=True),
-        item=_json(example.row()),
+        item=redact.text(example.line),
         explanation=redact.text(trajectory.grade.explanation),
         messages=_json(messages_of(trajectory, example, prompt)),
         ids=ids,
@@ -139,6 +139,7 @@ def rest(trajectory: Trajectory, word: str = "") -> str:
             "content": turn.content,
             "reasoning": turn.reasoning,
             "forked": turn.forked,
+            "submitted": turn.submitted,
             "calls": [asdict(call) for call in turn.calls],
             "results": [asdict(result) for result in turn.results],
             "tokens": [len(turn.prompt_ids), len(turn.token_ids)],
@@ -166,6 +167,7 @@ def restored(row: LogRow, rest: str, wall_s: float) -> tuple[str, Trajectory]:
                 content=one["content"],
                 reasoning=one["reasoning"],
                 forked=one["forked"],
+                submitted=one.get("submitted"),
             )
         )
     grade = Grade(row.score, GradeStatus(row.status), row.solved, json.loads(row.components), row.explanation)

@@ -83,6 +83,9 @@ def read(line: Line, keys: config.Keys, remedy: str, is_cut: bool = False) -> Ex
 
     `is_cut`: its file ends without a line break, so that what is wrong with it may be that.
     """
+    if "\n" in line.text or "\r" in line.text:
+        remedy = f"Write it without line breaks, or return the object. {remedy}"
+        raise UserError(f"{line.where}: spans several lines, and a row is one line of JSON. {remedy}")
     row = reports.parse_line(line.text, line.where, remedy, is_cut)
     name = _name(row, keys, line, remedy)
     metadata = row.get("metadata")
@@ -139,7 +142,10 @@ def _name(row: Mapping[str, Any], keys: config.Keys, line: Line, remedy: str) ->
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str) or not value:
-        raise UserError(f"{line.where}: {key} is {_shown(value)}, expected a text that is not empty, or a whole number. {remedy}")
+        raise UserError(
+            f"{line.where}: {key} is {_shown(value)}, expected a text that is not empty, or a whole number. {remedy} "
+            "If it names something else, say in examples.keys.id which key does."
+        )
     return value
 
 
@@ -149,7 +155,10 @@ def _slice(row: Mapping[str, Any], keys: config.Keys, where: str, remedy: str) -
     if value is _ABSENT or value is None:
         return "all"
     if not isinstance(value, str | int | float):
-        raise UserError(f"{where}: {key} is {_shown(value)}, expected a text, a number or true or false: it names a group of rows. {remedy}")
+        raise UserError(
+            f"{where}: {key} is {_shown(value)}, expected a text, a number or true or false: it names a group of rows. "
+            f"{remedy} If it means something else, say in examples.keys.slice which key does."
+        )
     return str(value) or "all"
 
 

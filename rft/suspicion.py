@@ -19,6 +19,10 @@ from rft.types import StopReason
 NOISE = 1e-9
 """Share of the range within which scores are the same."""
 LONGEST = 160  # characters of what is quoted
+CALLING_SHARE = 0.5
+"""Of the rollouts; with fewer that call a tool, failing calls are no sign of the wiring."""
+REFUSED_HERE = ("Error: invalid arguments for ", "Error: the arguments of ", "Error: unknown tool ", " this call was made before")
+"""How answers begin that no tool gave (rft/arguments.py, rft/rollout.py)."""
 
 _LIMITS = {
     StopReason.max_turns: "rollout.max_turns, and max_turns in the prompt's settings",
@@ -30,12 +34,18 @@ _LIMITS = {
 _CANNOT = "if the agent really cannot do any of this, warm-start first"
 
 
-def find(rows: Sequence[LogRow], scale: Scale) -> str | None:
-    """What is suspicious about all of these rollouts, with the first example and what to check. None: nothing, or too few to tell."""
+def find(rows: Sequence[LogRow], scale: Scale, is_ready: bool = False) -> str | None:
+    """What is suspicious about all of these rollouts, with the first example and what to check. None: nothing, or too few to tell.
+
+    `is_ready`: there is something to learn. Then, as long as scores differ, that all rollouts end alike is no sign: some environments end
+    every rollout at a limit.
+    """
     scored = [row for row in rows if row.score is not None]
     if not _are_several(scored):
         return None
-    return _every_call_failed(scored) or _none_completed(rows) or _one_score(scored, scale)
+    same = _one_score(scored, scale)
+    alike = None if is_ready and same is None else _none_completed(scored)
+    return _every_call_failed(scored) or alike or same
 
 
 def _are_several(rows: Sequence[LogRow]) -> bool:
@@ -44,22 +54,30 @@ def _are_several(rows: Sequence[LogRow]) -> bool:
 
 
 def _every_call_failed(scored: Sequence[LogRow]) -> str | None:
+    """Nothing is said of an agent that seldom calls: a few bad calls are its own. Nor of calls that were refused here and never left."""
     told = [(row, answers) for row in scored if (answers := _answered(row))]
     num_calls = sum(len(answers) for _, answers in told)
-    if not _are_several([row for row, _ in told]) or sum(row.num_tool_errors for row, _ in told) < num_calls:
+    is_rare = len(told) < CALLING_SHARE * len(scored) or not _are_several([row for row, _ in told])
+    if is_rare or any(not failed for _, answers in told for _, _, failed in answers):
         return None
     first, answers = told[0]
-    call, answer = answers[0]
+    call, answer, _ = answers[0]
     return (
         f"all {num_calls} tool calls of {len(told)} rollouts failed. {_first(first)} called {_quoted(signature(call))} and was told "
         f"'{_quoted(answer)}'; {_grade(first)}. Check the section tools, and what the tools expect, before training; {_CANNOT}"
     )
 
 
-def _answered(row: LogRow) -> list[tuple[dict[str, Any], str]]:
-    """Calls with what the tools answered, without those that were never sent."""
-    turns = dialogue(row).turns if row.num_tool_calls else ()
-    return [(call, answer) for turn in turns for call in turn.calls if (answer := turn.result(call["id"])) is not None]
+def _answered(row: LogRow) -> list[tuple[dict[str, Any], str, bool]]:
+    """Calls with what the tools answered, and whether that was an error; without those that were never sent."""
+    found: list[tuple[dict[str, Any], str, bool]] = []
+    for turn in dialogue(row).turns if row.num_tool_calls else ():
+        results = {one["tool_call_id"]: one for one in turn.results}
+        for call in turn.calls:
+            result = results.get(call["id"])
+            if result is not None and not str(result["content"]).startswith(REFUSED_HERE):
+                found.append((call, str(result["content"]), bool(result.get("is_error"))))
+    return found
 
 
 def _none_completed(rows: Sequence[LogRow]) -> str | None:

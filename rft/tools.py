@@ -22,7 +22,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
@@ -286,15 +286,28 @@ class ToolClient:
 
     # -- a rollout's calls
     async def call_all(
-        self, calls: Sequence[ToolCall], context: RolloutContext, defaults: Mapping[str, Mapping[str, Any]] | None = None
+        self,
+        calls: Sequence[ToolCall],
+        context: RolloutContext,
+        defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        arrived: Callable[[ToolResult], None] = lambda result: None,
     ) -> tuple[ToolResult, ...]:
-        """The calls of one turn, in parallel, answered in call order. `defaults` by tool, as in PromptSettings.tool_defaults."""
+        """The calls of one turn, in parallel, answered in call order. `defaults` by tool, as in PromptSettings.tool_defaults.
+
+        `arrived` is told of each result at once: whoever is cut off while others are waited for must not lose it.
+        """
         defaults = defaults or {}
         if unknown := sorted(set(defaults) - set(self._routes)):
             raise ConfigError(f"tool_defaults names the tools {unknown}; there are {sorted(self._routes)}.")
+
+        async def one(call: ToolCall) -> ToolResult:
+            result = await self.call(call, context, defaults.get(call.name))
+            arrived(result)
+            return result
+
         if len(calls) == 1:
-            return (await self.call(calls[0], context, defaults.get(calls[0].name)),)
-        tasks = [asyncio.create_task(self.call(call, context, defaults.get(call.name))) for call in calls]
+            return (await one(calls[0]),)
+        tasks = [asyncio.create_task(one(call)) for call in calls]
         try:
             return tuple(await asyncio.gather(*tasks))
         finally:

@@ -56,7 +56,7 @@ class Window:
 def run(params: Params) -> None:
     progress.say("traffic", f"reading {params.traffic.file}")
     window = read(Path(params.traffic.file), params.traffic.sha256, params.traffic.min_conversations)
-    loaded = recipe.load(params.recipe)
+    loaded = recipe.load(params.recipe, params.examples.keys)
     progress.say("traffic", f"{len(window.conversations)} conversations; profiling them and the reference")
     reference = reference_profile(params, loaded)
     current = profile.of_conversations(window.conversations, loaded, window.source)

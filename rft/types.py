@@ -73,7 +73,8 @@ class Example:
             object.__setattr__(self, "line", self._spelled())
 
     def _spelled(self) -> str:
-        row = {"id": self.id, "messages": list(self.messages), "target": self.target, "metadata": self.metadata}
+        metadata = self.metadata if str(self.metadata.get("slice", "all")) == self.slice else {**self.metadata, "slice": self.slice}
+        row = {"id": self.id, "messages": list(self.messages), "target": self.target, "metadata": metadata}
         more = {"tools": self.tools, "response_format": self.response_format}
         text = json.dumps(row | {name: value for name, value in more.items() if value is not None}, ensure_ascii=False)
         return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair, which no file can hold, as its JSON escape
@@ -175,8 +176,8 @@ class Turn:
     `prompt_ids` are the tokens appended before this turn was sampled (the prompt, or the previous turn's tool results),
     `token_ids` those that the policy sampled, so the whole sequence is the concatenation over turns, and the loss mask is
     False on `prompt_ids`, True on `token_ids`. A policy without tokens (scripted, chat endpoint) leaves all three empty.
-    `text` is the message as sampled, `content` what a grader sees of it: in a turn whose call a terminal tool took as the answer, that call's
-    arguments. `forked`: the context that was sampled from does not continue our sequence; the trajectory is not trained on.
+    `text` is the message as sampled, `content` what a grader sees of it. `submitted`: the arguments of a call that a terminal tool took, which are
+    the rollout's answer then. `forked`: the context that was sampled from does not continue our sequence; the trajectory is not trained on.
     """
 
     text: str
@@ -188,6 +189,7 @@ class Turn:
     content: str | None = None
     reasoning: str = ""
     forked: bool = False
+    submitted: str | None = None
 
     @property
     def answer(self) -> str:
@@ -233,4 +235,6 @@ class Trajectory:
 
     @property
     def final_text(self) -> str:
-        return self.turns[-1].answer if self.turns else ""
+        """The answer that a grader sees."""
+        last = self.turns[-1] if self.turns else Turn("")
+        return last.answer if last.submitted is None else last.submitted

@@ -113,7 +113,7 @@ def call_payload(call: ToolCall, arguments: str, envelope: Envelope) -> bytes:
 
 
 def with_item(head: Mapping[str, Any], envelope: Envelope) -> bytes:
-    return json.dumps(head).encode()[:-1] + b', "item": ' + envelope.item + b"}"
+    return json.dumps(head, allow_nan=False).encode()[:-1] + b', "item": ' + envelope.item + b"}"
 
 
 def _call_head(call: ToolCall, arguments: str, trace_id: str) -> dict[str, Any]:
@@ -146,12 +146,12 @@ def read_refusal(body: bytes) -> str:
 
 
 def sample(turns: Iterable[Turn], stop_reason: StopReason) -> dict[str, Any]:
-    """The graded view of a trajectory. A last turn that calls tools is no answer: its text is markup, and is not graded. Unless the rollout is
-    completed: then it called a terminal tool, whose arguments are its answer."""
+    """The graded view of a trajectory. A last turn that calls tools is no answer: its text is markup, and is not graded. Unless a terminal tool took
+    the call: then its arguments are the answer."""
     turns = list(turns)
     last = turns[-1] if turns else Turn("")
-    unanswered = bool(last.calls) and stop_reason is not StopReason.completed
-    text = "" if unanswered else last.answer
+    unanswered = bool(last.calls) and last.submitted is None
+    text = last.submitted if last.submitted is not None else "" if unanswered else last.answer
     finish_reason = "tool_calls" if unanswered else "length" if stop_reason is StopReason.max_tokens else "stop"
     message = {"role": "assistant", "content": text, "tool_calls": [_tool_call(call) for call in last.calls]}
     calls = [_tool_call(call) for turn in turns for call in turn.calls]
@@ -169,15 +169,17 @@ def sample(turns: Iterable[Turn], stop_reason: StopReason) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    """The final text as JSON, whether or not a format was asked for; None when it is none."""
+    """The final text as JSON, whether or not a format was asked for; None when it is none.
+
+    Nor is what JSON could not hold again: NaN, a number that overflows (1e999), half a surrogate pair. A grader would refuse such a body, and a
+    policy could so buy itself a rollout without a score.
+    """
     try:
-        return json.loads(text, parse_constant=_no_json)
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
         return None
-
-
-def _no_json(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON number")
+    return value
 
 
 def _messages(turn: Turn) -> Iterator[dict[str, Any]]:

@@ -291,7 +291,7 @@ class NoTools:
 
     async def end(self, context: Any, stop: Any) -> None: ...
 
-    async def call_all(self, calls: Any, context: Any, defaults: Any) -> list[Any]:
+    async def call_all(self, calls: Any, context: Any, defaults: Any, arrived: Any) -> list[Any]:
         assert not calls, "sent"
         return []
 

@@ -88,6 +88,8 @@ def test_the_body_is_the_contract_s():
         ("I10", None),
         ('{"codes": ["I10"]', None),
         ("NaN", None),
+        ('{"a": 1e999}', None),
+        (r'{"a": "\ud800"}', None),
         ("", None),
         ("[" * 100_000, None),
     ],

@@ -141,7 +141,7 @@ def test_the_new_grader_s_range_holds(tmp_path: Path):
 def test_what_stops_a_replay_is_one_error(tmp_path: Path):
     with server(lambda body: 401) as (url, _), pytest.raises(InfrastructureError, match="refuses our key"):
         regrade(LOG[:3], {"url": url}, params(tmp_path))
-    with pytest.raises(UserError, match=r"column `item`: has no messages: null\. Without its whole row it cannot be graded anew"):
+    with pytest.raises(UserError, match=r"column `item`: has no messages\. Without its whole row it cannot be graded anew"):
         regrade([replace(LOG[0], item="{}")], {"url": "http://127.0.0.1:9/grade"}, params(tmp_path / "again"))
 
 

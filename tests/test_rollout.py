@@ -501,6 +501,23 @@ def test_the_first_terminal_call_is_the_answer_and_the_others_are_made(ours, oth
     assert [result.failed for result in done.turns[0].results] == failed
 
 
+def test_an_answer_that_was_taken_stands_whatever_hangs_beside_it(ours):
+    """Else calling something slow beside the answer would be a way out of being graded."""
+    done, (graded,), _ = submit(ours, lookups("k0001", "slow"), deadline_s=0.5)
+    assert (done.stop_reason, done.reward, graded["sample"]["output_text"]) == (StopReason.completed, 0.5, ANSWER)
+    assert [(result.output, result.failed) for result in done.turns[0].results] == [
+        ("taken", False),
+        ("no reply: rollout.deadline_s = 0.5 s passed", True),
+    ]
+
+
+def test_what_was_said_beside_the_answer_is_kept(ours):
+    done, (graded,), example = submit(ours, lookups("k0001"))
+    assert graded["sample"]["trajectory"][0]["content"] == "I am done."
+    message = messages_of(done, example, PROMPT)[-2]
+    assert (message["content"], message["submitted"]) == ("I am done.", ANSWER)
+
+
 def test_a_stored_rollout_gives_a_grader_the_terminal_answer_again(ours):
     done, (graded,), example = submit(ours, lookups("bad", "k0001"))
     row = rollout_log.row(done, example, 0, PROMPT, "train", "challenger")

@@ -12,9 +12,10 @@ import tiny_recipe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rft import config, examples, recipe, reports, rows
+from rft import config, examples, recipe, replay, reports, rollout_log, rows
 from rft.errors import ConfigError, UserError
-from rft.reports import ExamplesReport
+from rft.reports import ExamplesReport, PromptSettings
+from rft.types import Example, Grade, StopReason, Trajectory, Turn
 
 OWN = """
 from pathlib import Path
@@ -137,6 +138,29 @@ def test_a_row_with_a_secret_is_neither_written_nor_changed(tmp_path: Path, monk
     config.secret("env:ROW_SECRET")
     with pytest.raises(UserError, match=r"train.jsonl:3: the row holds the value of a secret"):
         examples.run(own(tmp_path, files(train=[line("train", 0), line("train", 1), line("train", 2, "train answer 2 and more")])))
+
+
+def test_a_row_is_one_line(tmp_path: Path) -> None:
+    """Else the shelf holds pieces of it, which only the next stage would find."""
+    pretty = json.dumps({"messages": [{"role": "user", "content": "a"}]}, indent=1)
+    with pytest.raises(UserError, match="here: spans several lines, and a row is one line of JSON"):
+        rows.read(rows.line_of(pretty, "here"), config.Keys(), "")
+
+
+def test_a_slice_given_by_name_stands_in_the_row() -> None:
+    made = Example("n", ({"role": "user", "content": "q"},), "t", {"level": 1}, slice="hard")
+    again = rows.read(rows.line_of(made, "here"), config.Keys(), "")
+    assert (again.slice, again.metadata) == ("hard", {"level": 1, "slice": "hard"})
+
+
+def test_the_log_holds_the_users_line_and_a_replay_sends_it() -> None:
+    """A row parsed and written again lost digits, repeated keys, and the id of a row without one."""
+    text = '{"big":123456789012345678901234567890.10,"a":1,"a":2,"over":1e400,"id":1.5,"messages":[{"role":"user","content":"q"}],"case":"c-1"}'
+    one = rows.read(rows.Line(text, "here"), config.Keys(id="case"), "")
+    done = Trajectory("rollout_1", one.id, (Turn("an answer"),), StopReason.completed, Grade(1.0), 1.0)
+    row = rollout_log.row(done, one, 0, PromptSettings(name="seed", system=""), "baseline", "champion")
+    assert row.item == text
+    assert (replay.example_of(row).line, replay.example_of(row).id) == (text, "c-1")
 
 
 def test_a_recipe_may_return_objects_lines_or_examples(tmp_path: Path) -> None:

@@ -59,6 +59,27 @@ def test_calls_of_one_example_say_nothing_about_the_others():
     assert suspicion.find([*rows([0.0, 1.0], calling(REFUSED)), row(2, 1.0), row(3, 0.0)], UNIT) is None
 
 
+def test_a_few_bad_calls_of_an_agent_that_seldom_calls_are_its_own():
+    healthy = [row(number, float(number % 3 > 0)) for number in range(200)]
+    assert suspicion.find([*healthy, row(200, 0.0, calling(REFUSED)), row(202, 0.0, calling(REFUSED))], UNIT) is None
+
+
+@pytest.mark.parametrize("words", ["Error: invalid arguments for lookup: key: 3 is no text", "Error: the arguments of lookup are not JSON"])
+def test_calls_that_we_refused_say_nothing_of_the_wiring(words: str):
+    assert suspicion.find(rows([0.0, 1.0, 0.5, 0.0], calling(ToolResult("c-0", words, is_error=True))), UNIT) is None
+
+
+def test_one_unscored_rollout_does_not_hide_how_the_others_ended():
+    alike = rows([0.0, 0.2, 0.0, 0.1], (Turn("The value is"),), StopReason.max_tokens)
+    assert suspicion.find([*alike, row(9, None, stop=StopReason.tool_error)], UNIT) is not None
+
+
+def test_rollouts_that_all_end_at_a_limit_may_be_how_an_environment_is():
+    alike = rows([0.0, 0.9, 0.3, 0.6], (Turn("on and on"),), StopReason.max_turns)
+    assert suspicion.find(alike, UNIT, is_ready=True) is None
+    assert suspicion.find(alike, UNIT) is not None
+
+
 def test_calls_that_were_never_sent_are_not_in_the_count():
     cut = (*calling(REFUSED)[:1], Turn("", (ToolCall("c-9", "lookup", "{}"),)))
     said = suspicion.find([row(0, 0.0, cut, StopReason.max_tool_calls), row(2, 1.0, calling(REFUSED))], UNIT)
