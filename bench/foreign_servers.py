@@ -34,6 +34,8 @@ from aiohttp import web
 ROOT = Path(__file__).resolve().parents[1]
 CASES = ("own_keys", "output_json", "stateful", "zero_to_five", "below_zero", "see_other", "own_path")
 MODEL = "scripted"
+LOOKS = 10
+"""Turns in which the agent may look something up: more than the eight that were once the most, whatever was configured."""
 
 
 def answer_to(number: int) -> str:
@@ -45,6 +47,10 @@ class Servers:
         self.calls: Counter[str] = Counter()
         """By trace id; nothing is ever forgotten."""
         self.posts: Counter[str] = Counter()
+        self.said: list[list[str]] = []
+        """The question, and each message that the agent answered it with: a text, or the arguments of a call."""
+        self.graded: list[list[str]] = []
+        """The case, the row's bytes, and what the grader was told that the agent said."""
         self.waiting: dict[str, Any] = {}
 
     def app(self) -> web.Application:
@@ -57,8 +63,7 @@ class Servers:
                 web.post("/slow/search", self.search_slowly),
                 web.post("/grade/{case}", self.grade),
                 web.get("/results/{id}", self.result),
-                web.get("/posts", self.counted),
-                web.post("/forget", self.forget),
+                web.get("/record", self.record),
                 web.get("/", self.alive),
             ]
         )
@@ -76,26 +81,32 @@ class Servers:
         messages = body["messages"]
         question = next(message["content"] for message in messages if message["role"] == "user")
         turn = sum(message["role"] == "assistant" for message in messages)
+        num_tokens = sum(len(str(message.get("content"))) for message in messages) // 4
+        usage = {"prompt_tokens": num_tokens, "completion_tokens": 12, "total_tokens": num_tokens + 12}
+        if body.get("max_tokens") == 1:  # only whether the opening fits
+            choice = {"index": 0, "message": {"role": "assistant", "content": "I"}, "finish_reason": "length"}
+            return web.json_response({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage})
         dice = hashlib.sha256(f"{question} {body.get('seed')} {turn}".encode()).digest()
         number = int(question.split()[-1])
-        if turn < 3 and dice[0] % 3:
-            function = {"name": "search", "arguments": json.dumps({"query": f"item {number}"})}
+        if turn < LOOKS and dice[0] % 6:
+            function = {"name": "search", "arguments": json.dumps({"query": f"item {number} look {turn}"})}
             call = {"id": f"call_{turn}", "type": "function", "function": function}
             message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
+            self.said.append([question, function["arguments"]])
         else:
             right = answer_to(number)
             objects = ({"sku": right, "sure": True}, {"sku": right.lower()}, {"sku": answer_to(number + 1)})
             said = [right, f"It is {right}.", "I don't know", *map(json.dumps, objects)]
             message = {"role": "assistant", "content": said[dice[1] % len(said)]}
+            self.said.append([question, message["content"]])
         finish = "tool_calls" if message.get("tool_calls") else "stop"
-        usage = {"prompt_tokens": 40 + 30 * turn, "completion_tokens": 12, "total_tokens": 52 + 30 * turn}
         choice = {"index": 0, "message": message, "finish_reason": finish}
         return web.json_response({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage})
 
     # -- the tool --------------------------------------------------------------------------------------------------------------
     def found(self, body: dict[str, Any]) -> dict[str, Any]:
         self.calls[body["trace_id"]] += 1
-        number = int(json.loads(body["arguments"])["query"].split()[-1])
+        number = int(json.loads(body["arguments"])["query"].split()[1])
         return {"output": f"{answer_to(number)} costs {body['item']['price']}"}  # no call_id, no id, no type: some leave them out
 
     async def search(self, request: web.Request) -> web.Response:
@@ -106,8 +117,10 @@ class Servers:
 
     # -- the graders -----------------------------------------------------------------------------------------------------------
     async def grade(self, request: web.Request) -> web.StreamResponse:
-        case, body = request.match_info["case"], await request.json()
+        case, raw, body = request.match_info["case"], await request.text(), await request.json()
         self.posts[case] += 1
+        told = [tool["function"]["arguments"] for tool in body["sample"]["output_tools"]]
+        self.graded.append([case, row_in(raw), body["sample"]["output_text"], *told])
         score = getattr(self, case)(body["sample"], body["item"], body["trace_id"])
         return self.elsewhere({"score": score}) if case == "see_other" else web.json_response({"score": score})
 
@@ -153,13 +166,18 @@ class Servers:
         return web.Response(status=303, headers={"Location": request.path}) if kept[1] else web.json_response(kept[0])
 
     # -- for the measurement ---------------------------------------------------------------------------------------------------
-    async def counted(self, request: web.Request) -> web.Response:
-        return web.json_response(self.posts)
+    async def record(self, request: web.Request) -> web.Response:
+        """What was said and graded since the last asking."""
+        found = {"posts": dict(self.posts), "said": self.said, "graded": self.graded}
+        self.posts, self.said, self.graded = Counter(), [], []
+        return web.json_response(found)
 
-    async def forget(self, request: web.Request) -> web.Response:
-        self.calls.clear()
-        self.posts.clear()
-        return web.json_response({})
+
+def row_in(raw: str) -> str:
+    """The bytes of `item` in a request, by the brackets that enclose it: parsed and written again they would prove nothing."""
+    start = raw.index('"item": ') + len('"item": ')
+    decoder = json.JSONDecoder()
+    return raw[start : decoder.raw_decode(raw, start)[1]]
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 Seven servers of our own behave as published ones do (bench/foreign_servers.py). Each is the tools and the grader of a data set with keys of its
 own, and a real baseline is run on it, over sockets, with an agent behind chat completions. Then every rollout of the log is graded once
 more without us: the body is put together here, from the user's own line and the log's messages, as the contract says, and posted by another
-HTTP client. A score that differs is a difference.
+HTTP client. A score or a reward that differs is a difference. And so that the log itself is no witness in its own cause, agent and grader keep
+records of their own: what the agent said must be what the grader was told, and every `item` must be a line of the file, byte for byte.
 
 What keeps state by trace id is asked under a trace id of its own, after the rollout's calls were made again there; and it has its baseline
 run twice, for a second run must not find what the first one left.
@@ -16,7 +17,8 @@ import json
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ from bench.measure import Figure, Part
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES, K = 12, 6
+PREAMBLE = "You answer for a warehouse. " * 120
+"""Some 800 tokens: rows of that length once ended at a context of 512, which nobody had asked for."""
 RANGES = {"zero_to_five": [0, 5], "below_zero": [-2, 2]}
 SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 
@@ -63,7 +67,18 @@ class Scored:
     case: str
     rollout_id: str
     through_us: float | None
+    reward: float | None
     directly: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One baseline. `distorted`: rows, answers and calls that did not reach the grader as the user's file and the agent had them."""
+
+    scored: list[Scored]
+    distorted: int
+    posts: int
+    readiness: str
 
 
 def line(split: str, n: int) -> str:
@@ -71,7 +86,7 @@ def line(split: str, n: int) -> str:
     number = {"train": 0, "validation": 300, "test": 600}[split] + n
     return (
         f'{{"weight": 1.00, "reference_answer": "{foreign_servers.answer_to(number)}",  "price": {n}.50, "case_id": {number}, '
-        f'"messages":[{{"role":"user","content":[{{"type":"text","text":"Which is item "}},{{"type":"text","text":"{number}"}}]}}]}}'
+        f'"messages":[{{"role":"user","content":[{{"type":"text","text":"{PREAMBLE}Which is item "}},{{"type":"text","text":"{number}"}}]}}]}}'
     )
 
 
@@ -107,26 +122,42 @@ def settings(case: str, url: str, examples: int, k: int) -> dict[str, Any]:
             "keys": {"id": "case_id", "target": "reference_answer"},
         },
         "policy": {"server": {"kind": "chat", "url": url, "model": foreign_servers.MODEL}},
+        "rollout": {"max_turns": foreign_servers.LOOKS + 2},
         "baseline": {"examples": examples, "k": k},
         "gate": gate,
     }
 
 
-def baseline(case: str, url: str, examples: int, k: int) -> Iterator[Scored]:
+def baseline(case: str, url: str, examples: int, k: int) -> Ran:
     """Run the stages in a folder of their own, then ask the grader once more about every rollout of the log."""
-    from rft import baseline, config, rollout_log
+    from rft import baseline, config, reports, rollout_log
     from rft import examples as examples_stage
     from rft import policy as policy_stage
 
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(sys.stderr):
         write_recipe(Path(case), case, url, examples)
         params = config.parse(settings(case, url, examples, k))
+        httpx.get(f"{url}/record")
         for stage in (examples_stage, policy_stage, baseline):
             stage.run(params)
+        record = httpx.get(f"{url}/record").json()
         lines = {str(json.loads(text)["case_id"]): text for text in Path(case, "validation.jsonl").read_text().splitlines()}
-        for row in rollout_log.read(Path("data/baseline/rollouts.parquet")):
-            messages = json.loads(row.messages)
-            yield Scored(case, row.rollout_id, row.score, directly(case, url, lines[row.example_id], messages, row.stop_reason))
+        scored = [
+            Scored(case, row.rollout_id, row.score, row.reward, directly(case, url, lines[row.example_id], json.loads(row.messages), row.stop_reason))
+            for row in rollout_log.read(Path("data/baseline/rollouts.parquet"))
+        ]
+        readiness = reports.read(reports.BaselineReport, Path("data/baseline/report.json")).readiness
+    return Ran(scored, distorted(record, lines.values()), record["posts"][case], readiness)
+
+
+def distorted(record: dict[str, Any], lines: Iterable[str]) -> int:
+    """What the agent said, by its own account, against what the grader was told, by its own; and rows that are no line of the file."""
+    said = Counter((question, text) for question, text in record["said"])
+    known = {text: "".join(part["text"] for part in json.loads(text)["messages"][0]["content"]) for text in lines}
+    told: Counter[tuple[str, str]] = Counter()
+    for _, row, *texts in record["graded"]:
+        told.update((known.get(row, "a row that is no line of the file"), text) for text in texts)
+    return (said - told).total() + (told - said).total()
 
 
 def directly(case: str, url: str, text: str, messages: list[dict[str, Any]], stop_reason: str) -> float:
@@ -166,7 +197,8 @@ def _json(text: str) -> Any:
 
 
 def differing(scored: list[Scored]) -> list[Scored]:
-    return [one for one in scored if one.through_us != one.directly]
+    """Of scores and rewards: nobody asked for a budget."""
+    return [one for one in scored if not one.through_us == one.reward == one.directly]
 
 
 def wire_real_graders(args: list[str]) -> Figure:
@@ -175,26 +207,28 @@ def wire_real_graders(args: list[str]) -> Figure:
 
 
 def measure(examples: int, k: int, cases: tuple[str, ...] = foreign_servers.CASES) -> Figure:
-    scored: list[Scored] = []
-    posts: dict[str, int] = {}
+    ran: dict[str, list[Ran]] = {}
     with foreign_servers.serving() as url:
         for case in [*cases, *(case for case in cases if case == "stateful")]:
-            before = httpx.get(f"{url}/posts").json().get(case, 0)
-            found = list(baseline(case, url, examples, k))
-            posts[case] = httpx.get(f"{url}/posts").json()[case] - before - len(found)  # less those that were asked directly
-            print(f"{case}: {len(found)} rollouts, {len(differing(found))} differ, scores {sorted({one.directly for one in found})}", file=sys.stderr)
-            scored += found
+            one = baseline(case, url, examples, k)
+            ran.setdefault(case, []).append(one)
+            scores = sorted({each.directly for each in one.scored})
+            print(f"{case}: {len(one.scored)} rollouts, {len(differing(one.scored))} differ, scores {scores}, {one.readiness}", file=sys.stderr)
+    all_ran = [one for some in ran.values() for one in some]
+    scored = [each for one in all_ran for each in one.scored]
     wrong = differing(scored)
-    per_case = [[one.directly for one in scored if one.case == case] for case in cases]
+    kinds = [len({each.directly for one in some for each in one.scored}) for some in ran.values()]
     parts: tuple[Part, ...] = (
         Part("scores that differ", len(wrong), "rollouts", at_most=0, n=len(scored), reason=", ".join(sorted({one.case for one in wrong}))),
+        Part("rows, answers and calls that arrived otherwise", sum(one.distorted for one in all_ran), "", at_most=0, n=len(scored)),
         Part("rollouts", len(scored), "rollouts", at_least=500 if len(cases) == len(foreign_servers.CASES) else 1),
-        Part("fewest different scores of one grader", min(len(set(scores)) for scores in per_case), "scores", at_least=2, n=len(cases)),
-)
+        Part("fewest different scores of one grader", min(kinds), "scores", at_least=2, n=len(cases)),
+        Part("baselines that are not ready", sum(one.readiness != "ready" for one in all_ran), "baselines", at_most=0, n=len(all_ran)),
+    )
     if "see_other" in cases:
-        each = posts["see_other"] / (examples * (k + 1))
+        each = ran["see_other"][0].posts / (examples * (k + 1))
         parts = (*parts, Part("POSTs per grade behind 303", each, "", at_most=1, n=examples * (k + 1)))
-    return Figure(parts, {"rollouts": {case: sum(one.case == case for one in scored) for case in cases}})
+    return Figure(parts, {"rollouts": {case: sum(len(one.scored) for one in some) for case, some in ran.items()}})
 
 
 FIGURES = {"wire_real_graders": wire_real_graders}

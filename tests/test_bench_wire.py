@@ -11,17 +11,17 @@ import pytest
 
 from bench import foreign_servers
 from bench import wire as figure
-from rft import wire
+from rft import budget, wire
+from rft.remote import chat
 from rft.trace import Traces
 
 SMALL = 4, 3
 
 
 def measured(*cases: str) -> tuple[float, bool | None]:
-    """How many scores differ, and whether the figure holds."""
+    """How much differs, scores and what the agent said, and whether the figure holds."""
     found = figure.measure(*SMALL, cases)
-    assert found.parts[0].value is not None
-    return found.parts[0].value, found.holds
+    return sum(part.value or 0 for part in found.parts[:2]), found.holds
 
 
 def test_every_grader_gives_through_a_baseline_what_it_gives_when_asked_directly():
@@ -34,9 +34,22 @@ def rebuilt(envelope: wire.Envelope) -> bytes:
     return json.dumps({"id": example.id, "messages": list(example.messages), "target": example.target, "price": 0}).encode()
 
 
+def sorted_keys(envelope: wire.Envelope) -> bytes:
+    """W1: all of the row, in other bytes."""
+    return json.dumps(json.loads(envelope.context.example.line), sort_keys=True).encode()
+
+
+def garbled(message: Any, key: str) -> str:
+    """What the agent said, changed before our own log sees it."""
+    return (message.get(key) or "").replace("SKU", "UKS")
+
+
 @pytest.mark.parametrize(
     ("case", "place", "name", "fault"),
     [
+        ("own_keys", wire.Envelope, "item", property(sorted_keys)),
+        ("own_keys", chat, "_text", garbled),
+        ("own_keys", budget, "reward", lambda grade, used, section, low: (grade.score or 0.0) / 2),
         ("own_keys", wire.Envelope, "item", property(rebuilt)),
         ("output_json", wire, "_parsed", lambda text: None),
         ("own_path", wire, "_messages", lambda turn: []),

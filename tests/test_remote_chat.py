@@ -68,6 +68,7 @@ def hear(*replies: dict[str, Any], tools: Sequence[dict[str, Any]] = ()) -> tupl
         (call('{"key": " k1"}'), ToolCall("call_abc", "lookup", '{"key": " k1"}')),
         (call({"key": " ü"}), ToolCall("call_abc", "lookup", '{"key": " ü"}')),
         (call("{oops"), ToolCall("call_abc", "lookup", "{oops", "the arguments of lookup are not JSON")),
+        (call(""), ToolCall("call_abc", "lookup", "{}")),
         (call("[1]"), ToolCall("call_abc", "lookup", "[1]", "the arguments of lookup must be a JSON object")),
         (call(None), ToolCall("call_abc", "lookup", "", "the arguments of lookup are no JSON text")),
         (call("{}", name=None), ToolCall("call_abc", "", "", "a tool call without a function's name")),

@@ -250,6 +250,8 @@ def _call(call: Any, call_id: str) -> ToolCall:
         return ToolCall(call_id, name, json.dumps(arguments, ensure_ascii=False))
     if not isinstance(arguments, str):
         return ToolCall(call_id, name, "", f"the arguments of {name} are no JSON text")
+    if not arguments:  # some servers write nothing for a tool without parameters
+        return ToolCall(call_id, name, "{}")
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
