@@ -48,6 +48,11 @@ OPEN_DEADLINE_S = 60.0
 CLOSE_DEADLINE_S = 10.0  # the package gives a process 2 s to end by itself, and 2 more after SIGTERM
 TAIL_BYTES = 2000
 _CODE = r"(?:MCP error -?\d+: )?"  # the TypeScript package puts it before
+# Python: "Unknown tool: NAME"; Go: 'unknown tool "NAME"'; Java: "Unknown tool: invalid_tool_name", word for word, and once "Tool not found: NAME";
+# Rust: "tool not found"; TypeScript: "Tool NAME not found" or "disabled"; mcp-go: "tool 'NAME' not found: ...". More may follow, such as the tools
+# that there are. Any other name is an argument: a tool that calls tools by name refuses it so.
+_NAMED = r"""(unknown tool|tool not found)(:? ['"]?(NAME|invalid_tool_name)['"]?(?![\w/-]|\.\w)|[.;,!]|$)"""
+_UNKNOWN = rf"""{_CODE}({_NAMED}|tool ['"]?NAME['"]? (not found|disabled)\b)"""
 SESSION_LOST = "Session terminated"  # the package's word for a session id that the server no longer knows
 
 log = logging.getLogger("rft.mcp_tools")
@@ -106,7 +111,7 @@ class McpTool:
         if self.client_errors == "policy":
             return
         name = re.escape(self.name)
-        if re.fullmatch(rf"{_CODE}(Unknown tool:? ['\"]?{name}['\"]?|Tool ['\"]?{name}['\"]? (not found|disabled))\.?", error.strip(), re.IGNORECASE):
+        if re.match(_UNKNOWN.replace("NAME", name), error.strip(), re.IGNORECASE):
             raise NoReply(f"the server listed {self.name} and does not know it now: {error}", lasting=True)
         if re.fullmatch(rf"Error executing tool {name}(: Error executing tool \S+)*", error):
             raise NoReply(f"the tool crashed: {error}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -218,14 +219,69 @@ def test_what_will_be_sent_is_announced_before(recipe: Path):
     said = [event for event in agent.events if not event.startswith("/")]
     assert said == [
         f"tools: calls the tools, 12 to lookup at {host}, 3 to weigh at {host}",
-        f"grader: asks for 12 grades at once at {host}",
-        "grader: plays 5 exploits on 4 examples, with the tool calls that they make",
+        f"grader: asks for up to 68 grades, 12 of them at once at {host}",
+        f"grader: plays 5 exploits and 4 probes on 4 examples, and asks for targets and hits alone: up to 44 grades at {host} "
+        "and up to 8 tool calls; one that fails is sent up to 3 times more",
         f"isolation: calls the tools, 12 to lookup at {host}, 12 to weigh at {host}",
     ]
     places = [agent.events.index(words) for words in said]
     assert [event for event in agent.events[: places[0]] if event != "/"] == []
-    counts = [agent.events[start:stop].count("/tools/lookup") for start, stop in zip(places, [*places[1:], None], strict=True)]
-    assert (counts[0], counts[1], counts[3]) == (12, 0, 12)
+    sent = [Counter(agent.events[start + 1 : stop]) for start, stop in zip(places, [*places[1:], None], strict=True)]
+    assert [one["/tools/lookup"] for one in sent] == [12, 0, 8, 12]
+    assert [one["/tools/weigh"] for one in sent] == [3, 0, 0, 12]
+    assert [one["/grade"] for one in sent] == [0, 68, 44, 0]
+
+
+def test_what_a_rollout_s_life_costs_is_announced_with_its_hosts(recipe: Path):
+    agent, life = Recording(), Recording()
+    with serving_at(agent.answer) as tools, serving_at(life.answer) as other:
+        url = other["server_url"]
+        params = settings(recipe, tools=tools | {"lifecycle": {"start_url": f"{url}/start", "end_url": f"{url}/end?code=canary"}})
+        examine(params, *WIRE, announce=life.events.append)
+    host = url.removeprefix("http://")
+    said = [event for event in life.events if not event.startswith("/")]
+    assert [words.partition("; ")[2] for words in (said[0], said[-1])] == [f"{n} to start_url at {host}, {n} to end_url at {host}" for n in (12, 6)]
+    first, last = life.events.index(said[0]), life.events.index(said[-1])
+    for sent, number in ((life.events[first:last], 12), (life.events[last:], 6)):
+        assert (sent.count("/start"), sent.count("/end")) == (number, number)
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_sick_server_is_not_sent_more_than_was_announced(recipe: Path, retries: int):
+    class Sick(Recording):
+        async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+            answer = await super().answer(request, body)
+            exploits_are_played = any("exploits" in event for event in self.events)
+            return web.Response(status=503) if exploits_are_played and self.events.count("/grade") % 2 else answer
+
+    agent = Sick()
+    with serving_at(agent.answer) as tools:
+        examine(settings(recipe, tools=tools | {"retries": retries}), "grader", announce=agent.events.append)
+    place = next(n for n, event in enumerate(agent.events) if "exploits" in event)
+    assert ("one that fails is sent up to 2 times more" in agent.events[place]) == (retries > 0)
+    assert 0 < agent.events[place:].count("/grade") <= 44 * (retries + 1)
+
+
+def test_no_call_is_announced_of_an_exploit_that_is_spared(recipe: Path):
+    agent = Recording()
+    with serving_at(agent.answer) as tools:
+        params = settings(recipe, tools=tools | {"retries": 0, "traits": {"lookup": {"probe": False}}})
+        examine(params, "grader", announce=agent.events.append)
+    said = next(event for event in agent.events if "exploits" in event)
+    assert (said.endswith("and up to 0 tool calls"), agent.events.count("/tools/lookup")) == (True, 0)
+
+
+@pytest.mark.parametrize("call", ['{"key": {result:json}}', '{"key": "{result}"}', '{"key": "k0000", "spaces": {result}}'])
+def test_calls_made_of_a_result_are_announced(tmp_path: Path, call: str):
+    made = tiny_recipe.make(tmp_path)
+    turns = [tiny_recipe.CALL % '"k0000"', '<tool_call>\n{"name": "lookup", "arguments": ' + call + "}\n</tool_call>", "{result}"]
+    (made / "exploits.jsonl").write_text(json.dumps({"name": "twice", "kind": "copied", "turns": turns}) + "\n")
+    agent = Recording()
+    with serving_at(agent.answer) as tools:
+        examine(settings(made, tools=tools | {"retries": 0}), "grader", announce=agent.events.append)
+    place = next(n for n, event in enumerate(agent.events) if "exploits" in event)
+    assert "up to 8 tool calls" in agent.events[place]
+    assert 4 <= agent.events[place:].count("/tools/lookup") <= 8
 
 
 @pytest.mark.parametrize(
@@ -247,6 +303,24 @@ def test_a_grader_that_must_not_be_trained_on(recipe: Path, agent: type[Agent], 
     assert (found.status, found.infrastructure) == ("fail", infrastructure)
     assert words in found.words
     assert found.remedy
+
+
+@pytest.mark.parametrize("status", [307, 403, 404, 405, 407, 410])
+def test_a_grader_that_is_not_there_is_looked_for_at_its_address(tmp_path: Path, status: int):
+    made = tiny_recipe.make(tmp_path)
+    (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER | {"url": "{tool_server}/verdict?code=canary"}))
+    with serving_at(writes("no HTTP 200 here", status, headers={"Location": "/login"})) as tools:
+        found = examine(settings(made, tools=tools), "grader")["grader"]
+    assert (found.status, f"12 of 12 grades have no score: grader: HTTP {status}" in found.words) == ("fail", True)
+    assert found.remedy == f"Check the address, the method (POST) and the key. grader.json: url = {tools['server_url']}/verdict"
+    assert "canary" not in repr(found)
+
+
+@pytest.mark.parametrize("answer", [says({"detail": "HTTP 404"}), writes("HTTP 404"), says({"detail": "no"}, 422)])
+def test_a_grader_that_is_there_and_gives_no_score_is_told_what_to_answer(recipe: Path, answer: Answer):
+    with serving_at(answer) as tools:
+        found = examine(settings(recipe, tools=tools), "grader")["grader"]
+    assert (found.status, found.remedy.startswith('It must answer {"score": number}')) == ("fail", True)
 
 
 def test_a_grader_on_a_scale_of_its_own_is_judged_on_it(tmp_path: Path):

@@ -9,15 +9,19 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import psutil
 import pytest
+from mcp.types import CallToolResult, TextContent
 from scripted_tools import context
 
 from rft import config, wire
 from rft.errors import ConfigError, InfrastructureError
+from rft.headers import Secrets
+from rft.mcp_tools import McpTool
 from rft.tools import ToolClient
 from rft.types import ToolCall, ToolResult
 from rft.wire import ToolEndpoint
@@ -130,9 +134,26 @@ def test_a_tool_that_was_listed_and_is_unknown_fails_at_once():
         ("Unknown tool 'protest'", True),
         ("MCP error -32602: Tool protest not found", True),
         ("MCP error -32602: Tool protest disabled", True),
+        ("tool not found", True),
+        ("Tool not found.", True),
+        ("Tool not found: protest", True),
+        ("Unknown tool: invalid_tool_name", True),
+        ("unknown tool", True),
+        ('unknown tool "protest"', True),
+        ("Unknown tool: protest. Available tools: add, refuse", True),
+        ("UNKNOWN TOOL: protest, expected one of: add, refuse", True),
+        ("tool 'protest' not found: tool not found", True),
         ("Unknown tool: hammer", False),
-        ("Unknown tool: protest. Or is it?", False),
+        ("Tool not found: hammer", False),
+        ("Unknown tool: protester", False),
+        ("Unknown tool: protest-2", False),
+        ("Unknown tool: protest.v2", False),
+        ("tool 'hammer' not found", False),
+        ("Unknown toolbox: protest", False),
         ("text: too short", False),
+        ("text names an unknown tool: protest", False),
+        ("Invalid arguments: tool not found", False),
+        ("Tool protest takes a text; tool protest not found in it", False),
         ("Error executing tool protest: it is closed", False),
     ],
 )
@@ -140,6 +161,29 @@ def test_a_refusal_by_the_protocol(text: str, failed: bool):
     (result,) = play({"command": STDIO}, ("protest", {"text": text}))
     assert (result.failed, result.is_error, result.retries) == (failed, not failed, 0)
     assert text in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "gone"),
+    [
+        ("tool not found", True),
+        ("Unknown tool: add. Available tools: a, b", True),
+        ("MCP error -32602: Tool add not found", True),
+        ("tool 'add' not found: gone", True),
+        ("Unknown tool: hammer", False),
+        ("a is an unknown tool: add", False),
+    ],
+)
+def test_the_same_words_come_as_a_result(text: str, gone: bool):
+    server = SimpleNamespace(secrets=Secrets())
+    tool = McpTool(server, "add", wire.Limits.of(config.Tools()), wire.Turnstile(asyncio.Semaphore(), None))  # type: ignore[arg-type]
+    result = CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
+    if not gone:
+        assert tool._read(result) == wire.Outcome(text, is_error=True)
+        return
+    with pytest.raises(wire.NoReply, match="the server listed add and does not know it now") as caught:
+        tool._read(result)
+    assert caught.value.lasting
 
 
 def test_what_a_tool_raises_for_the_model_is_the_model_s(server: dict[str, Any]):

@@ -9,7 +9,8 @@ No call is retried here and none is waited for longer than PATIENCE_S, so that a
 matters is computed from what the run would do: the share of rollouts that would stay unscored after tools.retries.
 
 A tool that declares `probe: false` is never called from here: not in the burst, not for isolation, and no exploit that calls it is played. What is
-sent is announced first (`Setup.announce`): how many calls, to which tool, and to whose host.
+sent is announced first (`Setup.announce`): at most how many calls and grades, to which tool, and to whose host; and how many rollouts
+tools.lifecycle is told of.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from rft import config, exploits, server, stats
+from rft import chat, config, exploits, server, stats
 from rft.doctor import arguments
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError, UserError
 from rft.graders import TOOL_SERVER, EndpointGrader
+from rft.recipe import Exploit
 from rft.scale import Scale
 from rft.tools import ToolClient, schemas
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
@@ -58,10 +60,15 @@ def tools(setup: Setup) -> Finding:
 
 
 def grader(setup: Setup) -> Finding:
-    seen = _visit(setup, lambda wire: _burst_at_grader(setup, wire))
+    async def look(wire: Wire) -> Finding:
+        seen = await _burst_at_grader(setup, wire)
+        if seen.status != "fail":
+            _announce_exploits(setup, wire.tools)
+        return seen
+
+    seen = _visit(setup, look)
     if seen.status == "fail":
         return seen
-    setup.announce(f"grader: plays {len(setup.recipe.exploits)} exploits on {NUM_EXPLOITED} examples, with the tool calls that they make")
     played = exploits.preflight(_impatient(setup.params, setup.params.tools.retries), setup.recipe, NUM_EXPLOITED, spare=True)
     if played.accepted:
         names = "; ".join(one.in_words for one in played.accepted)
@@ -87,7 +94,7 @@ async def _burst_at_tools(setup: Setup, wire: Wire) -> Finding:
     offered = _offered(setup, wire.tools)
     spared = [name for name in offered if not wire.tools.traits(name).probe]
     sizes = {name: burst_size(setup.params.tools, _own_rate(setup, name)) for name in offered if name not in spared}
-    _announce_calls(setup, wire.tools, "tools", sizes)
+    _announce_calls(setup, wire.tools, "tools", sizes, sum(sizes.values()))
     own, demonstrated = arguments.own_calls(setup), {call for calls in arguments.demonstrated(setup) for call in calls}
     problems: list[Finding] = []
     facts: dict[str, Any] = {}
@@ -105,11 +112,13 @@ async def _burst_at_tools(setup: Setup, wire: Wire) -> Finding:
     return together(problems, "; ".join(said) or "no tool is declared", tools=facts)
 
 
-def _announce_calls(setup: Setup, client: ToolClient, check: str, sizes: Mapping[str, int]) -> None:
-    """Before anything is sent: how many calls to which tool, and the host if somebody else runs it."""
+def _announce_calls(setup: Setup, client: ToolClient, check: str, sizes: Mapping[str, int], rollouts: int) -> None:
+    """Before anything is sent: how many calls to which tool, the host if somebody else runs it, and what tools.lifecycle is told."""
     if sizes:
         parts = [f"{size} to {name}{_at(client.address(name))}" for name, size in sizes.items()]
-        setup.announce(f"{check}: calls the tools, {', '.join(parts)}")
+        life = setup.params.tools.lifecycle
+        told = [f"{rollouts} to {key}{_at(url)}" for key, url in (("start_url", life.start_url), ("end_url", life.end_url)) if url]
+        setup.announce(f"{check}: calls the tools, {', '.join(parts)}{'; ' if told else ''}{', '.join(told)}")
 
 
 def _at(address: str) -> str:
@@ -231,7 +240,8 @@ async def _burst_at_grader(setup: Setup, wire: Wire) -> Finding:
     measured = rows[0].target is not None
     spec = setup.recipe.grader
     size = burst_size(setup.params.tools, spec.rate_limit)
-    setup.announce(f"grader: asks for {size} grades at once{_at(spec.url.replace(TOOL_SERVER, setup.params.tools.server_url or ''))}")
+    most = size + sum(3 * len(_repeated(setup, row)) + measured * len(_against(setup, row)) for row in rows[:4])
+    setup.announce(f"grader: asks for up to {most} grades, {size} of them at once{_at(_grader_address(setup))}")
     answers = [(row, _answer(setup, row)) for row in (rows[n % len(rows)] for n in range(size))]
     began = time.monotonic()
     timed = await asyncio.gather(*(_timed(_grade(setup, wire, row, text, n)) for n, (row, text) in enumerate(answers)))
@@ -244,7 +254,7 @@ async def _burst_at_grader(setup: Setup, wire: Wire) -> Finding:
         "p50_s": round(stats.percentile(latencies, 0.5), 4),
         "p95_s": round(stats.percentile(latencies, 0.95), 4),
     }
-    problems = _no_score(setup.params, grades, facts)
+    problems = _no_score(setup, grades, facts)
     if measured and not problems:
         problems = await _one_score(setup, wire, rows[:4]) or _targets(answers, grades, wire.grader.scale)
     if not problems:
@@ -256,19 +266,30 @@ async def _burst_at_grader(setup: Setup, wire: Wire) -> Finding:
     return together(problems, said, **facts)
 
 
-def _no_score(params: config.Params, grades: Sequence[Grade], facts: dict[str, Any]) -> list[Finding]:
-    """The grader failed. An outage is the world's; a reply that is no verdict is its author's."""
+def _grader_address(setup: Setup) -> str:
+    """The URL, without its query, which may hold a key; {tool_server} stays where that server is our own."""
+    return setup.recipe.grader.url.replace(TOOL_SERVER, setup.params.tools.server_url or TOOL_SERVER).partition("?")[0]
+
+
+def _no_score(setup: Setup, grades: Sequence[Grade], facts: dict[str, Any]) -> list[Finding]:
+    """The grader failed. An outage is the world's; a reply that is no verdict is its author's, or comes from another place."""
+    params = setup.params
     unscored = [grade for grade in grades if grade.score is None]
     if not unscored:
         return []
     share = (len(unscored) / len(grades)) ** (params.tools.retries + 1)
     outage = all(grade.status is GradeStatus.infra_error for grade in unscored)
     words = f"{len(unscored)} of {len(grades)} grades have no score: {_line(unscored[0].explanation)}"
-    look = f"Look at the grader's own log; {_limit(params)} bounds a grade."
-    verdict = 'It must answer {"score": number} to every body, and say 0 for a bad answer.'
+    statuses = [re.match(r"grader: (HTTP \d{3})\b", grade.explanation) for grade in unscored]
+    if all(found and found[1] in _WRONG_PLACE for found in statuses):
+        remedy = f"Check the address, the method (POST) and the key. grader.json: url = {_grader_address(setup)}"
+    elif outage:
+        remedy = f"Look at the grader's own log; {_limit(params)} bounds a grade."
+    else:
+        remedy = 'It must answer {"score": number} to every body, and say 0 for a bad answer.'
     if share <= params.rollout.max_unscored_share:
-        return [warn(f"{words}; retries would hide it", look if outage else verdict, **facts)]
-    return [fail(words, look if outage else verdict, infrastructure=outage, **facts)]
+        return [warn(f"{words}; retries would hide it", remedy, **facts)]
+    return [fail(words, remedy, infrastructure=outage, **facts)]
 
 
 def _answer(setup: Setup, row: Example) -> str:
@@ -276,9 +297,19 @@ def _answer(setup: Setup, row: Example) -> str:
     return "Done." if row.target is None else setup.recipe.answer(row.target)
 
 
+def _against(setup: Setup, row: Example) -> list[str]:
+    """The right answer, and worthless ones."""
+    return [_answer(setup, row), *exploits.probes("", row.id).values()]
+
+
+def _repeated(setup: Setup, row: Example) -> list[str]:
+    """The answers that must get one score however often they are given."""
+    return list(dict.fromkeys((_answer(setup, row), "", "Done.")))
+
+
 async def _one_score(setup: Setup, wire: Wire, rows: Sequence[Example]) -> list[Finding]:
     """Right answers and worthless ones must differ for some example: else the grader does not see the answer, or not the target."""
-    answers = [(row, text) for row in rows for text in (_answer(setup, row), *exploits.probes("", row.id).values())]
+    answers = [(row, text) for row in rows for text in _against(setup, row)]
     grades = [await _grade(setup, wire, row, text, "differs") for row, text in answers]
     scores = {grade.score for grade in grades}
     if len(scores) != 1 or (score := grades[0].score) is None:
@@ -312,9 +343,9 @@ async def _three_times(setup: Setup, wire: Wire, rows: Sequence[Example]) -> lis
     """The same body, byte for byte, must get the same score; and an empty answer must not pass."""
     threshold = wire.grader.scale.pass_threshold
     for row in rows:
-        for text in dict.fromkeys((_answer(setup, row), "", "Done.")):
+        for text in _repeated(setup, row):
             grades = [await _grade(setup, wire, row, text, "thrice") for _ in range(3)]
-            if silent := _no_score(setup.params, grades, {}):
+            if silent := _no_score(setup, grades, {}):
                 return silent
             scores = [grade.score for grade in grades]
             if len(set(scores)) > 1:
@@ -338,6 +369,40 @@ async def _grade(setup: Setup, wire: Wire, row: Example, text: str, word: object
     return await wire.grader.grade(row, [Turn(text)], StopReason.completed, _context(setup, "grade", word, row))
 
 
+def _announce_exploits(setup: Setup, client: ToolClient) -> None:
+    """Before they are played, on the examples that they are played on."""
+    recipe, retries = setup.recipe, setup.params.tools.retries
+    rows = recipe.examples("train", NUM_EXPLOITED, setup.params.examples.seed)
+    probes, hits = exploits.probes("", ""), any(exploit.starts_from == "hit" for exploit in recipe.exploits)
+    grades = (len(recipe.exploits) + len(probes)) * len(rows) + (1 + hits) * sum(row.target is not None for row in rows)
+    calls = sum(_num_calls(setup, client, exploit, row) for exploit in recipe.exploits for row in rows)
+    again = f"; one that fails is sent up to {retries} times more" if retries else ""
+    setup.announce(
+        f"grader: plays {len(recipe.exploits)} exploits and {len(probes)} probes on {len(rows)} examples, and asks for targets and hits alone: "
+        f"up to {grades} grades{_at(_grader_address(setup))} and up to {calls} tool calls{again}"
+    )
+
+
+def _num_calls(setup: Setup, client: ToolClient, exploit: Exploit, row: Example) -> int:
+    """How many tool calls an exploit makes at most. What a tool will answer is not known, nor the calls that it might write into {result}."""
+    notes = [str(message["content"]) for message in row.messages if message["role"] == "user"]
+    values = {"note": notes[-1] if notes else "", **({} if row.target is None else setup.recipe.exploit_values(row))}
+    count = 0
+    for number, template in enumerate(exploit.turns):
+        try:
+            text = exploits.fill(template, {**values, "result": ""} if number else values, "exploits.jsonl")
+        except UserError:
+            break
+        try:
+            names = [call.name for call in chat.parse_calls(text)]
+        except chat.ParseError:  # the result itself may be what is missing
+            names = text.count("<tool_call>") * [""]
+        if not all(client.traits(name).probe for name in names):
+            break
+        count += len(names)
+    return count
+
+
 # -- isolation -------------------------------------------------------------------------------------------------------------
 async def _two_strangers(setup: Setup, wire: Wire) -> Finding:
     """A mixed with B, then A alone, twice over. Everything that A is told must be the same each time."""
@@ -345,7 +410,7 @@ async def _two_strangers(setup: Setup, wire: Wire) -> Finding:
     if not first:
         return together([], "no tool is there that may be called")
     rounds = 2 * [*first, *second, *first]
-    _announce_calls(setup, wire.tools, "isolation", Counter(call.name for call in rounds))
+    _announce_calls(setup, wire.tools, "isolation", Counter(call.name for call in rounds), rollouts=2 * 3)
     heard: list[list[ToolResult]] = []
     for n in range(2):
         mixed = [_context(setup, name, n) for name in ("A beside B", "B beside A")]
