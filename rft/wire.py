@@ -113,7 +113,11 @@ def call_payload(call: ToolCall, arguments: str, envelope: Envelope) -> bytes:
 
 
 def with_item(head: Mapping[str, Any], envelope: Envelope) -> bytes:
-    return json.dumps(head, allow_nan=False).encode()[:-1] + b', "item": ' + envelope.item + b"}"
+    return _STRICT.encode(head).encode()[:-1] + b', "item": ' + envelope.item + b"}"
+
+
+_STRICT = json.JSONEncoder(allow_nan=False)
+"""Made once: `json.dumps` with a setting of its own makes an encoder per call."""
 
 
 def _call_head(call: ToolCall, arguments: str, trace_id: str) -> dict[str, Any]:
