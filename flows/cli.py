@@ -169,7 +169,7 @@ def _rollouts_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--live", action="store_true", help="of stages that are still working")
     _selection(parser)
     what = parser.add_argument_group("instead of the list").add_mutually_exclusive_group()
-    what.add_argument("--show", metavar="TRACE", help="one rollout as a transcript; the beginning of its trace id is enough")
+    what.add_argument("--show", metavar="ROLLOUT", help="one rollout as a transcript; the beginning of its id is enough")
     what.add_argument("--group", metavar="EXAMPLE", help="the rollouts of one example side by side")
     what.add_argument("--summary", action="store_true", help="sampled = trained + left out with a reason, by stage and step")
     what.add_argument("--json", action="store_true", help="a JSON object a line")

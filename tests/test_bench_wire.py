@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from aiohttp import web
 
 from bench import foreign_servers
 from bench import wire as figure
 from rft import budget, wire
 from rft.remote import chat
 from rft.trace import Traces
+from tests.sick_agents import serving_at
 
 SMALL = 4, 3
 
@@ -61,3 +68,31 @@ def test_a_fault_of_old_would_show(monkeypatch: pytest.MonkeyPatch, case: str, p
     differing, holds = measured(case)
     assert differing > 0
     assert holds is False
+
+
+def test_what_a_kill_cut_off_comes_back_under_another_trace_id(tmp_path: Path):
+    """W3: a tool server that keeps state by it has heard the first half of that rollout already."""
+    lives: list[list[str]] = [[], []]
+    stages: list[subprocess.Popen[bytes]] = []
+
+    async def search(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        lives[len(stages) - 1].append(body["trace_id"])
+        if len(stages) == 1 and len(lives[0]) == 6:
+            stages[0].kill()
+        return web.json_response({"output": "found"})
+
+    with foreign_servers.serving() as url, serving_at(search) as tools:
+        figure.write_recipe(tmp_path / "own_keys", "own_keys", url, 4)
+        settings = figure.settings("own_keys", url, 4, 3)
+        settings["tools"]["endpoints"][0]["server_url"] = f"{tools['server_url']}/search"
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(settings))
+        env = {**os.environ, "PYTHONPATH": str(figure.ROOT)}
+        for stage in ("examples", "policy"):
+            subprocess.run([sys.executable, "-m", "rft", stage], cwd=tmp_path, env=env, check=True, stdout=subprocess.DEVNULL)
+        for _ in lives:
+            stages.append(subprocess.Popen([sys.executable, "-m", "rft", "baseline"], cwd=tmp_path, env=env, stdout=subprocess.DEVNULL))
+            stages[-1].wait(60)
+    assert [stage.returncode for stage in stages] == [-9, 0]
+    assert all(lives)
+    assert set(lives[0]).isdisjoint(lives[1])
+    assert json.loads((tmp_path / "data/baseline/timing.json").read_text())["trace"]["starts"] == 2
