@@ -21,24 +21,23 @@ SMALL = (
     "examples.train=200",
     "examples.validation=32",
     "examples.test=48",
-    "policy.warm_start.demonstrations=600",
-    "policy.warm_start.steps=120",
+    "policy.warm_start.demonstrations=2400",
+    "policy.warm_start.steps=300",
     "baseline.examples=16",
     "baseline.k=4",
-    "baseline.not_yet_below=0",
     "prompt.rounds=2",
     "prompt.first_examples=4",
     "prompt.k=1",
     "prompt.confirm_k=1",
-    "train.steps=4",
+    "train.steps=16",
     "train.examples_per_step=4",
-    "train.group_size=4",
+    "train.group_size=8",
     "train.validate_every=2",
     "train.validation_examples=8",
     "challenger.k=1",
     "gate.num_bootstrap=500",
 )
-"""Enough of everything to see every rung at work, not enough to learn much."""
+"""Enough of everything to see every rung at work and the agent learn, in three minutes on two cores."""
 
 
 def run(small: bool) -> int:
