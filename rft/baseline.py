@@ -8,7 +8,7 @@ of the grader's range. Before any of them it asks whether these numbers speak of
 
 from __future__ import annotations
 
-import shutil
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,35 +17,34 @@ from rft.rollout_store import RolloutStore
 from rft.scale import of_range, share
 from rft.workbench import Plan, champion_prompt, workbench
 
-SHELF = Path("data/baseline")
 Readiness = Literal["not worth it", "not yet", "ready", "suspect"]
 
 
 def run(params: config.Params) -> None:
+    progress.once("baseline", params, partial(_measure, params))
+
+
+def _measure(params: config.Params, work: Path, shelf: Path) -> None:
     section = params.baseline
     device = model.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
     rows = examples.load("validation")[: section.examples]
-    work = progress.folder(
-        "baseline", [params.recipe, params.tools, params.rollout, section], [Path("data/policy"), Path("data/champion"), Path("data/examples")]
-    )
     prompt = champion_prompt(ours)
     report = progress.Reporter("baseline", len(rows) * (section.k + 1))
     with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
         policy = policies.of(bench, "champion", device).policy
         sampled = bench.measure(policy, rows, Plan("baseline", "champion", prompt, section.temperature, section.k, section.seed), store, report)
         greedy = bench.measure(policy, rows, Plan("baseline", "champion", prompt, 0.0, 1, section.seed), store, report, done=len(sampled))
-        bench.times.write(SHELF / "timing.json", bench.traces)
-        rollout_log.write(store, SHELF / "rollouts.parquet")
+        bench.times.write(shelf / "timing.json", bench.traces)
+        rollout_log.write(store, shelf / "rollouts.parquet")
     scale = ours.grader.scale
     at_work = evaluate.evaluation("champion", sampled, rows, section.temperature, section.k, section.seed, scale)
     at_best = evaluate.evaluation("champion greedy", greedy, rows, 0.0, 1, section.seed, scale)
     readiness, reason = _readiness(at_work, section)
     if suspect := suspicion.find(sampled, scale, readiness == "ready"):
         readiness, reason = "suspect", suspect
-    reports.write(reports.BaselineReport(readiness=readiness, reason=reason, sampled=at_work, greedy=at_best), SHELF / "report.json")
+    reports.write(reports.BaselineReport(readiness=readiness, reason=reason, sampled=at_work, greedy=at_best), shelf / "report.json")
     progress.say("baseline", f"{readiness}: {reason}")
-    shutil.rmtree(work)
 
 
 def _readiness(result: reports.Evaluation, section: config.Baseline) -> tuple[Readiness, str]:

@@ -10,8 +10,8 @@ random streams, so that differences are paired.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,18 +22,19 @@ from rft.rollout_store import RolloutStore
 from rft.types import Example
 from rft.workbench import Plan, Workbench, champion_prompt, workbench
 
-SHELF = Path("data/challenger")
 TRAIN = Path("data/train")
 PROMPT = Path("data/prompt/prompt.json")
 
 
 def run(params: config.Params) -> None:
+    progress.once("challenger", params, partial(_compare, params))
+
+
+def _compare(params: config.Params, work: Path, shelf: Path) -> None:
     section = params.challenger
     device = model.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
     rows = examples.load("test")
-    inputs = [Path("data") / name for name in ("policy", "champion", "prompt", "train", "examples")]
-    work = progress.folder("challenger", [params.recipe, params.tools, params.rollout, section], inputs)
     trained = reports.read(reports.TrainReport, TRAIN / "report.json")
     winner = reports.read(reports.PromptSettings, PROMPT)
     num_turns(winner, params.rollout, str(PROMPT))
@@ -55,10 +56,9 @@ def run(params: config.Params) -> None:
             arm, measured = _arm(bench, sampling, rows, section, name, prompt, store, report, done)
             arms.append(arm)
             done += measured
-        bench.times.write(SHELF / "timing.json", bench.traces)
-        rollout_log.write(store, SHELF / "rollouts.parquet")
-    reports.write(reports.ChallengerReport(test_sha256=examples.sha256(rows), arms=arms), SHELF / "report.json")
-    shutil.rmtree(work)
+        bench.times.write(shelf / "timing.json", bench.traces)
+        rollout_log.write(store, shelf / "rollouts.parquet")
+    reports.write(reports.ChallengerReport(test_sha256=examples.sha256(rows), arms=arms), shelf / "report.json")
 
 
 def _arm(

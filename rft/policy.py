@@ -15,6 +15,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,13 @@ def run(params: config.Params) -> None:
         sha256 = hashlib.sha256(f"{section.server.url} {section.server.model}".encode()).hexdigest()
         reports.write(reports.PolicyReport(kind="served", model=section.server.model, sha256=sha256, num_parameters=0), SHELF / "report.json")
         return
+    progress.once("policy", params, partial(_build, params))
+
+
+def _build(params: config.Params, work: Path, shelf: Path) -> None:
+    section = params.policy
     device = model.prepare_process(section)
     ours = recipe.load(params.recipe)
-    work = progress.folder("policy", [params.recipe, section], [ours.folder])
     demonstrations = list(islice(ours.demonstrations(section.warm_start.demonstrations, section.seed), section.warm_start.demonstrations))
     tools = schemas(ours)
     tokenizer = embedded.build_tokenizer(texts(demonstrations), tools, ours.vocabulary(), section.architecture.merges)
@@ -63,17 +68,12 @@ def run(params: config.Params) -> None:
         raise UserError(f"policy.warm_start.longest = {limit} leaves {len(dialogues)} of {len(demonstrations)} demonstrations. Raise it.")
     network = embedded.build_model(section.architecture, tokenizer, section.seed).to(device)
     losses = warm_start(network, dialogues, section, work)
-    part = work / "model"
-    shutil.rmtree(part, ignore_errors=True)
-    network.save_pretrained(part)
-    tokenizer.save_pretrained(part)
-    SHELF.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(SHELF / "model", ignore_errors=True)
-    shutil.copytree(part, SHELF / "model")
+    network.save_pretrained(shelf / "model")
+    tokenizer.save_pretrained(shelf / "model")
     report = reports.PolicyReport(
         kind="embedded",
         model=str(SHELF / "model"),
-        sha256=progress.tree_sha256(SHELF / "model"),
+        sha256=progress.tree_sha256(shelf / "model"),
         num_parameters=sum(parameter.numel() for parameter in network.parameters()),
         demonstrations=len(dialogues),
         left_out=len(demonstrations) - len(dialogues),
@@ -81,8 +81,7 @@ def run(params: config.Params) -> None:
         final_loss=losses[-1][1],
         losses=losses,
     )
-    reports.write(report, SHELF / "report.json")
-    shutil.rmtree(work)
+    reports.write(report, shelf / "report.json")
 
 
 def warm_start(network: Any, dialogues: list[Dialogue], section: config.Policy, work: Path) -> list[tuple[int, float]]:
@@ -108,7 +107,7 @@ def warm_start(network: Any, dialogues: list[Dialogue], section: config.Policy, 
             losses.append((step + 1, round(sum(running) / len(running), 6)))
             running.clear()
         report(step + 1, f"steps of warm start, loss {own:.3f}")
-        if (step + 1) % warm.checkpoint_every == 0:
+        if (step + 1) % warm.checkpoint_every == 0 or step + 1 == warm.steps:
             _checkpoint(work, step + 1, network, optimizer, losses, running)
     network.eval()
     return losses

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,25 +49,27 @@ class Racer:
 
 
 def run(params: config.Params) -> None:
-    section = params.prompt
     baseline = reports.read(reports.BaselineReport, Path("data/baseline/report.json"))
     if baseline.readiness in ("not worth it", "suspect"):
         _skip(champion_prompt(recipe.load(params.recipe)), f"no search: the baseline says '{baseline.readiness}': {baseline.reason}")
         return
+    progress.once("prompt", params, partial(_search, params))
+
+
+def _search(params: config.Params, work: Path, shelf: Path) -> None:
+    section = params.prompt
     device = model.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
     rows = examples.load("validation")
     cut = max(1, round(len(rows) * section.search_share))
-    inputs = [Path("data") / name for name in ("policy", "champion", "baseline", "examples")]
-    work = progress.folder("prompt", [params.recipe, params.tools, params.rollout, section], inputs)
     seed = champion_prompt(ours)
     with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
         race = Race(bench, policies.of(bench, "champion", device).policy, section, store)
         racers = race.run(seed, ours.prompts, rows[:cut], rows[cut:])
         best = max(racers, key=lambda one: (not one.eliminated, one.mean(), one.settings.name == seed.name))
         confirmation = race.confirm(best.settings, seed, rows[cut:]) if best.knobs else None
-        bench.times.write(SHELF / "timing.json", bench.traces)
-        rollout_log.write(store, SHELF / "rollouts.parquet")
+        bench.times.write(shelf / "timing.json", bench.traces)
+        rollout_log.write(store, shelf / "rollouts.parquet")
         num_rollouts = len(store)
     found = confirmation is not None and confirmation.low is not None and confirmation.low > 0
     report = reports.PromptReport(
@@ -78,19 +80,18 @@ def run(params: config.Params) -> None:
         confirmation=confirmation,
         num_rollouts=num_rollouts,
     )
-    _publish(report)
-    shutil.rmtree(work)
+    _publish(report, shelf)
 
 
 def _skip(seed: PromptSettings, reason: str) -> None:
     Times().write(SHELF / "timing.json")
     rollout_log.write([], SHELF / "rollouts.parquet")
-    _publish(reports.PromptReport(winner=seed, found=False, reason=reason, candidates=[], num_rollouts=0))
+    _publish(reports.PromptReport(winner=seed, found=False, reason=reason, candidates=[], num_rollouts=0), SHELF)
 
 
-def _publish(report: reports.PromptReport) -> None:
-    reports.write(report.winner, SHELF / "prompt.json")
-    reports.write(report, SHELF / "report.json")
+def _publish(report: reports.PromptReport, shelf: Path) -> None:
+    reports.write(report.winner, shelf / "prompt.json")
+    reports.write(report, shelf / "report.json")
     progress.say("prompt", report.reason)
 
 

@@ -3,13 +3,13 @@
     champion (or base policy), baseline's readiness, prompt, train, validation  ->  an adapter or weights, metrics, rollouts, report
 
 The loop is rft/trainer/loop.py; here stand what it is given and what is published. When the baseline says anything but `ready`, the
-stage leaves an empty pointer with the reason. Unfinished work lies under `.rft/` and is taken up again by the next start.
+stage leaves an empty pointer with the reason. Work that is not on the shelf yet lies under `.rft/` and is taken up again by the next start.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -37,16 +37,14 @@ def run(params: config.Params) -> None:
     device = model.prepare_process(params.policy)
     determinism.check(params)
     with processes.launch(params.train) as team:
-        _lead(params, device, team)
+        progress.once("train", params, partial(_lead, params, device, team))
 
 
-def _lead(params: config.Params, device: torch.device, team: processes.Processes) -> None:
+def _lead(params: config.Params, device: torch.device, team: processes.Processes, work: Path, shelf: Path) -> None:
     """The process that samples, keeps and publishes; others, if any, only learn (rft/trainer/processes.py)."""
     section = params.train
     ours = recipe.load(params.recipe)
     exploits.check(params)
-    inputs = [Path("data") / name for name in ("policy", "champion", "baseline", "prompt", "examples")]
-    work = progress.folder("train", [params.recipe, params.tools, params.rollout, section], inputs)
     prompt = reports.read(reports.PromptSettings, PROMPT)
     num_turns(prompt, params.rollout, str(PROMPT))
     train, validation = examples.load("train"), examples.load("validation")
@@ -57,20 +55,17 @@ def _lead(params: config.Params, device: torch.device, team: processes.Processes
         held_out = validation[-section.validation_examples :] if section.validation_examples else []
         trainer = Trainer(learner, chat, section, prompt, bench, train, held_out, device, work, store)
         trainer.fit()
-        bench.times.write(SHELF / "timing.json", bench.traces, steps=trainer.times.rows)
-        _publish(trainer, section)
-    shutil.rmtree(work)
+        bench.times.write(shelf / "timing.json", bench.traces, steps=trainer.times.rows)
+        _publish(trainer, section, shelf)
 
 
-def _publish(trainer: Trainer, section: config.Train) -> None:
-    SHELF.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(SHELF / "weights", ignore_errors=True)
+def _publish(trainer: Trainer, section: config.Train, shelf: Path) -> None:
     learner, kind = trainer.learner, section.weights
     if kind == "lora" and section.from_ == "champion" and champion().weights != "none":
         kind = "full"  # the adapter sits on the champion's own weights; saved merged, it stands on the base model alone
-    model.save(learner.model if kind == section.weights else model.merged_copy(learner.model), SHELF / "weights")
-    (SHELF / "metrics.jsonl").write_text(trainer.metrics.text())
-    rollout_log.write(trainer.store, SHELF / "rollouts.parquet")
+    model.save(learner.model if kind == section.weights else model.merged_copy(learner.model), shelf / "weights")
+    (shelf / "metrics.jsonl").write_text(trainer.metrics.text())
+    rollout_log.write(trainer.store, shelf / "rollouts.parquet")
     change = learner.weight_change()
     stopped = f"; stopped early: {trainer.stopped}" if trainer.stopped else ""
     report = reports.TrainReport(
@@ -80,7 +75,7 @@ def _publish(trainer: Trainer, section: config.Train) -> None:
         else "no group had anything to learn from",
         weights=kind if change > 0 else "none",
         path=str(SHELF / "weights") if change > 0 else None,
-        sha256=progress.tree_sha256(SHELF / "weights") if change > 0 else None,
+        sha256=progress.tree_sha256(shelf / "weights") if change > 0 else None,
         algorithm=section.algorithm,
         steps=trainer.step,
         group_size=section.group,
@@ -91,7 +86,7 @@ def _publish(trainer: Trainer, section: config.Train) -> None:
         curve=[(one["step"], one["reward/mean"]) for one in trainer.metrics.rows if "reward/mean" in one],
         weight_change=change,
     )
-    reports.write(report, SHELF / "report.json")
+    reports.write(report, shelf / "report.json")
 
 
 def _skip(reason: str) -> None:

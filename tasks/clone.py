@@ -4,7 +4,7 @@
     .rft/worktrees/   the folders of runs that are not over
     .rft/logs/        what the stages of a run printed
     .rft/reports/     the HTML page of each run
-    .rft/progress/    unfinished work of stages (see rft/progress.py)
+    .rft/progress/    work of stages that is not safe on a shelf yet (see rft/progress.py)
     .rft/ledger.jsonl who approved, rejected and rolled back what, when and why
     .rft/prefect/     Prefect's home; .rft/dvc/ DVC's scratch files
 

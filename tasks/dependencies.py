@@ -2,11 +2,11 @@
 
 A stage depends on the modules of `rft` that it imports, directly or through others, at the top of a file or inside a function, or by name
 as a process of its own ("rft.toolserver"); on the modules that a recipe imports; on its recipe's folder; on the pinned packages; and on the
-shelves named below. So a comment in the trainer does not repeat the warm start, and no change of code goes unseen, which is how lists
+shelves that it reads. So a comment in the trainer does not repeat the warm start, and no change of code goes unseen, which is how lists
 written by hand fail. The sections of params.yaml are found likewise: every `params.<section>` in what `run` can reach by name.
 
-What cannot be read off the code is the table below: which shelves a stage reads, and what it leaves. Outputs are single files where a
-`timing.json` lies beside them, so that wall times never enter the hash of anything else.
+What cannot be read off the code: which files a stage reads (rft/shelves.py, where the engine reads it too), and what it leaves (the table below).
+Outputs are single files where a `timing.json` lies beside them, so that wall times never enter the hash of anything else.
 """
 
 from __future__ import annotations
@@ -19,75 +19,48 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-RECIPE = "${recipe.path}"
-CHAMPION = "data/champion"
-PACKAGES = "constraints.txt"
+from rft import shelves
+
 _WHOLE = "*"
-_AGENT = (RECIPE, "data/policy", CHAMPION)
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """One stage: in a few words, what it reads, and the files it leaves in data/<stage>."""
+    """One stage: in a few words, and the files it leaves in data/<stage>."""
 
     words: str
-    reads: tuple[str, ...]
     leaves: tuple[str, ...]
-
-
-def _of(shelf: str, *names: str) -> tuple[str, ...]:
-    return tuple(f"data/{shelf}/{name}" for name in names)
 
 
 STAGES = {
     "traffic": Shelf(
         "pin a window of production conversations and normalize it",
-        ("${traffic.file}", RECIPE, CHAMPION),
         ("conversations.jsonl", "current_profile.json", "reference_profile.json", "report.json"),
     ),
-    "drift": Shelf(
-        "is the data still like production? continue, refresh or stop",
-        (*_of("traffic", "conversations.jsonl", "current_profile.json", "reference_profile.json", "report.json"), RECIPE),
-        ("report.json",),
-    ),
+    "drift": Shelf("is the data still like production? continue, refresh or stop", ("report.json",)),
     "examples": Shelf(
         "train, validation and test, from the recipe or from graded traffic",
-        (RECIPE, *_of("traffic", "conversations.jsonl", "report.json")),
         ("train.jsonl", "validation.jsonl", "test.jsonl", "keys.json", "profile.json", "report.json"),
     ),
-    "policy": Shelf("the base model: built and warm-started here, or a pointer to the given one", (RECIPE,), ("",)),
-    "baseline": Shelf(
-        "how good is the agent today, and would RFT help at all?",
-        (*_AGENT, *_of("examples", "keys.json", "validation.jsonl")),
-        ("report.json", "rollouts.parquet", "timing.json"),
-    ),
+    "policy": Shelf("the base model: built and warm-started here, or a pointer to the given one", ("",)),
+    "baseline": Shelf("how good is the agent today, and would RFT help at all?", ("report.json", "rollouts.parquet", "timing.json")),
     "prompt": Shelf(
         "does a better prompt or setting do? Cheaper than weights, so it goes first",
-        (*_AGENT, *_of("baseline", "report.json"), *_of("examples", "keys.json", "validation.jsonl")),
         ("report.json", "prompt.json", "rollouts.parquet", "timing.json"),
     ),
-    "train": Shelf(
-        "RFT with the real tools and the real grader",
-        (*_AGENT, *_of("baseline", "report.json"), *_of("prompt", "prompt.json"), *_of("examples", "keys.json", "train.jsonl", "validation.jsonl")),
-        ("report.json", "weights", "metrics.jsonl", "rollouts.parquet", "timing.json"),
-    ),
+    "train": Shelf("RFT with the real tools and the real grader", ("report.json", "weights", "metrics.jsonl", "rollouts.parquet", "timing.json")),
     "challenger": Shelf(
         "champion, champion with the new prompt, challenger: on the same frozen test examples",
-        (*_AGENT, *_of("prompt", "prompt.json"), *_of("train", "report.json", "weights"), *_of("examples", "keys.json", "test.jsonl")),
         ("report.json", "rollouts.parquet", "timing.json"),
     ),
     "gate": Shelf(
         "is the challenger better, and nothing else worse? promote, reject or inconclusive",
-        (
-            *(path for stage in ("drift", "baseline", "prompt", "train") for path in _of(stage, "report.json")),
-            *_of("challenger", "report.json", "timing.json"),
-        ),
         ("decision.json", "request.json", "timing.json"),
     ),
 }
 
 _HEADER = """\
-# The ladder, as a table of contents. Written by `python -m tasks.dependencies --write`: change the table there, not here.
+# The ladder, as a table of contents. Written by `python -m tasks.dependencies --write`: change the tables there and in rft/shelves.py, not here.
 # A run executes these one by one (`rft run`); `dvc repro` does the same by hand.
 stages:
 """
@@ -97,7 +70,7 @@ def modules(root: Path, stage: str) -> list[str]:
     """Paths of all modules of `rft` that this stage can come to load, in order."""
     found: set[Path] = set()
     waiting = [root / "rft" / "__main__.py", _module(root, f"rft.{stage}")]
-    if RECIPE in STAGES[stage].reads:
+    if shelves.RECIPE in shelves.NEEDS[stage].files:
         waiting += [path for file in sorted((root / "recipes").rglob("*.py")) for path in _imports(root, file)]
     while waiting:
         path = waiting.pop()
@@ -182,11 +155,11 @@ def render(root: Path) -> str:
     lines = [_HEADER]
     for stage, shelf in STAGES.items():
         lines.append(f"  {stage}:\n    desc: {shelf.words!r}\n    cmd: exec python -m rft {stage}\n    deps:\n")
-        lines += [f"      - {path}\n" for path in (*shelf.reads, PACKAGES, *modules(root, stage))]
+        lines += [f"      - {path}\n" for path in (*shelves.NEEDS[stage].files, shelves.PACKAGES, *modules(root, stage))]
         lines.append("    params:\n")
         lines += [f"      - {section}\n" for section in sections(root, stage)]
         lines.append("    outs:\n")
-        lines += [f"      - {path.removesuffix('/')}\n" for path in _of(stage, *shelf.leaves)]
+        lines += [f"      - {path.removesuffix('/')}\n" for path in shelves.of(stage, *shelf.leaves)]
     return "".join(lines)
 
 

@@ -6,7 +6,7 @@
 
 `start` looks for an unfinished run of the same commit, edits, settings and champion: its driver was killed, so it is adopted and goes on.
 Unfinished runs of anything else are recorded as killed and cleared away; nothing is lost by that, since finished stages lie in DVC's run
-cache and unfinished ones in `.rft/progress`. The record is a commit below the run's own, made by plumbing commands and published by a
+cache and the work of others in `.rft/progress`. The record is a commit below the run's own, made by plumbing commands and published by a
 create-only `git update-ref refs/exps/...`, which `dvc exp` and `git log` both read. No branch, index or file of the user is touched.
 """
 

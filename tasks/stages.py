@@ -7,6 +7,10 @@ Killing is the hard part (each of these was met): the death signal reaches one g
 stage, and a stage that outlives its driver writes into the next run. So DVC gets a session of its own and asks to die with us; the stage
 is `exec`ed, so that its parent is DVC, and asks the same; on every way out we signal the whole group; and the group is noted for the
 janitor. The signal is tied to the thread that started the child, so that thread waits for it.
+
+A stage that has ended is not safe before DVC has hashed and cached what it left. Until DVC returns 0 its work folder stays (rft/progress.py), so that
+a kill in between, or a full disk, costs seconds and not the training; then just this folder is deleted, whether the stage ran or DVC found its
+result. Two runs at once, or an older try with other settings, must not lose theirs.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TextIO
 
-from rft import redact
+from rft import config, progress, redact
 from rft.errors import InfrastructureError, RftError, UserError
 from tasks.clone import TELEMETRY_OFF
 from tasks.lines import Lines
@@ -114,6 +118,8 @@ def repro(
         failure = _failure(stage, list(last), log)
         _hear(lines, [] if isinstance(failure, StageFailed) else error)
         raise failure
+    with contextlib.suppress(OSError, RftError):  # what stays is rubbish, which `rft gc` sees
+        progress.forget(stage, config.load(tree / "params.yaml"), tree, state)
     _hear(lines, error)
     lines.end(how)
     return Outcome(stage, how)

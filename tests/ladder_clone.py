@@ -30,7 +30,10 @@ from tasks.dependencies import STAGES
 from tasks.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[1]
-REAL = ("__init__.py", "__main__.py", "config", "errors.py", "progress.py", "recipe.py", "redact.py", "reports.py", "toolserver.py", "types.py")
+REAL = (
+    *("__init__.py", "__main__.py", "config", "errors.py", "progress.py", "recipe.py", "redact.py", "reports.py", "shelves.py"),
+    *("toolserver.py", "types.py"),
+)
 COPIED = (
     ".gitignore",
     ".dvcignore",

@@ -71,3 +71,21 @@ def test_one_of_another_configuration_is_refused(tmp_path: Path):
     write(tmp_path, 2)
     with pytest.raises(UserError, match="other settings or inputs"):
         checkpoint.newest(tmp_path, "abd")
+
+
+def test_best_weights_stay_as_long_as_a_checkpoint_names_them(tmp_path: Path):
+    """R22. The newest checkpoint may be deleted by hand, and then the one before it goes on, with its own best."""
+    for step in (1, 3, 5, 7):
+        checkpoint.write_best(tmp_path / "best", step, {"weights": torch.tensor(float(step))})
+        if step > 1:
+            best = {"step": step - 2 if step == 7 else step, "reward": 0.5}
+            checkpoint.write(tmp_path / "checkpoints", replace(manifest(step), best=best), {}, keep=2)
+    checkpoint.forget_bests(tmp_path / "best", tmp_path / "checkpoints")
+    assert sorted(path.name for path in (tmp_path / "best").iterdir()) == ["000005"]
+    assert checkpoint.read_best(tmp_path / "best", 5)["weights"] == 5
+    with pytest.raises(UserError, match=r"best/000003/weights\.pt: the best weights of this run cannot be read.*delete"):
+        checkpoint.read_best(tmp_path / "best", 3)
+    path = tmp_path / "best/000005/weights.pt"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"best/000005/weights\.pt: .*cannot be read"):
+        checkpoint.read_best(tmp_path / "best", 5)

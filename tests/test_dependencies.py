@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rft.shelves import NEEDS
 from tasks import dependencies
 from tasks.dependencies import STAGES, modules, sections
 
@@ -77,12 +78,12 @@ def test_a_change_in_a_module_reaches_exactly_its_stages(repository: Path) -> No
 def test_what_a_stage_opens_by_name_is_among_what_it_reads(repository: Path) -> None:
     """The table of shelves is written by hand; the code speaks of paths such as "data/prompt/prompt.json"."""
     known = {f"data/{stage}" for stage in STAGES} | {"data/champion"}
-    for stage, shelf in STAGES.items():
+    for stage in STAGES:
         text = (repository / "rft" / f"{stage}.py").read_text(encoding="utf-8")
         for path in set(re.findall(r'Path\("(data/[\w./]+)"\)', text)):
             other = path.split("/")[1]
             if path not in known and other != stage:
-                assert any(path == read or path.startswith(f"{read}/") for read in shelf.reads), f"{stage} opens {path}"
+                assert any(path == read or path.startswith(f"{read}/") for read in NEEDS[stage].files), f"{stage} opens {path}"
 
 
 def test_the_pipeline_is_in_order_and_test_examples_have_one_reader(repository: Path) -> None:
@@ -102,3 +103,9 @@ def test_the_command_compares_and_writes(root: Path, monkeypatch: pytest.MonkeyP
     assert "--write" in capsys.readouterr().out
     assert dependencies.main(["--write"]) == 0
     assert dependencies.main([]) == 0
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_engine_knows_the_sections_that_the_code_reads(repository: Path, stage: str) -> None:
+    """R13. The work key is made of rft/shelves.py, dvc.yaml of the code: if they differ, unfinished work goes on under other settings."""
+    assert list(NEEDS[stage].sections) == sections(repository, stage), f"write them into NEEDS[{stage!r}] of rft/shelves.py"

@@ -20,8 +20,11 @@ def test_the_policy_learned_its_demonstrations(ladder: Path):
     assert report.num_parameters < 200_000
 
 
-def test_no_work_is_left_behind(ladder: Path):
-    assert list((ladder / ".rft/progress").iterdir()) == []
+def test_of_finished_work_the_shelf_alone_is_left(ladder: Path):
+    """By hand nobody says that DVC has it: it stays for a week, without the checkpoints and rollouts that it was made of."""
+    work = sorted((ladder / ".rft/progress").iterdir())
+    assert [path.name.rsplit("-")[0] for path in work] == ["baseline", "challenger", "policy", "prompt", "train"]
+    assert all({one.name for one in path.iterdir()} == {"work.json", "shelf", "complete.json"} for path in work)
 
 
 def test_a_warm_start_that_was_cut_off_ends_with_the_same_bytes(tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ladder_clone
 import psutil
 import pytest
 
+from rft import progress
 from rft.errors import InfrastructureError, RftError
 from tasks import stages
 from tasks.stages import Outcome
@@ -61,6 +64,62 @@ def test_a_crash_shows_the_end_of_what_was_printed(scripted: ladder_clone.Script
     with pytest.raises(RftError, match=r"(?s)stage policy crashed.*FileNotFoundError.*whole output: .*policy\.log"):
         climb(scripted)
     shelf.with_name("elsewhere").rename(shelf)
+
+
+WORKING = """
+    from functools import partial
+    progress.once("policy", params, partial(make, params))
+
+
+def make(params, work, shelf):
+    with (SCRIPT / "computed").open("a") as file:
+        file.write("once\\n")
+    shutil.copytree(SCRIPT / "data/policy", shelf, dirs_exist_ok=True)
+    (shelf / "seed").write_text(str(params.policy.seed))
+"""
+
+
+@pytest.fixture
+def computing(scripted: ladder_clone.Scripted) -> Iterator[Callable[[], int]]:
+    """The policy stage keeps its work until it is safe. How often it has computed it."""
+    path = scripted.root / "rft/policy.py"
+    text = path.read_text()
+    path.write_text(text.split("    work(params)")[0] + WORKING)
+    yield lambda: (scripted.script / "computed").read_text().count("once")
+    path.write_text(text)
+    (scripted.script / "computed").unlink()
+
+
+def test_what_dvc_could_not_commit_is_not_computed_again(scripted: ladder_clone.Scripted, computing: Callable[[], int]) -> None:
+    """R2. The stage was over, and DVC failed before dvc.lock had its outputs."""
+    scripted.set_params(policy={"seed": 5})
+    cache = scripted.root / ".dvc/cache/files"
+    cache.mkdir(parents=True, exist_ok=True)
+    cache.rename(cache.with_name("elsewhere"))
+    cache.write_text("a disk that is gone")
+    with pytest.raises(InfrastructureError, match="DVC could not run it"):
+        climb(scripted)
+    cache.unlink()
+    cache.with_name("elsewhere").rename(cache)
+    (work,) = progress.works(scripted.clone.state)
+    assert work.complete
+    assert climb(scripted).how == "ran"
+    assert (computing(), progress.works(scripted.clone.state)) == (1, []), "DVC has it: it is kept no longer"
+    assert climb(scripted).how == "unchanged"
+
+
+def test_a_stage_under_dvc_takes_only_its_own_work_away(scripted: ladder_clone.Scripted, computing: Callable[[], int]) -> None:
+    """R2. An older try with other settings, finished and never committed, stays."""
+    scripted.set_params(policy={"seed": 6})
+    place = {"RFT_STATE": str(scripted.clone.state)}
+    subprocess.run([sys.executable, "-m", "rft", "policy"], cwd=scripted.root, env=os.environ | place, check=True)
+    (mine,) = progress.works(scripted.clone.state)
+    scripted.set_params(policy={"seed": 7})
+    assert climb(scripted).how == "ran"
+    assert [one.path for one in progress.works(scripted.clone.state)] == [mine.path]
+    scripted.set_params(policy={"seed": 6})
+    assert climb(scripted).how == "ran"
+    assert (computing(), progress.works(scripted.clone.state)) == (2, []), "by hand and once more: what was done by hand is taken up"
 
 
 def test_what_dvc_cannot_do_is_said_in_its_words(scripted: ladder_clone.Scripted) -> None:

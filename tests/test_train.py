@@ -13,6 +13,7 @@ import pytest
 from rft import config, embedded, model, reports
 from rft.errors import ConfigError, RftError, UserError
 from rft.trainer.learner import Learner
+from rft.trainer.watch import Watch
 from tests import small_policy
 from tests.ladder import again, inside, params, run, shelf
 
@@ -96,6 +97,44 @@ def test_the_best_weights_are_kept_and_patience_ends_a_run(ladder: Path, tmp_pat
     assert report.kept_step == 1 + rewards.index(max(rewards))
     assert report.steps == report.kept_step + 2 < 6
     assert "stopped early: 2 validations" in report.reason
+
+
+@pytest.mark.parametrize("again_best", [False, True])
+def test_the_best_weights_are_those_that_the_checkpoint_names(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path, again_best: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """R22. Where sampling cannot be repeated, a run that goes on may see other validation rewards than before the kill, which came after its best."""
+    changes = {"keep": "best", "validate_every": 1, "checkpoint_every": 2}
+    went_on = {3: 0.7 if again_best else 0.1, 4: 0.2}
+    update, validated = Learner.update, Watch.validated
+    shutil.copytree(ladder / "data", tmp_path / "whole/data", ignore=shutil.ignore_patterns("train"))
+    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+
+    def validations(rewards: dict[int, float]) -> None:
+        order = iter(rewards.values())
+        monkeypatch.setattr(Watch, "validated", lambda self, section, reward: validated(self, section, next(order)))
+
+    with inside(tmp_path / "whole"):
+        validations({1: 0.5, 2: 0.4} | went_on)
+        run("train", params(ladder_recipe, train=changes))
+
+    def dies(self: Learner, *args: Any) -> dict[str, float]:
+        if self.num_updates == 3:
+            raise KeyboardInterrupt
+        return update(self, *args)
+
+    with inside(tmp_path / "killed"):
+        validations({1: 0.5, 2: 0.4, 3: 0.9})
+        with monkeypatch.context() as patch:
+            patch.setattr(Learner, "update", dies)
+            with pytest.raises(KeyboardInterrupt):
+                run("train", params(ladder_recipe, train=changes))
+        assert {path.name for path in Path(".rft/progress").glob("train-*/best/*")} == {"000001", "000003"}
+        validations(went_on)
+        run("train", params(ladder_recipe, train=changes))
+    report = reports.read(reports.TrainReport, tmp_path / "killed/data/train/report.json")
+    assert report.kept_step == (3 if again_best else 1)
+    assert report == reports.read(reports.TrainReport, tmp_path / "whole/data/train/report.json")
 
 
 def test_sampling_ahead_of_the_learner(ladder: Path, tmp_path: Path, ladder_recipe: Path):

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from rft import config
 from rft.trainer.watch import Lines, Watch, timed
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_a_run_that_moves_no_weight_stops():
@@ -58,3 +64,26 @@ def test_lines_are_cut_back_to_a_checkpoint(tmp_path: Path):
     assert [row["step"] for row in again.rows] == [1, 2, 3, 4]
     again.add({"step": 5})
     assert again.path.read_text() == again.text() == "".join(f'{{"step": {n}}}\n' for n in range(1, 6))
+
+
+CUTTING = """
+import resource, signal, sys
+from pathlib import Path
+from rft.trainer.watch import Lines
+
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))  # the kernel kills whoever writes beyond, in the middle of the write
+Lines(Path(sys.argv[1])).back_to(4)
+"""
+
+
+def test_a_kill_while_lines_are_cut_back_leaves_the_old_ones(tmp_path: Path):
+    """R22. Truncated in place, the steps before the checkpoint would be gone."""
+    lines = Lines(tmp_path / "metrics.jsonl")
+    for step in range(1, 6):
+        lines.add({"step": step})
+    done = subprocess.run([sys.executable, "-c", CUTTING, str(lines.path)], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+    assert done.returncode == -signal.SIGXFSZ
+    again = Lines(lines.path)
+    again.back_to(4)
+    assert [row["step"] for row in again.rows] == [1, 2, 3, 4]

@@ -3,10 +3,15 @@
     checkpoints/000040/
         manifest.json    step, what the run was configured with, cursor and pass rates, log offset, best validation, RNG; and the hash of
         state.pt         weights, optimizer, critic
+    best/000020/         the weights that were best on validation: those of each step that a checkpoint names, and perhaps of a later one
+        weights.pt
+
+The best weights have a folder a step, because a run that goes on from a checkpoint may find another step best than before the kill (sampling on a GPU
+is not repeatable): what the checkpoint names must still be there. A folder that no checkpoint names goes after the next checkpoint.
 
 A folder is written under another name, its bytes and its directory are brought to the disk, then one rename publishes it. A kill leaves the old
-checkpoints, or the old ones and the new. It lies under `.rft/`, because DVC empties a stage's shelf before the stage runs, and is gone with the
-stage's end. The newest `keep_checkpoints` stay.
+checkpoints, or the old ones and the new. It lies under `.rft/`, because DVC empties a stage's shelf before the stage runs, and is gone when the
+stage's shelf is whole. The last step of a run has a checkpoint too. The newest `keep_checkpoints` stay.
 
 Bad input: a manifest of another configuration, or a state whose bytes are not those that were written, is an error that names the folder. Nothing
 falls back by itself to older weights: what a run continues from is never a surprise.
@@ -16,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,9 +43,11 @@ class Manifest:
     """Rollouts in the store when this was written; later ones are made again."""
     watch: dict[str, Any]
     best: dict[str, Any] | None
-    """Step and reward of the best validation so far, whose weights lie in `best/`."""
+    """Step and reward of the best validation so far, whose weights lie in `best/STEP`."""
     rng: list[int]
     """The state of torch's generator, the only one that is not a function of seed and step."""
+    stopped: str = ""
+    """Why the run ended before its last step: it does not go on."""
     sha256: str = ""
     """Of state.pt."""
 
@@ -75,6 +83,33 @@ def newest(folder: Path, configuration: str) -> tuple[Manifest, dict[str, Any]] 
         other = f"({manifest.configuration}, not {configuration})"
         raise UserError(f"{last}: this checkpoint belongs to a run with other settings or inputs {other}. {remedy}")
     return manifest, torch.load(last / "state.pt", weights_only=True)
+
+
+def write_best(folder: Path, step: int, state: dict[str, Any]) -> None:
+    part = folder / "new.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    torch.save(state, part / "weights.pt")
+    progress.publish(part, folder / f"{step:06d}")
+
+
+def read_best(folder: Path, step: int) -> dict[str, Any]:
+    """Raises UserError when the weights are missing or cut off."""
+    path = folder / f"{step:06d}" / "weights.pt"
+    try:
+        return torch.load(path, weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        remedy = f"Put them back, or delete {folder.parent} to train anew."
+        raise UserError(f"{path}: the best weights of this run cannot be read ({why}). {remedy}") from error
+
+
+def forget_bests(folder: Path, checkpoints: Path) -> None:
+    """All but those that one of the checkpoints names."""
+    named = {(json.loads((path / "manifest.json").read_text())["best"] or {}).get("step") for path in _all(checkpoints)}
+    for path in _all(folder):
+        if int(path.name) not in named:
+            shutil.rmtree(path)
 
 
 def _all(folder: Path) -> list[Path]:

@@ -10,7 +10,6 @@ learns (ahead.py). All randomness is a function of (seed, step), so a run that w
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,7 +80,8 @@ class Trainer:
                     metrics = describe(batch, self.tools) | learned | self._validated()
                 self.stopped = self.stopped or self.watch.step(self.section.stop, metrics)
                 self._keep(batch, metrics)
-                if self.step % self.section.checkpoint_every == 0 and self.step < self.section.steps and not self.stopped:
+                ended = self.stopped or self.step == self.section.steps  # its checkpoint spares a start after a kill the last steps
+                if ended or self.step % self.section.checkpoint_every == 0:
                     self._checkpoint()
                 self._time(batch, time.monotonic() - began, before)
                 report(self.step, f"steps, reward {_shown(metrics)}, {metrics['tool_calls/mean']:.1f} calls a rollout")
@@ -89,7 +89,7 @@ class Trainer:
         if self.stopped:
             progress.say("train", f"stopped at step {self.step}: {self.stopped}")
         if self.section.keep == "best" and self.best is not None and self.best["step"] != self.step:
-            self.learner.load(torch.load(self.work / "best" / "weights.pt", weights_only=True))
+            self.learner.load(checkpoint.read_best(self.work / "best", self.best["step"]))
             progress.say("train", f"keeps the weights of step {self.best['step']}, the best on validation: {self.best['reward']:.3f}")
 
     def _hand_on(self) -> None:
@@ -113,11 +113,7 @@ class Trainer:
         return {"validation/reward": reward}
 
     def _keep_best(self, reward: float) -> None:
-        part = self.work / "best.part"
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir()
-        torch.save(self.learner.state(), part / "weights.pt")
-        progress.publish(part, self.work / "best")
+        checkpoint.write_best(self.work / "best", self.step, self.learner.state())
         self.best = {"step": self.step, "reward": reward}
 
     # -- kill and go on ------------------------------------------------------------------------------------------------------
@@ -134,9 +130,11 @@ class Trainer:
             log_rows=len(self.store),
             watch=self.watch.state(),
             best=self.best,
+            stopped=self.stopped,
             rng=torch.get_rng_state().tolist(),
         )
         checkpoint.write(self.work / "checkpoints", manifest, self.learner.state(), self.section.keep_checkpoints)
+        checkpoint.forget_bests(self.work / "best", self.work / "checkpoints")
 
     def _resume(self) -> None:
         found = checkpoint.newest(self.work / "checkpoints", self.work.name)
@@ -144,6 +142,7 @@ class Trainer:
             manifest, state = found
             self.learner.load(state)
             self.step, self.best, self.watch = manifest.step, manifest.best, Watch(**manifest.watch)
+            self.stopped = manifest.stopped
             self.curriculum.load(manifest.curriculum)
             torch.set_rng_state(torch.tensor(manifest.rng, dtype=torch.uint8))
             self._hand_on()

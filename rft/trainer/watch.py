@@ -15,6 +15,7 @@ Grading that fails is no reason to stop with a result: the circuit breaker (rft/
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -101,11 +102,18 @@ class Lines:
         self.rows.append(row)
         with self.path.open("a") as handle:
             handle.write(json.dumps(row) + "\n")
+            handle.flush()
+            os.fsync(handle.fileno())  # a checkpoint says that it is there
 
     def back_to(self, step: int) -> None:
-        """Whole lines up to the step; a kill may have cut the last."""
+        """Whole lines up to the step; a kill may have cut the last. The old file stands until the new one is whole."""
         self.rows = [one for one in _whole(self.path) if one["step"] <= step]
-        self.path.write_text(self.text())
+        part = self.path.with_name(self.path.name + ".part")
+        with part.open("w") as handle:
+            handle.write(self.text())
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(part, self.path)
 
     def text(self) -> str:
         return "".join(json.dumps(one) + "\n" for one in self.rows)
