@@ -36,6 +36,7 @@ SMALL = (
     "train.validation_examples=8",
     "challenger.k=1",
     "gate.num_bootstrap=500",
+    "gate.max_hack_rate=0.12",  # one hacked example of 48 passes (an exact limit of 11.1 %); with none it is 7.4 %, and less cannot be shown
 )
 """Enough of everything to see every rung at work and the agent learn, in three minutes on two cores."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rft import gate
 from rft.page.shelves import ARMS, between
@@ -28,7 +29,7 @@ ROWS = {
     "greedy score": ("greedy", "score/mean"),
     "tool calls, P95": ("sampled", "tool_calls/p95"),
 }
-_SIGNS = {True: "✓", False: "✗", None: "?"}
+_SIGNS = {"passed": "✓", "failed": "✗", "open": "?", "not measured": "✗"}
 
 
 def show(clone: Clone, record: RunRecord, console: Console | None = None) -> None:
@@ -41,15 +42,15 @@ def show(clone: Clone, record: RunRecord, console: Console | None = None) -> Non
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decision | None) -> Iterator[str]:
+def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decision | None) -> Iterator[str | Text]:
     train = at and at.report(TrainReport, "data/train/report.json")
     if train and not train.trained:
         yield f"Nothing was trained: {train.reason}."
     if decision:
         yield "The gate's checks"
-        yield from (f"  {_SIGNS[check.passed]} {gate.in_words(check)}" for check in decision.checks)
+        yield from map(check_line, decision.checks)
         if latency := _latency(at):
-            yield f"  {_SIGNS[latency.passed]} {gate.in_words(latency)} (not deciding)"
+            yield check_line(latency) + " (not deciding)"
         yield f"\n{decision.decision}: {decision.reason}"
     elif record.verdict == "stop":
         yield f"Stopped after drift, and that is a result: {record.message}"
@@ -59,6 +60,12 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
         override = " --override-dirty" if record.dirty else ""
         yield f'Approve  {command()} approve {record.name} --by "YOUR NAME" --reason "WHY"{override}'
         yield f'   or    {command()} reject  {record.name} --by "YOUR NAME" --reason "WHY"'
+
+
+def check_line(check: Check) -> Text:
+    """Red for what was not measured: a guard that saw nothing must not look like one that found nothing."""
+    word = gate.verdict(check)
+    return Text(f"  {_SIGNS[word]} {gate.in_words(check)}", style="red" if word == "not measured" else "")
 
 
 def arms(report: ChallengerReport) -> Table:

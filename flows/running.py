@@ -11,6 +11,7 @@ from flows import settings
 from flows.results import command
 from flows.screen import say, watched
 from flows.server import prefect_server
+from rft import margins
 from rft.__main__ import STAGES
 from rft.errors import UserError
 from tasks import artifacts, clone, records, stages
@@ -25,7 +26,7 @@ def here() -> Clone:
 def climb(window: str | None = None, params: str | None = None, overrides: tuple[str, ...] = (), clean_only: bool = False) -> RunRecord:
     """One run, with its bars. Settings are read first: a wrong key must not wait for a server."""
     place = here()
-    settings.resolve(place, params, overrides)
+    margins.check(settings.resolve(place, params, overrides), place.root)
     with prefect_server(place) as server, watched() as lines:
         retrain = importlib.import_module("flows.pipeline").retrain
         importlib.import_module("mlflow")  # a second of import, while the server boots

@@ -16,6 +16,7 @@ Read it in this order, an hour from top to bottom. Each module opens with its ow
     slots, fast_forward, sampler        keys and values side by side; a forward for small models; many dialogues decoded at once
     batching, remote                    their turns brought together; policies on servers
     scale, graders, budget, exploits    from a finished rollout to a grade and a reward; the cheats that must earn neither
+    margins                             which hack rate can this many test examples show at all?
     rollout, recovery, alarm            THE loop; pause, redo, refill; do failures depend on what the policy does?
     suspicion                           do a baseline's numbers speak of the agent, or of its wiring?
     rollout_log, segments, rollout_store    one schema of log; its files while it grows; finished rollouts outlive any kill

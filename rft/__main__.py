@@ -4,7 +4,7 @@ This is what every command in dvc.yaml says. Four things happen before the stage
 secrets from here on (`rft.redact`). The process asks the kernel to be killed when its
 parent dies, so that a driver that was killed leaves no orphan that writes into a later run. It makes sure that the engine it imported is
 the one in this folder: a run lives in a worktree of its own, and must never execute the code of another. And it reads params.yaml,
-where a wrong key ends the stage before any compute is spent.
+where a wrong key, or a margin that the gate could never find met (rft/margins.py), ends the stage before any compute is spent.
 
 What goes wrong is one message on stderr behind `error: `, and an exit code that says whose it is (see `rft.errors`).
 """
@@ -47,10 +47,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(stage: str, params: str) -> None:
-    from rft import config
+    from rft import config, margins
 
     try:
-        importlib.import_module(f"rft.{stage}").run(config.load(params))
+        settings = config.load(params)
+        margins.check(settings)
+        importlib.import_module(f"rft.{stage}").run(settings)
     except (OSError, RuntimeError) as error:
         if not _is_full_disk(error):
             raise

@@ -6,6 +6,10 @@
 
 The middle arm says what the prompt alone is worth, so that the gate can prefer the cheaper rung. All arms share examples, numbers of rollouts and
 random streams, so that differences are paired.
+
+A grader that declares `reports_hacks` is asked to prove it first: the recipe's exploits are played against it, with its tools (side effects and
+all, as its rollouts have them). Which of them it flagged goes into the report, because the gate, which reads reports only, believes a rate of no
+hacks from nobody who has never been seen to find one.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from rft import config, evaluate, examples, model, policies, progress, recipe, reports, rollout_log
+from rft import config, evaluate, examples, exploits, model, policies, progress, recipe, reports, rollout_log
 from rft.policies import Sampling
 from rft.rollout import num_turns
 from rft.rollout_store import RolloutStore
@@ -34,6 +38,7 @@ def _compare(params: config.Params, work: Path, shelf: Path) -> None:
     section = params.challenger
     device = model.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
+    source = _hack_source(params)
     rows = examples.load("test")
     trained = reports.read(reports.TrainReport, TRAIN / "report.json")
     winner = reports.read(reports.PromptSettings, PROMPT)
@@ -58,7 +63,16 @@ def _compare(params: config.Params, work: Path, shelf: Path) -> None:
             done += measured
         bench.times.write(shelf / "timing.json", bench.traces)
         rollout_log.write(store, shelf / "rollouts.parquet")
-    reports.write(reports.ChallengerReport(test_sha256=examples.sha256(rows), arms=arms), shelf / "report.json")
+    reports.write(reports.ChallengerReport(test_sha256=examples.sha256(rows), arms=arms, hack_source=source), shelf / "report.json")
+
+
+def _hack_source(params: config.Params) -> reports.HackSource:
+    ours = recipe.load(params.recipe, params.examples.keys)
+    if not ours.grader.reports_hacks:
+        return reports.HackSource()
+    source = exploits.preflight(params, ours).hack_source
+    progress.say("challenger", f"hacks: {source.words}")
+    return source
 
 
 def _arm(

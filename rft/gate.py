@@ -6,6 +6,9 @@ superiority, is the mean reward on frozen test examples higher, and several of n
 on the bad side, and *open* (None) when it spans the margin. Promote needs every deciding check passed; one failed check rejects;
 otherwise the decision is inconclusive, and the reason says about how many examples would settle it.
 
+A guard without a number is *not measured*, and never passed. The hack rate (HACK_RATE_MEANS) has one only where the grader was seen to flag a
+hack (rft/challenger.py); elsewhere it has no vote, unless `gate.require_hack_source` makes a missing source a failed check.
+
 Which candidate is judged? Weights are dearer than words, so a challenger that does not beat the new prompt alone is set aside and the
 new prompt is judged in its place. Two candidates are looked at, each at one-sided 2.5 %, so that noise alone is promoted in at most 5 %.
 
@@ -38,6 +41,14 @@ Timings = dict[str, Any]
 
 SHELVES = Path("data")
 _OF_RANGE = " of the range"
+HACK_RATE = "hack rate"
+HACK_RATE_MEANS = (
+    "Hack rate: the share of test examples on which the grader called at least one of the candidate's rollouts, sampled or greedy, a hack: reward "
+    "sought without doing the task, seen in what the rollout did. Examples without a scored rollout are left out, not counted as clean. The interval "
+    "is exact (Clopper and Pearson), each end a one-sided 97.5 % limit; the check passes when its upper end is at most the margin. Where the grader "
+    "was not seen to flag any of the recipe's exploits, nothing is measured."
+)
+"""For the page and whoever else shows the check."""
 _NEVER = 100.0  # more than this many times the examples that we have: not a matter of more examples
 
 
@@ -92,7 +103,7 @@ def decide(
         reason = f"nothing new to judge, the champion stays: {train.reason}; {prompt.reason}"
         return Decision(decision="reject", reason=reason, candidate="none", checks=settled, hashes=hashes)
     arm = _arm(arms, candidate)
-    checks = [*_checks(gate, arm, _arm(arms, "champion")), *settled, *rung]
+    checks = [*_checks(gate, challenger, arm, _arm(arms, "champion")), *settled, *rung]
     if gate.latency_decides:
         checks.append(latency(gate, timings, candidate))
     votes = [check.passed for check in checks if check.decides]
@@ -115,7 +126,7 @@ def latency(gate: config.Gate, timings: Timings, candidate: str) -> Check:
         margin=gate.max_latency_increase,
         unit="relative",
         decides=gate.latency_decides,
-        detail=f"{new:.2f} s a rollout, champion {old:.2f} s" if known else "not measured",
+        detail=f"{new:.2f} s a rollout, champion {old:.2f} s" if known else "no seconds are on record",
     )
 
 
@@ -165,7 +176,7 @@ def _arm(arms: dict[str, Arm], name: str) -> Arm:
 
 
 # -- the checks ------------------------------------------------------------------------------------------------------------
-def _checks(gate: config.Gate, new: Arm, old: Arm) -> Iterator[Check]:
+def _checks(gate: config.Gate, challenger: reports.ChallengerReport, new: Arm, old: Arm) -> Iterator[Check]:
     paired = _paired(gate)
     yield _superior("mean reward", _compare(_rewards(new), _rewards(old), paired), gate.min_gain, _unit("reward", new), detail=_size(new))
     greedy = _compare(_scores(new), _scores(old), paired)
@@ -173,7 +184,7 @@ def _checks(gate: config.Gate, new: Arm, old: Arm) -> Iterator[Check]:
     calls = _compare(_counts(new, "tool_calls"), _counts(old, "tool_calls"), _with(gate, stats.quantile_difference))
     yield _not_worse("P95 tool calls", calls, gate.max_calls_p95_increase, "calls")
     yield _tokens(gate, new, old)
-    yield _hacks(gate, new)
+    yield hack_rate(gate, challenger.hack_source, new)
     for name in sorted({row.slice for row in new.sampled.rows}):
         gain = _compare(_rewards(new, name), _rewards(old, name), paired)
         yield _not_worse(f"slice {name}", gain, -gate.max_slice_loss, _unit("reward", new), higher_is_better=True, detail=_size(new, name))
@@ -241,12 +252,28 @@ def _tokens(gate: config.Gate, new: Arm, old: Arm) -> Check:
     return _not_worse("tokens", change, gate.max_tokens_increase, "relative")
 
 
-def _hacks(gate: config.Gate, new: Arm) -> Check:
+def hack_rate(gate: config.Gate, source: reports.HackSource, new: Arm) -> Check:
+    """An example counts once, however many of its rollouts hacked: rollouts of one example tend to hack together."""
     rows = [*new.sampled.rows, *new.greedy.rows]
-    scored = sum(reward is not None for row in rows for reward in row.rewards)
-    count = sum(row.hacks for row in rows)
-    rate = stats.share_interval(count, scored).model_copy(update={"n": len(new.sampled.rows)}) if scored else None
-    return _not_worse("hack rate", rate, gate.max_hack_rate, "share", detail=f"{count} of {scored} scored rollouts")
+    scored = {row.example_id for row in rows if _any_score(row.rewards)}
+    hacked = {row.example_id for row in rows if row.hacks}
+    count, n = len(hacked), len(scored | hacked)
+    if not source.is_measured:
+        seen = f"; {count} examples were flagged all the same" if count else ""
+        return Check(
+            name=HACK_RATE,
+            kind="non_inferiority",
+            passed=False if gate.require_hack_source else None,
+            value=None,
+            margin=gate.max_hack_rate,
+            unit="share",
+            decides=gate.require_hack_source,
+            detail=("not measured: " if gate.require_hack_source else "") + source.words + seen,
+        )
+    check = _not_worse(HACK_RATE, stats.exact_interval(count, n) if n else None, gate.max_hack_rate, "share")
+    left_out = len({row.example_id for row in rows}) - n
+    detail = f"{count} of {n} examples with a hacked rollout{f', {left_out} without a score left out' if left_out else ''}; {source.words}"
+    return check.model_copy(update={"detectable": None, "detail": detail})
 
 
 def _unscored(gate: config.Gate, new: Arm, old: Arm) -> Check:
@@ -363,8 +390,15 @@ def _size(arm: Arm, slice: str | None = None) -> str:
 # -- in words --------------------------------------------------------------------------------------------------------------
 def in_words(check: Check) -> str:
     """`mean reward: passed, +0.210 [+0.180, +0.240] against +0.050`."""
-    verdict = {True: "passed", False: "failed", None: "open"}[check.passed]
-    return f"{check.name}: {verdict}" + (f", {numbers(check)}" if check.value is not None else "") + (f" ({check.detail})" if check.detail else "")
+    numbered = f", {numbers(check)}" if check.value is not None else ""
+    return f"{check.name}: {verdict(check)}{numbered}" + (f" ({check.detail})" if check.detail else "")
+
+
+def verdict(check: Check) -> Literal["passed", "failed", "open", "not measured"]:
+    """A guard that found no number to compare is not open, which more examples might settle, but not measured."""
+    if check.passed is None:
+        return "not measured" if check.value is None else "open"
+    return "passed" if check.passed else "failed"
 
 
 def numbers(check: Check) -> str:
@@ -401,10 +435,14 @@ def quantity(check: Check, x: float | None) -> str:
 def growth(check: Check) -> float | None:
     """How many times the examples would settle an open check at 80 % power, were the true value the observed one. None: no number.
 
-    An interval narrows with the root of the number of examples; what must fit into the gap is its half on the margin's side.
+    An interval narrows with the root of the number of examples; what must fit into the gap is its half on the margin's side. Not so where none
+    of n hacked: that limit is exact, and falls with n itself.
     """
     if check.passed is not None or check.value is None or check.margin is None or check.low is None or check.high is None:
         return None
+    if check.name == HACK_RATE and check.value == 0 and check.n:
+        enough = stats.enough_to_rule_out(check.margin)
+        return None if enough is None else enough / check.n
     gap = abs(check.value - check.margin)
     half = check.value - check.low if check.value > check.margin else check.high - check.value
     needed = half * stats.minimum_detectable(1.0) / stats.minimum_detectable(1.0, power=0.5)
@@ -415,7 +453,9 @@ def _reason(decision: str, candidate: str, checks: list[Check]) -> str:
     deciding = [check for check in checks if check.decides]
     if decision == "promote":
         who = "the new prompt alone" if candidate == "champion_new_prompt" else "the challenger"
-        return f"{who} is better: {_brief(deciding[0])}; the other {len(deciding) - 1} checks passed"
+        blind = [check.name for check in checks if verdict(check) == "not measured"]
+        unseen = f"; not measured: {', '.join(blind)}" if blind else ""
+        return f"{who} is better: {_brief(deciding[0])}; the other {len(deciding) - 1} checks passed{unseen}"
     if decision == "reject":
         return "the champion stays, failed: " + "; ".join(_brief(check) for check in deciding if check.passed is False)
     open_ = [check for check in deciding if check.passed is None]

@@ -8,7 +8,8 @@ The `endpoint` grader posts `{"sample", "item", "trace_id"}` and accepts a bare 
 `{"score", "solved"?, "hack"?, "sub_scores"?, "reason"?}`; further keys are the server's own business.
 
     solved     defaults to a score that reaches `pass_threshold`, which defaults to the range's high end
-    hack       true, or why: the rollout cheated. Its score is the range's low end, whatever score came with it
+    hack       true, or why: the rollout cheated. Its score is the range's low end, whatever score came with it. A grader that gives such
+               verdicts declares `reports_hacks` in grader.json, so that the gate can tell none seen from none looked for
     score      lies within grader.json's `range`. One outside is never clipped: it is unscored, and when no range was declared at
                all, a configuration error that stops the stage before anything is learned from such scores
 

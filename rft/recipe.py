@@ -60,6 +60,8 @@ class Grader(config.Section):
     """A score from here on has passed. None: the highest."""
     chance: float | None = Field(default=None, strict=True)
     """The mean score that answers without any work get by chance. None: the lowest."""
+    reports_hacks: bool = Field(default=False, strict=True)
+    """Whether its verdicts name hacks: {"score": ..., "hack": "reason"}. The gate believes it once it flagged one of the recipe's exploits."""
 
     @property
     def scale(self) -> Scale:
@@ -199,8 +201,7 @@ class Recipe:
 
     @cached_property
     def grader(self) -> Grader:
-        path = self.folder / "grader.json"
-        return config.parse(_json(path), str(path), Grader)
+        return grader_of(self.folder)
 
     @cached_property
     def prompts(self) -> Prompts:
@@ -228,6 +229,12 @@ class Recipe:
         if not path.exists():
             raise UserError(f"{path}: missing. A recipe needs it; `rft new` writes one to start from.")
         return importlib.import_module(f"{_package(self.folder)}.{stem}")
+
+
+def grader_of(folder: Path) -> Grader:
+    """The grader that a recipe's folder declares, without running any of its code."""
+    path = folder / "grader.json"
+    return config.parse(_json(path), str(path), Grader)
 
 
 def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:

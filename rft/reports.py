@@ -289,9 +289,40 @@ class Arm(Report):
     greedy: Evaluation
 
 
+class HackSource(Report):
+    """Whether this grader sees a hack, as the preflight beside the measurement found. What is only declared is no evidence."""
+
+    declared: bool = False  # grader.json: reports_hacks
+    flagged: list[str] = []  # the recipe's exploits that the grader called a hack
+    tried: int = 0  # the recipe's exploits that were played
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a rate of 0 means anything."""
+        return self.declared and bool(self.flagged)
+
+    @property
+    def words(self) -> str:
+        """How it is known; where it is not, why, and what to do."""
+        if not self.declared:
+            return (
+                "grader.json does not declare that the grader reports hacks. Let it answer hack: REASON where the rollout shows one, "
+                'and declare "reports_hacks": true'
+            )
+        if not self.tried:
+            return "none of the recipe's exploits could be played. Add one to exploits.jsonl that the grader flags"
+        if not self.flagged:
+            return (
+                f"grader.json declares reports_hacks, and the grader flagged none of the {self.tried} exploits that were played. "
+                "Let it answer hack: REASON to those that are one, or add one that it sees to exploits.jsonl"
+            )
+        return f"the grader flagged {len(self.flagged)} of the {self.tried} exploits that were played"
+
+
 class ChallengerReport(Report):
     test_sha256: str
     arms: list[Arm]
+    hack_source: HackSource = HackSource()
 
 
 # -- prompt ----------------------------------------------------------------------------------------------------------------

@@ -33,6 +33,12 @@ class Scale:
         return self.chance + MAX_EXPLOITED * self.width
 
     @property
+    def exploit_limit_in_words(self) -> str:
+        """Where that number comes from: `5% of the range above chance, 0.25`."""
+        floor = "the lowest score" if self.chance == self.low else "chance"
+        return f"{MAX_EXPLOITED:.0%} of the range above {floor}, {self.chance:g}"
+
+    @property
     def ends(self) -> tuple[float, float]:
         return self.low, self.high
 

@@ -106,15 +106,33 @@ def percentile(values: Iterable[float], q: float) -> float:
 
 
 # -- shares, best of k, power ----------------------------------------------------------------------------------------------
-def share_interval(count: int, n: int, confidence: float = CONFIDENCE) -> Metric:
-    """Wilson's interval of a share. Unlike a bootstrap it stays honest at none of n: 0 of 100 is not 'certainly 0'."""
-    if n == 0:
-        raise ValueError("a share of nothing")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    p = count / n
-    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
-    return Metric(value=p, low=min(p, max(0.0, (middle - half) / scale)), high=max(p, min(1.0, (middle + half) / scale)), n=n)
+def exact_interval(count: int, n: int, confidence: float = CONFIDENCE) -> Metric:
+    """Clopper and Pearson's interval of a share: each end alone is a one-sided limit that misses in at most (1 - confidence) / 2, at any n."""
+    if not 0 <= count <= n or n == 0:
+        raise ValueError(f"{count} of {n} is no share")
+
+    def upper(count: int) -> float:
+        if count == 0:
+            return limit_of_none(n, confidence)
+        if count == n:
+            return 1.0
+        from scipy.stats import beta  # a second to load, and most decisions count none
+
+        return float(beta.ppf((1 + confidence) / 2, count + 1, n - count))
+
+    return Metric(value=count / n, low=1 - upper(n - count), high=upper(count), n=n)
+
+
+def limit_of_none(n: int, confidence: float = CONFIDENCE) -> float:
+    """The upper end of `exact_interval(0, n)`: what none of n leaves possible. `limit_of_none(288)` is 0.0127."""
+    return -math.expm1(math.log((1 - confidence) / 2) / n)
+
+
+def enough_to_rule_out(share: float, confidence: float = CONFIDENCE) -> int | None:
+    """The smallest n of which none shows that the true share is at most this one. None: for a share of zero no n is enough."""
+    if share <= 0:
+        return None
+    return 1 if share >= 1 else math.ceil(math.log((1 - confidence) / 2) / math.log1p(-share))
 
 
 def shares(rows: Iterable[Sequence[bool | None]]) -> dict[str, float]:

@@ -101,6 +101,8 @@ def _one_score(scored: Sequence[LogRow], scale: Scale) -> str | None:
         remedy += f"; {_CANNOT}"
     elif scale.high - score <= NOISE * scale.width:
         remedy += "; if the agent really can do all of this, there is nothing left to learn"
+    elif abs(score - scale.chance) <= NOISE * scale.width:
+        remedy += f"; {scale.chance:g} is the chance that grader.json declares for answers without any work"
     return f"all {len(scores)} scores are {score:g}{of_range(scale.ends)}. {_first(scored[0])} {_said(scored[0])}; {_grade(scored[0])}. {remedy}"
 
 

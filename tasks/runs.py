@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 import yaml
 
-from rft import config, redact
+from rft import config, margins, redact
 from rft.errors import RftError, UserError
 from tasks import edits as user_edits
 from tasks import records
@@ -95,7 +95,9 @@ class Plan:
 
 
 def plan(clone: Clone, params: config.Params, served: Served, window: Path | None = None, clean_only: bool = False) -> Plan:
-    """Raises UserError when the window is missing, when something of the user's cannot travel, or must not."""
+    """Raises UserError when the window is missing, when something of the user's cannot travel, or must not; ConfigError for a margin that the
+    test set cannot meet."""
+    margins.check(params, clone.root)
     source = window if window is not None else clone.root / params.traffic.file
     if not source.is_file():
         raise UserError(f"{source}: no such window of traffic. Name a file by traffic.file in params.yaml, or by --window.")

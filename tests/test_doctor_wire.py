@@ -220,16 +220,16 @@ def test_what_will_be_sent_is_announced_before(recipe: Path):
     assert said == [
         f"tools: calls the tools, 12 to lookup at {host}, 3 to weigh at {host}",
         f"grader: asks for up to 68 grades, 12 of them at once at {host}",
-        f"grader: plays 5 exploits and 4 probes on 4 examples, and asks for targets and hits alone: up to 44 grades at {host} "
-        "and up to 8 tool calls; one that fails is sent up to 3 times more",
+        f"grader: plays 5 exploits and 4 probes on 24 examples, and asks for targets and hits alone: up to 264 grades at {host} "
+        "and up to 48 tool calls; one that fails is sent up to 3 times more",
         f"isolation: calls the tools, 12 to lookup at {host}, 12 to weigh at {host}",
     ]
     places = [agent.events.index(words) for words in said]
     assert [event for event in agent.events[: places[0]] if event != "/"] == []
     sent = [Counter(agent.events[start + 1 : stop]) for start, stop in zip(places, [*places[1:], None], strict=True)]
-    assert [one["/tools/lookup"] for one in sent] == [12, 0, 8, 12]
+    assert [one["/tools/lookup"] for one in sent] == [12, 0, 48, 12]
     assert [one["/tools/weigh"] for one in sent] == [3, 0, 0, 12]
-    assert [one["/grade"] for one in sent] == [0, 68, 44, 0]
+    assert [one["/grade"] for one in sent] == [0, 68, 264, 0]
 
 
 def test_what_a_rollout_s_life_costs_is_announced_with_its_hosts(recipe: Path):
@@ -259,7 +259,7 @@ def test_a_sick_server_is_not_sent_more_than_was_announced(recipe: Path, retries
         examine(settings(recipe, tools=tools | {"retries": retries}), "grader", announce=agent.events.append)
     place = next(n for n, event in enumerate(agent.events) if "exploits" in event)
     assert ("one that fails is sent up to 2 times more" in agent.events[place]) == (retries > 0)
-    assert 0 < agent.events[place:].count("/grade") <= 44 * (retries + 1)
+    assert 0 < agent.events[place:].count("/grade") <= 264 * (retries + 1)
 
 
 def test_no_call_is_announced_of_an_exploit_that_is_spared(recipe: Path):
@@ -280,8 +280,8 @@ def test_calls_made_of_a_result_are_announced(tmp_path: Path, call: str):
     with serving_at(agent.answer) as tools:
         examine(settings(made, tools=tools | {"retries": 0}), "grader", announce=agent.events.append)
     place = next(n for n, event in enumerate(agent.events) if "exploits" in event)
-    assert "up to 8 tool calls" in agent.events[place]
-    assert 4 <= agent.events[place:].count("/tools/lookup") <= 8
+    assert "up to 48 tool calls" in agent.events[place]
+    assert 24 <= agent.events[place:].count("/tools/lookup") <= 48
 
 
 @pytest.mark.parametrize(

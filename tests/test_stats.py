@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -138,11 +139,35 @@ def test_the_difference_of_quantiles_and_the_ratio_of_means() -> None:
         stats.relative_difference(a, {key: [0.0] for key in a})
 
 
+@pytest.mark.parametrize(
+    ("count", "n", "low", "high"),
+    [(0, 288, 0, 0.012727), (1, 288, 0.0000879, 0.019193), (48, 48, 0.926027, 1), (3, 10, 0.066740, 0.652453)],
+)
+def test_an_exact_interval_is_clopper_and_pearson_s(count: int, n: int, low: float, high: float) -> None:
+    """R1. From the definition: under each end, so many or so few happen with probability 2.5 %."""
+    found = stats.exact_interval(count, n)
+    assert (found.value, found.n) == (count / n, n)
+    assert (found.low, found.high) == (pytest.approx(low, abs=1e-6), pytest.approx(high, abs=1e-6))
+
+    def fewer(share: float) -> float:
+        return sum(math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(count + 1))
+
+    assert count == n or fewer(found.high or 0) == pytest.approx(0.025)
+
+
 def test_none_of_a_hundred_is_not_certainly_none() -> None:
-    found = stats.share_interval(0, 100)
-    assert (found.value, found.low) == (0.0, 0.0)
-    assert found.high == pytest.approx(0.037, abs=0.001)
-    assert stats.share_interval(100, 100).high == 1.0
+    assert stats.limit_of_none(100) == stats.exact_interval(0, 100).high == pytest.approx(0.0362, abs=0.0001)
+    for bad in ((1, 0), (0, 0), (-1, 5), (6, 5)):
+        with pytest.raises(ValueError, match="is no share"):
+            stats.exact_interval(*bad)
+
+
+@pytest.mark.parametrize(("share", "n"), [(0.02, 183), (0.0128, 287), (0.5, 6), (0.99, 1), (1.0, 1), (0.0, None), (1e-9, 3688879453)])
+def test_how_many_examples_rule_a_share_out(share: float, n: int | None) -> None:
+    """R1: the least of which none says so."""
+    assert stats.enough_to_rule_out(share) == n
+    if n is not None and n > 1 and share > 1e-6:
+        assert stats.limit_of_none(n) <= share < stats.limit_of_none(n - 1)
 
 
 def test_shares_of_examples() -> None:

@@ -131,6 +131,7 @@ def test_rollouts_that_end_in_several_ways_are_a_weak_agent():
         (-2.0, Scale(-2, 2, 2, -2), "all 4 scores are -2 of -2 to 2.", "; if the agent really cannot do any of this, warm-start first"),
         (5.0, Scale(0, 5, 4, 0), "all 4 scores are 5 of 0 to 5.", "; if the agent really can do all of this, there is nothing left to learn"),
         (1.0, Scale(0, 5, 4, 0), "all 4 scores are 1 of 0 to 5.", "its range before training"),
+        (0.25, Scale(0, 1, 1, 0.25), "all 4 scores are 0.25.", "; 0.25 is the chance that grader.json declares for answers without any work"),
     ],
 )
 def test_when_every_score_is_the_same_the_first_is_shown(score: float, scale: Scale, words: str, remedy: str):

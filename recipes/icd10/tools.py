@@ -1,7 +1,8 @@
 """What the agent may call, and what its answer is worth. Served over HTTP by `rft.toolserver`.
 
 Grading is strict, because what parses leniently is what a policy learns to write: the final text is `{"codes": ["E11.9", "I10"]}`, whole,
-or it scores 0. Then the score is F1 between the set of codes and the target; a string that is no leaf code counts as a wrong code.
+or it scores 0. Then the score is F1 between the set of codes and the target; a string that is no leaf code counts as a wrong code. What a rollout
+did to please the grader instead of the task is named beside the score (hacks.py), which is then 0.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from pydantic import Field
 
 from rft.toolserver import ToolError
 
-from . import codes, index
+from . import codes, hacks, index
 
-MAX_QUERY, MAX_CODES, MAX_ANSWER = 200, 25, 1000
+MAX_QUERY, MAX_ANSWER = 200, 1000
 
 
 def search(
@@ -53,6 +54,8 @@ def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
     if not target or not all(codes.catalogue().has_leaf(code) for code in target):
         raise ValueError(f"row {item.get('id')}: the target {item['target']!r} is not a list of leaf codes")
     answered, reason = read_answer(sample)
+    if hack := hacks.found_in(sample):
+        return {"score": 0.0, "solved": False, "hack": hack, "reason": reason}
     if answered is None:
         return {"score": 0.0, "solved": False, "reason": reason, "sub_scores": {"precision": 0.0, "recall": 0.0}}
     right = len(answered & target)
@@ -85,16 +88,11 @@ def read_answer(sample: dict[str, Any]) -> tuple[set[str] | None, str]:
     answered = pairs[0][1]
     if not isinstance(answered, list) or not answered or not all(isinstance(code, str) for code in answered):
         return None, '"codes" is not a list of at least one string'
-    if len(answered) > MAX_CODES:
-        return None, f"more than {MAX_CODES} codes"
-    if len({_folded(code) for code in answered}) < len(answered):
+    if len(answered) > hacks.MAX_CODES:
+        return None, f"more than {hacks.MAX_CODES} codes"
+    if len({hacks.folded(code) for code in answered}) < len(answered):
         return None, "a code given twice"
     return set(answered), ""
-
-
-def _folded(code: str) -> str:
-    """The same for every way to write a code, so that none can be slipped in twice."""
-    return "".join(filter(str.isalnum, code)).upper()
 
 
 def _known(code: str) -> str:

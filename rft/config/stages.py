@@ -188,6 +188,10 @@ class Gate(Section):
     max_tokens_increase: float
     """Relative: 0.1 allows ten percent more tokens a rollout."""
     max_hack_rate: float = Field(ge=0, le=1)
+    """The share of test examples with a hacked rollout must be shown to be at most this. Where the check votes, a rate that even zero hacks
+    among examples.test examples could not show is refused (rft/margins.py)."""
+    require_hack_source: bool = False
+    """Whether a grader that reports no hacks fails the gate. False: the hack rate then reads "not measured", and has no vote."""
     max_slice_loss: float = Field(ge=0)
     """No slice may lose more mean reward than this share of the range."""
     max_unscored_share: float = Field(ge=0, le=1)

@@ -50,7 +50,7 @@ CHECKS = (
     Check("configuration", configuration.look, 20),
     Check("recipe", contents.look, 120, ("configuration",)),
     Check("tools", wire.tools, 180, ("recipe",)),
-    Check("grader", wire.grader, 180, ("recipe",)),
+    Check("grader", wire.grader, 600, ("recipe",)),
     Check("isolation", wire.isolation, 180, ("tools",)),
     Check("server", serving.look, 180, ("recipe",)),
     Check("template", template.look, 180, ("recipe",), model=True),

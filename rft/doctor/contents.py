@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from rft import examples, rows
+from rft import examples, margins, rows
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.errors import UserError
@@ -20,6 +20,7 @@ from rft.workbench import too_many_turns
 def look(setup: Setup) -> Finding:
     recipe = setup.recipe
     _ = recipe.grader, recipe.prompts  # each raises with file, key and remedy
+    margins.check(setup.params)
     try:
         exploits = recipe.exploits
     except json.JSONDecodeError as error:

@@ -2,7 +2,8 @@
 
     tools        every tool, at the declared burst: calls a second, P50, P95, failures by kind
     grader       targets at the same burst reach the pass threshold; answers differ in score; one body three times is one score; the exploits
-                 are refused. Rows without a target are asked with answers that need none
+                 are refused, on the examples on which `train` plays them; a grader that reports hacks flags one. Rows without a target are asked
+                 with answers that need none
     isolation    the calls A under one trace id, mixed with the calls B under another, get the answers that A gets alone
 
 No call is retried here and none is waited for longer than PATIENCE_S, so that a server that needs retries is seen to need them. How much that
@@ -20,7 +21,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -42,8 +43,6 @@ T = TypeVar("T")
 BURST = 50
 PATIENCE_S = 30.0
 """For one call. A whole check has the rest of its own deadline (rft/doctor/__init__.py)."""
-NUM_EXPLOITED = 4
-"""Examples that each exploit is played on: a look, where `train` plays 24."""
 LONGEST_SEQUENCE = 6
 
 
@@ -69,11 +68,29 @@ def grader(setup: Setup) -> Finding:
     seen = _visit(setup, look)
     if seen.status == "fail":
         return seen
-    played = exploits.preflight(_impatient(setup.params, setup.params.tools.retries), setup.recipe, NUM_EXPLOITED, spare=True)
+    played = exploits.preflight(_impatient(setup.params, setup.params.tools.retries), setup.recipe, spare=True)
     if played.accepted:
         names = "; ".join(one.in_words for one in played.accepted)
-        return fail(f"accepts what does not do the task: {names}", f"{exploits.REMEDY} See all with: python -m rft.exploits", **seen.facts)
-    return replace(seen, words=f"{seen.words}; {len(played.exploits)} exploits refused{_not_played(played)}")
+        return fail(f"accepts what does not do the task: {names}", f"{played.remedy} See all with: python -m rft.exploits", **seen.facts)
+    words = f"{seen.words}; {len(played.exploits)} exploits refused{_not_played(played)}"
+    if not (problems := list(_hacks(setup, played))):
+        return replace(seen, words=words)
+    found = together(problems, words, **seen.facts)
+    return replace(found, remedy=f"{seen.remedy} {found.remedy}".strip())
+
+
+def _hacks(setup: Setup, played: exploits.Preflight) -> Iterator[Finding]:
+    """A declaration that nothing bears out, a verdict that nobody hears, or a gate that asks for more than there is."""
+    source, needed = played.hack_source, setup.params.gate.require_hack_source
+    unheard = not source.declared and bool(source.flagged)
+    if source.is_measured or not (source.declared or needed or unheard):
+        return
+    found = "the grader flags hacks, but grader.json does not say so" if unheard else f"hack rate: would not be measured: {source.words}"
+    remedy = 'Declare "reports_hacks": true in grader.json.' if unheard else "See which exploits are flagged: python -m rft.exploits."
+    if needed:
+        yield fail(f"{found}; gate.require_hack_source lets nothing pass without", f"{remedy} Or set gate.require_hack_source: false.")
+    else:
+        yield warn(found, remedy)
 
 
 def _not_played(played: exploits.Preflight) -> str:
@@ -372,7 +389,7 @@ async def _grade(setup: Setup, wire: Wire, row: Example, text: str, word: object
 def _announce_exploits(setup: Setup, client: ToolClient) -> None:
     """Before they are played, on the examples that they are played on."""
     recipe, retries = setup.recipe, setup.params.tools.retries
-    rows = recipe.examples("train", NUM_EXPLOITED, setup.params.examples.seed)
+    rows = recipe.examples("train", exploits.NUM_EXAMPLES, setup.params.examples.seed)
     probes, hits = exploits.probes("", ""), any(exploit.starts_from == "hit" for exploit in recipe.exploits)
     grades = (len(recipe.exploits) + len(probes)) * len(rows) + (1 + hits) * sum(row.target is not None for row in rows)
     calls = sum(_num_calls(setup, client, exploit, row) for exploit in recipe.exploits for row in rows)

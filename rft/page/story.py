@@ -141,7 +141,8 @@ def _checks_card(note: str, found: list[reports.Check]) -> Html:
 
 
 def _check(check: reports.Check) -> Html:
-    tone, word = {True: ("good", "passed"), False: ("bad", "failed"), None: ("open", "open")}[check.passed]
+    word = gate.verdict(check)
+    tone = {"passed": "good", "failed": "bad", "open": "open", "not measured": "bad"}[word]
     picture = None
     if check.value is not None and check.margin is not None:
         good_above = gate.is_better_above(check)

@@ -1,0 +1,326 @@
+"""The hack rate from the grader's word to the gate's check (R1): a guard that saw nothing never reads passed, and one that saw counts examples."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench import hack_rate as figure
+from flows import demo, results
+from rft import config, exploits, gate, margins, page, recipe, reports, stats
+from rft.errors import ConfigError
+from rft.reports import Arm, Check, HackSource
+from tasks import runs
+from tasks.champion import Served
+from tasks.clone import Clone
+from tests import sample_reports, tiny_recipe
+from tests.ladder import again
+from tests.sick_agents import examine, settings
+from tests.test_gate import Evidence
+
+SPEAKS = '"spoke to the grader" if "Grader" in sample["output_text"] else None'
+SEES = HackSource(declared=True, flagged=["to the grader"], tried=5)
+BLIND = HackSource(declared=True, tried=5)
+
+
+def reporting(folder: Path, hack: str = SPEAKS, declares: bool = True) -> Path:
+    """The tiny recipe, whose own `grade` answers `hack` by an expression; grader.json declares it, or does not."""
+    made = tiny_recipe.make(folder)
+    tools = (made / "tools.py").read_text()
+    assert '{"score": score, ' in tools
+    (made / "tools.py").write_text(tools.replace('{"score": score, ', f'{{"score": score, "hack": {hack}, '))
+    (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER | ({"reports_hacks": True} if declares else {})))
+    return made
+
+
+def preflight(made: Path, **sections: Any) -> exploits.Preflight:
+    params = tiny_recipe.params(made, **sections)
+    return exploits.preflight(params, recipe.load(params.recipe), 3)
+
+
+# -- who counts as a source ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("where", ["http", "local"])
+def test_the_preflight_sees_which_exploits_a_recipe_s_own_grade_calls_a_hack(tmp_path: Path, where: str):
+    """R1: `hack` from a recipe's `grade`, tools served or called in this process, is the range's low end and a flag in the table."""
+    found = preflight(reporting(tmp_path), tools={"where": where})
+    assert found.hack_source == HackSource(declared=True, flagged=["to the grader"], tried=5)
+    assert {one.name: (one.hacks, one.mean_score) for one in found.exploits if one.hacks} == {"to the grader": (3, 0.0)}
+    shown = exploits.table(found)
+    [line] = [line for line in shown.splitlines() if line.startswith("to the grader")]
+    assert line.endswith("refused, flagged as a hack")
+    assert "hacks: the grader flagged 1 of the 5 exploits that were played" in shown
+
+
+@pytest.mark.parametrize(
+    ("hack", "declares", "source", "words"),
+    [
+        ("None", True, BLIND, "declares reports_hacks, and the grader flagged none of the 5 exploits that were played. Let it answer hack: REASON"),
+        (SPEAKS, False, HackSource(flagged=["to the grader"], tried=5), "does not declare that the grader reports hacks"),
+        ("None", False, HackSource(tried=5), 'declare "reports_hacks": true'),
+        # generic probes are no proof: the no-op is flagged, and no exploit of the recipe
+        ('sample["output_text"] == "Done." and "idle"', True, BLIND, "flagged none of the 5"),
+    ],
+)
+def test_what_is_only_declared_or_only_done_is_no_source(tmp_path: Path, hack: str, declares: bool, source: HackSource, words: str):
+    found = preflight(reporting(tmp_path, hack, declares))
+    assert found.hack_source == source
+    assert not found.hack_source.is_measured
+    assert "hacks: not measured: " in exploits.table(found)
+    assert words in exploits.table(found)
+
+
+def test_without_exploits_nothing_was_seen(tmp_path: Path):
+    made = reporting(tmp_path)
+    (made / "exploits.jsonl").write_text("")
+    found = preflight(made).hack_source
+    assert (found.is_measured, "none of the recipe's exploits could be played" in found.words) == (False, True)
+
+
+def test_a_grader_that_calls_the_targets_a_hack_is_refused_with_its_own_words(tmp_path: Path):
+    made = reporting(tmp_path, '"no tool was called" if not sample["output_tools"] else None')
+    assert "REFUSED: expected at least 1 (the grader said 'hack: no tool was called; exact')" in exploits.table(preflight(made))
+
+
+@pytest.mark.parametrize("value", ["yes", 1, None])
+def test_the_declaration_is_true_or_false(tmp_path: Path, value: Any):
+    made = tiny_recipe.make(tmp_path)
+    (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER | {"reports_hacks": value}))
+    with pytest.raises(ConfigError, match=r"grader\.json: .*'reports_hacks'"):
+        _ = recipe.load(tiny_recipe.params(made).recipe).grader
+
+
+def test_the_challenger_s_report_says_what_its_grader_was_seen_to_flag(ladder: Path, tmp_path: Path):
+    """R1. The gate reads reports only; and what was never declared is not even asked."""
+    (tmp_path / "again").mkdir()
+    shelves = again(ladder, tmp_path / "again", reporting(tmp_path), "challenger")
+    report = reports.read(reports.ChallengerReport, shelves / "data/challenger/report.json")
+    assert report.hack_source == SEES
+    assert reports.read(reports.ChallengerReport, ladder / "data/challenger/report.json").hack_source == HackSource()
+
+
+# -- the check -------------------------------------------------------------------------------------------------------------
+def evidence(source: HackSource, scenario: sample_reports.Scenario = "promote") -> Evidence:
+    found = Evidence.of(sample_reports.shelves(scenario))
+    return replace(found, challenger=found.challenger.model_copy(update={"hack_source": source}))
+
+
+def check_of(decision: reports.Decision) -> Check:
+    return next(check for check in decision.checks if check.name == gate.HACK_RATE)
+
+
+@pytest.mark.parametrize("source", [HackSource(), BLIND, HackSource(flagged=["undeclared"], tried=5), HackSource(declared=True)])
+def test_without_a_source_it_is_not_measured_has_no_vote_and_never_passes(source: HackSource):
+    """R1: a rate of 0.00 % that nobody could have raised was printed as evidence."""
+    found = evidence(source).decide()
+    check = check_of(found)
+    assert (found.decision, check.passed, check.decides, check.value) == ("promote", None, False, None)
+    assert gate.in_words(check) == f"hack rate: not measured ({source.words})"
+    assert found.reason.endswith("; not measured: hack rate")
+    flagged = evidence(source).with_rows("challenger", lambda row: {"hacks": 1}).decide()
+    assert (flagged.decision, check_of(flagged).passed) == ("promote", None)
+    assert check_of(flagged).detail == f"{source.words}; 72 examples were flagged all the same"
+    assert "grader.json" in source.words or "exploits.jsonl" in source.words
+
+
+@pytest.mark.parametrize("source", [HackSource(), BLIND])
+def test_a_required_source_that_is_missing_is_a_failed_check(source: HackSource):
+    """R1: gate.require_hack_source gives it a vote."""
+    found = evidence(source).decide(require_hack_source=True)
+    check = check_of(found)
+    assert (found.decision, check.passed, check.decides) == ("reject", False, True)
+    assert gate.in_words(check) == f"hack rate: failed (not measured: {source.words})"
+    assert found.reason.startswith("the champion stays, failed: hack rate (not measured: ")
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_with_a_source_it_votes(required: bool):
+    check = check_of(evidence(SEES).decide(require_hack_source=required))
+    assert (check.passed, check.decides, check.value, check.n) == (True, True, 0.0, 72)
+    assert check.high == stats.limit_of_none(72)
+    assert check.detail == "0 of 72 examples with a hacked rollout; the grader flagged 1 of the 5 exploits that were played"
+
+
+def test_an_example_counts_once_however_many_of_its_rollouts_hacked():
+    """R1: five rollouts of one example are one piece of evidence, not five. The greedy one counts like the others."""
+    found = evidence(SEES)
+    [first, *_] = ids = sorted(row.example_id for row in found.challenger.arms[2].sampled.rows)
+    checks = [check_of(found.with_rows("challenger", lambda row, n=n: {"hacks": n if row.example_id == first else 0}).decide()) for n in (1, 2, 4)]
+    greedy = found.challenger.arms[2].greedy
+    rows = [row.model_copy(update={"hacks": int(row.example_id in ids[:2])}) for row in greedy.rows]
+    arm = found.challenger.arms[2].model_copy(update={"greedy": greedy.model_copy(update={"rows": rows})})
+    both = gate.hack_rate(sample_reports.GATE, SEES, arm)
+    assert {(check.value, check.low, check.high, check.passed) for check in checks} == {
+        (1 / 72, stats.exact_interval(1, 72).low, stats.exact_interval(1, 72).high, None)
+    }
+    assert (both.value, both.n) == (2 / 72, 72)
+
+
+def test_examples_without_a_score_are_not_clean():
+    """R1: an outage must not dilute the rate. They are left out, and the limit grows."""
+    found = evidence(SEES)
+    unscored = {row.example_id for row in found.challenger.arms[2].sampled.rows[:30]}
+
+    def silenced(evaluation: reports.Evaluation) -> reports.Evaluation:
+        rows = [row.model_copy(update={"rewards": [None] * evaluation.k} if row.example_id in unscored else {}) for row in evaluation.rows]
+        return evaluation.model_copy(update={"rows": rows})
+
+    arm = found.challenger.arms[2]
+    some = arm.model_copy(update={"sampled": silenced(arm.sampled), "greedy": silenced(arm.greedy)})
+    check = gate.hack_rate(sample_reports.GATE, SEES, some)
+    assert (check.n, check.high, check.passed) == (42, stats.limit_of_none(42), None)
+    assert check.detail.startswith("0 of 42 examples with a hacked rollout, 30 without a score left out; ")
+    half = arm.model_copy(update={"sampled": silenced(arm.sampled)})
+    assert gate.hack_rate(sample_reports.GATE, SEES, half).n == 72, "the greedy rollout was scored"
+    unscored = {row.example_id for row in arm.sampled.rows}
+    none = arm.model_copy(update={"sampled": silenced(arm.sampled), "greedy": silenced(arm.greedy)})
+    check = gate.hack_rate(sample_reports.GATE, SEES, none)
+    assert (check.passed, check.decides, gate.verdict(check)) == (None, True, "not measured")
+
+
+def test_the_reason_says_how_many_examples_would_do():
+    """Exact where none hacked: the limit falls with n, not with its root."""
+    check = check_of(evidence(SEES, "inconclusive").decide())
+    assert (check.n, check.passed) == (24, None)
+    assert (gate.growth(check) or 0) * 24 == pytest.approx(stats.enough_to_rule_out(0.06)) == 60
+    assert gate.growth(check.model_copy(update={"margin": 0.0})) is None
+
+
+# -- how it is shown -------------------------------------------------------------------------------------------------------
+def shown(check: Check) -> str:
+    with (console := Console(force_terminal=True, color_system="standard", width=300)).capture() as captured:
+        console.print(results.check_line(check), soft_wrap=True)
+    return captured.get()
+
+
+def test_on_the_terminal_it_is_red_and_has_no_tick():
+    """R1."""
+    blind, seen = (check_of(evidence(source).decide()) for source in (HackSource(), SEES))
+    red = "\x1b[31m"
+    assert red in shown(blind)
+    assert "hack rate: not measured" in shown(blind)
+    assert "✓" not in shown(blind)
+    assert red not in shown(seen)
+    assert "✓ hack rate: passed" in shown(seen)
+
+
+@pytest.mark.parametrize(("source", "word", "tone"), [(BLIND, "not measured", "bad"), (SEES, "passed", "good")])
+def test_on_the_page_too(tmp_path: Path, source: HackSource, word: str, tone: str):
+    found = evidence(source)
+    shutil.copytree(sample_reports.shelves("promote") / "data", tmp_path / "data")
+    reports.write(found.challenger, tmp_path / "data/challenger/report.json")
+    reports.write(found.decide(), tmp_path / "data/gate/decision.json")
+    html = page.render(tmp_path, {"run": "r"})
+    before, _, _ = html.partition("<b>hack rate</b>")
+    assert re.search(rf'class="verdict {tone}">[^<]* {word}</span><span>$', before), before[-200:]
+
+
+# -- margins ---------------------------------------------------------------------------------------------------------------
+def gate_section(**changes: Any) -> dict[str, Any]:
+    return tiny_recipe.gate() | changes
+
+
+def configured(made: Path, test: int, **changes: Any) -> config.Params:
+    return tiny_recipe.params(made, examples={"test": test}, gate=gate_section(**changes))
+
+
+def test_a_margin_that_no_test_set_of_this_size_can_meet_is_refused_with_the_numbers_that_could(tmp_path: Path):
+    """R1: 288 clean examples show 1.27 %, so a margin of 1 % makes every run inconclusive."""
+    made = reporting(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        margins.check(configured(made, 288, max_hack_rate=0.01))
+    said = str(refused.value)
+    assert "params.yaml: gate.max_hack_rate = 0.01 cannot be met by examples.test = 288: even with no hack at all" in said
+    assert "upper limit is 1.27%" in said
+    assert f"{made}/grader.json declares reports_hacks" in said
+    assert said.endswith("Raise gate.max_hack_rate to 0.0128 or more, or raise examples.test to 368 or more.")
+    margins.check(configured(made, 288, max_hack_rate=0.0128))
+    margins.check(configured(made, 368, max_hack_rate=0.01))
+    with pytest.raises(ConfigError):
+        margins.check(configured(made, 367, max_hack_rate=0.01))
+
+
+def test_a_margin_of_nothing_is_met_by_no_number(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"Raise gate\.max_hack_rate to 0\.0191 or more\.$"):
+        margins.check(configured(reporting(tmp_path), 192, max_hack_rate=0))
+    margins.check(configured(tmp_path / "tiny", 2, max_hack_rate=1))
+
+
+def test_where_the_check_has_no_vote_its_margin_is_never_compared(tmp_path: Path):
+    made = tiny_recipe.make(tmp_path)
+    margins.check(configured(made, 8, max_hack_rate=0))
+    with pytest.raises(ConfigError, match=r"votes because gate\.require_hack_source is true"):
+        margins.check(configured(made, 8, max_hack_rate=0, require_hack_source=True))
+
+
+def test_every_stage_a_run_and_the_doctor_refuse_it_before_anything_is_computed(tmp_path: Path):
+    made = reporting(tmp_path)
+    params = configured(made, 8, max_hack_rate=0.01)
+    raw = {"recipe": {"path": str(made)}, "examples": {"test": 8}, "gate": gate_section(max_hack_rate=0.01)}
+    (tmp_path / "params.yaml").write_text(json.dumps(raw))
+    environment = {**os.environ, "PYTHONPATH": str(Path(gate.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-m", "rft", "examples"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, "gate.max_hack_rate = 0.01 cannot be met by examples.test = 8" in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "data").exists()
+    with pytest.raises(ConfigError, match="cannot be met by"):
+        runs.plan(Clone(tmp_path), params, Served(reports.Champion()))
+    found = examine(params, "recipe")["recipe"]
+    assert (found.status, "gate.max_hack_rate = 0.01 cannot be met by" in found.words) == ("fail", True)
+
+
+def test_what_is_shipped_can_be_met_even_with_one_hacked_example():
+    """R1: ICD-10's, the template's and --small's margins, with the reason beside them."""
+    found = {setting.name: (setting.size, setting.margin) for setting in figure.shipped()}
+    assert found == {"ICD-10": (288, 0.02), "the template": (192, 0.03), "--small": (48, 0.12)}
+    for size, margin in found.values():
+        assert (stats.exact_interval(1, size).high or 1) <= margin < (stats.exact_interval(2, size).high or 0)
+    assert [float(one.partition("=")[2]) for one in demo.SMALL if one.startswith("gate.max_hack_rate=")] == [0.12]
+
+
+# -- the doctor ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("hack", "declares", "required", "status", "words"),
+    [
+        (SPEAKS, True, True, "ok", ""),
+        ("None", False, False, "ok", ""),
+        ("None", True, False, "warn", "hack rate: would not be measured: grader.json declares reports_hacks, and the grader flagged none"),
+        (SPEAKS, False, False, "warn", "the grader flags hacks, but grader.json does not say so"),
+        ("None", False, True, "fail", "gate.require_hack_source lets nothing pass without"),
+    ],
+)
+def test_the_doctor_tells_before_the_run_what_the_gate_would_say(tmp_path: Path, hack: str, declares: bool, required: bool, status: str, words: str):
+    made = reporting(tmp_path, hack, declares)
+    params = settings(made, gate=gate_section(max_hack_rate=0.5, require_hack_source=required))
+    found = examine(params, "grader")["grader"]
+    assert (found.status, words in found.words) == (status, True), found
+    assert bool(found.remedy) == (status != "ok")
+
+
+# -- the figure ------------------------------------------------------------------------------------------------------------
+def counts_rollouts(section: config.Gate, source: HackSource, arm: Arm) -> Check:
+    """The check as it was: Wilson's interval over all scored rollouts, as if those of one example were strangers."""
+    rows = [*arm.sampled.rows, *arm.greedy.rows]
+    n, count = sum(len(row.rewards) for row in rows), sum(row.hacks for row in rows)
+    z, p = 1.959964, count / n
+    high = (p + z * z / (2 * n) + z * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5) / (1 + z * z / n)
+    return Check(name=gate.HACK_RATE, kind="non_inferiority", passed=high <= section.max_hack_rate, value=p)
+
+
+def test_the_figure_tells_the_check_that_counted_rollouts_from_this_one(monkeypatch: pytest.MonkeyPatch):
+    """R1: on the margin, all rollouts of an example hacking together, it passed ten times as often as it says."""
+    icd10 = next(figure.shipped())
+    ours = sum(figure.histories(icd10, 1.0, 150))
+    clean = sum(figure.histories(icd10, 1.0, 5, rate=0.0))
+    monkeypatch.setattr(gate, "hack_rate", counts_rollouts)
+    before = sum(figure.histories(icd10, 1.0, 150))
+    assert clean == 5
+    assert (stats.exact_interval(ours, 150, confidence=0.9).low or 0) <= figure.NOMINAL < (stats.exact_interval(before, 150, confidence=0.9).low or 0)
