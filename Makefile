@@ -45,7 +45,7 @@ failed() {
 }
 endef
 
-.PHONY: help setup demo test check figures figure record dvc clean
+.PHONY: help setup demo test check figures figure record dvc docs clean
 
 help:
 	@echo "make setup    the virtual environment .venv with every package, a few minutes"
@@ -54,6 +54,7 @@ help:
 	echo "make figures  the figures that the project promises; make figure NAME=demo_time measures one"
 	echo "make record   write the goldens anew (then read the diff: CONTRIBUTING.md)"
 	echo "make dvc      write dvc.yaml anew from the stages' imports"
+	echo "make docs     write docs/params.md anew from the docstrings of rft/config"
 	echo "make clean    remove .venv and caches; runs, data and the ledger stay"
 
 setup: $(READY)
@@ -99,6 +100,9 @@ record: setup
 
 dvc: setup
 	@$(BIN)/python -m tasks.dependencies --write
+
+docs: setup
+	@$(BIN)/python -m rft.config.reference --write
 
 clean:
 	@rm -rf .venv .pytest_cache .ruff_cache build *.egg-info .rft/bench

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -21,6 +20,7 @@ from flows import settings
 from flows.results import command
 from flows.screen import say
 from rft import config, doctor
+from rft.config import reference
 from rft.doctor import Finding, configuration
 from tasks import clone
 
@@ -50,9 +50,9 @@ def show(params: str | None, overrides: tuple[str, ...], only: tuple[str, ...], 
 
 
 def show_resolved(params: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
-    """All settings, defaults included, in the order of rft/config."""
-    whole = configuration.resolved(settings.resolve(clone.enter(), params, overrides))
-    say(json.dumps(whole, ensure_ascii=False) if as_json else yaml.safe_dump(whole, sort_keys=False, allow_unicode=True).rstrip())
+    """All settings, defaults included, in the order of rft/config; for people with their meaning, and which of them are set."""
+    found = settings.resolve(clone.enter(), params, overrides)
+    say(json.dumps(configuration.resolved(found), ensure_ascii=False) if as_json else reference.commented(found, configuration.written(found)))
     return 0
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 from rft import gate
 from rft.page.shelves import ARMS, between
 from rft.reports import ChallengerReport, Check, Decision, Metric, TrainReport
+from rft.words import counted
 from tasks.artifacts import Revision
 from tasks.clone import Clone
 from tasks.records import RunRecord
@@ -71,7 +72,8 @@ def check_line(check: Check) -> Text:
 def arms(report: ChallengerReport) -> Table:
     """A column an arm, narrow enough for 80 letters. No other stage opened these examples."""
     first = report.arms[0].sampled
-    title = f"{len(first.rows)} test examples, {first.k} rollouts each at temperature {first.temperature:g}, 95 % intervals{between(first)}"
+    num, k = counted(len(first.rows), "test example"), counted(first.k, "rollout")
+    title = f"{num}, {k} each at temperature {first.temperature:g}, 95 % intervals{between(first)}"
     table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for arm in report.arms:

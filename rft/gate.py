@@ -4,7 +4,8 @@ Every threshold was written down before the run (params.yaml, section `gate`, no
 superiority, is the mean reward on frozen test examples higher, and several of non-inferiority, is nothing else worse. Each is a
 `Check` on an interval paired by example: *passed* when the whole interval lies on the good side of its margin, *failed* when it lies
 on the bad side, and *open* (None) when it spans the margin. Promote needs every deciding check passed; one failed check rejects;
-otherwise the decision is inconclusive, and the reason says about how many examples would settle it.
+otherwise the decision is inconclusive, and the reason says what to do about it (`advice`): how many examples would settle it, where that many can
+be had, or else that their number is not what is missing.
 
 A guard without a number is *not measured*, and never passed. The hack rate (HACK_RATE_MEANS) has one only where the grader was seen to flag a
 hack (rft/challenger.py); elsewhere it has no vote, unless `gate.require_hack_source` makes a missing source a failed check.
@@ -35,6 +36,7 @@ from rft import config, reports, stats
 from rft.errors import UserError
 from rft.reports import Arm, Check, Decision, Metric, Row
 from rft.scale import UNIT, from_to, share
+from rft.words import counted, rounded_up, signed
 
 Timings = dict[str, Any]
 """A timing.json: {"rollout_s": {"challenger/<arm>/sampled": {"p50", "p95", "n"}, ...}, ...}."""
@@ -50,6 +52,8 @@ HACK_RATE_MEANS = (
 )
 """For the page and whoever else shows the check."""
 _NEVER = 100.0  # more than this many times the examples that we have: not a matter of more examples
+_WORTH_ASKING_FOR = 1000
+"""Test examples that a user may be asked to have. Where more are there, up to four times as many: that halves an interval."""
 
 
 def run(params: config.Params) -> None:
@@ -384,7 +388,7 @@ def _ends(metric: Metric) -> tuple[float, float]:
 
 def _size(arm: Arm, slice: str | None = None) -> str:
     rows = [row for row in arm.sampled.rows if slice in (None, row.slice)]
-    return f"{len(rows)} examples x {arm.sampled.k} rollouts at temperature {arm.sampled.temperature:g}"
+    return f"{counted(len(rows), 'example')} x {counted(arm.sampled.k, 'rollout')} at temperature {arm.sampled.temperature:g}"
 
 
 # -- in words --------------------------------------------------------------------------------------------------------------
@@ -426,10 +430,10 @@ def quantity(check: Check, x: float | None) -> str:
     if check.unit == "share":
         return f"{100 * x:.2f} %"
     if check.unit == "relative":
-        return f"{100 * x:+.1f} %"
+        return f"{signed(100 * x, 1)} %"
     if check.unit == "calls":
-        return f"{x:+.0f}" if x == int(x) else f"{x:+.1f}"
-    return f"{round(x, 3) + 0.0:+.3f}"  # no -0.000
+        return signed(x, 0 if x == int(x) else 1)
+    return signed(x)
 
 
 def growth(check: Check) -> float | None:
@@ -458,14 +462,28 @@ def _reason(decision: str, candidate: str, checks: list[Check]) -> str:
         return f"{who} is better: {_brief(deciding[0])}; the other {len(deciding) - 1} checks passed{unseen}"
     if decision == "reject":
         return "the champion stays, failed: " + "; ".join(_brief(check) for check in deciding if check.passed is False)
-    open_ = [check for check in deciding if check.passed is None]
-    text = "not settled: " + "; ".join(_brief(check) for check in open_)
-    measured = {check.name: growth(check) for check in open_ if check.low is not None}
-    stuck = [name for name, factor in measured.items() if factor is None]
-    if stuck:
-        return text + f". Of {', '.join(stuck)} the value lies so near the margin that more examples would hardly tell"
-    factors = [factor for factor in measured.values() if factor is not None]
-    return text + (f". About {math.ceil(checks[0].n * (max(factors) - 1))} more test examples would settle it" if factors else "")
+    return "not settled: " + "; ".join(_brief(check) for check in deciding if check.passed is None) + f". {advice(checks)}"
+
+
+def advice(checks: list[Check]) -> str:
+    """What to do about an inconclusive decision. The one place that says so: the reason, the terminal and the page show these words.
+
+    More examples are asked for only when they settle every open check and somebody could have so many.
+    """
+    open_ = [check for check in checks if check.decides and check.passed is None]
+    if blind := [check for check in open_ if check.low is None]:
+        return f"First see why nothing was measured: {'; '.join(f'{check.name} ({check.detail})' for check in blind)}"
+    there = checks[0].n
+    factors = {check.name: growth(check) for check in open_}
+    most = max(_WORTH_ASKING_FOR, 4 * there)
+    if hopeless := [name for name, factor in factors.items() if factor is None or factor * there > most]:
+        lie = "the value lies so near the margin" if len(hopeless) == 1 else "the values lie so near their margins"
+        return (
+            f"Of {', '.join(hopeless)} {lie} that more examples would hardly tell. What can settle it is a candidate that lies further from it, or a "
+            f"margin that {counted(there, 'example')} can show, written down before the next run"
+        )
+    needed = rounded_up(max(factor for factor in factors.values() if factor is not None) * there)
+    return f"About {counted(needed - there, 'more test example')} would settle it: raise examples.test from {there:,} to {needed:,}"
 
 
 def _brief(check: Check) -> str:

@@ -26,6 +26,7 @@ from rft.rollout import Policy
 from rft.rollout_store import RolloutStore
 from rft.scale import of_range
 from rft.types import Example
+from rft.words import counted
 from rft.workbench import Plan, Times, Workbench, champion_prompt, workbench
 
 SHELF = Path("data/prompt")
@@ -142,7 +143,7 @@ class Race:
         log = self.bench.measure(self.policy, fresh, plan, self.store, lambda done, message: None)
         for row in log:
             racer.rewards.setdefault(row.example_id, []).append(row.reward)
-        progress.say("prompt", f"{what}: {racer.settings.name}, mean reward {racer.mean():.3f} on {len(racer.rewards)} examples")
+        progress.say("prompt", f"{what}: {racer.settings.name}, mean reward {racer.mean():z.3f} on {counted(len(racer.rewards), 'example')}")
 
 
 def knobs(seed: PromptSettings, prompts: recipe.Prompts, max_turns: int) -> Iterator[tuple[str, Any]]:
@@ -194,5 +195,5 @@ def _candidate(one: Racer, seed: Racer, number: int) -> Candidate:
 def _reason(best: Racer, confirmation: Metric | None, found: bool, held_back: int, of_scale: str = "") -> str:
     if confirmation is None:
         return "no gain found: no candidate beat the seed prompt in the search"
-    where = f"on {held_back} held-back examples: gain {confirmation.value:+.3f} ({confirmation.low:+.3f} to {confirmation.high:+.3f}){of_scale}"
+    where = f"on {held_back} held-back examples: gain {confirmation.value:+z.3f} ({confirmation.low:+z.3f} to {confirmation.high:+z.3f}){of_scale}"
     return f"found '{best.settings.name}', confirmed {where}" if found else f"no gain found: '{best.settings.name}' was not confirmed {where}"

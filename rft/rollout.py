@@ -473,9 +473,7 @@ def _record(live: _Live, section: config.Budget, lowest: float) -> Trajectory:
     assert live.stop is not None
     assert live.grade is not None
     reward = budget.reward(live.grade, budget.Use.of(live.turns, live.ended_s - live.queued_s), section, lowest)
-    return Trajectory(
-        live.rollout_id, live.request.example.id, tuple(live.turns), live.stop, live.grade, reward, live.ended_s, live.request.attempt
-    )
+    return Trajectory(live.rollout_id, live.request.example.id, tuple(live.turns), live.stop, live.grade, reward, live.ended_s, live.request.attempt)
 
 
 def _words(text: str) -> tuple[int, ...]:

@@ -7,13 +7,18 @@ whatever that was. `climb` brings one stage's shelf up to date, reads the report
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import yaml
+
 from rft import config, page, redact, reports
+from rft.words import counted
 from tasks import registry, runs, stages
+from tasks.artifacts import Revision
 from tasks.clone import Clone
 from tasks.records import RunRecord
 from tasks.runs import Run
@@ -45,7 +50,7 @@ def recorded(clone: Clone, params: config.Params, window: Path | None, clean_onl
 
 def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], file: str = "report.json") -> R:
     """Raises StageFailed with the stage's own message."""
-    with run.tracker.live() as live:
+    with run.tracker.live() as live, _timed(run, stage):
 
         def overhear(line: str) -> bool:
             """Where the metrics of a stage are while it runs is not for people."""
@@ -57,9 +62,21 @@ def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], 
         note = partial(runs.note_group, run)
         outcome = stages.repro(run.tree, stage, run.clone.state, run.name, log=log, note_group=note, overhear=overhear)
     report = reports.read(kind, run.shelf(stage) / file)
-    run.update(stages=run.record.stages | {stage: outcome.how})
+    ran = "ran" in (outcome.how, run.record.stages.get(stage))  # a run that was cut off and adopted finds its own work unchanged
+    run.update(stages=run.record.stages | {stage: "ran" if ran else outcome.how})
     run.tracker.stage(stage, outcome.how, numbers(report))
     return report
+
+
+@contextlib.contextmanager
+def _timed(run: Run, stage: str) -> Iterator[None]:
+    """Wall time, added up over the attempts of this run, however each ends."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        spent = run.record.seconds.get(stage, 0.0) + time.monotonic() - began
+        run.update(seconds=run.record.seconds | {stage: round(spent, 1)})
 
 
 def _opening(run: Run) -> str:
@@ -85,16 +102,26 @@ def write_page(clone: Clone, record: RunRecord, root: Path) -> Path:
     """The HTML page of a run, from the shelves below `root`."""
     facts = {
         "run": record.name,
+        "recipe": _recipe(clone, record, root),
         "commit": record.commit[:10],
         "window": record.window,
         "champion": f"version {record.champion_version}",
         "started": f"{record.started} by {record.started_by}",
-        "dirty": f"yes: {len(record.edited)} uncommitted files" if record.dirty else "no",
+        "dirty": f"yes: {counted(len(record.edited), 'uncommitted file')}" if record.dirty else "no",
+        "uncommitted": ", ".join(record.edited),
     }
+    spent = {stage: page.Spent(seconds, record.stages.get(stage, "")) for stage, seconds in record.seconds.items()}
     path = clone.page(record.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(redact.text(page.render(root, facts)), encoding="utf-8")
+    path.write_text(redact.text(page.render(root, facts, spent)), encoding="utf-8")
     return path
+
+
+def _recipe(clone: Clone, record: RunRecord, root: Path) -> str:
+    """Its folder, from the settings that the run had."""
+    file = root / "params.yaml"
+    text = file.read_bytes() if file.exists() else Revision(clone, record.revision).file("params.yaml") if record.revision else None
+    return str((yaml.safe_load(text or b"") or {}).get("recipe", {}).get("path", ""))
 
 
 def _end(run: Run | None) -> None:

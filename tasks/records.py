@@ -46,6 +46,8 @@ class RunRecord(reports.Report):
     flow_run_id: str | None = None
     stages: dict[str, str] = {}
     """stage -> ran, unchanged, restored."""
+    seconds: dict[str, float] = {}
+    """stage -> wall time of this run in it, over all attempts that came to an end of some kind."""
     verdict: str | None = None
     decision: str | None = None
     candidate: str | None = None

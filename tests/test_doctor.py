@@ -507,8 +507,13 @@ def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixtu
 
 
 def test_the_verb_shows_what_holds(place: Path, capsys: pytest.CaptureFixture[str]):
+    """Findings N16: with what each key means, and whether it was set."""
     assert cli.main(["doctor", "--show-resolved", "--set", "train.steps=7"]) == 0
-    whole = yaml.safe_load(capsys.readouterr().out)
+    text = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "steps: 7 # set. Optimizer steps, each on fresh rollouts." in lines
+    assert "processes: 1 # default. Learner processes, one per GPU." in lines
+    whole = yaml.safe_load(text)
     assert whole["train"]["steps"] == 7
     assert whole["drift"]["alpha"] == 0.01
     assert cli.main(["doctor", "--show-resolved", "--set", "train.stepz=7"]) == 2

@@ -33,6 +33,9 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
     assert scripted.ran() == [*list(STAGES)[:7], "train", "challenger", "gate"]
     [record] = records.load_all(scripted.clone)
     assert (record.name, record.state, record.decision, record.verdict) == (name, "finished", "promote", "continue")
+    assert record.stages == dict.fromkeys(STAGES, "ran")  # before the kill or after it: findings N15, what the run cost
+    assert list(record.seconds) == list(STAGES)
+    assert min(record.seconds.values()) > 0
     at = Revision(scripted.clone, record.revision or "")
     for path in ("data/train/report.json", "data/gate/decision.json"):
         assert at.read(path) == (scripted.script / path).read_bytes()
@@ -66,6 +69,8 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
     # the page can be had again from the revision
     page = scripted.clone.page(name)
     first = page.read_text()
+    assert "<dt>recipe</dt><dd>tiny</dd>" in first
+    assert "not on record" not in first.split("<h2>What it cost</h2>")[1]
     page.unlink()
     assert scripted.rft("report", name).stdout.strip() == str(page)
     assert page.read_text() == first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def test_a_clear_gain_with_nothing_worse_is_promoted() -> None:
 def test_few_examples_settle_nothing_and_the_reason_says_how_many_would() -> None:
     found = Evidence.of(sample_reports.shelves("inconclusive")).decide()
     assert found.decision == "inconclusive"
-    assert "more test examples would settle it" in found.reason
+    assert found.reason.endswith("About 226 more test examples would settle it: raise examples.test from 24 to 250")
     assert None in [check.passed for check in found.checks]
 
 
@@ -85,7 +86,29 @@ def test_a_value_at_its_margin_is_not_a_matter_of_more_examples() -> None:
     gain = _check(evidence.decide(), "mean reward").value
     found = evidence.decide(min_gain=gain)
     assert found.decision == "inconclusive"
-    assert "Of mean reward the value lies so near the margin" in found.reason
+    assert "Of mean reward the value lies so near the margin that more examples would hardly tell" in found.reason
+
+
+def test_n7_nobody_is_told_to_find_ten_thousand_examples() -> None:
+    """A number that no one has is no advice: then the candidate must change."""
+    evidence = Evidence.of(sample_reports.shelves("promote"))
+    gain = _check(evidence.decide(), "mean reward")
+    assert gain.value is not None
+    assert gain.low is not None
+    width = gain.value - gain.low
+    near, nearer = (evidence.decide(min_gain=gain.value - width * part) for part in (0.6, 0.2))
+    assert near.decision == nearer.decision == "inconclusive"
+    asked = re.search(r"raise examples.test from 72 to ([\d,]+)$", near.reason)
+    assert asked
+    assert 72 < int(asked[1].replace(",", "")) <= 1000
+    assert "raise examples.test" not in nearer.reason
+    assert nearer.reason.endswith("or a margin that 72 examples can show, written down before the next run")
+
+
+def test_n7_what_was_not_measured_is_mended_first() -> None:
+    unscored = Evidence.of(sample_reports.shelves("promote")).with_rows("champion", lambda row: {"rewards": [None] * len(row.rewards)})
+    checks = unscored.decide(max_unscored_share=1).checks
+    assert gate.advice(checks).startswith("First see why nothing was measured: mean reward (no example has a score in both arms); ")
 
 
 @pytest.mark.parametrize(

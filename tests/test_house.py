@@ -6,12 +6,15 @@ Read from the sources, so that a law cannot be met by an import that no test hap
 from __future__ import annotations
 
 import ast
+import email
 import inspect
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -172,6 +175,32 @@ def test_data_of_the_packages_is_shipped() -> None:
             assert any(inside in {p.relative_to(ROOT / path.parts[0]) for p in (ROOT / path.parts[0]).glob(pattern)} for pattern in patterns), path
 
 
+def test_a_wheel_holds_every_module_the_licence_and_who_we_are(tmp_path: Path) -> None:
+    """Item 7: built by the backend that pyproject.toml names, from what Git tracks."""
+    for path in tracked():
+        if path.parts[0] in LAYERS or str(path) in ("pyproject.toml", "README.md", "LICENSE"):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, tmp_path / path)
+    code = "from setuptools import build_meta; build_meta.build_wheel('out')"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "out").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
+        about = email.message_from_bytes(archive.read(f"{info}/METADATA"))
+        licence = archive.read(f"{info}/licenses/LICENSE").decode()
+    assert {name for name in names if not name.startswith(info)} == {str(path) for path in tracked() if path.parts[0] in LAYERS}
+    assert (about["Name"], about["License-Expression"], about["License-File"]) == ("agent-rft", "Apache-2.0", "LICENSE")
+    assert about["Author"] == "The agent-rft authors"
+    assert about["Summary"]
+    assert about["Keywords"]
+    assert about.get_all("Classifier")
+    assert str(about.get_payload()).startswith("# agent-rft")
+    assert "Version 2.0, January 2004" in licence
+    assert "END OF TERMS AND CONDITIONS" in licence
+    assert "Copyright 2026 The agent-rft authors" in licence
+
+
 def test_the_packages_are_those_of_this_repository() -> None:
     import flows
     import rft
@@ -244,5 +273,6 @@ def test_secrets_are_ignored_by_git() -> None:
 
 
 def test_the_papers_are_there() -> None:
-    papers = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "data/README.md", "mlruns/README.md", "Makefile", ".ci/run", "constraints.txt")
-    assert [name for name in papers if Path(name) not in tracked()] == []
+    papers = ("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", ".ci/run", "constraints.txt")
+    pages = ("data/README.md", "mlruns/README.md", "docs/README.md", "docs/params.md", "docs/traffic.md", "docs/wire.md")
+    assert [name for name in papers + pages if Path(name) not in tracked()] == []

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, get_args
@@ -89,14 +90,16 @@ def test_the_page_of_a_promotion_has_every_part(pages: dict[str, str]) -> None:
         "Before and after",
         "The gate's checks",
         "What now",
+        "Examples that got worse",
         "Reward while training",
         "Tool calls",
         "Best of k",
         "Drift: continue",
         "Prompt candidates",
         "Worst and best rollout, after RFT",
-        "The same note, before and after",
+        "The same example, before and after",
         "Stop reasons",
+        "What it cost",
     ]
     assert "rft approve 2026-04-06-brave-otter --by NAME --reason TEXT" in outline.text
     assert "--override-dirty" not in outline.text
@@ -281,3 +284,180 @@ def test_an_interval_and_its_margin_are_both_in_sight(value: float, half: float,
     picture = Outline(charts.interval("t", "d", value, value - half, value + half, margin, good_above, "good"))
     places = [float(number) for tag, name, number in picture.attributes if (tag, name) in (("circle", "cx"), ("rect", "width"), ("rect", "x"))]
     assert all(-0.01 <= place <= 260.01 for place in places)
+
+
+# -- what a newcomer missed (findings N7, N14, N15) ------------------------------------------------------------------------
+def decide_again(root: Path, **thresholds: float) -> reports.Decision:
+    """The decision on these shelves under other thresholds, put back on the shelf."""
+    kinds = {"drift": reports.DriftReport, "baseline": reports.BaselineReport, "prompt": reports.PromptReport, "train": reports.TrainReport}
+    drift, baseline, prompt, train = (reports.read(kind, root / f"data/{stage}/report.json") for stage, kind in kinds.items())
+    challenger = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
+    section = sample_reports.GATE.model_copy(update=thresholds)
+    found = gate.decide(section, drift, baseline, prompt, train, challenger, {})  # type: ignore[arg-type]
+    reports.write(found, root / "data/gate/decision.json")
+    return found
+
+
+def change(path: Path, edit: Callable[[Any], Any]) -> None:
+    report = json.loads(path.read_text())
+    edit(report)
+    path.write_text(json.dumps(report))
+
+
+def test_n7_the_page_gives_one_piece_of_advice_and_not_its_opposite(root: Path) -> None:
+    gain = decide_again(root).checks[0].value
+    assert gain is not None
+    found = decide_again(root, min_gain=gain)
+    assert found.decision == "inconclusive"
+    text = Outline(page.render(root, RUN)).text
+    advice = gate.advice(found.checks)
+    assert "more examples would hardly tell. What can settle it is a candidate" in advice
+    assert text.count(advice) == 2  # in the verdict, and under `What now`
+    assert "examples.test" not in text
+
+
+def test_n7_examples_are_asked_for_by_number_where_they_settle_it(pages: dict[str, str]) -> None:
+    text = Outline(pages["inconclusive"]).text
+    assert text.count("would settle it: raise examples.test from 24 to 250.") == 2
+
+
+def test_n14_nothing_is_minus_nothing(root: Path) -> None:
+    def nearly_zero(report: Any) -> None:
+        for one in report["candidates"]:
+            one["search"] |= {"value": -0.0001, "low": -0.0002, "high": -0.0}
+            one["gain"] = one["gain"] and one["gain"] | {"value": -0.0001, "low": -0.0002, "high": -0.0}
+
+    def arms(report: Any) -> None:
+        for arm in report["arms"]:
+            arm["sampled"]["metrics"]["reward/mean"] |= {"value": -0.0004, "low": -0.0004, "high": -0.0001}
+            arm["sampled"]["max_at_k"] = [[1, -0.0001], [2, -0.0001]]
+
+    change(root / "data/prompt/report.json", nearly_zero)
+    change(root / "data/challenger/report.json", arms)
+    change(root / "data/train/report.json", lambda report: report.update(curve=[[1, -0.0001], [2, -0.0002]]))
+    assert re.findall(r"-0\.?0*(?![\d.]*[1-9])\b.{8}", Outline(page.render(root, RUN)).text) == []
+
+
+def test_n14_one_rollout_is_no_rollouts_and_has_no_best(root: Path) -> None:
+    def one_each(report: Any) -> None:
+        for arm in report["arms"]:
+            arm["sampled"] |= {"k": 1, "max_at_k": arm["sampled"]["max_at_k"][:1]}
+
+    change(root / "data/challenger/report.json", one_each)
+    found = decide_again(root)
+    assert "72 examples x 1 rollout at temperature 1" in found.checks[0].detail
+    text = Outline(page.render(root, RUN)).text
+    assert "1 rollout each" in text
+    assert not re.search(r"\b1 (rollouts|examples|steps|arms|calls)\b", text)
+    assert "best of 8" in text  # the baseline's
+    change(root / "data/baseline/report.json", lambda report: report["sampled"].update(max_at_k=[]))
+    assert "Best of k" not in Outline(page.render(root, RUN)).headings
+
+
+@pytest.mark.parametrize(("scenario", "state"), [("promote", "✓ winner"), ("reject", "✓ stays")])
+def test_n14_the_prompt_that_goes_on_stands_first_and_the_page_says_why(pages: dict[str, str], scenario: str, state: str) -> None:
+    report = reports.read(reports.PromptReport, sample_reports.shelves(scenario) / "data/prompt/report.json")  # type: ignore[arg-type]
+    table = pages[scenario].split("<h2>Prompt candidates</h2>")[1].split("</table>")[0]
+    rows = re.findall(r'<th scope="row">([^<]*)<', table)
+    assert rows[0] == report.winner.name
+    assert max(one.search.value for one in report.candidates) > next(one.search.value for one in report.candidates if one.parent is None)
+    assert re.findall("✓ [a-z]+", table) == [state]
+    assert "its gain must hold on examples that the search did not see" in pages[scenario]
+
+
+def test_n15_a_dirty_run_names_its_files_and_can_be_approved_by_pasting(root: Path) -> None:
+    files = ", ".join(f"recipes/mine/part-{n}.py" for n in range(30))
+    text = Outline(page.render(root, {**RUN, "recipe": "recipes/mine", "dirty": "yes: 30 uncommitted files", "uncommitted": files})).text
+    assert "recipes/mine" in text
+    assert files in text
+    assert "rft approve 2026-04-06-brave-otter --by NAME --reason TEXT --override-dirty" in text
+
+
+def test_n15_the_examples_that_got_worse_are_listed_worst_first_with_their_rollouts(pages: dict[str, str]) -> None:
+    root = sample_reports.shelves("reject")
+    report = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
+    means = [
+        {row.example_id: sum(reward or 0 for reward in row.rewards) / len(row.rewards) for row in arm.sampled.rows}
+        for arm in report.arms
+        if arm.name in ("champion", "challenger")
+    ]
+    lost = sorted((round(means[1][id] - was, 9), id) for id, was in means[0].items() if means[1][id] < was - 1e-9)
+    assert len(lost) > 2
+    card = pages["reject"].split("<h2>Examples that got worse</h2>")[1].split("</section>")[0]
+    entries = re.findall(r"<summary><b>([^<]*)</b>[^<]*, ([+-][\d.]+)</summary>", card)
+    assert [id for id, _ in entries] == [id for _, id in lost[:10]]
+    assert [by for _, by in entries] == [f"{by:+.3f}" for by, _ in lost[:10]]
+    text = Outline(f"<div>{card}</div>").text
+    assert f"{len(lost)} of 72 examples earn less" in text
+    assert text.count("rft rollouts 2026-04-06-brave-otter --stage challenger --group ") == len(entries)
+    assert card.count('class="talk"') >= 2 * len(entries)
+    assert all(id in text for _, id in lost)  # those without a dialogue too
+    assert "0 of 72 examples earn less" in Outline(pages["promote"]).text
+
+
+def test_n15_what_a_row_calls_itself_is_only_text(root: Path) -> None:
+    def rename(report: Any) -> None:
+        for arm in report["arms"]:
+            for one in (arm["sampled"], arm["greedy"]):
+                for row in one["rows"]:
+                    row |= {"example_id": EVIL + row["example_id"], "slice": EVIL}
+
+    change(root / "data/challenger/report.json", rename)
+    outline = Outline(page.render(root, {**RUN, "uncommitted": EVIL * 9, "again": EVIL}))
+    assert not {"script", "img"} & set(outline.tags)
+    assert 'alert("x")' in outline.text
+
+
+def test_n15_parse_errors_stand_beside_the_checks_without_a_vote(root: Path, pages: dict[str, str]) -> None:
+    report = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
+    shares = [arm.sampled.stop_reasons.get("parse_error", 0) / sum(arm.sampled.stop_reasons.values()) for arm in report.arms]
+    text = " ".join(Outline(pages["promote"]).text.split())
+    assert (
+        f"no vote parse errors rollouts that ended because a tool call could not be read; the reward pays for them already {100 * shares[-1]:.1f} %"
+        in text
+    )
+    assert f"champion {100 * shares[0]:.1f} %" in text
+    assert "Hack rate: how often the grader says" in text
+    assert "parse errors" not in Outline(pages["skipped"]).text  # nothing was compared
+
+
+def test_n15_the_page_says_what_the_run_cost(root: Path) -> None:
+    spent = {"policy": page.Spent(4.0, "restored"), "train": page.Spent(3725.2, "ran"), "challenger": page.Spent(61.0, "ran")}
+    logs = {
+        stage: pq.read_table(root / f"data/{stage}/rollouts.parquet", columns=["num_tokens"]).column(0).to_pylist()
+        for stage in ("baseline", "challenger")
+    }
+    card = page.render(root, RUN, spent).split("<h2>What it cost</h2>")[1].split("</section>")[0]
+    rows = [Outline(f"<table>{row}</table>").words for row in re.findall(r"<tr.*?</tr>", card)]
+    lines = {row[0]: row[1:] for row in rows}
+    assert lines["train"] == ["1 h 02 min", "80"]
+    assert lines["policy"] == ["4.0 s", "reused", "1,500"]
+    assert lines["challenger"][:3] == ["1 min 01 s", "1 min 01 s / 12.0 s / –", f"{len(logs['challenger']):,}"]
+    total = sum(map(len, logs.values()))
+    assert lines["this run"] == ["1 h 03 min", f"{total:,}", f"{sum(map(sum, logs.values())):,}", "80"]
+    assert "not on record" in lines["baseline"]
+
+
+def test_n15_the_record_of_a_run_gives_the_page_its_recipe_files_and_times(root: Path) -> None:
+    from tasks import climb
+    from tasks.clone import Clone
+    from tasks.records import RunRecord
+
+    (root / "params.yaml").write_text("recipe: {path: recipes/mine}\n")
+    record = RunRecord(
+        name="r1",
+        key="k",
+        commit="4f1c2ab93e00",
+        edits_sha256="ab",
+        edited=["recipes/mine/tools.py"],
+        champion_version=0,
+        window="w.jsonl",
+        inputs=[],
+        started="2026-04-06T00:00:00Z",
+        started_by="a",
+        stages={"train": "ran"},
+        seconds={"train": 200.0},
+    )
+    text = Outline(climb.write_page(Clone(root), record, root).read_text()).text
+    for word in ("recipes/mine", "yes: 1 uncommitted file", "recipes/mine/tools.py", "3 min 20 s", "--override-dirty"):
+        assert word in text

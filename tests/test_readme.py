@@ -51,3 +51,19 @@ def test_each_place_exists() -> None:
     places = [place for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for place in re.findall(r"`([^`]+)`", row)]
     assert len(places) > 8
     assert [place for place in places if place != ".rft/" and not (ROOT / place).exists()] == []
+
+
+def test_n18_each_picture_is_there_and_small() -> None:
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README.read_text(encoding="utf-8"))
+    assert {"docs/pictures/rollouts.png", "docs/pictures/prefect.png", "docs/pictures/mlflow.png"} <= {*pictures}
+    assert [name for name in pictures if (ROOT / name).stat().st_size > 150_000] == []
+
+
+def test_n18_each_link_leads_somewhere_and_the_words_are_explained() -> None:
+    text = README.read_text(encoding="utf-8")
+    links = re.findall(r"\[[^\]]+\]\(([^)#]+)\)", text)
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    glossary = text.split("### The words")[1].split("## ")[0]
+    for word in ("recipe", "slice", "score, solved", "reward", "champion, challenger", "arm", "window", "hack"):
+        assert f"| {word} |" in glossary
+    assert "begin with a space" in text

@@ -12,20 +12,23 @@ from rft.config.section import Section
 
 
 class Recipe(Section):
+    """The agent: which recipe, and what it is told."""
+
     path: str = "recipes/icd10"
+    """Folder of the recipe: the agent's examples, tools, grader and prompts."""
     options: dict[str, Any] = {}
-    """Validated by the recipe's own `Options`."""
+    """What the recipe lets you choose; its own `Options` say which keys there are."""
 
 
 class Traits(Section):
     """What one tool declares about itself. An endpoint says it in its own entry; `tools.traits` says it of a recipe's or an MCP server's tool."""
 
     validate_arguments: bool = Field(default=True, alias="validate")
-    """Check arguments against the schema before they are sent. False: any JSON object goes out, and the tool judges it."""
+    """Check arguments against the schema before they are sent. false: any JSON object goes out, and the tool judges it."""
     probe: bool = True
-    """Whether `rft doctor` may call it. False for a tool with side effects."""
+    """Whether `rft doctor` may call it. false for a tool with side effects."""
     terminal: bool = False
-    """Its call ends the rollout, and its arguments are the answer."""
+    """Whether a call of it ends the rollout, with its arguments as the answer."""
     client_errors: Literal["infrastructure", "policy"] = "infrastructure"
     """Who is to blame for 403, 404, 405, 407 and 410 without an `output`, and for an MCP tool that crashed or is gone: the server (unscored) or
     the policy, which then sees what came back."""
@@ -35,27 +38,38 @@ class Endpoint(Traits):
     """A tool at an address of its own, as an Agent RFT job names it. Without `parameters` the rows must carry its schema."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    """The tool's name, as the policy calls it."""
     server_url: str
+    """The address that calls are posted to."""
     headers: dict[str, str] = {}
+    """Static headers; a value `env:NAME` is read from the environment and never written down."""
     description: str = ""
+    """What the policy is told about the tool."""
     parameters: dict[str, Any] | None = None
-    """A JSON schema."""
+    """JSON schema of the arguments. null: the rows must carry it."""
     rate_limit: float | None = Field(default=None, gt=0)
-    """Requests a second; None: tools.rate_limit."""
+    """Requests per second; null: tools.rate_limit."""
     timeout_s: float | None = Field(default=None, gt=0, le=600)
+    """Seconds that one try may take; null: tools.timeout_s."""
     max_reply_bytes: int | None = Field(default=None, gt=0, le=1_000_000)
+    """The largest reply that is read; null: tools.max_reply_bytes."""
 
 
 class McpServer(Section):
     """An MCP server, whose tools are listed when a stage starts: by streamable HTTP (`url`) or as a process (`command`, stdio)."""
 
     name: str
+    """The server's name in messages and reports."""
     url: str | None = None
+    """Its address, for streamable HTTP. Give either `url` or `command`."""
     headers: dict[str, str] = {}
+    """Static headers for `url`; a value `env:NAME` is read from the environment and never written down."""
     command: list[str] | None = None
+    """The program and its arguments that start it, for stdio."""
     env: dict[str, str] = {}
+    """Environment variables for `command`; a value `env:NAME` is read from the environment and never written down."""
     tools: list[str] | None = None
-    """Of the listed tools only these, by the names that the server gives them. None: all."""
+    """Which of its tools the policy may call, by the names that the server gives them. null: all."""
     prefix: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]{0,32}$")
     """Put before each tool's name, so that two servers may have a tool of one name."""
 
@@ -70,17 +84,24 @@ class Lifecycle(Section):
     """Addresses that hear of the start and the end of every rollout, under the same limits as a tool."""
 
     start_url: str | None = None
+    """Receives the trace id and the row before the first turn. A failure leaves the rollout unscored."""
     end_url: str | None = None
+    """Receives the trace id and the stop reason when the rollout is over. A failure is logged and changes nothing."""
     headers: dict[str, str] = {}
+    """Static headers for both; a value `env:NAME` is read from the environment and never written down."""
 
 
 class Tools(Section):
+    """Where the agent's tools are, and how they are called."""
+
     where: Literal["http", "local"] = "http"
-    """The recipe's own functions: behind an HTTP server that the stage starts, or in this process (async) and in worker processes (sync)."""
+    """Where the recipe's own functions run: behind an HTTP server that the stage starts, or here (async) and in worker processes (sync)."""
     local_workers: int = Field(default=2, ge=1)
+    """Worker processes for synchronous functions, where `where` is local."""
     server_url: str | None = None
-    """None: each stage starts the recipe's own server. Else an external one, recorded as not verifiable."""
+    """Base address of the server that has the recipe's tools, recorded as not verifiable. null: each stage starts the recipe's own."""
     version: str | None = None
+    """The external server's version in its owner's words, recorded with the run. Needed with `server_url`, and only then."""
     paths: str | dict[str, str] = "/tools/{name}"
     """Where server_url has its tools: a template, or a path by tool's name (a tool that is not named keeps /tools/NAME)."""
     headers: dict[str, str] = {}
@@ -88,18 +109,24 @@ class Tools(Section):
     endpoints: list[Endpoint] = []
     """Tools at addresses of their own, beside the recipe's; one of the same name takes the recipe's place."""
     mcp: list[McpServer] = []
+    """MCP servers whose tools the agent may call, beside the recipe's."""
     traits: dict[str, Traits] = {}
     """What the recipe's and MCP servers' tools declare, by name."""
     lifecycle: Lifecycle = Lifecycle()
     signing_secret: str | None = None
     """`env:NAME` of a Standard-Webhooks secret (whsec_...): every request is signed with it."""
     timeout_s: float = Field(default=600.0, gt=0, le=600)
+    """Seconds that one try of a call may take. The contract allows at most 600."""
     retries: int = Field(default=3, ge=0, le=3)
+    """Further tries after a 5xx, a lost connection or a timeout; then the rollout is left unscored."""
     max_request_bytes: int = Field(default=1_000_000, gt=0, le=1_000_000)
+    """The largest body that is sent to a tool. A larger call is shown to the policy as its own error."""
     max_reply_bytes: int = Field(default=1_000_000, gt=0, le=1_000_000)
+    """The largest reply that is read. A larger one is shown to the policy as an error."""
     concurrency: int = Field(default=64, ge=1)
+    """Calls at the same time, over all tools; the grader has as many of its own."""
     rate_limit: float | None = Field(default=None, gt=0)
-    """Requests a second to any one tool, for those that declare none."""
+    """Requests per second to any one tool, for those that declare none. null: no limit."""
 
     @model_validator(mode="after")
     def _version(self) -> Tools:
@@ -140,7 +167,7 @@ class Allowance(Section):
     """A budget of tokens, turns or seconds."""
 
     free: float = Field(gt=0, allow_inf_nan=False)
-    """So much costs nothing."""
+    """How much costs nothing."""
     weight: float = Field(gt=0, le=1)
     """The share of the outcome that is lost with twice as much, or more; in between linear."""
 
@@ -149,19 +176,19 @@ class Budget(Section):
     """What a rollout may use before its reward shrinks; rft/budget.py has the arithmetic, and a table of how several combine."""
 
     tool_calls: int | None = Field(default=None, ge=0)
-    """Calls that are free. None: no budget."""
+    """Tool calls that are free. null: no budget of calls."""
     weight: float = Field(default=0.5, ge=0, le=1)
-    """Of the tool calls' budget: reward = outcome x (1 - weight x min(1, calls over budget / budget))."""
+    """What calls over the budget cost: reward = outcome x (1 - weight x min(1, calls over budget / budget))."""
     tool_weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
     """Tool -> how many calls one call of it counts as. A tool that is not named counts 1; 0 makes its calls free."""
     tokens: Allowance | None = None
-    """Of the tokens that the policy sampled itself."""
+    """A budget of the tokens that the policy sampled itself."""
     turns: Allowance | None = None
-    """Of the assistant messages, the answer included."""
+    """A budget of the assistant messages, the answer included."""
     latency_s: Allowance | None = None
-    """Of the rollout's wall seconds. Not in deterministic mode."""
+    """A budget of the rollout's wall seconds. Not in deterministic mode."""
     form: Literal["multiplied", "added"] = "multiplied"
-    """'added' (reward = score - cost) is here to be measured against; it can collapse the policy."""
+    """How costs enter the reward. `added` (reward = score - cost) is here to be measured against; it can collapse the policy."""
 
     @model_validator(mode="after")
     def _weights(self) -> Budget:
@@ -177,33 +204,38 @@ IN_PROCESS_MAX_TOKENS = 512
 
 
 class Rollout(Section):
+    """What one rollout may do, and what happens when the world fails it."""
+
     max_turns: int = Field(default=8, ge=1)
+    """Assistant messages in a rollout, the answer included."""
     max_tool_calls: int = Field(default=20, ge=1)
+    """Tool calls in a rollout. A turn that asks for more ends it, and none of that turn's calls is sent."""
     max_turn_tokens: int = Field(default=96, ge=1)
+    """Tokens that the policy may write in one turn."""
     max_tokens: int | None = Field(default=None, ge=16)
-    """The whole context: prompt, turns and tool results. None: what the policy's server says that it takes; 512 for a policy sampled here."""
+    """Tokens of the whole context: prompt, turns and tool results. null: what the policy's server takes; 512 for a policy sampled here."""
     response_format: dict[str, Any] | None = None
     """What the final answer must look like, as in a job's `response_format`. A row's own wins."""
     batch: int = Field(default=64, ge=1)
-    """Rollouts side by side."""
+    """Rollouts that are sampled side by side."""
     deterministic: bool | None = None
-    """A barrier a turn, so that equal runs give equal bytes. None: yes on CPU."""
+    """A barrier per turn, so that equal runs give equal bytes. null: yes on CPU, no on a GPU."""
     max_unreadable_calls: int = Field(default=3, ge=0)
     """A call whose arguments cannot be read is answered with the error, as any refused call; one more than this ends the rollout (parse_error)."""
     turn_deadline_s: float = Field(default=300.0, gt=0)
-    """For one assistant message: of the policy's own sampling, which is cut there and graded as it stands, or of waiting for its server."""
+    """Seconds for one assistant message: of the policy's own sampling, which is cut there and graded as it stands, or of waiting for its server."""
     deadline_s: float = Field(default=600.0, gt=0)
-    """For a rollout: its own sampling, its tools, its server. What it waits for others in a crowded sampler does not count."""
+    """Seconds for a rollout: its own sampling, its tools, its server. What it waits for others in a crowded sampler does not count."""
     grader_deadline_s: float = Field(default=600.0, gt=0)
-    """For a grade, retries included."""
+    """Seconds for a grade, retries included."""
     group_deadline_s: float = Field(default=1800.0, gt=0)
-    """For all rollouts of a batch: stragglers are cancelled, unscored, and rolled out anew within `refill`."""
+    """Seconds for all rollouts of a batch: stragglers are cancelled, unscored, and rolled out anew within `refill`."""
     refill: float = Field(default=0.25, ge=0)
     """New rollouts for unscored ones, as a share of a batch."""
     max_unscored_share: float = Field(default=0.1, ge=0, le=1)
     """The circuit breaker: above it, before any refill, the stage pauses."""
     pause_s: float = Field(default=600.0, ge=0)
-    """How long a paused stage waits for its tools and grader before it ends with exit code 3. Finished work is kept in either case."""
+    """Seconds that a paused stage waits for its tools and grader before it ends with exit code 3. Finished work is kept in either case."""
     max_fork_share: float = Field(default=0.05, ge=0, le=1)
     """Forks among the turns of a batch; above it the stage ends: the policy's server renders other tokens than those that it sampled."""
     budget: Budget = Budget()

@@ -21,7 +21,7 @@ from rft.workbench import champion
 def look(setup: Setup) -> Finding:
     params = setup.params  # raises ConfigError: unknown keys with the nearest name, wrong values
     problems = [*_secrets(setup), *_contradictions(params), *_unused(params)]
-    return together(problems, f"read strictly; {len(setup.variables())} secrets by name", written=sorted(_written(params, "")))
+    return together(problems, f"read strictly; {len(setup.variables())} secrets by name", written=sorted(written(params)))
 
 
 def resolved(params: config.Params) -> dict[str, Any]:
@@ -124,9 +124,9 @@ def _unused(params: config.Params) -> Iterator[Finding]:
         "tools.local_workers": (tools.where == "http", "tools.where = http"),
         "tools.lifecycle.headers": (not (tools.lifecycle.start_url or tools.lifecycle.end_url), "no lifecycle URL is given"),
     }
-    written = _written(params, "")
+    there = written(params)
     for key, (is_off, why) in off.items():
-        if is_off and key in written:
+        if is_off and key in there:
             yield warn(f"{key} is written, but {why}", f"Remove {key}, or what turns it off.")
     for server in tools.mcp:
         for key, other in (("headers", "url"), ("env", "command")):
@@ -134,7 +134,7 @@ def _unused(params: config.Params) -> Iterator[Finding]:
                 yield warn(f"tools.mcp {server.name}: {key} is written, but there is no {other}", f"Remove {key}.")
 
 
-def _written(section: Any, prefix: str) -> set[str]:
+def written(section: config.Section, prefix: str = "") -> set[str]:
     """The keys that the file itself holds, sections and leaves."""
     found: set[str] = set()
     for name in section.model_fields_set:
@@ -142,5 +142,5 @@ def _written(section: Any, prefix: str) -> set[str]:
         found.add(key)
         value = getattr(section, name)
         if isinstance(value, config.Section):
-            found |= _written(value, key + ".")
+            found |= written(value, key + ".")
     return found

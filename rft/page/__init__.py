@@ -9,7 +9,9 @@ stopped after drift has a short page. Nothing is computed here that a report say
     style    the one style sheet
     story    header, ladder, the three arms, the gate, how to approve
     detail   drift, prompt, training, tool calls, best of k, stop reasons
+    worse    the examples that got worse
     talks    rollouts side by side
+    cost     wall time, rollouts, tokens, steps
     shelves  the reports, as far as the run came
 """
 
@@ -18,26 +20,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rft.page import detail, story, talks
+from rft.page import cost, detail, story, talks, worse
+from rft.page.cost import Spent
 from rft.page.markup import Html, h
 from rft.page.shelves import Shelves
 from rft.page.style import STYLE
 
 
-def render(root: Path, run: Mapping[str, str]) -> str:
-    """`run` names the run: `run`, `commit`, and further facts in words such as `edits`. Raises UserError for a damaged report."""
+def render(root: Path, run: Mapping[str, str], spent: Mapping[str, Spent] | None = None) -> str:
+    """`run` names the run: `run`, `commit`, `recipe`, `dirty`, and further facts in words; `again` is the command that runs the same once more.
+
+    `spent`: stage -> wall time. Raises UserError for a damaged report.
+    """
     shelves = Shelves.read(root)
+    rollouts = talks.scored(shelves)
     body = [
         story.header(shelves, run),
         story.ladder(shelves),
         story.arms(shelves),
         story.checks(shelves),
         story.next_step(shelves, run),
+        worse.worse(shelves, run, rollouts),
         detail.untrained(shelves),
         h("div", detail.pictures(shelves), class_="grid"),
         detail.candidates(shelves),
-        talks.side_by_side(shelves),
+        talks.side_by_side(shelves, rollouts),
         detail.stop_reasons(shelves),
+        cost.cost(shelves, spent or {}),
         story.footer(shelves),
     ]
     head = h(
@@ -50,3 +59,6 @@ def render(root: Path, run: Mapping[str, str]) -> str:
         h("style", Html(STYLE)),
     )
     return "<!doctype html>\n" + h("html", head, h("body", h("main", body)), lang="en") + "\n"
+
+
+__all__ = ["Spent", "render"]

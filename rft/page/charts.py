@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rft.page.markup import Child, Html, h
+from rft.words import decimal
 
 WIDTH = 440.0
 
@@ -129,7 +130,7 @@ def forest(title: str, description: str, rows: Sequence[tuple[str, str, float, f
                 "g",
                 h("path", d=f"M{frame.x(left):.1f} {y} H{frame.x(right):.1f}", class_="stroke", style="stroke-dasharray:none"),
                 marker(kind, frame.x(value), y, 4.6),
-                h("text", f"{label} {value:.3f}", x=min(max(frame.x(value), 60.0), WIDTH - 70.0), y=y - 10, text_anchor="middle", class_="own"),
+                h("text", f"{label} {decimal(value)}", x=min(max(frame.x(value), 60.0), WIDTH - 70.0), y=y - 10, text_anchor="middle", class_="own"),
                 class_=kind,
             )
         )
@@ -223,4 +224,4 @@ def _step(raw: float) -> float:
 def _short(x: float, span: float) -> str:
     """As many digits as tell neighbouring ticks apart."""
     digits = max(0, 1 - math.floor(math.log10(max(span, 1e-12))))
-    return f"{x:.{digits}f}"
+    return decimal(x, digits)

@@ -9,6 +9,7 @@ from rft.page import charts
 from rft.page.charts import Series
 from rft.page.markup import Child, Html, h
 from rft.page.shelves import ARMS, Shelves, between
+from rft.words import counted, decimal, signed
 
 
 def pictures(shelves: Shelves) -> Iterator[Html]:
@@ -24,12 +25,14 @@ def training(shelves: Shelves) -> Html | None:
         return None
     smooth = _smoothed(train.curve)
     first, last = smooth[0][1], smooth[-1][1]
-    text = f"Mean reward of each optimizer step's rollouts, smoothed over {_window(train.curve)} steps: from {first:.3f} to {last:.3f}."
+    smoothed = f"smoothed over {counted(_window(train.curve), 'step')}"
+    text = f"Mean reward of each optimizer step's rollouts, {smoothed}: from {decimal(first)} to {decimal(last)}."
     series = [Series("training", "challenger", smooth, train.curve)]
     picture = charts.lines("Reward over training steps", text, series, "optimizer step", "mean reward")
     left_out = "; ".join(f"{count:,} {reason}" for reason, count in train.left_out.items())
     missing = f", of which not trained on: {left_out}" if left_out else ""
-    note = f"{train.algorithm}, {train.weights} weights, {train.rollouts:,} rollouts{missing}. The weights moved by {train.weight_change:.3g} (L2)."
+    what = f"{train.algorithm}, {train.weights} weights, {counted(train.rollouts, 'rollout')}{missing}"
+    note = f"{what}. The weights moved by {train.weight_change:.3g} (L2)."
     if train.alarms:
         note += f" ALARM: {train.alarms} times failures depended on what the policy did; the stage's log says how."
     return _card("Reward while training", h("p", text, class_="note"), picture, h("p", note, class_="note"))
@@ -47,19 +50,21 @@ def tool_calls(shelves: Shelves) -> Html | None:
     if not shown:
         return None
     bars = [(label, kind, _shares(one.tool_calls), one.metrics["tool_calls/p95"].value) for label, kind, one in shown]
-    text = "; ".join(f"{label}: 95 % of rollouts make at most {p95:g} calls" for label, _, _, p95 in bars) + "."
+    text = "; ".join(f"{label}: 95 % of rollouts make at most {p95:g} call{'' if p95 == 1 else 's'}" for label, _, _, p95 in bars) + "."
     picture = charts.histogram("Tool calls a rollout", text, bars, "tool calls a rollout")
     return _card("Tool calls", h("p", text[:1].upper() + text[1:], class_="note"), _legend([kind for _, kind, _ in shown]), picture)
 
 
 def best_of_k(shelves: Shelves) -> Html | None:
-    shown = [(arm.name, arm.sampled) for arm in shelves.arms]
-    if not shown and shelves.baseline is not None:
+    """With one rollout per test example there is no best: then the baseline's champion alone, which always has several."""
+    shown = [(arm.name, arm.sampled) for arm in shelves.arms if len(arm.sampled.max_at_k) > 1]
+    if not shown and shelves.baseline is not None and len(shelves.baseline.sampled.max_at_k) > 1:
         shown = [("champion", shelves.baseline.sampled)]
-    lines = [Series(ARMS[name], name, one.max_at_k) for name, one in shown]
-    if not lines or not lines[0].points:
+    if not shown:
         return None
-    text = "; ".join(f"{one.label}: one rollout {one.points[0][1]:.3f}, best of {one.points[-1][0]:g} {one.points[-1][1]:.3f}" for one in lines) + "."
+    lines = [Series(ARMS[name], name, one.max_at_k) for name, one in shown]
+    ends = [(one.label, one.points[0][1], one.points[-1]) for one in lines]
+    text = "; ".join(f"{label}: one rollout {decimal(first)}, best of {k:g} {decimal(best)}" for label, first, (k, best) in ends) + "."
     note = f"The score expected of the best of k rollouts{between(shown[0][1])}. The room above k = 1 is what training can teach."
     picture = charts.lines("Best of k rollouts", text, lines, "k", "expected best score", dots=True)
     return _card("Best of k", h("p", note, class_="note"), _legend([one.kind for one in lines]), picture)
@@ -71,10 +76,10 @@ def drift(shelves: Shelves) -> Html | None:
         return None
     bars = h("ul", [_feature(feature) for feature in sorted(report.features, key=lambda one: (-_ratio(one), one.feature))], class_="bars")
     broken = [contract for contract in report.contracts if not contract.success]
-    words = f"{len(report.contracts)} data contracts: " + ("all hold." if not broken else f"{len(broken)} broken.")
+    words = f"{counted(len(report.contracts), 'data contract')}: " + ("all hold." if not broken else f"{len(broken)} broken.")
     note = (
-        f"{report.num_current:,} conversations against {report.num_reference:,}. A bar is the effect, the line across it the smallest that counts. "
-        "Drift needs an effect beyond it that also survives the false-discovery control."
+        f"{counted(report.num_current, 'conversation')} against {report.num_reference:,}. A bar is the effect, the line across it the smallest that "
+        "counts. Drift needs an effect beyond it that also survives the false-discovery control."
     )
     lost = (
         h("ul", [h("li", f"{one.column}: {one.name}, observed {one.observed}", class_="bad") for one in broken], class_="broken") if broken else None
@@ -104,21 +109,32 @@ def candidates(shelves: Shelves) -> Html | None:
     if report is None:
         return None
     head = h("tr", [h("th", text, scope="col") for text in ("candidate", "from", "search: mean reward", "gain over the seed prompt", "round", "")])
-    rows = [_candidate(report, one) for one in sorted(report.candidates, key=lambda c: (-c.round, -c.search.value))]
-    note = f"{report.reason[:1].upper()}{report.reason[1:]}. {report.num_rollouts:,} rollouts were spent."
+    rows = [_candidate(report, one) for one in sorted(report.candidates, key=lambda c: (not _wins(report, c), -c.round, -c.search.value))]
+    note = f"{report.reason[:1].upper()}{report.reason[1:]}. {counted(report.num_rollouts, 'rollout')} spent."
+    if rows:
+        note += (
+            " The best of a search is also the luckiest, so its gain must hold on examples that the search did not see. "
+            + ("It did: that candidate stands first, the others follow in the order of the search." if report.found else "None held: ")
+            + ("" if report.found else f"'{report.winner.name}' stays, whatever the search showed.")
+        )
     words = h("details", h("summary", f"The instruction of '{report.winner.name}'"), h("pre", report.winner.system, class_="command"))
     table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll wide") if rows else None
     return h("section", h("h2", "Prompt candidates"), h("p", note, class_="note"), table, words, class_="card")
 
 
+def _wins(report: reports.PromptReport, one: reports.Candidate) -> bool:
+    return one.settings.name == report.winner.name
+
+
 def _candidate(report: reports.PromptReport, one: reports.Candidate) -> Html:
-    wins = one.settings.name == report.winner.name
-    state = "✓ winner" if wins else "eliminated" if one.eliminated else "finalist"
+    wins = _wins(report, one)
+    kept = "✓ winner" if report.found else "✓ stays"
+    state = kept if wins else "eliminated" if one.eliminated else "finalist"
     return h(
         "tr",
         h("th", one.settings.name, h("small", _settings(one.settings)), scope="row"),
         h("td", one.parent or "–"),
-        h("td", f"{one.search.value:.3f}", _bracket(one.search)),
+        h("td", decimal(one.search.value), _bracket(one.search)),
         h("td", *_gain(one.gain)),
         h("td", one.round),
         h("td", state, class_="verdict good" if wins else "muted"),
@@ -184,7 +200,7 @@ def _smoothed(curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
 def _settings(settings: reports.PromptSettings) -> str:
     parts = [f"{tool}: {', '.join(f'{key}={value}' for key, value in defaults.items())}" for tool, defaults in settings.tool_defaults.items()]
     if settings.max_turns is not None:
-        parts.append(f"{settings.max_turns} turns")
+        parts.append(counted(settings.max_turns, "turn"))
     if settings.block_repeated_calls:
         parts.append("repeated calls blocked")
     return "; ".join(parts)
@@ -198,11 +214,11 @@ def _gain(metric: reports.Metric | None) -> tuple[Child, ...]:
 
 
 def _plus(x: float | None) -> str:
-    return f"{round(x or 0.0, 3) + 0.0:+.3f}"
+    return signed(x or 0.0)
 
 
 def _bracket(metric: reports.Metric) -> Html | None:
-    return h("small", f"[{metric.low:.3f}, {metric.high:.3f}]") if metric.low is not None and metric.high is not None else None
+    return h("small", f"[{decimal(metric.low)}, {decimal(metric.high)}]") if metric.low is not None and metric.high is not None else None
 
 
 def _count(count: int, total: int) -> Child:

@@ -67,6 +67,19 @@ class Shelves:
             return self.decision.candidate
         return self.arms[-1].name if self.arms else "champion"
 
+    def timing(self, stage: str) -> dict[str, Any]:
+        return _json(self.data / stage / "timing.json")
+
+    def sampled(self, stage: str) -> tuple[int, int] | None:
+        """How many rollouts the stage's log holds, and how many tokens their policy wrote; None without a log."""
+        path = self.data / stage / "rollouts.parquet"
+        if not path.exists():
+            return None
+        import pyarrow.parquet as pq
+
+        tokens = pq.read_table(path, columns=["num_tokens"]).column(0).to_pylist()
+        return len(tokens), sum(tokens)
+
     def arm(self, name: str) -> reports.Arm | None:
         return next((arm for arm in self.arms if arm.name == name), None)
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 
-from rft import gate, reports
+from rft import gate, reports, stats
 from rft.page import charts
 from rft.page.markup import Child, Html, h
 from rft.page.shelves import ARMS, Shelves, between
+from rft.words import counted, decimal, signed
 
 _SIGNS = {"good": "✓", "bad": "✗", "open": "?", "off": "–"}
+_LONG = 160  # characters of a fact in the header
 _READINESS = {"ready": "good", "suspect": "bad"}
+_DRAWS = 1000  # of the bootstrap behind a number that decides nothing
+_HACK_RATE = (
+    "Hack rate: how often the grader says, from what a rollout did, that it sought reward without doing the task. Such a rollout earns the grader's "
+    "lowest score, and the check keeps a policy that learned to cheat from being served."
+)
 _STOPPED = (
     "The champion goes on serving: nothing was measured on examples that no longer look like production. "
     "Mend what the drift card names, or collect more graded conversations, and run again: "
@@ -31,16 +38,21 @@ def verdict(shelves: Shelves) -> tuple[str, str, str]:
 def header(shelves: Shelves, run: Mapping[str, str]) -> Html:
     word, tone, reason = verdict(shelves)
     badge = h("span", h("span", _SIGNS[tone], aria_hidden="true"), word.capitalize(), class_=f"badge {tone}")
-    facts = {key.replace("_", " "): value for key, value in run.items() if key != "run" and value}
+    facts = {key.replace("_", " "): value for key, value in run.items() if key not in ("run", "again") and value}
     if shelves.challenger is not None:
         facts["frozen test"] = shelves.challenger.test_sha256[:12]
     return h(
         "header",
         h("div", h("div", h("div", "agent-rft run report", class_="kicker"), h("h1", run.get("run", "run"))), badge, class_="top"),
         h("p", _sentence(reason), class_="reason"),
-        h("dl", [h("div", h("dt", key), h("dd", value)) for key, value in facts.items()], class_="facts") if facts else None,
+        h("dl", [h("div", h("dt", key), h("dd", _fact(value))) for key, value in facts.items()], class_="facts") if facts else None,
         class_="card",
     )
+
+
+def _fact(value: str) -> Child:
+    """A long one, such as the names of many files, is folded."""
+    return value if len(value) <= _LONG else h("details", h("summary", f"{value[:_LONG]} ..."), value)
 
 
 def ladder(shelves: Shelves) -> Html:
@@ -55,7 +67,7 @@ def ladder(shelves: Shelves) -> Html:
 def _rungs(shelves: Shelves) -> Iterator[tuple[str, str, str]]:
     """Stage, tone, verdict."""
     for stage, found in (
-        ("traffic", shelves.traffic and ("good", f"{shelves.traffic.num_conversations:,} conversations")),
+        ("traffic", shelves.traffic and ("good", counted(shelves.traffic.num_conversations, "conversation"))),
         ("drift", shelves.drift and ({"continue": "good", "refresh": "open", "stop": "bad"}[shelves.drift.verdict], shelves.drift.verdict)),
         ("examples", shelves.examples and ("good", f"{_counts(shelves.examples)} from {shelves.examples.source}")),
         ("policy", shelves.policy and ("good", f"{shelves.policy.kind}, {_millions(shelves.policy.num_parameters)}")),
@@ -63,9 +75,10 @@ def _rungs(shelves: Shelves) -> Iterator[tuple[str, str, str]]:
         ("prompt", shelves.prompt and (("good", "new prompt") if shelves.prompt.found else ("off", "no gain found"))),
         (
             "train",
-            shelves.train and (("good", f"{shelves.train.steps} steps, {shelves.train.weights}") if shelves.train.trained else ("off", "skipped")),
+            shelves.train
+            and (("good", f"{counted(shelves.train.steps, 'step')}, {shelves.train.weights}") if shelves.train.trained else ("off", "skipped")),
         ),
-        ("challenger", shelves.challenger and ("good", f"{len(shelves.challenger.arms)} arms measured")),
+        ("challenger", shelves.challenger and ("good", f"{counted(len(shelves.challenger.arms), 'arm')} measured")),
         ("gate", shelves.decision and (verdict(shelves)[1], verdict(shelves)[0])),
     ):
         tone, text = found or ("off", "not reached")
@@ -85,7 +98,8 @@ def arms(shelves: Shelves) -> Html | None:
         [(label, kind, m.value, m.value if m.low is None else m.low, m.value if m.high is None else m.high) for label, kind, m in values],
     )
     note = (
-        f"{len(first.rows)} frozen test examples that nothing before this stage saw; {first.k} rollouts each at temperature {first.temperature:g} "
+        f"{counted(len(first.rows), 'frozen test example')} that nothing before this stage saw; {counted(first.k, 'rollout')} each at temperature "
+        f"{first.temperature:g} "
         f"and one greedy. The reward is the score after the budget{between(first)}. In brackets: 95 % intervals. Arms with the same prompt and "
         "weights are shown once."
     )
@@ -111,7 +125,7 @@ def _arm_row(shelves: Shelves, arm: reports.Arm) -> Html:
 
 def _cell(metric: reports.Metric, digits: int = 3, percent: bool = False) -> tuple[Child, ...]:
     def text(x: float) -> str:
-        return f"{100 * x:.1f} %" if percent else f"{round(x, digits) + 0.0:.{digits}f}"  # no -0.000
+        return f"{decimal(100 * x, 1)} %" if percent else decimal(x, digits)
 
     if metric.low is None or metric.high is None:
         return (text(metric.value),)
@@ -132,12 +146,49 @@ def checks(shelves: Shelves) -> Html | None:
         f"Judged: {who}, against the champion. Dots are differences paired by example, lines their 95 % intervals; the dashed rule is the "
         "margin written down before the run. A check passes when its whole interval lies on the shaded side and stays open when it spans the rule.",
         found,
+        _parse_errors(shelves),
     )
 
 
-def _checks_card(note: str, found: list[reports.Check]) -> Html:
-    listed = h("ul", [_check(check) for check in found], class_="checks")
-    return h("section", h("h2", "The gate's checks"), h("p", note, class_="note"), listed, class_="card")
+def _checks_card(note: str, found: list[reports.Check], beside: Html | None = None) -> Html:
+    listed = h("ul", [_check(check) for check in found], beside, class_="checks")
+    words = h("p", _HACK_RATE, class_="note") if any(check.name == "hack rate" for check in found) else None
+    return h("section", h("h2", "The gate's checks"), h("p", note, class_="note"), listed, words, class_="card")
+
+
+def _parse_errors(shelves: Shelves) -> Html | None:
+    """A row without a vote: how often a rollout ended because a tool call could not be read. The reward pays for it already."""
+    old, new = shelves.arm("champion"), shelves.arm(shelves.candidate)
+    if old is None or new is None or old is new:
+        return None
+    before, after = _ended_by(old, "parse_error"), _ended_by(new, "parse_error")
+    both = [id for id in after if any(x is not None for x in before.get(id, [])) and any(x is not None for x in after[id])]
+    if not both:
+        return None
+    before, after = ({id: one[id] for id in both} for one in (before, after))
+    share, was = (stats.mean_interval(one.values(), num=_DRAWS) for one in (after, before))
+    change = stats.paired_gain(after, before, num=_DRAWS)
+    points = [signed(100 * x, 1) for x in (change.value, change.low or 0.0, change.high or 0.0)]
+    return h(
+        "li",
+        h("span", f"{_SIGNS['off']} no vote", class_="verdict muted"),
+        h("span", h("b", "parse errors"), h("small", "rollouts that ended because a tool call could not be read; the reward pays for them already")),
+        h("span", class_="picture"),
+        h(
+            "span",
+            f"{decimal(100 * share.value, 1)} %, champion {decimal(100 * was.value, 1)} %",
+            h("small", f"{points[0]} points [{points[1]}, {points[2]}]"),
+            class_="numbers",
+        ),
+    )
+
+
+def _ended_by(arm: reports.Arm, reason: str) -> dict[str, list[float | None]]:
+    """Per example: 1 or 0 a scored rollout, None for one that an outage ended."""
+    return {
+        row.example_id: [None if reward is None else float(stop == reason) for reward, stop in zip(row.rewards, row.stop_reasons, strict=True)]
+        for row in arm.sampled.rows
+    }
 
 
 def _check(check: reports.Check) -> Html:
@@ -162,22 +213,25 @@ def _check(check: reports.Check) -> Html:
 
 # -- what to do now --------------------------------------------------------------------------------------------------------
 def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
+    again = run.get("again") or "rft run"
     if shelves.decision is None:
         stopped = shelves.drift is not None and shelves.drift.verdict == "stop"
-        return h("section", h("h2", "What now"), h("p", _STOPPED, h("code", "rft run")), class_="card") if stopped else None
+        return h("section", h("h2", "What now"), h("p", _STOPPED, h("code", again)), class_="card") if stopped else None
     name = shlex.quote(run.get("run", "RUN"))
+    dirty = run.get("dirty", "").lower() not in ("", "no", "false")
+    override = " --override-dirty" if dirty else ""
     if shelves.decision.decision == "promote":
         body: list[Child] = [
             h("p", "A named person decides. Approval moves the alias @champion to this candidate and keeps the one it replaces as @previous."),
-            h("pre", h("code", f"rft approve {name} --by NAME --reason TEXT"), class_="command"),
+            h("pre", h("code", f"rft approve {name} --by NAME --reason TEXT{override}"), class_="command"),
             h("p", "To turn it down: ", h("code", f"rft reject {name} --by NAME --reason TEXT"), class_="note"),
             h("p", "To undo an approval later: ", h("code", "rft rollback"), class_="note"),
         ]
-        if run.get("dirty", "").lower() not in ("", "no", "false"):
-            body.append(h("p", "This run used edits that are not committed: approving it needs --override-dirty.", class_="open"))
+        if dirty:
+            words = "This run used edits that are in no commit, named above: who approves it takes the responsibility for them by --override-dirty."
+            body.append(h("p", words, class_="open"))
     elif shelves.decision.decision == "inconclusive":
-        how = "There is nothing to approve yet. Raise examples.test, or challenger.k, in params.yaml and run again: "
-        body = [h("p", how, h("code", "rft run"))]
+        body = [h("p", "There is nothing to approve yet. ", _sentence(gate.advice(shelves.decision.checks)), " Then run again: ", h("code", again))]
     else:
         why = "" if shelves.decision.candidate == "none" else " The failed checks above say what stood in the way."
         body = [h("p", f"There is nothing to approve: the champion goes on serving.{why}")]
@@ -192,7 +246,7 @@ def footer(shelves: Shelves) -> Html | None:
 
 
 def _interval(metric: reports.Metric) -> str:
-    return f"{metric.value:.3f}" + (f" [{metric.low:.3f}, {metric.high:.3f}]" if metric.low is not None and metric.high is not None else "")
+    return decimal(metric.value) + (f" [{decimal(metric.low)}, {decimal(metric.high)}]" if metric.low is not None and metric.high is not None else "")
 
 
 def _sentence(text: str) -> str:

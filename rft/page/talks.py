@@ -12,6 +12,7 @@ from typing import Any
 
 from rft.page.markup import Child, Html, h
 from rft.page.shelves import ARMS, Shelves
+from rft.words import counted, decimal
 
 _LONGEST = 1200  # characters of one message
 _OPEN = 8  # messages shown before the fold
@@ -20,12 +21,14 @@ _COLUMNS = ("arm", "example_id", "sample", "stop_reason", "reward", "score", "nu
 Rollout = dict[str, Any]
 
 
-def side_by_side(shelves: Shelves) -> list[Html]:
+def scored(shelves: Shelves) -> list[Rollout]:
+    """The rollouts that have a reward, of the last stage that compares: challenger, or baseline."""
     stage = "challenger" if shelves.challenger is not None else "baseline"
     path = shelves.data / stage / "rollouts.parquet"
-    if not path.exists():
-        return []
-    rollouts = [row for row in _read(str(path)) if row["reward"] is not None]
+    return [row for row in _read(str(path)) if row["reward"] is not None] if path.exists() else []
+
+
+def side_by_side(shelves: Shelves, rollouts: Sequence[Rollout]) -> list[Html]:
     after = [row for row in rollouts if row["arm"] == shelves.candidate]
     if not after:
         return []
@@ -35,7 +38,7 @@ def side_by_side(shelves: Shelves) -> list[Html]:
     before = [row for row in rollouts if row["arm"] == "champion"]
     if shelves.candidate != "champion" and (pair := _most_changed(before, after)) is not None:
         note = "The example whose mean reward changed the most, and one rollout of each."
-        cards.append(_pair("The same note, before and after", note, ("champion", pair[0]), (who, pair[1])))
+        cards.append(_pair("The same example, before and after", note, ("champion", pair[0]), (who, pair[1])))
     return cards
 
 
@@ -51,16 +54,21 @@ def _rank(row: Rollout) -> tuple[int, str, int]:
 
 def _most_changed(before: Sequence[Rollout], after: Sequence[Rollout]) -> tuple[Rollout, Rollout] | None:
     """The typical rollout of each arm (nearest to its mean) on the example with the largest change."""
-    old, new = _by_example(before), _by_example(after)
+    old, new = by_example(before), by_example(after)
     shared = sorted(set(old) & set(new))
     if not shared:
         return None
     example = max(shared, key=lambda id: (round(abs(_mean(new[id]) - _mean(old[id])), 9), sum(row["num_tool_calls"] for row in old[id])))
-    typical = [min(rows, key=lambda row: (abs(row["reward"] - _mean(rows)), row["sample"])) for rows in (old[example], new[example])]
-    return typical[0], typical[1]
+    return typical(old[example]), typical(new[example])
 
 
-def _by_example(rollouts: Sequence[Rollout]) -> dict[str, list[Rollout]]:
+def typical(rows: Sequence[Rollout]) -> Rollout:
+    """The one whose reward is nearest to their mean."""
+    mean = _mean(rows)
+    return min(rows, key=lambda row: (abs(row["reward"] - mean), row["sample"]))
+
+
+def by_example(rollouts: Sequence[Rollout]) -> dict[str, list[Rollout]]:
     grouped: dict[str, list[Rollout]] = {}
     for row in rollouts:
         grouped.setdefault(row["example_id"], []).append(row)
@@ -73,14 +81,15 @@ def _mean(rows: Sequence[Rollout]) -> float:
 
 # -- one dialogue ----------------------------------------------------------------------------------------------------------
 def _pair(title: str, note: str, *columns: tuple[str, Rollout]) -> Html:
-    shown = [h("div", h("h3", label[:1].upper() + label[1:]), _rollout(row), style="min-width:0") for label, row in columns]
+    shown = [h("div", h("h3", label[:1].upper() + label[1:]), rollout(row), style="min-width:0") for label, row in columns]
     return h("section", h("h2", title), h("p", note, class_="note") if note else None, h("div", shown, class_="grid"), class_="card")
 
 
-def _rollout(row: Rollout) -> Html:
+def rollout(row: Rollout) -> Html:
+    """What was said and done, folded in the middle, with its grade."""
     facts = [
-        h("span", "reward ", h("b", f"{row['reward']:.3f}")),
-        h("span", f"{row['num_tool_calls']} tool call{'' if row['num_tool_calls'] == 1 else 's'}"),
+        h("span", "reward ", h("b", decimal(row["reward"]))),
+        h("span", counted(row["num_tool_calls"], "tool call")),
         h("span", row["stop_reason"].replace("_", " ")),
         h("span", f"example {row['example_id']}"),
     ]
@@ -94,7 +103,7 @@ def _talk(messages: list[Html]) -> list[Html]:
     if len(messages) <= _OPEN + 1:
         return [h("ul", messages, class_="talk")]
     middle = messages[_OPEN - 1 : -1]
-    folded = h("details", h("summary", f"{len(middle)} more messages"), h("ul", middle, class_="talk"))
+    folded = h("details", h("summary", counted(len(middle), "more message")), h("ul", middle, class_="talk"))
     return [h("ul", messages[: _OPEN - 1], class_="talk"), folded, h("ul", messages[-1], class_="talk")]
 
 

@@ -1,0 +1,186 @@
+"""Every key of params.yaml in words: the tables of docs/params.md, and the comments of `rft doctor --show-resolved`.
+
+The words are the docstrings under the keys in this package, so that the source and the reference are one; tests/test_reference.py refuses a key
+without any. A key that holds keys of its own may leave its sentence to its class.
+
+    python -m rft.config.reference            # print docs/params.md
+    python -m rft.config.reference --write    # write it anew
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import types
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import yaml
+from pydantic.fields import FieldInfo
+
+from rft import config
+from rft.config.section import Section
+
+PAGE = Path(__file__).parents[2] / "docs/params.md"
+
+_HEAD = """# Every key of params.yaml
+
+<!-- Written by `python -m rft.config.reference --write` from the docstrings in rft/config; edit those. -->
+
+A run is configured by `params.yaml` and by nothing else. An unknown key is an error that names the nearest one, and so is a value that cannot be
+honoured. A key that is left out has the default below; *required* means that there is none. `rft doctor --show-resolved` prints your own settings
+with these words, and says which of them your file sets. In a key, `[]` stands for each entry of a list and `NAME` for a name that you choose.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One row: `Key("train.kl.beta", "number, at least 0", "0.0", "Weight of the penalty. 0: off.")`."""
+
+    name: str
+    type: str
+    default: str
+    """As YAML; "required" without one, empty for a key that only holds others."""
+    meaning: str
+
+
+def sections() -> Iterator[tuple[str, str, list[Key]]]:
+    """Name, meaning and keys of each section, in the order of the file."""
+    for name, info in config.Params.model_fields.items():
+        kind = _section(info.annotation)
+        assert kind is not None, name
+        yield name, _words(kind), list(keys(kind, f"{name}."))
+
+
+def keys(kind: type[Section], prefix: str) -> Iterator[Key]:
+    """Each key of a section, and the keys inside it."""
+    for field, info in kind.model_fields.items():
+        name = f"{prefix}{info.alias or field}"
+        inner = _section(info.annotation)
+        meaning = _one_line(info.description or "") or (_words(inner) if inner else "")
+        yield Key(name, _type(info), _default(info), meaning)
+        if inner is not None:
+            yield from keys(inner, f"{name}{_step(info.annotation)}.")
+
+
+def page() -> str:
+    """docs/params.md, whole."""
+    parts = [_HEAD]
+    for name, meaning, rows in sections():
+        parts += [f"## `{name}`", meaning + "\n", "| key | value | default | meaning |\n|---|---|---|---|"]
+        parts[-1] += "".join(f"\n| `{key.name}` | {key.type} | {_code(key.default)} | {_cell(key.meaning)} |" for key in rows) + "\n"
+    return "\n".join(parts)
+
+
+def commented(params: config.Params, written: Set[str]) -> str:
+    """All settings as YAML, each with a word on where it comes from and what it means. It reads back as the same settings."""
+    lines: list[tuple[str, str]] = []
+    for name in config.Params.model_fields:
+        section: Section = getattr(params, name)
+        lines.append((f"{name}:", _words(type(section))))
+        lines += _lines(section, f"{name}.", "  ", written)
+    width = min(40, max(len(left) for left, _ in lines))
+    return "\n".join(f"{left:{width}}  # {right}" for left, right in lines)
+
+
+def _lines(section: Section, prefix: str, indent: str, written: Set[str]) -> Iterator[tuple[str, str]]:
+    meanings = {key.name: key.meaning for key in keys(type(section), prefix)}
+    shown = section.model_dump(mode="json", by_alias=True)
+    for field, info in type(section).model_fields.items():
+        alias = info.alias or field
+        value, meaning = getattr(section, field), meanings[prefix + alias]
+        origin = "set" if prefix + alias in written else "default"
+        if isinstance(value, Section):
+            yield f"{indent}{alias}:", meaning
+            yield from _lines(value, f"{prefix}{alias}.", indent + "  ", written)
+        else:
+            yield f"{indent}{alias}: {_yaml(shown[alias])}", f"{origin}. {meaning}"
+
+
+# -- in words --------------------------------------------------------------------------------------------------------------
+def _section(annotation: Any) -> type[Section] | None:
+    """The section inside an annotation: Budget, Allowance | None, list[Endpoint], dict[str, Traits]."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((kind for part in get_args(annotation) if (kind := _section(part))), None)
+
+
+def _step(annotation: Any) -> str:
+    """What stands between a key and the keys inside it."""
+    origin = get_origin(annotation)
+    if origin in (types.UnionType, Union):
+        return next((step for part in get_args(annotation) if (step := _step(part))), "")
+    return "[]" if origin is list else ".NAME" if origin is dict else ""
+
+
+def _words(kind: type[Section]) -> str:
+    """A section's docstring, which it must have of its own."""
+    return _one_line(inspect.cleandoc(kind.__dict__.get("__doc__") or ""))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _type(info: FieldInfo) -> str:
+    """What may be written, with its bounds: `whole number, at least 1`."""
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    found = ((word, getattr(one, name, None)) for one in info.metadata for name, word in words.items())
+    return ", ".join([_kind(info.annotation), *(f"{word} {bound:,}" for word, bound in found if bound is not None)])
+
+
+def _kind(annotation: Any) -> str:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin in (types.UnionType, Union):
+        return " or ".join(_kind(part) for part in parts)
+    if origin is Literal:
+        return ", ".join(f"`{part}`" for part in parts)
+    if origin is list:
+        return f"list of {_kind(parts[0])}"
+    if origin is dict:
+        return "mapping"
+    if hasattr(annotation, "__metadata__"):
+        return _kind(parts[0])
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return "section"
+    words = {int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "null", Any: "anything"}
+    return words.get(annotation) or str(getattr(annotation, "__name__", annotation))
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    return "" if isinstance(info.default, Section) else _yaml(info.default)
+
+
+def _yaml(value: Any) -> str:
+    """On one line; where YAML would take several, for a text with line breaks, as JSON, which is YAML too."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"), sort_keys=False).removesuffix("\n...\n").strip()
+    return json.dumps(value) if "\n" in text else text
+
+
+def _code(default: str) -> str:
+    return "*required*" if default == "required" else f"`{default}`" if default else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--write"]):
+        print("usage: python -m rft.config.reference [--write]", file=sys.stderr)
+        return 2
+    if arguments:
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page(), encoding="utf-8")
+    else:
+        print(page(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
