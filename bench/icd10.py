@@ -193,7 +193,7 @@ def measured(name: str, weights: tuple[Any, Path] | None, prompt: Any) -> Measur
         found = {
             "sampled": {row.example_id: [row.score] for row in log[1.0]},
             "greedy": {row.example_id: [row.score] for row in log[0.0]},
-            "calls": [row.num_tool_calls for row in log[1.0]],
+            "calls": [row.num_tool_calls for row in log[1.0] if row.score is not None],
             "seconds": seconds,
         }
         kept.write_text(json.dumps(found))

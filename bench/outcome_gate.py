@@ -168,7 +168,8 @@ def _trained(params: Any) -> Run:
     groups: dict[tuple[int, str], list[tuple[bool, bool]]] = defaultdict(list)
     columns = ("step", "example_id", "solved", "trained")
     for row in pq.read_table("data/train/rollouts.parquet", columns=list(columns)).to_pylist():
-        groups[row["step"], row["example_id"]].append((row["solved"], row["trained"]))
+        if row["solved"] is not None:
+            groups[row["step"], row["example_id"]].append((row["solved"], row["trained"]))
     failed = [group for group in groups.values() if not any(solved for solved, _ in group)]
     phantoms = _average([any(trained for _, trained in group) for group in failed]) if failed else None
     measured = _measure(params, Path("data/train/weights"))
@@ -190,7 +191,7 @@ def _measure(params: Any, weights: Path | None) -> Run:
     shutil.rmtree("measured", ignore_errors=True)
     with workbench(params, ours) as bench, RolloutStore(Path("measured")) as store:
         rows = bench.measure(engine, examples.load("test"), plan, store, lambda done, message: None)
-    return Run({row.example_id: [row.score] for row in rows}, [row.num_tool_calls for row in rows])
+    return Run({row.example_id: [row.score] for row in rows}, [row.num_tool_calls for row in rows if row.score is not None])
 
 
 def _mean(rows: dict[str, list[float | None]]) -> float:

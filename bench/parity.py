@@ -6,7 +6,7 @@ trainers compute the loss by their own code in an environment of their own (benc
 microbatches, packed or side by side, scored, and the shares of `rft.algorithms` added up. What is compared is the loss and the gradient of every
 weight. TRL's advantages are compared on rollouts that it generates itself, with unscored ones among them and a group that all scores the same.
 
-Three differences are matters of definition, and the batches show that they are the only ones:
+Four differences are matters of definition, and the batches show that they are the only ones (they hold nothing of the fourth):
 
 - KL: TRL's default multiplies k3 by the ratio (`use_bias_correction_kl`, DeepSeek-V3.2, arXiv 2512.02556); GRPO's paper (arXiv 2402.03300, eq. 4)
   does not, and neither do we. Switched off there, losses and gradients with k3 are compared. Left on, its gradient is
@@ -14,6 +14,8 @@ Three differences are matters of definition, and the batches show that they are 
 - CISPO: TRL's `epsilon_high` is the largest weight, the paper's is its distance from 1 (arXiv 2506.13585, eq. 5): 5 there is 4 in `train.clip.high`.
 - RLOO with KL: TRL, as the paper, takes the rollout's sum of k1 from its reward; ours is a term of the loss (rft/algorithms/kl.py says why). So its
   loss with KL is compared with ours without, on the rewards from which that sum was taken.
+- What a mean runs over: here all rollouts, as in TRL, those without an advantage included. What the trainer's loop hands over
+  (rft/trainer/collect.py) counts no unscored ones, and for DAPO no groups without variance, as its eq. 8 has it.
 
 A comparison that could not fail would show nothing: the last part is how far the two most alike of our algorithms are from each other here.
 """
@@ -277,7 +279,7 @@ def ours(case: Case, networks: dict[str, Any], max_length: int = MAX_LENGTH) -> 
     totals = Totals(len(samples), sum(one.num_own for one in samples), max_length, len(samples) // 2)
     policy.zero_grad()
     loss = 0.0
-    for rows in microbatches(samples, 96, case.packing):
+    for rows in microbatches(samples, 96, policy.config.hidden_size if case.packing else None):
         planned = layout(rows, torch.device("cpu"))
         mine = [place[id(sample)] for sample in planned.samples]
 

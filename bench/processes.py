@@ -63,6 +63,7 @@ def learn(num_processes: int) -> Learned:
     from rft import model
     from rft.trainer import processes
     from rft.trainer.learner import Learner
+    from rft.trainer.samples import Counted
 
     device = model.prepare_process(config.Policy(device="cpu"))
     section = config.Train(processes=num_processes, **SECTION)
@@ -72,7 +73,7 @@ def learn(num_processes: int) -> Learned:
         losses, seconds, exchange = [], [], []
         for batch in batches:
             began, before = time.monotonic(), learner.seconds.get("exchange", 0.0)
-            losses.append(learner.update(batch, GROUPS * SIZE)["loss"])
+            losses.append(learner.update(batch, Counted(GROUPS * SIZE, sum(one.num_own for one in batch)))["loss"])
             seconds.append(time.monotonic() - began)
             exchange.append(learner.seconds.get("exchange", 0.0) - before)
             print(f"{num_processes} processes: loss {losses[-1]:.6f}, {seconds[-1]:.2f} s", file=sys.stderr)

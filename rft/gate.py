@@ -34,7 +34,7 @@ from typing import Any, Literal, cast
 
 from rft import config, reports, stats
 from rft.errors import UserError
-from rft.reports import Arm, Check, Decision, Metric, Row
+from rft.reports import Arm, Check, Decision, Metric
 from rft.scale import UNIT, from_to, share
 from rft.words import counted, rounded_up, signed
 
@@ -372,12 +372,7 @@ def _unit(what: str, arm: Arm) -> str:
 
 
 def _counts(arm: Arm, what: Literal["tool_calls", "tokens"]) -> stats.ById:
-    """Of scored rollouts: one that an outage cut short says nothing about the policy's thrift."""
-    return {row.example_id: _where_scored(row, getattr(row, what)) for row in arm.sampled.rows}
-
-
-def _where_scored(row: Row, counts: list[int]) -> list[float | None]:
-    return [None if reward is None else float(count) for reward, count in zip(row.rewards, counts, strict=True)]
+    return {row.example_id: row.counts(what) for row in arm.sampled.rows}
 
 
 def _ends(metric: Metric) -> tuple[float, float]:

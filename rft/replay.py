@@ -182,7 +182,8 @@ def record(one: Regraded) -> dict[str, Any]:
     row, grade = one.row, one.grade
     where = {name: getattr(row, name) for name in ("stage", "arm", "step", "example_id", "sample", "attempt", "rollout_id", "stop_reason")}
     old = {"old_score": row.score, "old_solved": row.solved, "old_status": row.status, "old_explanation": row.explanation}
-    new = {"new_score": grade.score, "new_solved": grade.solved, "new_status": str(grade.status), "new_explanation": grade.explanation}
+    solved = None if grade.score is None else grade.solved
+    new = {"new_score": grade.score, "new_solved": solved, "new_status": str(grade.status), "new_explanation": grade.explanation}
     return where | old | new | {"change": one.change, "new_components": json.dumps(grade.components, sort_keys=True)}
 
 

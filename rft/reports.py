@@ -244,21 +244,26 @@ class PolicyReport(Report):
 
 # -- baseline, challenger --------------------------------------------------------------------------------------------------
 class Row(Report):
-    """All rollouts of one example in one arm. Lists run over rollouts; None = unscored."""
+    """All rollouts of one example in one arm. Lists run over rollouts; None = unscored: such a rollout has no outcome, and what it did until it was
+    cut off (its calls, tokens and stop reason are on record) counts nowhere."""
 
     example_id: str
     slice: str
     rewards: list[float | None]
     scores: list[float | None]
-    solved: list[bool]
+    solved: list[bool | None]
     tool_calls: list[int]
     tokens: list[int]
     stop_reasons: list[str]
     hacks: int = 0
 
+    def counts(self, what: Literal["tool_calls", "tokens"]) -> list[float | None]:
+        """Of scored rollouts: one that an outage cut short says nothing about the policy's thrift."""
+        return [None if score is None else float(count) for score, count in zip(self.scores, getattr(self, what), strict=True)]
+
 
 class Evaluation(Report):
-    """One policy with one prompt on one set of examples."""
+    """One policy with one prompt on one set of examples. All numbers are of scored rollouts, but for those that say unscored."""
 
     name: str
     temperature: float
@@ -270,6 +275,7 @@ class Evaluation(Report):
     stop_reasons: dict[str, int]
     tool_calls: dict[str, int]  # histogram: number of calls (as text) -> rollouts
     unscored: int
+    unscored_stop_reasons: dict[str, int] = {}
     rows: list[Row]
     range: tuple[float, float] = (0.0, 1.0)  # of the grader: scores and rewards are on this scale
 

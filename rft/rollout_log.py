@@ -37,7 +37,7 @@ CHUNK = 512
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One rollout. `reward` and `score` are None when unscored; `left_out` is empty when `trained`, or in a stage that trains nothing."""
+    """One rollout. `reward`, `score` and `solved` are None when unscored; `left_out` is empty when `trained`, or in a stage that trains nothing."""
 
     stage: str
     arm: str
@@ -51,7 +51,7 @@ class LogRow:
     stop_reason: str
     reward: float | None
     score: float | None
-    solved: bool
+    solved: bool | None
     status: str
     num_turns: int
     num_tool_calls: int
@@ -100,7 +100,7 @@ def row(
         stop_reason=str(trajectory.stop_reason),
         reward=trajectory.reward,
         score=trajectory.grade.score,
-        solved=trajectory.grade.solved,
+        solved=None if trajectory.grade.score is None else trajectory.grade.solved,
         status=str(trajectory.grade.status),
         num_turns=len(trajectory.turns),
         num_tool_calls=trajectory.num_tool_calls,
@@ -170,7 +170,7 @@ def restored(row: LogRow, rest: str, wall_s: float) -> tuple[str, Trajectory]:
                 submitted=one.get("submitted"),
             )
         )
-    grade = Grade(row.score, GradeStatus(row.status), row.solved, json.loads(row.components), row.explanation)
+    grade = Grade(row.score, GradeStatus(row.status), bool(row.solved), json.loads(row.components), row.explanation)
     one = Trajectory(row.rollout_id, row.example_id, tuple(turns), StopReason(row.stop_reason), grade, row.reward, wall_s, row.attempt)
     return found["word"], one
 

@@ -191,7 +191,7 @@ def facts(row: LogRow) -> dict[str, str]:
         "stopped": row.stop_reason,
         "score": number(row.score) + (f" {row.status}" if row.status != "ok" else ""),
         "reward": number(row.reward),
-        "solved": "yes" if row.solved else "no",
+        "solved": "none" if row.solved is None else "yes" if row.solved else "no",
         "tokens": str(row.num_tokens),
         "explanation": row.explanation,
         "training": use(row),

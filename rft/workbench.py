@@ -50,6 +50,11 @@ class Times:
     rollout_s: dict[str, list[float]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
 
+    def add(self, name: str, rows: Sequence[LogRow], seconds: Sequence[float]) -> None:
+        """Of the scored: how long an outage held a rollout up says nothing about the policy."""
+        known = self.rollout_s.setdefault(name, [])
+        known += [wall_s for row, wall_s in zip(rows, seconds, strict=True) if row.reward is not None]
+
     def write(self, path: Path, traces: Traces | None = None, **more: Any) -> None:
         """`traces`: how the wire knew these rollouts."""
         spans = {
@@ -201,7 +206,7 @@ class Workbench:
                 add(store, self.run(policy, batch, conditions, plan.stage, Waiting(store, saved, plan.arm)), batch, plan, saved)
             finished, seconds = store.batch(saved) or ([], [])
             rows += finished[: len(batch)]
-            self.times.rollout_s.setdefault(plan.name, []).extend(seconds[: len(batch)])
+            self.times.add(plan.name, finished[: len(batch)], seconds[: len(batch)])
             scores = [one.reward for one in rows if one.reward is not None]
             mean = sum(scores) / len(scores) if scores else float("nan")
             report(done + len(rows), f"rollouts, {plan.arm} {'greedy ' if plan.temperature == 0 else ''}mean reward {mean:.3f}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from rft import config, embedded
 from rft.trainer.learner import Learner
-from rft.trainer.samples import TrainingSample, layout
+from rft.trainer.samples import Counted, TrainingSample, layout
 from rft.trainer.scoring import own_logprobs
 
 VOCABULARY = 50
@@ -46,6 +47,11 @@ def samples(groups: int = 3, size: int = 4, seed: int = 0, policy: Any = None) -
             mine = [False] * len(prompt) + [True] * lengths[0] + [False] * lengths[1] + [True] * lengths[2]
             found.append(TrainingSample(ids, mine, [-1.0] * sum(mine), float(draw.normal()), float(draw.random())))
     return found if policy is None else [replace(one, logprobs=alone(policy, one)) for one in found]
+
+
+def all_of(given: Sequence[TrainingSample], num_rollouts: int) -> Counted:
+    """Those of the step, of which `given` have a gradient; the others have no tokens."""
+    return Counted(num_rollouts, sum(one.num_own for one in given))
 
 
 def alone(policy: Any, sample: TrainingSample, temperature: float = 1.0) -> list[float]:

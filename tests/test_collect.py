@@ -128,6 +128,18 @@ def test_half_a_pair_is_no_pair(bench: Workbench, train: list[Any]):
     assert Counter(row.left_out for row in batch.rows) == {"forked": 3, "its pair's other half is left out": 3, "not in a pair": 6}
 
 
+def test_a_forked_rollout_is_counted_though_nobody_can_learn_from_it(bench: Workbench, train: list[Any]):
+    """R19: it is one of the formula's; without it the others' step would be larger."""
+    batch = collect(bench, train, lambda group, rollout: "wrong" if rollout else "forked", algorithm="cispo")
+    assert (len(batch.samples), batch.counted.num_rollouts) == (9, 12)
+    assert batch.counted.num_tokens == sum(row.num_tokens for row in batch.rows)
+
+
+def test_what_was_replaced_is_not_counted(bench: Workbench, train: list[Any]):
+    batch = collect(bench, train, some, refill_groups=1.0, algorithm="grpo")
+    assert (len(batch.rows), batch.counted.num_rollouts) == (20, 12)
+
+
 def test_an_algorithm_without_groups_learns_from_all_that_is_scored(bench: Workbench, train: list[Any]):
     batch = collect(bench, train, some, algorithm="reinforce_pp")
     assert {row.left_out for row in batch.rows} == {""}

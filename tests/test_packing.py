@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import chain
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rft.trainer import samples as packing
-from rft.trainer.samples import TrainingSample, bundles, layout, microbatches, share, trees, width
+from rft.trainer.samples import TrainingSample, bundles, layout, microbatches, num_sharing, share, trees, why_none, widest, width
 from rft.trainer.scoring import own_logprobs
 from tests.small_learner import CPU, network, samples
 
@@ -27,7 +27,7 @@ def test_log_probabilities_and_gradients_are_those_of_each_sample_alone(shape: s
     policy, given_samples = network(), samples(groups=3, size=4)
     given_samples.append(replace(given_samples[0]))  # one that is there twice
     given_samples.append(sample([3, 4]))  # one that shares nothing
-    rows = {"one row": [given_samples], "rows of trees": trees(given_samples, 40), "side by side": [[one] for one in given_samples]}[shape]
+    rows = {"one row": [given_samples], "rows of trees": trees(given_samples, 40, 64), "side by side": [[one] for one in given_samples]}[shape]
     planned = layout(rows, CPU)
     weight_N = torch.linspace(-1, 1, len(planned.ids_N))
 
@@ -65,7 +65,7 @@ def test_a_token_sees_its_own_past_and_nothing_else(all_ids: list[list[int]]):
 @given(st.lists(some_ids, min_size=1, max_size=12), st.integers(8, 40), st.booleans())
 def test_every_sample_is_in_one_microbatch_and_pairs_stay_together(all_ids: list[list[int]], most: int, packed: bool):
     given_samples = [sample(ids, pair=n // 2 if n % 4 < 2 and n // 2 * 2 + 1 < len(all_ids) else -1) for n, ids in enumerate(all_ids)]
-    batches = microbatches(given_samples, most, packed)
+    batches = microbatches(given_samples, most, 64 if packed else None)
     flat = [[one for row in rows for one in row] for rows in batches]
     assert sorted(id(one) for one in chain(*flat)) == sorted(map(id, given_samples))
     for batch in flat:
@@ -89,6 +89,66 @@ def test_shares_are_about_equal_in_tokens():
     assert max(parts) - min(parts) <= 2 * max(len(one.ids) for one in given_samples)
 
 
-def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(packing, "ROW_TOKENS", 40)
-    assert all(width(row) <= 40 or len(row) == 1 for row in trees(samples(groups=4), 4096))
+def alike(prompt: int, rest: int, count: int = 4) -> list[TrainingSample]:
+    """Rollouts with one prompt."""
+    draw = np.random.default_rng(0)
+    begin = draw.integers(2, 40, prompt).tolist()
+    return [TrainingSample(begin + draw.integers(2, 40, rest).tolist(), [False] * prompt + [True] * rest, [0.0] * rest, 1.0) for _ in range(count)]
+
+
+def lengths(given_samples: list[TrainingSample], most: int, hidden: int) -> list[int]:
+    """Samples in each row."""
+    return sorted(len(row) for rows in microbatches(given_samples, most, hidden) for row in rows)
+
+
+def test_a_long_prompt_is_shared_too():
+    """R21: nothing was, once a row would pass 350 tokens. Now a row is as wide as pays in this model, and as microbatch_tokens allows."""
+    long, very_long = alike(900, 60), alike(6000, 300)
+    assert [lengths(long, 4096, hidden) for hidden in (128, 1024)] == [[4], [4]]
+    assert lengths(long, 1024, 1024) == [2, 2]
+    assert [lengths(very_long, 8192, hidden) for hidden in (128, 2560)] == [[4], [4]]
+    assert lengths(very_long, 4096, 2560) == [1, 1, 1, 1]
+
+
+def test_short_prompts_share_rows_of_350_tokens_in_the_embedded_policy():
+    """As measured, and as the published runs were learned; a larger model's rows are wider."""
+    short = alike(85, 60, 8)
+    assert [widest(prompt, hidden) for prompt, hidden in ((0, 64), (85, 128), (175, 128), (85, 1024), (85, 2560))] == [350, 350, 350, 2800, 7000]
+    assert lengths(short, 4096, 128) == [4, 4]
+    assert lengths(short, 4096, 1024) == [8]
+
+
+def test_rows_beyond_the_usual_width_hold_one_prompt():
+    """What shares nothing gains nothing in a wide row."""
+    one, other = alike(900, 60), [replace(sample, ids=sample.ids[::-1]) for sample in alike(900, 60)]
+    assert lengths([*one, *other], 4096, 128) == [1, 1, 1, 1, 4]
+
+
+def test_who_shares_is_counted():
+    """A prompt in full, with another sample of the same row; not the few tokens that all prompts begin with."""
+    group, other = alike(20, 5), replace(alike(20, 5, 1)[0], ids=[*alike(20, 5)[0].ids[:8], *range(17)])
+    assert num_sharing([group]) == 4
+    assert num_sharing([[*group[:2], other], group[2:3], group[3:]]) == 2
+    assert num_sharing([[one] for one in group]) == num_sharing([]) == 0
+    one, other = samples(groups=2, size=1)
+    assert num_sharing([[one, other]]) == 0
+    assert num_sharing([[group[0], replace(group[0])]]) == 2
+
+
+@pytest.mark.parametrize(
+    ("given_samples", "most", "hidden", "words"),
+    [
+        (alike(20, 400), 4096, 128, "take 818 tokens in a row, and here a row beyond 350 costs more"),
+        (alike(900, 60), 512, 128, "train.microbatch_tokens is 512. Raise it to at least 1017"),
+        (samples(groups=3, size=1), 4096, 128, "no two of them have the same prompt"),
+        (alike(20, 5, 2), 4096, 128, "different rows or processes"),
+    ],
+)
+def test_why_nothing_was_shared_is_said_with_the_remedy(given_samples: list[TrainingSample], most: int, hidden: int, words: str):
+    why = why_none(given_samples, most, hidden)
+    assert words in why
+    assert "train.packing: false" in why
+
+
+def test_rows_are_bounded():
+    assert all(width(row) <= 40 or len(row) == 1 for row in trees(samples(groups=4), 40, 64))

@@ -155,6 +155,16 @@ def test_the_numbers_are_the_reports_own(root: Path) -> None:
         assert f"[{found.low:.3f}, {found.high:.3f}]" in text
 
 
+def test_the_unscored_stand_apart_with_why_they_ended(root: Path) -> None:
+    """R14: an outage is no way in which the policy ended a rollout."""
+    path = root / "data/challenger/report.json"
+    report = json.loads(path.read_text())
+    for arm in report["arms"]:
+        arm["sampled"] |= {"unscored": 7, "unscored_stop_reasons": {"completed": 2, "tool_error": 5}}
+    path.write_text(json.dumps(report))
+    assert "7 completed 2, tool error 5" in " ".join(Outline(page.render(root, RUN)).text.split())
+
+
 def test_a_dirty_run_says_what_its_approval_needs(root: Path) -> None:
     assert "--override-dirty" in page.render(root, {**RUN, "dirty": "yes: 2 uncommitted files"})
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import torch
 from rft import config
 from rft.errors import ConfigError, InfrastructureError
 from rft.trainer import processes, sharding
-from tests.small_learner import learner, samples, weights
+from rft.trainer.samples import Counted
+from tests.small_learner import all_of, learner, samples, weights
 
 ROOT = Path(__file__).resolve().parents[1]
 SECTION: dict[str, Any] = {"algorithm": "ppo", "kl": {"beta": 0.1}, "updates": 2, "lr": 1e-4}
@@ -26,10 +28,11 @@ LEADER = """
 import sys, time
 from rft import config
 from rft.trainer import processes
-from tests.small_learner import learner, samples
+from tests.small_learner import all_of, learner, samples
 with processes.launch(config.Train(processes=2)) as team:
     one = learner(team=team, processes=2)
-    one.update(samples(policy=one.model), 12)
+    given = samples(policy=one.model)
+    one.update(given, all_of(given, 12))
     print("learned", flush=True)
     time.sleep(600)
 """
@@ -48,11 +51,13 @@ def test_one_process_is_a_team_that_sends_nothing():
     ("shards", "more"),
     [
         pytest.param(False, {"weights": "full"}, id="whole"),
+        pytest.param(False, {"weights": "full", "algorithm": "cispo", "packing": True}, id="dull groups"),
         pytest.param(True, {"weights": "lora", "packing": True}, id="shards", marks=pytest.mark.slow),
     ],
 )
 def test_two_processes_learn_what_one_does(shards: bool, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
-    """PPO with KL and two updates: gradients of policy and critic, reference, values and old log-probabilities all cross the cut."""
+    """PPO with KL and two updates: gradients of policy and critic, reference, values and old log-probabilities all cross the cut. CISPO: most
+    groups are dull, some of their rollouts are no samples, and all are counted (R19)."""
     if shards:  # as `accelerate launch --config_file infra/fsdp2.yaml` says it
         monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
         monkeypatch.setenv("FSDP_VERSION", "2")
@@ -60,18 +65,22 @@ def test_two_processes_learn_what_one_does(shards: bool, more: dict[str, Any], m
     section = SECTION | more
     alone = learner(**section)
     given = samples(groups=5, policy=alone.model)
-    steps = [alone.update(given, 20), alone.update(given[:1], 20)]  # in the second one process has no share
+    if section["algorithm"] == "cispo":
+        given = [replace(one, advantage=one.advantage * (n < 4)) for n, one in enumerate(given)]
+    counted = Counted(24, sum(one.num_own for one in given) + 100)
+    steps = [alone.update(given, counted), alone.update(given[:1], counted)]  # in the second one process has no share
     with processes.launch(config.Train(processes=2)) as team:
         one = learner(team=team, processes=2, **section)
-        found = [one.update(given, 20)]
+        found = [one.update(given, counted)]
         kept = one.state()
         one.load(copy.deepcopy(kept))
-        found.append(one.update(given[:1], 20))
-        assert one.update([], 20) == {"samples/trained": 0}
+        found.append(one.update(given[:1], counted))
+        assert one.update([], Counted()) == {"samples/trained": 0}
         assert one.seconds["exchange"] > 0
         after = torch.cat([tensor.flatten() for tensor in one.state()["parameters"].values()])
         assert hasattr(one.parameters[0], "full_tensor") == shards
     for theirs, mine in zip(steps, found, strict=True):
+        assert mine.pop("packing/shared_share", 0.0) == pytest.approx(theirs.pop("packing/shared_share", 0.0), abs=0.2)  # a group may be cut
         assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-5)
     assert found[0]["loss"] == pytest.approx(steps[0]["loss"], rel=1e-5)
     torch.testing.assert_close(after, weights(alone), rtol=0, atol=2e-5)
@@ -88,7 +97,8 @@ def _learn_without_the_follower() -> None:
         one = learner(team=team, processes=2)
         for follower in followers():
             follower.kill()
-        one.update(samples(policy=one.model), 12)
+        given = samples(policy=one.model)
+        one.update(given, all_of(given, 12))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,6 +41,16 @@ def test_parquet_gives_back_every_field_and_equal_bytes(tmp_path: Path):
     assert pq.read_table(tmp_path / "a.parquet").to_pylist() == [asdict(row) for row in rows()]
     assert rollout_log.read(tmp_path / "a.parquet") == rollout_log.read((tmp_path / "a.parquet").read_bytes()) == rows()
     assert tree_sha256(tmp_path / "a.parquet") == tree_sha256(tmp_path / "b.parquet")
+
+
+def test_an_unscored_rollout_has_no_outcome(tmp_path: Path):
+    """R14: neither solved nor not, in the file either: a condition on `solved` finds it on no side. Its own record comes back whole."""
+    mine = rollout_log.row(UNSCORED, EXAMPLE, 0, PROMPT, "baseline", "champion")
+    assert mine.solved is None
+    rollout_log.write([*rows(), mine], tmp_path / "log.parquet")
+    asked = f"SELECT count(*) FILTER (solved), count(*) FILTER (NOT solved), count(*) FROM '{tmp_path / 'log.parquet'}'"
+    assert duckdb.sql(asked).fetchall() == [(3, 0, 4)]
+    assert rollout_log.restored(mine, rollout_log.rest(UNSCORED), UNSCORED.wall_s)[1].grade == UNSCORED.grade
 
 
 def test_a_long_log_is_written_in_pieces(tmp_path: Path):

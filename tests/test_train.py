@@ -87,6 +87,26 @@ def test_algorithms_of_other_kinds_go_through_the_same_loop(ladder: Path, tmp_pa
     assert all(row["trained"] != bool(row["left_out"]) for row in table)
 
 
+@pytest.mark.parametrize(("most", "shared"), [(4096, True), (64, False)])
+def test_packing_says_how_much_it_shared_and_warns_once_when_nothing(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path, most: int, shared: bool, capsys: pytest.CaptureFixture[str]
+):
+    """R21: it was asked for, did nothing, and nobody was told."""
+    shutil.copytree(ladder / "data", tmp_path / "data")
+    shutil.rmtree(tmp_path / "data/train")
+    prompt = tmp_path / "data/prompt/prompt.json"
+    prompt.write_text(json.dumps(json.loads(prompt.read_text()) | {"system": "value of " * 40}))  # longer than 64 tokens
+    with inside(tmp_path):
+        run("train", params(ladder_recipe, train={"packing": True, "steps": 2, "validation_examples": 0, "microbatch_tokens": most}))
+    lines = [json.loads(line) for line in (tmp_path / "data/train/metrics.jsonl").read_text().splitlines()]
+    shares = [line["packing/shared_share"] for line in lines if line["samples/trained"]]
+    assert shares
+    assert all((share > 0.5) == shared for share in shares)
+    warned = [line for line in capsys.readouterr().out.splitlines() if "WARNING" in line]
+    assert len(warned) == (0 if shared else 1)
+    assert shared or "train.microbatch_tokens is 64. Raise it to at least" in warned[0]
+
+
 def test_the_best_weights_are_kept_and_patience_ends_a_run(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     """With a learning rate that destroys the policy, the first validation stays the best."""
     changes = {"lr": 0.3, "steps": 6, "validate_every": 1, "keep": "best", "stop": {"patience": 2}, "checkpoint_every": 1}

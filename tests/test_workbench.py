@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,10 +17,11 @@ from rft.recovery import Played
 from rft.rollout import Conditions, Request
 from rft.rollout_store import RolloutStore, look
 from rft.types import Sampled
-from rft.workbench import Plan, Waiting, Workbench, workbench
+from rft.workbench import Plan, Times, Waiting, Workbench, workbench
 from tests import tiny_recipe
 from tests.scripted_policy import CALL, Said, Scripted
 from tests.test_rollout import PROMPT
+from tests.test_rollout_log import DONE, EXAMPLE, UNSCORED
 
 PLAN = Plan("baseline", "champion", PROMPT, 1.0, 2, 0)
 ANSWER = (CALL % " {key}", "0000")
@@ -81,6 +83,16 @@ def test_without_a_barrier_each_finished_rollout_stays(bench: Workbench, tmp_pat
     assert {row.temperature for row in rows} == {1.0}
     rows = measure(bench, tmp_path / "cut", once_more := policy())
     assert (bare(rows), once_more.opened) == (bare(whole), 0)
+
+
+def test_how_long_an_outage_held_a_rollout_up_is_in_no_latency(tmp_path: Path):
+    """R14: the gate's P95 latency and the page's seconds read these."""
+    times = Times()
+    rows = [rollout_log.row(one, EXAMPLE, n, PROMPT, "challenger", "champion") for n, one in enumerate([DONE, UNSCORED, DONE])]
+    times.add("challenger/champion/sampled", rows, [1.0, 600.0, 2.0])
+    times.add("challenger/champion/greedy", rows[1:2], [600.0])
+    times.write(tmp_path / "timing.json")
+    assert json.loads((tmp_path / "timing.json").read_text())["rollout_s"] == {"challenger/champion/sampled": {"p50": 1.0, "p95": 2.0, "n": 2}}
 
 
 def test_behind_the_barrier_a_batch_is_the_unit(bench: Workbench, tmp_path: Path):

@@ -6,14 +6,19 @@ The policy gradient is one idea: make a rollout's tokens likelier by how much be
     algorithm      advantage of a rollout                ratio             bounds of r         divided by
     grpo           (reward - group mean) / group std     a token           0.8, 1.2            own length, rollouts
     dr_grpo        reward - group mean                   a token           0.8, 1.2            rollouts x a constant
-    dapo           as grpo; long ones are punished       a token           0.8, 1.28           tokens of the step
+    dapo           as grpo; long ones are punished       a token           0.8, 1.28           tokens of groups that differ
     gspo           as grpo                               a rollout (mean)  0.9997, 1.0004      own length, rollouts
     cispo          as grpo                               a token, a weight up to 5             tokens of the step
     rloo           reward - mean of the others           a rollout (sum)   0.8, 1.2            rollouts
     reinforce_pp   (reward - batch mean) / batch std     a token           0.8, 1.2            tokens of the step
     ppo            a token's own, from a critic (GAE)    a token           0.8, 1.2            tokens of the step
     dpo            the best +1, the worst -1             none: the log-sigmoid of a pair       pairs
-    best_of_n      the best 1                            none: next-token loss                 tokens of the step
+    best_of_n      the best 1                            none: next-token loss                 tokens of the best
+
+A mean runs over every rollout that the formula counts, also one whose advantage is 0 because its group is dull: left out of the denominator, it
+would make the step of the others larger, and the more so the fewer there are to learn from (`counts`). Unscored rollouts are no part of any formula.
+DAPO's own constraint leaves dull groups out; best_of_n and dpo know only what they imitate or prefer. A rollout without an advantage needs no
+forward pass, unless the KL pulls at it (`pulls`).
 
 Two terms are common to the first eight: a penalty for leaving the reference policy (kl), and the weight of a token that another engine sampled
 (importance). Both are off or 1 in a strictly on-policy step without `train.kl`, where r is 1 too and the gradient the plain policy gradient.
@@ -58,7 +63,7 @@ from rft.types import Trajectory
 
 
 class Algorithm(Protocol):
-    """What the collector asks (the first four) and what the learner asks."""
+    """What the collector asks (up to `counts`) and what the learner asks."""
 
     @property
     def grouped(self) -> bool:
@@ -76,6 +81,15 @@ class Algorithm(Protocol):
 
     def advantages(self, rewards_PG: Sequence[Sequence[float | None]]) -> list[NDArray[np.float64]]:
         """One array a group: NaN for the unscored, zeros where nothing can be learned."""
+        ...
+
+    @property
+    def pulls(self) -> bool:
+        """The loss has a gradient also where the advantage is 0: that of the KL."""
+        ...
+
+    def counts(self, advantage: float, differs: bool) -> bool:
+        """Whether the formula's mean runs over this scored rollout. `differs`: the outcomes of its group do."""
         ...
 
     @property

@@ -3,7 +3,7 @@
 Anthony et al. 2017 (arXiv 1705.08439) for the idea; for language models, with n samples and a score: Stiennon et al. 2020 (arXiv 2009.01325),
 Dong et al. 2023, RAFT (arXiv 2304.06767).
 
-    weight = 1 for the group's best, 0 for the others;    loss = - mean over tokens of weight * log p
+    weight = 1 for the group's best, 0 for the others;    loss = - mean over the tokens of the best of log p
 
 It knows no bad example: safe and slow. A group in which all score the same has no best one, so an all-fail group teaches nothing. Of several equally
 good ones the first is taken, or groups with many successes would weigh more.
@@ -23,6 +23,7 @@ from rft.types import Trajectory
 class BestOfN:
     grouped = True
     zero = "not the best of its group"
+    pulls = False
     needs: frozenset[str] = frozenset()
 
     def shaped(self, trajectory: Trajectory) -> float | None:
@@ -30,6 +31,10 @@ class BestOfN:
 
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
         return [_best(rewards_G) for rewards_G in rewards_PG]
+
+    def counts(self, advantage: float, differs: bool) -> bool:
+        """What is imitated is the data set; the others were drawn to find it."""
+        return advantage > 0
 
     def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:
         return supervised.loss(tokens, totals)

@@ -2,10 +2,12 @@
 
     clip-higher             1 + 0.28 above, 1 - 0.2 below: an unlikely token has room to become likely (section 3.1)
     dynamic sampling        groups without variance are replaced: rft/trainer/collect.py, `train.refill_groups` (section 3.2)
+                            and no part of the formula, whose constraint is 0 < number of right answers < G (eq. 8)
     token-level loss        a token counts the same in a short rollout and in a long one (section 3.3)
     overlong punishment     the reward falls linearly near the length limit (section 3.4, eq. 13), `train.overlong`
 
-The paper trains without KL, which is the default here too.
+So a group that could not be replaced within the budget is in no denominator, and no KL pulls at it. (TRL has no dynamic sampling: there the tokens
+of such groups are counted.) The paper trains without KL, which is the default here too.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ class Dapo(PolicyGradient):
         assert self._max_tokens is not None, "overlong shaping measures by rollout.max_tokens"
         length = sum(len(turn.prompt_ids) + len(turn.token_ids) for turn in trajectory.turns)
         return trajectory.reward + punishment(length, self._max_tokens, self._overlong)
+
+    def counts(self, advantage: float, differs: bool) -> bool:
+        return differs
 
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
         return [groups.standardized(rewards_G) for rewards_G in rewards_PG]

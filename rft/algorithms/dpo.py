@@ -23,6 +23,7 @@ from rft.types import Trajectory
 class Dpo:
     grouped = True
     zero = "not in a pair"
+    pulls = False
     needs = frozenset({"reference", "pairs"})
 
     def __init__(self, beta: float):
@@ -33,6 +34,9 @@ class Dpo:
 
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
         return [_pair(rewards_G) for rewards_G in rewards_PG]
+
+    def counts(self, advantage: float, differs: bool) -> bool:
+        return advantage != 0
 
     def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:
         return -functional.logsigmoid(self.beta * self._preference(tokens)).sum() / totals.num_pairs

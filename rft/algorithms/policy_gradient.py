@@ -7,6 +7,9 @@
     w      truncated importance sampling between sampler and trainer (importance.py)
     KL     to the reference policy (kl.py), off by default
 
+The mean runs over all scored rollouts of the step. Those without an advantage gain nothing and are penalized like the others, so with KL they are
+learned from, too.
+
 An algorithm says its advantages and its `mean`, and where it differs also its bounds, its ratio or its gain. The minimum means that a token whose
 ratio went as far as its advantage wants gets no further gradient, while one that went the wrong way keeps it.
 """
@@ -37,6 +40,13 @@ class PolicyGradient(ABC):
         self.low, self.high = self.bounds[0] if low is None else low, self.bounds[1] if high is None else high
         self.beta, self._estimate = section.kl.beta, kl.ESTIMATORS[section.kl.estimator]
         self.cap = section.importance_cap
+
+    @property
+    def pulls(self) -> bool:
+        return self.beta > 0
+
+    def counts(self, advantage: float, differs: bool) -> bool:
+        return True
 
     @property
     def needs(self) -> frozenset[str]:

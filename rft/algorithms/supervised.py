@@ -1,6 +1,6 @@
 """The weighted next-token loss: imitation of what is known to be good.
 
-    loss = - sum over own tokens of weight * log p / own tokens of the step
+    loss = - sum over own tokens of weight * log p / own tokens of what is imitated
 
 The maximum-likelihood gradient is the policy gradient with the weight as advantage, and no ratio: where the tokens came from does not matter. So it
 serves rollouts that were good (best_of_n).

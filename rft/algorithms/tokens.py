@@ -49,9 +49,9 @@ class Totals:
     """Of one optimizer step, over all its microbatches and processes."""
 
     num_rollouts: int
-    """P x G as sampled, those without a gradient included: a step that learns from few rollouts is a small step."""
+    """That the formula counts, those without a gradient included: a step that learns from few rollouts is a small step."""
     num_tokens: int
-    """Own tokens of the rollouts that are learned from."""
+    """Their own tokens."""
     max_length: int
     """The constant of Dr. GRPO: rollout.max_turn_tokens."""
     num_pairs: int = 0

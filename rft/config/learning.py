@@ -107,7 +107,7 @@ class Stop(Section):
     """When a run that goes on would only burn compute."""
 
     idle_steps: int = Field(default=20, ge=1)
-    """Training ends after so many steps one after another that changed no weight."""
+    """Training ends after so many steps one after another in which no group had anything to learn from (a KL may go on pulling at the weights)."""
     min_entropy: float = Field(default=1e-4, ge=0)
     """Training ends when the mean entropy of the policy's tokens falls below this, in nats: it has collapsed. 0: never."""
     patience: int | None = Field(default=None, ge=1)
@@ -161,7 +161,8 @@ class Train(Section):
     microbatch_tokens: int = Field(default=4096, ge=64)
     """Tokens in a microbatch, padding included. Gradients are accumulated over as many as a step needs: fewer tokens take less memory."""
     packing: bool = False
-    """Samples share rows, each blind to the others, and what several begin with is computed once; else they stand padded side by side."""
+    """Samples share rows, each blind to the others, and what several begin with is computed once; else they stand padded side by side. A row is as
+    wide as pays in this model, and at most microbatch_tokens; `packing/shared_share` among the metrics says how many rollouts shared their prompt."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, more time."""
     processes: int = Field(default=1, ge=1)

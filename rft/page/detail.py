@@ -150,17 +150,17 @@ def stop_reasons(shelves: Shelves) -> Html | None:
         return None
     found = {reason for _, _, one in shown for reason in one.stop_reasons}
     reasons = sorted(found, key=lambda reason: (-max(one.stop_reasons.get(reason, 0) for _, _, one in shown), reason))
-    head = h("tr", h("th", "", scope="col"), [h("th", reason.replace("_", " "), scope="col") for reason in reasons], h("th", "unscored", scope="col"))
+    head = h("tr", h("th", "", scope="col"), [h("th", _words(reason), scope="col") for reason in reasons], h("th", "unscored", scope="col"))
     rows = [
         h(
             "tr",
             h("th", charts.legend_mark(kind), label, scope="row"),
             [h("td", _count(one.stop_reasons.get(reason, 0), sum(one.stop_reasons.values()))) for reason in reasons],
-            h("td", one.unscored),
+            h("td", one.unscored, h("small", ", ".join(f"{_words(why)} {count:,}" for why, count in one.unscored_stop_reasons.items()))),
         )
         for label, kind, one in shown
     ]
-    note = "Why rollouts ended. Tool and policy errors are infrastructure: such rollouts have no score and enter no mean."
+    note = "Why the scored rollouts ended, and beside them the unscored, cut off by an outage or left without a grade, which enter no number."
     table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll")
     return _card("Stop reasons", h("p", note, class_="note"), table)
 
@@ -219,6 +219,10 @@ def _plus(x: float | None) -> str:
 
 def _bracket(metric: reports.Metric) -> Html | None:
     return h("small", f"[{decimal(metric.low)}, {decimal(metric.high)}]") if metric.low is not None and metric.high is not None else None
+
+
+def _words(reason: str) -> str:
+    return reason.replace("_", " ")
 
 
 def _count(count: int, total: int) -> Child:

@@ -8,6 +8,9 @@ looked at rewards would take an all-failed group for an informative one. What is
 
 An algorithm without groups (`grouped` False: REINFORCE++, PPO) learns from all that is scored.
 
+What is left out is not thereby outside of the formula: `counted` is what the step's means are divided by, and holds every scored rollout of the batch
+that the algorithm counts, also dull ones (no gradient, so no sample, unless a KL pulls at them) and forked ones (no sequence to compute it on).
+
 Shapes: P groups of G rollouts.
 """
 
@@ -26,7 +29,7 @@ from rft.rollout import Conditions, Policy, Request
 from rft.rollout_log import LogRow
 from rft.rollout_store import RolloutStore
 from rft.trainer.curriculum import Curriculum
-from rft.trainer.samples import TrainingSample
+from rft.trainer.samples import Counted, TrainingSample
 from rft.types import Example, Trajectory
 from rft.workbench import Waiting, Workbench
 
@@ -70,6 +73,7 @@ class Batch:
     rows: list[LogRow] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     samples: list[TrainingSample] = field(default_factory=list)
+    counted: Counted = field(default_factory=Counted)
     alarms: list[alarm.Alarm] = field(default_factory=list)
     wall_s: float = 0.0
 
@@ -151,9 +155,15 @@ class Collector:
         rewards_PG = [[self._algorithm.shaped(one) for one in group.trajectories] for group in batch.groups]
         advantages_PG = self._algorithm.advantages([row for row, useful in zip(rewards_PG, informative, strict=True) if useful])
         given = iter(advantages_PG)
+        counted: list[Trajectory] = []
         for number, (group, useful) in enumerate(zip(batch.groups, informative, strict=True)):
             advantage_G = next(given).tolist() if useful else [0.0] * len(group.trajectories)
             reasons = [self._left_out(one, advantage, group, useful) for one, advantage in zip(group.trajectories, advantage_G, strict=True)]
+            counted += [
+                one
+                for one, advantage in zip(group.trajectories, advantage_G, strict=True)
+                if one.reward is not None and self._algorithm.counts(advantage, useful)
+            ]
             pair = number if "pairs" in self._algorithm.needs else -1
             if pair >= 0 and reasons.count("") == 1:
                 reasons[reasons.index("")] = "its pair's other half is left out"
@@ -163,20 +173,24 @@ class Collector:
                 if not why:
                     fresh.append(TrainingSample(*rollout_log.flat(one), advantage=advantage, reward=self._algorithm.shaped(one) or 0.0, pair=pair))
             batch.samples += sorted(fresh, key=lambda one: -one.advantage) if pair >= 0 else fresh
+        batch.counted = Counted(len(counted), sum(one.num_tokens for one in counted))
         for group in batch.replaced:
             for request, one in zip(group.requests, group.trajectories, strict=True):
-                self._log(batch, one, request, self._left_out(one, 0.0, group, False))
+                self._log(batch, one, request, unfit(one) or self._dull(group, False))
         for one in batch.aside:
             self._log(batch, one.trajectory, one.request, one.why)
 
     def _left_out(self, one: Trajectory, advantage: float, group: Group, useful: bool) -> str:
         if why := unfit(one):
             return why
+        if self._algorithm.counts(advantage, useful) and (advantage != 0.0 or self._algorithm.pulls):
+            return ""
+        return self._dull(group, useful)
+
+    def _dull(self, group: Group, useful: bool) -> str:
         if self._algorithm.grouped and len(group.scored) < 2:
             return "alone in its group"
-        if not useful:
-            return "no variance"
-        return self._algorithm.zero if advantage == 0.0 else ""
+        return self._algorithm.zero if useful else "no variance"
 
     def _log(self, batch: Batch, one: Trajectory, request: Request, why: str) -> None:
         row = rollout_log.row(

@@ -4,9 +4,10 @@
     state    all that a continued run needs (weights, optimizer), and `load`, which refuses what is another configuration's
 
 One update is: score the own tokens of each microbatch under the present weights, ask the algorithm (rft/algorithms) for the microbatch's share of the
-loss, go backward, and add up. Shares are divided by the totals of the whole step, so that neither the cut into microbatches nor the number of
-processes (rft/trainer/processes.py) is in the result. What must hold still while a step learns is prepared before its first update: the reference
-policy's log-probabilities, the critic's values and the advantages that follow from them; the old log-probabilities are the first update's own.
+loss, go backward, and add up. Shares are divided by the totals of the whole step, rollouts without a gradient included (collect.py), so that neither
+the cut into microbatches nor the number of processes (rft/trainer/processes.py) nor what was spared a forward pass is in the result. What must hold
+still while a step learns is prepared before its first update: the reference policy's log-probabilities, the critic's values and the advantages that
+follow from them; the old log-probabilities are the first update's own.
 
 An update whose gradient is not finite, or which changed no weight though there was a gradient, is an error: healthy curves over weights that stand
 still are the worst thing that a trainer can show.
@@ -33,7 +34,7 @@ from rft.errors import RftError, UserError
 from rft.trainer import sharding
 from rft.trainer.critic import Critic
 from rft.trainer.processes import Processes
-from rft.trainer.samples import Layout, TrainingSample, bundles, layout, microbatches, share
+from rft.trainer.samples import Counted, Layout, TrainingSample, bundles, layout, microbatches, num_sharing, share
 from rft.trainer.scoring import Scored, own_logprobs
 
 FIRST = ("loss", "grad_norm", "logprob_mismatch", "mismatch_kl", "entropy")
@@ -75,6 +76,8 @@ class Learner:
         self._frozen = self._copy() if "reference" in self.algorithm.needs and section.weights == "full" else None
         if self.team.shards and self.team.rank:
             self.model.cpu()  # only brought up to date
+        self.packs_by = self.model.config.get_text_config().hidden_size if section.packing else None
+        """The hidden size, by which rows are bounded; None: samples stand side by side."""
         self.critic = Critic(self.model, section.ppo.critic_lr, device) if "values" in self.algorithm.needs else None
         self.optimizer = torch.optim.AdamW(self.parameters, lr=section.lr, betas=(0.9, 0.95), weight_decay=0.0)
         self.start = [parameter.detach().clone() for parameter in self._plain]
@@ -84,45 +87,55 @@ class Learner:
         """Spent so far, by phase."""
 
     # -- a step ----------------------------------------------------------------------------------------------------------------
-    def update(self, samples: Sequence[TrainingSample], num_rollouts: int, lr: float | None = None) -> dict[str, float]:
-        """`num_rollouts`: as sampled for this step, those without a gradient included. `lr`: the policy's, else train.lr (the critic has its own).
+    def update(self, samples: Sequence[TrainingSample], counted: Counted, lr: float | None = None) -> dict[str, float]:
+        """`counted`: the samples, and what has no gradient and counts. `lr`: the policy's, else train.lr (the critic has its own).
 
         Nothing to learn from is no error: nothing changes.
         """
         if not samples:
             return {"samples/trained": 0}
-        self._check(samples)
+        self._check(samples, counted)
         lr = self.section.lr if lr is None else lr
-        self.team.order("update", list(samples), num_rollouts, lr)
-        return self.do_update(samples, num_rollouts, lr)
+        self.team.order("update", list(samples), counted, lr)
+        return self.do_update(samples, counted, lr)
 
-    def do_update(self, samples: Sequence[TrainingSample], num_rollouts: int, lr: float) -> dict[str, float]:
+    def do_update(self, samples: Sequence[TrainingSample], counted: Counted, lr: float) -> dict[str, float]:
         """The order: this process's share of `update`."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        totals = Totals(num_rollouts, sum(one.num_own for one in samples), self.norm_length, len({one.pair for one in samples if one.pair >= 0}))
+        totals = Totals(counted.num_rollouts, counted.num_tokens, self.norm_length, len({one.pair for one in samples if one.pair >= 0}))
+        num_own = sum(one.num_own for one in samples)
+        learns = any(one.advantage for one in samples)
         self._network.train()
         with self.team.learning():
             with self._clock("preparing"):
                 mine = share(samples, self.team.rank, self.team.size)
-                micros = [self._plan(rows) for rows in microbatches(mine, self.section.microbatch_tokens, self.section.packing)]
+                cut = microbatches(mine, self.section.microbatch_tokens, self.packs_by)
+                micros = [self._plan(rows) for rows in cut]
                 if self.team.shards:
                     fill = self.team.most(len(micros)) - len(micros)
                     micros += [self._plan([[one] for one in bundles(samples)[0]], idle=True) for _ in range(fill)]
             self._prepare(micros)
             found: dict[str, float] = {}
             for _ in range(self.section.updates):
-                facts = self._accumulate(micros, totals)
+                facts = self._accumulate(micros, totals, num_own)
                 with self._clock("optimizer"):
-                    facts |= {"grad_norm": self._apply()}
+                    facts |= {"grad_norm": self._apply(learns)}
                 found = facts | {name: found[name] for name in FIRST if name in found}
             self._gather()
         change = self.weight_change()
         if any(other != change for other in self.team.gather(change)):
             raise RftError("the processes' weights have come apart. This is a mistake of the trainer: please report it with params.yaml.")
-        return {"samples/trained": len(samples), "lr": lr, **found, "weights/change": change}
+        told: dict[str, float] = {"samples/trained": len(samples), "lr": lr, **found, "weights/change": change}
+        if self.algorithm.pulls:
+            told["samples/kl_only"] = sum(one.advantage == 0.0 for one in samples)
+        if self.section.packing:
+            told["packing/shared_share"] = sum(self.team.gather(sum(map(num_sharing, cut)))) / len(samples)
+        return told
 
-    def _check(self, samples: Sequence[TrainingSample]) -> None:
+    def _check(self, samples: Sequence[TrainingSample], counted: Counted) -> None:
+        assert counted.num_rollouts >= len(samples), "what is learned from is counted"
+        assert counted.num_tokens >= sum(one.num_own for one in samples), "what is learned from is counted"
         limit = self.model.config.get_text_config().max_position_embeddings
         longest = max(len(sample.ids) for sample in samples)
         if longest > limit:
@@ -155,8 +168,8 @@ class Learner:
             with self._network.disable_adapter():
                 yield self._network
 
-    def _accumulate(self, micros: list[_Micro], totals: Totals) -> dict[str, float]:
-        """Gradients of the step's loss, and what there is to tell: the loss, and means a token."""
+    def _accumulate(self, micros: list[_Micro], totals: Totals, num_own: int) -> dict[str, float]:
+        """Gradients of the step's loss, and what there is to tell: the loss, and means over the `num_own` tokens that are read."""
         owners = [self] if self.critic is None else [self, self.critic]
         for owner in owners:
             owner.optimizer.zero_grad(set_to_none=True)
@@ -184,7 +197,7 @@ class Learner:
                 sums.update(one)
                 mismatch = max(mismatch, largest)
         loss_sum = sums.pop("loss", 0.0)
-        return {"loss": loss_sum, "logprob_mismatch": mismatch} | {name: value / totals.num_tokens for name, value in sums.items()}
+        return {"loss": loss_sum, "logprob_mismatch": mismatch} | {name: value / num_own for name, value in sums.items()}
 
     def _tokens(self, micro: _Micro) -> Tokens:
         scored = self._score(self._network, micro.layout)
@@ -208,8 +221,8 @@ class Learner:
         with torch.autocast("cuda", torch.bfloat16) if self.bfloat16 else nullcontext():
             return (sharding.score if self.team.shards else own_logprobs)(network, planned, self.section.temperature)
 
-    def _apply(self) -> float:
-        """One optimizer update; the gradient's norm before it was clipped."""
+    def _apply(self, learns: bool) -> float:
+        """One optimizer update; the gradient's norm before it was clipped. `learns`: there is an advantage. A KL alone may be too small to move."""
         self.num_updates += 1
         norm = sharding.whole(torch.nn.utils.clip_grad_norm_(self.parameters, self.section.clip_grad)).item()
         if not math.isfinite(norm):
@@ -221,7 +234,7 @@ class Learner:
         if self.critic is not None:
             self.critic.learn(self.section.clip_grad)
         still = all(torch.equal(_held(now), then) for now, then in zip(self.parameters, before, strict=True))
-        if norm > 0 and (self.team.most(0 if still else 1) == 0 if self.team.shards else still):
+        if learns and norm > 0 and (self.team.most(0 if still else 1) == 0 if self.team.shards else still):
             dtype, lr = self.parameters[0].dtype, self.optimizer.param_groups[0]["lr"]
             raise RftError(
                 f"update {self.num_updates}: the optimizer changed no weight. A learning rate of {lr:.2g} is too small for {dtype}: raise train.lr."

@@ -28,6 +28,7 @@ from rft.trainer.checkpoint import Manifest
 from rft.trainer.collect import Batch, Collector
 from rft.trainer.curriculum import Curriculum
 from rft.trainer.learner import Learner
+from rft.trainer.samples import why_none
 from rft.trainer.watch import Lines, Numbers, Watch, describe, timed
 from rft.types import Example
 from rft.workbench import Plan, Workbench
@@ -62,6 +63,7 @@ class Trainer:
         self.step = 0  # finished optimizer steps
         self.best: Numbers | None = None
         self.stopped = ""  # why the run ended before its last step
+        self._told_unshared = False
 
     def fit(self) -> None:
         self._resume()
@@ -73,24 +75,33 @@ class Trainer:
                 began, before = time.monotonic(), self._phases()
                 batch = batches.next()
                 rate = schedule.rate(self.section, self.step + 1)
-                learned = self.learner.update(batch.samples, self.section.examples_per_step * self.section.group, rate)
+                learned = self.learner.update(batch.samples, batch.counted, rate)
                 self.step += 1
                 with batches.between:
                     self._hand_on()
                     metrics = describe(batch, self.tools) | learned | self._validated()
+                self._tell_unshared(batch, learned)
                 self.stopped = self.stopped or self.watch.step(self.section.stop, metrics)
                 self._keep(batch, metrics)
                 ended = self.stopped or self.step == self.section.steps  # its checkpoint spares a start after a kill the last steps
                 if ended or self.step % self.section.checkpoint_every == 0:
                     self._checkpoint()
                 self._time(batch, time.monotonic() - began, before)
-                report(self.step, f"steps, reward {_shown(metrics)}, {metrics['tool_calls/mean']:.1f} calls a rollout")
+                report(self.step, f"steps, reward {_shown(metrics)}, {_calls(metrics)}")
         self.store.settle("the training ended before its step")
         if self.stopped:
             progress.say("train", f"stopped at step {self.step}: {self.stopped}")
         if self.section.keep == "best" and self.best is not None and self.best["step"] != self.step:
             self.learner.load(checkpoint.read_best(self.work / "best", self.best["step"]))
             progress.say("train", f"keeps the weights of step {self.best['step']}, the best on validation: {self.best['reward']:.3f}")
+
+    def _tell_unshared(self, batch: Batch, learned: Numbers) -> None:
+        """Once: train.packing was asked for, and did nothing in a step where it might have."""
+        if self._told_unshared or self.learner.packs_by is None or len(batch.samples) < 2 or learned["packing/shared_share"]:
+            return
+        self._told_unshared = True
+        why = why_none(batch.samples, self.section.microbatch_tokens, self.learner.packs_by)
+        progress.say("train", f"WARNING: none of the {len(batch.samples)} rollouts of step {batch.step} shares its prompt's computation: {why}.")
 
     def _hand_on(self) -> None:
         """The learner's weights to the sampler."""
@@ -106,7 +117,11 @@ class Trainer:
         plan = Plan("train", "validation", self.prompt, 0.0, 1, self.section.seed, step=self.step, left_out="validation")
         rows = self.bench.measure(self.sampler.policy, self.held_out, plan, self.store, lambda done, message: None)
         self.bench.times.rollout_s.pop(plan.name)
-        reward = float(np.mean([row.reward for row in rows if row.reward is not None]))
+        rewards = [row.reward for row in rows if row.reward is not None]
+        if not rewards:
+            progress.say("train", f"the validation of step {self.step} says nothing: none of its {len(rows)} rollouts has a score")
+            return {}
+        reward = float(np.mean(rewards))
         better, self.stopped = self.watch.validated(self.section.stop, reward)
         if better and self.section.keep == "best":
             self._keep_best(reward)
@@ -119,7 +134,7 @@ class Trainer:
     # -- kill and go on ------------------------------------------------------------------------------------------------------
     def _keep(self, batch: Batch, metrics: Numbers) -> None:
         self.store.add_all(batch.rows, batch.seconds, batch.name)
-        self.bench.times.rollout_s.setdefault("train", []).extend(batch.seconds)
+        self.bench.times.add("train", batch.rows, batch.seconds)
         self.metrics.add(metrics)
 
     def _checkpoint(self) -> None:
@@ -159,6 +174,10 @@ class Trainer:
         spent = {name: seconds - before.get(name, 0.0) for name, seconds in self._phases().items()}
         tokens = sum(row.num_tokens for row in batch.rows)
         self.times.add(timed(self.step, total_s, spent, tokens))
+
+
+def _calls(metrics: dict[str, Any]) -> str:
+    return f"{metrics['tool_calls/mean']:.1f} calls a rollout" if "tool_calls/mean" in metrics else "calls unknown"
 
 
 def _shown(metrics: dict[str, Any]) -> str:

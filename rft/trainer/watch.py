@@ -5,7 +5,7 @@ drawn from them. Wall times have a file of their own (`times.jsonl`), so that eq
 
 A run stops by itself, with what it has learned, when going on would burn compute for nothing:
 
-    idle        no weight has changed for `stop.idle_steps` steps: every group is all solved or all failed
+    idle        nothing was learned for `stop.idle_steps` steps: every group is all solved or all failed (a KL may have pulled, and teaches nothing)
     entropy     the policy has become sure of every token (`stop.min_entropy`): nothing is explored any more
     patience    `stop.patience` validations without a better one
 
@@ -32,8 +32,9 @@ Numbers = dict[str, Any]
 
 
 def describe(batch: Batch, tools: Sequence[str]) -> Numbers:
-    """The step's rollouts. Those set aside, and groups that others stand in for, are counted, and in no mean. `tools`: all that there are."""
-    played = [one for group in batch.groups for one in group.trajectories]
+    """The step's rollouts. Those set aside, the unscored, and groups that others stand in for, are counted, and in no mean. `tools`: all that there
+    are. A step in which nothing was scored has no means."""
+    played = [one for group in batch.groups for one in group.scored]
     tried = batch.rows
     reasons = Counter(row.left_out for row in tried if row.left_out)
     return {
@@ -42,11 +43,11 @@ def describe(batch: Batch, tools: Sequence[str]) -> Numbers:
         **_spread("reward", [one.reward for one in played]),
         **_mean("score", [one.grade.score for one in played]),
         **_components(played),
-        "solved/share": _share(one.grade.solved for one in played),
+        **_mean("solved", [one.grade.solved for one in played], "share"),
         **_calls(played, tools),
-        "tokens/mean": float(np.mean([one.num_tokens for one in played])),
-        "turns/mean": float(np.mean([len(one.turns) for one in played])),
-        "stop/completed": _share(one.stop_reason == "completed" for one in played),
+        **_mean("tokens", [one.num_tokens for one in played]),
+        **_mean("turns", [len(one.turns) for one in played]),
+        **_mean("stop", [one.stop_reason == "completed" for one in played], "completed"),
         **_groups(batch),
         "samples/sampled": len(tried),
         "samples/unscored": sum(row.reward is None for row in tried),
@@ -73,9 +74,11 @@ class Watch:
 
     def step(self, section: config.Stop, metrics: Numbers) -> str:
         """Why to stop now; empty to go on."""
-        self.idle = 0 if metrics.get("samples/trained") else self.idle + 1
+        pulled = metrics.get("samples/kl_only", 0)
+        self.idle = 0 if metrics.get("samples/trained", 0) > pulled else self.idle + 1
         if self.idle >= section.idle_steps:
-            return f"no weight has changed for {self.idle} steps: no group had anything to learn from"
+            moved = "nothing but the KL has changed a weight" if pulled else "no weight has changed"
+            return f"{moved} for {self.idle} steps: no group had anything to learn from"
         entropy = metrics.get("entropy")
         if entropy is not None and entropy < section.min_entropy:
             return f"the policy's entropy has collapsed to {entropy:.2g} nats a token (train.stop.min_entropy is {section.min_entropy:g})"
@@ -128,13 +131,9 @@ def _spread(name: str, values: Iterable[float | None]) -> Numbers:
     return {f"{name}/mean": float(np.mean(known)), **cuts}
 
 
-def _mean(name: str, values: Iterable[float | None]) -> Numbers:
+def _mean(name: str, values: Iterable[float | None], what: str = "mean") -> Numbers:
     known = [value for value in values if value is not None]
-    return {f"{name}/mean": float(np.mean(known))} if known else {}
-
-
-def _share(claims: Iterable[bool]) -> float:
-    return float(np.mean([*claims]))
+    return {f"{name}/{what}": float(np.mean(known))} if known else {}
 
 
 def _components(played: Sequence[Trajectory]) -> Numbers:
@@ -147,6 +146,8 @@ def _components(played: Sequence[Trajectory]) -> Numbers:
 
 def _calls(played: Sequence[Trajectory], tools: Sequence[str]) -> Numbers:
     """Of all tools, and tool by tool: a rollout that never calls one counts as zero there. Names that the policy made up are in the sum alone."""
+    if not played:
+        return {}
     by_rollout = [Counter(call.name for turn in one.turns for call in turn.calls) for one in played]
     numbers = {"tool_calls/mean": float(np.mean([sum(counts.values()) for counts in by_rollout]))}
     for name, values in [("", [sum(one.values()) for one in by_rollout]), *((f"/{tool}", [one[tool] for one in by_rollout]) for tool in tools)]:
@@ -155,11 +156,14 @@ def _calls(played: Sequence[Trajectory], tools: Sequence[str]) -> Numbers:
 
 
 def _groups(batch: Batch) -> Numbers:
-    """Before any were replaced: what the policy did with the examples it was given."""
+    """Before any were replaced: what the policy did with the examples it was given. A group of which fewer than two are scored cannot differ, and
+    that says nothing of the policy: where there are any they have a number of their own."""
     given = [*batch.groups, *batch.replaced]
+    num_unknown = sum(len(group.scored) < 2 for group in given)
     return {
         "groups/sampled": len(given),
-        "groups/zero_variance": sum(not group.varies("outcome") for group in given),
+        **({"groups/unscored": num_unknown} if num_unknown else {}),
+        "groups/zero_variance": sum(len(group.scored) > 1 and not group.varies("outcome") for group in given),
         "groups/all_fail": sum(_all(group, False) for group in given),
         "groups/all_solved": sum(_all(group, True) for group in given),
         "groups/refilled": len(batch.replaced),
