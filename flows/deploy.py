@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Any
 
 import psutil
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from flows import settings
@@ -46,7 +45,10 @@ def schedule(root: Path) -> Schedule:
     path = root / SCHEDULE
     if not path.exists():
         raise ConfigError(f"{SCHEDULE}: missing. It says when the ladder runs; restore it: git checkout {SCHEDULE}")
-    found = config.parse(yaml.safe_load(path.read_text(encoding="utf-8")) or {}, SCHEDULE, Schedule)
+    raw = config.read_yaml(path, SCHEDULE) or {}
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{SCHEDULE}: holds {type(raw).__name__}, expected keys such as 'name:' and 'cron:'. Restore it: git checkout {SCHEDULE}")
+    found = config.parse(raw, SCHEDULE, Schedule)
     from prefect.client.schemas.schedules import CronSchedule
 
     try:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from flows import settings
@@ -65,7 +66,11 @@ def tell(here: Clone, report: DriftReport, console: Console | None = None) -> No
     for column in ("feature", "what", "effect", "threshold", "q", ""):
         table.add_column(column, justify="right" if column in ("effect", "threshold", "q") else "left")
     for one in report.features:
-        table.add_row(one.feature, one.statistic, f"{one.effect:.3f}", f"{one.threshold:.3f}", f"{one.q_value:.2g}", "drifted" if one.drifted else "")
+        numbers = [
+            "" if value is None else f"{value:{shape}}" for value, shape in ((one.effect, ".3f"), (one.threshold, ".3f"), (one.q_value, ".2g"))
+        ]
+        is_compared = one.effect is not None and one.q_value is not None
+        table.add_row(one.feature, one.statistic, *numbers, ("drifted" if one.drifted else "") if is_compared else escape(one.detail))
     console.print(table)
     for contract in report.contracts:
         if not contract.success:
@@ -89,7 +94,7 @@ def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
 
 def _key(params: config.Params, window: Path) -> str:
     digest = hashlib.sha256()
-    for section in (params.recipe, params.drift, params.traffic, params.examples):
+    for section in (params.recipe, params.tools, params.drift, params.traffic, params.examples):
         digest.update(section.model_dump_json(by_alias=True).encode() + b"\0")
     for path in (window, Path(params.recipe.path), Path("data"), Path(progress.__file__).parent):
         digest.update(progress.tree_sha256(path).encode())

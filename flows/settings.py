@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rft import config
 from rft.errors import ConfigError, UserError
 from tasks.clone import Clone
@@ -18,10 +16,11 @@ def resolve(clone: Clone, file: str | None = None, overrides: Iterable[str] = ()
     path = Path(file) if file else clone.root / "params.yaml"
     if not path.is_absolute() and not path.exists():
         path = clone.root / path
-    raw = _read(path)
+    where = str(path.relative_to(clone.root) if path.is_relative_to(clone.root) else path)
+    raw = config.read_sections(path, where)
     for override in overrides:
         _set(raw, override)
-    return config.parse(raw, str(path.relative_to(clone.root) if path.is_relative_to(clone.root) else path))
+    return config.parse(raw, where)
 
 
 def newest(clone: Clone, window: str | None) -> Path | None:
@@ -35,11 +34,6 @@ def newest(clone: Clone, window: str | None) -> Path | None:
     raise UserError(f"no file fits the pattern {window!r} in {clone.root}. Put a window of traffic there, or name another by --window.")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    config.load(path)  # for its messages: missing, not YAML, an unknown key
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
 def _set(raw: dict[str, Any], override: str) -> None:
     key, equals, value = override.partition("=")
     *sections, last = key.strip().split(".")
@@ -48,8 +42,7 @@ def _set(raw: dict[str, Any], override: str) -> None:
     place = raw
     for section in sections:
         inner = place.get(section)
-        place[section] = place = dict(inner) if isinstance(inner, dict) else {}
-    try:
-        place[last] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: the value is not YAML: {config.yaml_problem(error)}") from None
+        if not isinstance(inner, dict | None):
+            raise ConfigError(f"--set {override}: {section!r} is no section in that file, it holds {type(inner).__name__}. Set it as a whole.")
+        place[section] = place = dict(inner or {})
+    place[last] = config.yaml_value(value, f"--set {override}")

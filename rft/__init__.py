@@ -12,7 +12,7 @@ Read it in this order, an hour from top to bottom. Each module opens with its ow
     tools, arguments, local_tools, mcp_tools    a call: is it well-formed, where does it go, what does the policy see
     toolserver, server                  a recipe's tools and grader as an HTTP server, and its life around a stage
     response_format                     what the final answer must look like, as a job or a row says it
-    formats, chat                       how families of models write tool calls; between messages and tokens, append-only
+    formats, chat, control              how families of models write tool calls; between messages and tokens, append-only; no text is a control token
     slots, fast_forward, sampler        keys and values side by side; a forward for small models; many dialogues decoded at once
     batching, remote                    their turns brought together; policies on servers
     scale, graders, budget, exploits    from a finished rollout to a grade and a reward; the cheats that must earn neither

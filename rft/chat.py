@@ -4,6 +4,8 @@ A rollout only ever appends. `Chat.prompt_ids` renders the opening messages; the
 kept as they are; `Chat.reply_ids` renders what stands between the end of an assistant turn and the start of the next: the tool
 results. Nothing that was sampled is rendered or encoded a second time.
 
+Whatever the world wrote, in results, messages, tools or names, is text: none of it becomes a control token (rft/control.py).
+
 What stands between is the template's own: a dummy assistant turn is rendered with the real results behind it, and the text is cut behind the
 dummy's end. So a template may quote or trim a result, name the tool or the call's id; it only has to write turns one after another. A template
 that writes no two calls in one turn is asked for one call at a time. `prefix_problems` says where a template would not have written what the
@@ -15,13 +17,14 @@ How the policy's words are read is `rft/formats.py`: a call whose wrapper or JSO
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import Any
 
 from rft import formats, response_format
+from rft.control import Control
 from rft.errors import UserError
 from rft.types import Message, Opening, Reading, ToolCall
 
@@ -63,6 +66,7 @@ class Chat:
         self.tokenizer = tokenizer
         self.tools = tools
         self.format = formats.of(tokenizer, tool_format)
+        self._control = Control(tokenizer, (*self.format.markup, *self.format.ends, *self.format.closes, *self.format.tags))
         added = tokenizer.added_tokens_encoder
         ends = {tokenizer.eos_token_id: tokenizer.eos_token} | {added[end]: end for end in self.format.ends if end in added}
         self.end_ids: tuple[int, ...] = tuple(ends)
@@ -102,7 +106,8 @@ class Chat:
         self, messages: list[Message], tools: Sequence[dict[str, Any]] | None = None, answer_format: dict[str, Any] | None = None
     ) -> list[int]:
         """The opening messages and the assistant's start. `tools`: the row's own; None: those of this chat."""
-        return self.encode(self.render(messages, tools, answer_format=answer_format))
+        told = {"messages": messages, "tools": self.tools if tools is None else list(tools), "answer_format": answer_format}
+        return self._encoded(told, [self.render(**told)], lambda told: [self.render(**told)])[0]
 
     def opening_ids(self, openings: Sequence[Opening], max_tokens: int) -> list[list[int]]:
         """The prompt of each. Raises UserError naming the example whose prompt leaves no room for an answer in `max_tokens`."""
@@ -126,10 +131,23 @@ class Chat:
 
     def _reply_ids(self, calls: tuple[ToolCall, ...], outputs: tuple[str, ...]) -> tuple[int, ...]:
         """Kept: the rollouts of a group ask for the same things, and a template takes as long as a decoding step."""
-        messages = [tool_message(call, output) for call, output in zip(calls, outputs, strict=True)]
-        return tuple(self.encode(self.between(calls, messages)))
+        told = [(call.name, output) for call, output in zip(calls, outputs, strict=True)]
+
+        def texts(told: Sequence[tuple[str, str]]) -> list[str]:
+            named = [replace(call, name=name) for call, (name, _) in zip(calls, told, strict=True)]
+            return [self.between(named, [tool_message(call, output) for call, (_, output) in zip(named, told, strict=True)])]
+
+        return tuple(self._encoded(told, texts(told), texts)[0])
+
+    def _encoded(self, told: Any, texts: Sequence[str], render: Callable[[Any], Sequence[str]]) -> list[list[int]]:
+        """`texts`, which is what `render` makes of what is told, as tokens. Nothing that is told becomes a control token (rft/control.py)."""
+        if not self._control.suspects(told):
+            return [self.encode(text) for text in texts]
+        hidden = self._control.hide(told, "".join(texts))
+        return [self._control.encode(text, other, hidden) for text, other in zip(texts, render(hidden.value), strict=True)]
 
     def encode(self, text: str) -> list[int]:
+        """A string that is ours alone: its control tokens become such."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def text(self, ids: Sequence[int]) -> str:
@@ -143,15 +161,18 @@ class Chat:
         """A whole recorded dialogue, tokenized exactly as a rollout would build it, and which tokens are the assistant's."""
         ids: list[int] = []
         mine: list[bool] = []
-        for spoken, text in self._pieces(messages):
-            piece = self.encode(text) if not spoken else [*self.encode(text), self._end_of[spoken]]
+        told: dict[str, Any] = {"messages": messages, "tools": self.tools}
+        pieces = self._pieces(**told)
+        encoded = self._encoded(told, [text for _, text in pieces], lambda told: [text for _, text in self._pieces(**told)])
+        for (spoken, _), piece in zip(pieces, encoded, strict=True):
+            piece = [*piece, self._end_of[spoken]] if spoken else piece
             ids, mine = ids + piece, mine + [bool(spoken)] * len(piece)
         return ids, mine
 
     def dialogue_text(self, messages: list[Message]) -> str:
         """The same as text."""
         end_of = {spoken: text for spoken, token in self._end_of.items() for text, one in self._ends.items() if one == token}
-        return "".join(text + end_of.get(spoken, "") for spoken, text in self._pieces(messages))
+        return "".join(text + end_of.get(spoken, "") for spoken, text in self._pieces(messages, self.tools))
 
     def between(self, calls: Sequence[ToolCall], messages: Sequence[Message], start: bool = True) -> str:
         """The template's text from behind the end of an assistant turn with these calls, over these messages, to the next assistant's start."""
@@ -173,10 +194,10 @@ class Chat:
         place, end = min(found)
         return behind[place + len(end) :]
 
-    def _pieces(self, messages: Sequence[Message]) -> list[tuple[str, str]]:
+    def _pieces(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
         """(who speaks, text): "calls" or "answer" for the assistant, "" for all that is not it."""
         places = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
-        pieces = [("", self.render(messages[: places[0]]))]
+        pieces = [("", self.render(messages[: places[0]], tools))]
         for place, following in zip(places, [*places[1:], len(messages)], strict=True):
             calls = calls_of(messages[place])
             pieces.append(("calls" if calls else "answer", self._spoken(messages[place])))

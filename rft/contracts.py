@@ -8,6 +8,10 @@ contracts on the log's form allow none.
 Great Expectations turns an exception inside an expectation into `success=False`. Here it is a pipeline error: never drift, never a broken
 contract. The drift statistics are computed elsewhere (rft/drift.py) and only shown here, on a page of Data Docs of their own; they
 do not count as contracts. Data Docs hold times and random ids, so they lie outside every claim of equal bytes.
+
+Which tools the agent has is known from its recipe and from params.yaml, and no server is asked (`KnownTools`). An MCP server tells its tools to
+those who call it: so what starts with its prefix counts as its own, and where it has neither a prefix nor a list of tools, the contract is not
+checked, and the verdict says so. A row may describe tools of its own, but only such as have an address in params.yaml.
 """
 
 from __future__ import annotations
@@ -17,11 +21,12 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rft.config import Drift
+from rft.config import Drift, Tools
 from rft.errors import InfrastructureError
 from rft.profile import input_messages, tool_names, user_text, words
 from rft.reports import Contract, Conversation, FeatureDrift
@@ -33,8 +38,41 @@ MAX_ERRORS = 10_000
 COLUMNS = ("conversation_id", "time", "num_messages", "last_role", "input_words", "num_tool_calls", "tool_errors", "latency_s")
 
 
+@dataclass(frozen=True, slots=True)
+class KnownTools:
+    """The tools of the agent, as far as files know them."""
+
+    names: frozenset[str]
+    prefixes: tuple[str, ...] = ()
+    """Of MCP servers that list their tools only when they are asked."""
+    unlisted: tuple[str, ...] = ()
+    """Such servers without a prefix: any name may be one of theirs."""
+
+    @classmethod
+    def of(cls, recipe_tools: Iterable[str], section: Tools) -> KnownTools:
+        listed = {f"{server.prefix}{tool}" for server in section.mcp for tool in server.tools or ()}
+        open_servers = [server for server in section.mcp if server.tools is None]
+        return cls(
+            names=frozenset({*recipe_tools, *(endpoint.name for endpoint in section.endpoints), *listed}),
+            prefixes=tuple(server.prefix for server in open_servers if server.prefix),
+            unlisted=tuple(server.name for server in open_servers if not server.prefix),
+        )
+
+    def among(self, called: Iterable[str]) -> list[str]:
+        """The known names, with those that were called and start with a prefix."""
+        return sorted(self.names | {name for name in called if self.prefixes and name.startswith(self.prefixes)})
+
+    @property
+    def not_checked(self) -> str:
+        """What the verdict says where calls of unknown tools cannot be told; empty where they can."""
+        if not self.unlisted:
+            return ""
+        servers = ", ".join(f"'{name}'" for name in self.unlisted)
+        return f" Not checked: whether every tool that was called exists, because only tools.mcp {servers} knows; set its `prefix` or `tools`."
+
+
 def check(
-    conversations: Sequence[Conversation], tools: Sequence[str], statistics: Sequence[FeatureDrift], settings: Drift, docs: Path
+    conversations: Sequence[Conversation], tools: KnownTools, statistics: Sequence[FeatureDrift], settings: Drift, docs: Path
 ) -> list[Contract]:
     """Every contract with what was observed; writes Data Docs to `docs`. Raises InfrastructureError when a check itself failed."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
@@ -53,8 +91,8 @@ def check(
     with tempfile.TemporaryDirectory(dir=docs.parent, prefix=".docs-") as part:
         _send_docs_to(context, Path(part) / "site")
         found = _validate(context, source, "conversations", table(conversations), _on_conversations(settings))
-        if len(calls):
-            found += _validate(context, source, "tool_calls", calls, _on_calls(settings, tools))
+        if len(calls) and not tools.unlisted:
+            found += _validate(context, source, "tool_calls", calls, _on_calls(settings, tools.among(calls["tool"])))
         if len(numbers.columns):
             _validate(context, source, "statistics", numbers, _on_statistics(statistics))
         context.build_data_docs()

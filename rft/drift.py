@@ -4,10 +4,11 @@ Two questions, asked apart. *Is the window sound?* Contracts (rft/contracts.py).
 (rft/profile.py has the table), each with an effect size and a p-value by conversation (rft/distances.py). A feature drifted when
 
     q < alpha            q: its p-value after Benjamini-Hochberg over all features tested
-    effect > threshold   the configured one, or where that lies inside the noise, the 99th percentile of what chance does at these sizes
+    effect > threshold   the configured one, or where that lies inside the noise, what chance alone passes in a share alpha of windows of these sizes
     n >= minimum         conversations with a value, on both sides
 
-so a large window does not cry wolf over a small shift, nor a small one over noise. Then the verdict:
+so a large window does not cry wolf over a small shift, nor a small one over noise. The noise is no second test, stricter than alpha: q is never
+below p, so what passes the first line lies beyond it. It is there to be read: the threshold says what drift would have taken. Then the verdict:
 
     stop      a contract is broken; or too large a share of tool calls failed; or the input drifted and too little of the window
               is graded to rebuild the examples from it
@@ -73,12 +74,14 @@ def judge(params: Params, loaded: Recipe, references: dict[str, Profile], conver
     statistics = compare(settings, references, conversations, loaded)
     progress.say("drift", "checking contracts")
     docs = Path("reports") / "data_docs" / sha256[:16]
-    tools = [tool.__name__ for tool in loaded.tools]
+    tools = contracts.KnownTools.of([tool.__name__ for tool in loaded.tools], params.tools)
     held = contracts.check(conversations, tools, statistics, settings, progress.state() / docs)
     share = tool_error_share(conversations)
     usable, obstacle = _usable(conversations, loaded)
     num_reference = references[""].num_conversations
-    verdict, reason = decide(settings, Facts(statistics, held, num_reference, len(conversations), share, usable, obstacle))
+    facts = Facts(statistics, held, num_reference, len(conversations), share, usable, obstacle)
+    verdict, reason = decide(settings, facts)
+    reason += tools.not_checked
     progress.say("drift", f"Data Docs: {progress.state() / docs / 'index.html'}")
     progress.say("drift", f"{verdict}: {reason}")
     return DriftReport(
@@ -188,12 +191,12 @@ def _row(name: str, column: Column, current: Feature, known: Profile, settings: 
     seed = settings.seed + zlib.crc32(name.encode())
     if column.kind == "text":
         effect, null_D = _apart_by_text(reference, current, settings.num_resamples, seed)
-        detail = f"a classifier tells the windows apart with AUC {effect:.2f}; chance alone stays below {np.quantile(null_D, 0.99):.2f}"
+        detail = f"a classifier tells the windows apart with AUC {effect:.2f}; chance alone stays below {np.quantile(null_D, 1 - settings.alpha):.2f}"
     else:
         effect, null_D, detail = _apart_by_counts(column, reference, current, settings.num_resamples, seed, names)
         if not len(null_D):
             return bare.model_copy(update={"detail": detail})
-    noise = float(np.quantile(null_D, 0.99))
+    noise = float(np.quantile(null_D, 1 - settings.alpha))  # who passes q < alpha passes it too: the report shows what it would take
     return bare.model_copy(
         update={
             "effect": round(effect, 6),

@@ -276,7 +276,9 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _value(text: str, where: str) -> dict[str, Any]:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=config.unique)
     except json.JSONDecodeError as error:
         line = f" line {error.lineno}:" if "\n" in text else ""
         raise UserError(f"{where}:{line} not JSON: {error.msg}.") from None
+    except ValueError as error:
+        raise UserError(f"{where}: {error}.") from None

@@ -64,7 +64,7 @@ class Comparison:
 def load_grader(path: Path) -> recipe.Grader:
     """Raises UserError or ConfigError naming the file, key and value."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=config.unique)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}). Name a grader's JSON file, such as recipes/icd10/grader.json.") from None
     except ValueError as error:

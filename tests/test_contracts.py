@@ -23,7 +23,7 @@ STATISTICS = [
 
 def check(rows: list[dict[str, Any]], docs: Path, **settings: Any) -> dict[tuple[str, str], Contract]:
     conversations = [Conversation.model_validate(row) for row in rows]
-    found = contracts.check(conversations, ["lookup"], STATISTICS, Drift(**settings), docs)
+    found = contracts.check(conversations, contracts.KnownTools(frozenset({"lookup"})), STATISTICS, Drift(**settings), docs)
     return {(one.column, one.name): one for one in found}
 
 

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import tiny_recipe
 import windows
+from scipy.stats import binomtest
 
 from rft import config, drift, profile, recipe, reports, traffic
 from rft.config import Drift
 from rft.errors import ConfigError, UserError
-from rft.reports import Contract, DriftReport, FeatureDrift, Profile
+from rft.reports import Contract, Conversation, DriftReport, FeatureDrift, Profile
 
 
 @pytest.fixture
@@ -27,9 +28,9 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def params(**settings: Any) -> config.Params:
-    section = {"min_feedback": 20} | settings
-    return tiny_recipe.params(Path("tiny"), traffic={"file": "data/inbox/window.jsonl"}, examples={"train": 300}, drift=section)
+def params(tools: dict[str, Any] | None = None, **settings: Any) -> config.Params:
+    section, traffic = {"min_feedback": 20} | settings, {"file": "data/inbox/window.jsonl"}
+    return tiny_recipe.params(Path("tiny"), traffic=traffic, examples={"train": 300}, drift=section, tools=tools or {})
 
 
 def judged(rows: list[dict[str, Any]], **settings: Any) -> DriftReport:
@@ -93,6 +94,46 @@ def test_a_broken_contract_stops_before_anything_else(clone: Path) -> None:
     report = judged(windows.rows(200, note=MOVED, latency_s=None))
     assert report.verdict == "stop"
     assert "1 of 11 contracts broken (column_values_to_not_be_null of latency_s: 200 of 200 bad" in report.reason
+
+
+WIKI = {"name": "wiki", "url": "http://127.0.0.1:9/mcp"}
+ELSEWHERE: list[tuple[str, dict[str, Any], str]] = [
+    ("find_item", {"endpoints": [{"name": "find_item", "server_url": "http://127.0.0.1:9/find"}]}, "all 11 contracts hold."),
+    ("wiki.search", {"mcp": [WIKI | {"prefix": "wiki."}]}, "all 11 contracts hold."),
+    ("wiki.search", {"mcp": [WIKI | {"prefix": "wiki.", "tools": ["search"]}]}, "all 11 contracts hold."),
+    ("search", {"mcp": [WIKI]}, "all 10 contracts hold. Not checked: whether every tool that was called exists, because only tools.mcp 'wiki' knows"),
+]
+
+
+@pytest.mark.parametrize(("called", "tools", "wanted"), ELSEWHERE)
+def test_r4_a_tool_of_an_endpoint_or_an_mcp_server_breaks_no_contract(clone: Path, called: str, tools: dict[str, Any], wanted: str) -> None:
+    """No server is asked: nothing listens at these addresses."""
+    report = judged(_calling(called), tools=tools)
+    assert report.verdict == "continue", report.reason
+    assert wanted in report.reason
+
+
+@pytest.mark.parametrize(
+    ("called", "tools"),
+    [
+        ("find_item", {}),
+        ("find_items", {"endpoints": [{"name": "find_item", "server_url": "http://127.0.0.1:9/find"}]}),
+        ("search", {"mcp": [WIKI | {"prefix": "wiki."}]}),
+        ("wiki.delete", {"mcp": [WIKI | {"prefix": "wiki.", "tools": ["search"]}]}),
+    ],
+)
+def test_r4_a_tool_that_nobody_has_breaks_its_contract(clone: Path, called: str, tools: dict[str, Any]) -> None:
+    report = judged(_calling(called), tools=tools)
+    assert report.verdict == "stop"
+    assert f"column_values_to_be_in_set of tool: 200 of 400 bad, such as {called}" in report.reason
+
+
+def _calling(tool: str) -> list[dict[str, Any]]:
+    """A window in which each conversation calls it once, beside the recipe's own."""
+    rows = windows.rows(200, calls=2)
+    for row in rows:
+        row["messages"][1] = windows.call(0, 7, tool)
+    return rows
 
 
 def test_a_window_too_small_to_judge_continues_and_says_so(clone: Path) -> None:
@@ -227,6 +268,51 @@ def test_settings_that_could_never_call_drift_are_refused(clone: Path) -> None:
 def test_a_threshold_for_an_unknown_feature_is_refused(clone: Path) -> None:
     with pytest.raises(ConfigError, match=r"drift.thresholds names 'tool_eror', which is no feature. Known here: corrected, "):
         judged(windows.rows(200), thresholds={"tool_eror": 0.1})
+
+
+# -- drift.alpha ----------------------------------------------------------------------------------------------------------
+NOTES = ("value of {key}", "please tell me the value of {key}", "{key}?", "I need what {key} holds, quickly and without fuss")
+NUM_NULL = 40
+
+
+def drawn(seed: int, size: int, shift: float = 0.0) -> list[Conversation]:
+    """Of the same source each time, but for `shift`: how much more often the longest note is written."""
+    rng = random.Random(seed)
+    rows = []
+    for n in range(size):
+        note = rng.choices(NOTES, [1, 1, 1, 1 + shift])[0]
+        row = windows.conversation(rng.randrange(9000), rng.choice([1, 1, 2, 3]), note, latency_s=rng.lognormvariate(0, 0.5))
+        rows.append(Conversation.model_validate(row | {"conversation_id": f"c-{n}"}))
+    return rows
+
+
+def compared(alpha: float, before: int, now: int, size: int, shift: float = 0.0) -> list[FeatureDrift]:
+    """The features that were tested. Any effect counts, so that alpha alone decides."""
+    loaded = recipe.load(config.Recipe(path="tiny"))
+    tiny = {"total_variation": 1e-9, "wasserstein_sd": 1e-9, "psi": 1e-9, "classifier_auc": 0.5001}
+    section = Drift.model_validate({"alpha": alpha, "min_conversations": 20, "num_resamples": 400, "effects": tiny, "thresholds": {}})
+    known = profile.of_conversations(drawn(before, size), loaded, "before")
+    return [one for one in drift.compare(section, {"": known}, drawn(now, size, shift), loaded) if one.q_value is not None]
+
+
+def test_r20_where_nothing_changed_at_most_a_share_alpha_of_windows_names_a_feature(clone: Path) -> None:
+    """The exact lower limit of the share does not lie above alpha, which is used."""
+    alpha = 0.2
+    false = sum(any(one.drifted for one in compared(alpha, 2 * n, 2 * n + 1, 60)) for n in range(NUM_NULL))
+    assert binomtest(false, NUM_NULL, alpha, alternative="greater").pvalue > 0.05, f"{false} of {NUM_NULL}"
+    assert false > 0
+
+
+def test_r20_a_larger_alpha_sees_more(clone: Path) -> None:
+    """What q calls is held back by no second test: the noise that the threshold names lies below it at any alpha."""
+    seen = {alpha: [one for n in range(8) for one in compared(alpha, n, 1000 + n, 120, 1.0)] for alpha in (0.03, 0.5)}
+    called = {alpha: [one.drifted for one in rows] for alpha, rows in seen.items()}
+    assert 0 < sum(called[0.03]) < sum(called[0.5])
+    for alpha, rows in seen.items():
+        by_q = [(one.q_value or 0) < alpha and (one.statistic != "classifier_auc" or (one.effect or 0) > 0.5001) for one in rows]
+        assert called[alpha] == by_q
+    with pytest.raises(ValueError, match="alpha"):
+        Drift(alpha=0.51)
 
 
 # -- the recipe icd10 ------------------------------------------------------------------------------------------------------

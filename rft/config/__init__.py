@@ -12,12 +12,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, model_validator
 
 from rft.config import reading
 from rft.config.learning import Clip, Curriculum, Dpo, Kl, Lora, Overlong, Ppo, Stop, Train
-from rft.config.reading import names_a_secret, secret, yaml_problem
+from rft.config.reading import names_a_secret, read_yaml, secret, unique, yaml_value
 from rft.config.section import Section
 from rft.config.stages import (
     Architecture,
@@ -78,24 +77,28 @@ class Params(Section):
 def load(path: Path | str = "params.yaml") -> Params:
     """Raises ConfigError naming the file, the key, the value and, for an unknown key, the nearest one."""
     path = Path(path)
+    return parse(read_sections(path, str(path)), str(path))
+
+
+def read_sections(path: Path, where: str) -> dict[str, Any]:
+    """The file's sections as they are written, each key once. Raises ConfigError, which begins with `where`."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = reading.read_yaml(path, where)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: missing. A run is configured by this file; start from a recipe's template.") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {yaml_problem(error)}. Mend the line that it names.") from None
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: holds {type(raw).__name__}, expected sections such as 'recipe:' and 'gate:'.")
-    return parse(raw, str(path))
+        raise ConfigError(f"{where}: missing. A run is configured by this file; start from a recipe's template.") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{where}: holds {type(found).__name__}, expected sections such as 'recipe:' and 'gate:'.")
+    return found
 
 
-def parse(raw: dict[str, Any], where: str = "params.yaml", model: type[BaseModel] = Params) -> Any:
-    """`raw` as `model`; every problem in one ConfigError. The secrets that it names are known to rft/redact.py from here on."""
-    return reading.parse(raw, where, model)
+def parse(found: dict[str, Any], where: str = "params.yaml", model: type[BaseModel] = Params) -> Any:
+    """`found` as `model`; every problem in one ConfigError. The secrets that it names are known to rft/redact.py from here on."""
+    return reading.parse(found, where, model)
 
 
 __all__ = [
     "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects", "Endpoint", "Examples", "Gate",
     "Keys", "Kl", "Lifecycle", "Lora", "McpServer", "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prompt", "Recipe", "Rollout", "Section",
-    "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "load", "names_a_secret", "parse", "secret", "yaml_problem",
+    "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "load", "names_a_secret", "parse", "read_sections", "read_yaml", "secret",
+    "unique", "yaml_value",
 ]  # fmt: skip

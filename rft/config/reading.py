@@ -1,6 +1,9 @@
 """From YAML to sections: every problem at once, each with the file, the key, the value and the remedy; and no secret in the file.
 
 A secret is named (`env:NAME`), never written: params.yaml is recorded with every run.
+
+YAML and JSON take a key that is written twice, and drop what the first one said without a word. Files that people write are read here, where that
+is an error.
 """
 
 from __future__ import annotations
@@ -8,7 +11,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import yaml
@@ -21,6 +26,7 @@ _VARIABLE = re.compile(r"env:(\w+)")
 _NAMES_A_SECRET = re.compile(r"(?i)(authorization|cookie|token|secret|password|signature|(?<!idempotency[-_])key)$")
 _IS_A_KEY = re.compile(r"(?i)(bearer|basic) +\S|whsec_|sk-\w")
 _SAID_IN = {"headers", "env"}
+_MERGE = "tag:yaml.org,2002:merge"
 _RECORDED = "and this file is recorded with every run"
 
 
@@ -37,6 +43,67 @@ def parse(raw: dict[str, Any], where: str, model: type[BaseModel]) -> Any:
     if problems:
         raise ConfigError("\n".join(problems))
     return found
+
+
+def read_yaml(path: Path, where: str) -> Any:
+    """What a file that people write holds; None for an empty one. Raises ConfigError, which begins with `where`; FileNotFoundError as it is."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: not UTF-8: the byte at {error.start}. Save it as UTF-8.") from None
+    return yaml_value(text, where)
+
+
+def yaml_value(text: str, where: str) -> Any:
+    """Raises ConfigError for what is no YAML, and for every key that is written twice, with its lines."""
+    try:
+        loader = yaml.SafeLoader(text)  # looks at the characters, too
+        try:
+            node = loader.get_single_node()
+            twice = [] if node is None else list(_twice(loader, node, "", set()))
+            value = None if node is None or twice else loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where}: not YAML: {yaml_problem(error)}. Mend the line that it names.") from None
+    except (ValueError, RecursionError) as error:  # a date that is none; brackets nested by the thousand
+        raise ConfigError(f"{where}: not YAML: {error}. Put such a text into quotes.") from None
+    if twice:
+        raise ConfigError(
+            "\n".join(
+                f"{where}: '{key}' is written twice, in lines {first} and {second}, and only one could count. Join them, or remove one."
+                for key, first, second in twice
+            )
+        )
+    return value
+
+
+def _twice(loader: yaml.SafeLoader, node: yaml.Node, key: str, known: set[int]) -> Iterator[tuple[str, int, int]]:
+    """(key, line, line) of each key that a mapping holds twice. `known`: the nodes that were looked into; an alias is one that was."""
+    if id(node) in known:
+        return
+    known.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        lines: dict[Any, int] = {}
+        for name, each in node.value:
+            inner = f"{key}.{name.value}" if key else str(name.value)
+            if isinstance(name, yaml.ScalarNode):
+                this = loader.construct_object(name) if name.tag != _MERGE else _MERGE  # equal as keys of a dict: yes is true
+                line = name.start_mark.line + 1
+                if this in lines:
+                    yield inner, lines[this], line
+                lines.setdefault(this, line)
+            yield from _twice(loader, each, inner, known)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, each in enumerate(node.value):
+            yield from _twice(loader, each, f"{key}.{number}", known)
+
+
+def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """For json.loads(..., object_pairs_hook=unique). Raises ValueError for a key that an object holds twice."""
+    if repeated := [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]:
+        raise ValueError(f"{repeated[0]!r} is written twice in one object, and only one could count. Join them, or remove one")
+    return dict(pairs)
 
 
 def _variables(raw: Any) -> Iterator[str]:

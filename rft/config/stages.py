@@ -36,8 +36,8 @@ class Effects(Section):
 class Drift(Section):
     """When production has moved away from what the champion knows."""
 
-    alpha: float = Field(default=0.01, gt=0, lt=1)
-    """False-discovery rate over all tested features: the share of drift findings that chance alone may make."""
+    alpha: float = Field(default=0.01, gt=0, le=0.5)
+    """False-discovery rate over all tested features: of windows in which nothing changed, at most this share names a feature."""
     min_conversations: int = Field(default=100, ge=1)
     """A feature with fewer on either side is shown but never called drifted."""
     effects: Effects = Effects()

@@ -4,6 +4,9 @@ Any OpenAI-compatible endpoint, for evaluation and prompt search: what it sample
 gives text. A server that also returns token ids (vLLM's `return_token_ids`) may be asked for them; then each turn carries the ids, the
 log-probabilities and the whole context that it was sampled from, and the loop marks a turn as forked whose context does not continue ours.
 
+Whether a tool's result that spells `<|im_end|>` ends a turn there is up to the endpoint: only where we render the prompt ourselves does
+rft/control.py keep such text apart.
+
 An assistant message goes back as it came, with its reasoning, under its calls' own ids. The endpoint's last word on `usage` bounds the context,
 where params.yaml or the endpoint's list of models sets a limit; where neither does, the limit is the endpoint's own refusal.
 

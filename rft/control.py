@@ -1,0 +1,239 @@
+"""Text of the world never becomes a control token: not in a tool's result, a message, a tool's description, nor in a recorded answer.
+
+A template turns messages into one string, and the tokenizer turns `<|im_end|>` in that string into the token that ends a turn, whoever wrote
+it. A tool's reply that holds `<|im_end|>\\n<|im_start|>assistant` would so forge a turn of the policy. The tokens that the policy sampled are
+kept as ids and never come here.
+
+    marks       what a control token is recognized by: its text, or the tags in it. Control is each added token that is special, or holds a tag
+                (`<...>` or `[...]`), or belongs to the family's markup. Other added tokens are words, and stay words in any text
+    suspects    does any text hold a mark, as it is or as the tokenizer normalizes it, or begin or end with a part of one? Almost none does,
+                and then the template's string is encoded as ever
+    hide        else the template is rendered a second time with texts whose marks cannot be recognized: each character that marks begin or end
+                with is a character of the private use area that occurs nowhere else. The control tokens of that string are the template's own
+    encode      if the string with the real texts has the same control tokens, nothing was forged (a template may read `</think>` in an answer
+                and drop it). Else the hidden string counts: the characters are put back, and a twin of the tokenizer encodes it, in which
+                control tokens have names that nobody can write. One string in one call, so that text and template meet as they always do
+
+Two limits. A template that writes both ends of a mark itself, around a text, means that mark. And tags that are no token of the tokenizer, such
+as `<tool_response>` with many models, are text whoever writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rft.errors import UserError
+
+_TAGS = (re.compile(r"<[^<>\s]+>"), re.compile(r"\[[^\[\]\s]+\]"))
+_PRIVATE = range(0x100000, 0x10FFFD)
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """`value` is what was to be rendered, without a mark in it; `originals` says which character stands for which."""
+
+    value: Any
+    originals: dict[str, str]
+
+    def restored(self, text: str) -> str:
+        if "\\u" in text:  # a template's tojson may write the characters as escapes
+            for hidden, original in self.originals.items():
+                text = text.replace(json.dumps(hidden)[1:-1], json.dumps(original)[1:-1])
+        return text.translate(str.maketrans(self.originals))
+
+
+class Control:
+    """The control tokens of one tokenizer, and its text encoded so that only the template writes them."""
+
+    def __init__(self, tokenizer: Any, markup: Iterable[str]):
+        self._tokenizer = tokenizer
+        self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        if self._backend is None:
+            raise UserError(
+                f"the tokenizer of {tokenizer.name_or_path!r} is not one of the tokenizers library (no tokenizer.json): text of the world could "
+                "not be kept apart from its control tokens. Save it as tokenizer.json, or choose a model that has one."
+            )
+        known = frozenset(markup)
+        added = tokenizer.added_tokens_decoder.items()
+        self._contents: dict[int, str] = {
+            token: one.content for token, one in added if one.special or one.content in known or any(tag.search(one.content) for tag in _TAGS)
+        }
+        marks = {mark for token, content in self._contents.items() for mark in _marks(content, whole=tokenizer.added_tokens_decoder[token].special)}
+        self._normalizer = self._backend.normalizer
+        if self._normalizer is not None:  # an added token may be looked for in normalized text, by its own normalized text
+            marks |= {normal for mark in marks if (normal := self._normalizer.normalize_str(mark).strip())}
+        self._tags = frozenset(mark for mark in marks if any(tag.fullmatch(mark) for tag in _TAGS))
+        self._others = sorted(marks - self._tags, key=len, reverse=True)
+        self._other = re.compile("|".join(map(re.escape, self._others)) or "(?!)")
+        self._longest = max(map(len, marks), default=0)
+        self._begun = frozenset(mark[:end] for mark in marks for end in range(1, len(mark)))
+        self._ended = frozenset(mark[start:] for mark in marks for start in range(1, len(mark)))
+        self._heads, self._tails = {mark[0] for mark in marks}, {mark[-1] for mark in marks}
+        self._edge = re.compile(f"[{re.escape(''.join(self._heads | self._tails))}]" if marks else "(?!)")
+        self._signs = {sign for sign in self._heads | self._tails if not sign.isalnum() and not sign.isspace()}
+
+    # -- is there anything to keep apart? ---------------------------------------------------------------------------------------
+    def suspects(self, value: Any) -> bool:
+        return any(self._suspects(text) for text in _texts(value))
+
+    def _suspects(self, text: str) -> bool:
+        if self._has_mark(text):
+            return True
+        if self._normalizer is None:
+            return False
+        normal = self._normalizer.normalize_str(text)
+        return normal != text and self._has_mark(normal)
+
+    def _has_mark(self, text: str) -> bool:
+        if not self._edge.search(text):
+            return False
+        if any(not self._tags.isdisjoint(tag.findall(text)) for tag in _TAGS) or self._other.search(text):
+            return True
+        start, end = text[: self._longest], text[-self._longest :]
+        if any(start[: n + 1] in self._ended for n in _places(start, self._tails)):
+            return True
+        return any(end[n:] in self._begun for n in _places(end, self._heads))
+
+    # -- hidden -------------------------------------------------------------------------------------------------------------------
+    def hide(self, value: Any, rendered: str) -> Hidden:
+        """`rendered`: the template's string of `value`; no character of it is taken."""
+        texts = list(_texts(value))
+        used = set(rendered).union(*texts)
+        signs = sorted(sign for sign in used if self._is_sign(sign)) + sorted({mark[0] for mark in self._others} - self._signs)
+        free = (chr(code) for code in _PRIVATE if chr(code) not in used)
+        hidden_by = {sign: next(free) for sign in dict.fromkeys(signs)}
+        table = str.maketrans({sign: hidden for sign, hidden in hidden_by.items() if not sign.isalnum() and not sign.isspace()})
+
+        def hidden(text: str) -> str:
+            return self._other.sub(lambda found: hidden_by[found[0][0]] + found[0][1:], text).translate(table)
+
+        return Hidden(_mapped(value, hidden), {code: sign for sign, code in hidden_by.items()})
+
+    def _is_sign(self, character: str) -> bool:
+        if character in self._signs:
+            return True
+        if self._normalizer is None or character.isascii():
+            return False
+        return not self._signs.isdisjoint(self._normalizer.normalize_str(character))
+
+    # -- encoded ------------------------------------------------------------------------------------------------------------------
+    def encode(self, text: str, hidden_text: str, hidden: Hidden) -> list[int]:
+        """`text`: the template's string with the real texts, `hidden_text`: the same with the hidden ones."""
+        own = self._written(hidden_text)
+        if [token for token, _, _ in own] == [token for token, _, _ in self._written(text)]:
+            return self._tokenizer.encode(text, add_special_tokens=False)
+        parts: list[str] = []
+        at = 0
+        for token, start, end in own:
+            parts += [hidden.restored(hidden_text[at:start]), self._names[token]]
+            at = end
+        parts.append(hidden.restored(hidden_text[at:]))
+        ids: list[int] = self._twin.encode("".join(parts), add_special_tokens=False).ids
+        unknown = self._tokenizer.unk_token_id
+        kept = [token for token in ids if token in self._contents and token != unknown]
+        assert kept == [token for token, _, _ in own if token != unknown], "a text became a control token"
+        return ids
+
+    def _written(self, text: str) -> list[tuple[int, int, int]]:
+        """The control tokens of a string as the tokenizer itself finds them, each with its place."""
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        found: list[tuple[int, int, int]] = []
+        at = 0
+        for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            if (content := self._contents.get(token)) is None:
+                continue
+            # The offsets may hold whitespace around the token, or have lost what it begins with.
+            place = text.find(content, max(at, start - len(content)), end + len(content))
+            if place >= 0:
+                start, end = place, place + len(content)
+            elif token == self._tokenizer.unk_token_id:  # an unknown character
+                continue
+            found.append((token, max(start, at), end))
+            at = end
+        return found
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        """What control tokens are called in the twin: nobody who writes a text knows it."""
+        nonce = secrets.token_hex(16)
+        return {token: f"\U0010fffd{nonce}.{token}\U0010fffd" for token in self._contents}
+
+    @cached_property
+    def _twin(self) -> Any:
+        """The tokenizer with other names for the control tokens, also where its model knows them as words; every id is the same."""
+        from tokenizers import Tokenizer
+
+        try:
+            raw = json.loads(self._backend.to_str())
+        except Exception as error:  # a part of it written in Python
+            raise UserError(
+                f"the tokenizer of {self._tokenizer.name_or_path!r} cannot be copied ({error}), so that text of the world could not be kept apart "
+                "from its control tokens. Choose a model whose tokenizer.json says all of it."
+            ) from None
+        raw |= {"post_processor": None, "truncation": None, "padding": None}
+        names = {self._contents[token]: name for token, name in self._names.items()}
+        for one in raw["added_tokens"]:
+            if one["content"] in names:
+                one |= {"content": names[one["content"]], "normalized": False}
+        _rename(raw["model"], names)
+        twin = Tokenizer.from_str(json.dumps(raw))
+        assert all(twin.token_to_id(name) == token for token, name in self._names.items()), "the twin has other ids"
+        return twin
+
+
+def _marks(content: str, whole: bool) -> set[str]:
+    """A special token may be any text; of another only its tags are control, if it has any."""
+    tags = {found for tag in _TAGS for found in tag.findall(content)}
+    return tags or ({content} if whole or content.strip() else set())
+
+
+def _places(text: str, characters: set[str]) -> Iterator[int]:
+    return (n for n, character in enumerate(text) if character in characters)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from _texts(key)
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
+
+
+def _mapped(value: Any, change: Any) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {_mapped(key, change): _mapped(each, change) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mapped(each, change) for each in value]
+    return value
+
+
+def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
+    """In the vocabulary of a tokenizer's model. Merges that would make a renamed piece go: it is no word any more."""
+    if isinstance(model["vocab"], list):
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
+        return
+    known = names.keys() & model["vocab"].keys()
+    if not known:
+        return
+    model["vocab"] = {names.get(piece, piece): token for piece, token in model["vocab"].items()}
+    if model.get("unk_token") in known:
+        model["unk_token"] = names[model["unk_token"]]
+    if "merges" in model:
+        pairs = [(merge, merge.split(" ", 1) if isinstance(merge, str) else merge) for merge in model["merges"]]
+        model["merges"] = [merge for merge, (left, right) in pairs if known.isdisjoint((left, right, left + right))]
+
+
+__all__ = ["Control", "Hidden"]

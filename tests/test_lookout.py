@@ -1,0 +1,38 @@
+"""`rft drift FILE` in a clone in which nothing ran yet, for both recipes that we ship."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from pathlib import Path
+
+import ladder_clone
+import pytest
+
+from rft import config, recipe
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
+    """With recipe icd10, a new one, and a small window for each."""
+    made = ladder_clone.make(tmp_path_factory.mktemp("fresh"))
+    done = made.rft("new", "recipes/mine")
+    assert done.returncode == 0, done.stderr
+    shutil.copytree(ladder_clone.ROOT / "recipes/icd10", made.root / "recipes/icd10", ignore=shutil.ignore_patterns("__pycache__"))
+    window = made.root / "data/inbox/icd10.jsonl"
+    recipe.load(config.Recipe(path=str(made.root / "recipes/icd10"))).simulate(
+        window, start=datetime.date(2026, 3, 2), days=7, conversations=150, drifted=False, seed=0
+    )
+    return made
+
+
+@pytest.mark.parametrize("name", ["mine", "icd10"])
+def test_r5_n2_a_window_is_judged_before_the_first_run(fresh: ladder_clone.Scripted, name: str) -> None:
+    """What the agent did has nothing to be compared with yet: the table says so, and the verdict rests on the input."""
+    done = fresh.rft("drift", f"data/inbox/{name}.jsonl", "--params", f"recipes/{name}/params.yaml")
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "tool_calls" in shown
+    assert "no reference yet" in shown
+    assert "continue: 0 of " in shown
+    assert not Path(fresh.root / "data/drift").exists(), "written to no shelf"
