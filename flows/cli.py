@@ -1,7 +1,8 @@
 """The command `rft`. Nothing heavy is imported before a verb needs it, so that `rft --help` answers at once.
 
 What goes wrong is one message behind `error: ` and an exit code that says whose it is: 2 the user's, 3 the world's, 130 Ctrl-C. A traceback is ours:
-a bug; like all that is printed here it holds no secret (`rft.redact`). A ladder that stops with its numbers, or a gate that says no, is a success: 0.
+a bug; like all that is printed here it holds no secret (`rft.redact`). A run that stopped in order before its end (run.max_hours, `rft cancel`) says
+`stopped: `, with exit code 4. A ladder that stops with its numbers, or a gate that says no, is a success: 0.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from rft import redact
-from rft.errors import RftError
+from rft.errors import RftError, Stopped
 
 ABOUT = """\
 Retrains a tool-using agent on your own hardware, rung by rung: drift, baseline, prompt, RFT, gate, approval.
@@ -25,6 +26,7 @@ Retrains a tool-using agent on your own hardware, rung by rung: drift, baseline,
   rft run                      the ladder, as params.yaml says
   rft runs                     what ran, and how it ended
   rft report RUN               the page of a run
+  rft cancel RUN               end a run before its end
   rft approve RUN --by NAME --reason TEXT
 """
 ROLLOUTS = """
@@ -55,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         return options.verb(options)
+    except Stopped as stop:
+        return _fail(str(stop), stop.exit_code, "stopped")
     except RftError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -118,6 +122,26 @@ def parser() -> argparse.ArgumentParser:
     report = verb("report", _report, "say where the page of a run is")
     report.add_argument("run", metavar="RUN")
     report.add_argument("--open", action="store_true", help="open it in the browser")
+
+    cancel = verb(
+        "cancel",
+        _cancel,
+        "end a run before its end, in order, and for good",
+        "It stops at its next checkpoint and is recorded. A new run takes up what it did.",
+    )
+    cancel.add_argument("run", metavar="RUN")
+    cancel.add_argument("--now", action="store_true", help="do not wait for the checkpoint: end its stage at once")
+    cancel.add_argument("--wait", type=_seconds, default=600.0, metavar="SECONDS", help="how long to wait for its end (default: 600)")
+
+    gc = verb(
+        "gc",
+        _gc,
+        "remove what is past its retention: worktrees, unfinished work, logs, pages, bytes of old runs",
+        "Section run.retention of params.yaml says how old. Without --yes it says what it would remove, and asks. Revisions, the ledger, and what a "
+        "champion, a request or an unfinished run needs stay.",
+    )
+    gc.add_argument("--yes", action="store_true", help="remove it without asking")
+    _settings(gc)
 
     approve = verb(
         "approve", _approve, "make a run's challenger the champion", "Only what the gate would promote. Every hash is verified before anything moves."
@@ -203,6 +227,13 @@ def _count(text: str) -> int:
     return number
 
 
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return number
+
+
 def _settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--params", metavar="FILE", help="settings other than the clone's params.yaml")
     parser.add_argument(
@@ -242,6 +273,18 @@ def _report(options: argparse.Namespace) -> int:
     from flows import running
 
     return running.report(options.run, options.open)
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    from flows import cancel
+
+    return cancel.show(options.run, options.now, options.wait)
+
+
+def _gc(options: argparse.Namespace) -> int:
+    from flows import gc
+
+    return gc.show(options.yes, options.params, tuple(options.overrides))
 
 
 def _approve(options: argparse.Namespace) -> int:
@@ -298,9 +341,9 @@ def _demo(options: argparse.Namespace) -> int:
     return demo.run(options.small)
 
 
-def _fail(message: str, code: int) -> int:
+def _fail(message: str, code: int, word: str = "error") -> int:
     sys.stdout.flush()
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(f"{word}: {message}", file=sys.stderr, flush=True)
     return code
 
 

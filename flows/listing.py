@@ -45,6 +45,8 @@ def _gain(record: RunRecord) -> str:
 def _then(here: Clone, record: RunRecord, champion: str | None) -> str:
     if record.name == champion:
         return "champion"
+    if record.state == "paused":
+        return "waits: raise max_hours"
     if record.state == "running" and not records.alive(here, record.name):
         return f"`{command()} run` goes on"
     last = ledger.decided(here, record.name)

@@ -84,7 +84,11 @@ def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
     """What stage `traffic` would find there: the champion without its weights, and the shelf of the last run that came so far."""
     registry.served(here, params).place(scratch, weights=False)
     for record in reversed(records.load_all(here)):
-        shelf = {} if record.revision is None else {name: Revision(here, record.revision).read(f"data/traffic/{name}") for name in TRAFFIC}
+        shelf = (
+            {}
+            if record.revision is None or record.bytes_removed
+            else {name: Revision(here, record.revision).read(f"data/traffic/{name}") for name in TRAFFIC}
+        )
         if shelf and all(shelf.values()):
             (scratch / "data" / "traffic").mkdir(parents=True)
             for name, content in shelf.items():

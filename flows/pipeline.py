@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from prefect import flow
+from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
+from prefect.states import Cancelled
 
 from flows import settings
+from rft.errors import Stopped
 from rft.reports import Decision
 from tasks import clone
 from tasks.baseline import evaluate_baseline
@@ -21,20 +24,26 @@ from tasks.train import train_adapter
 
 
 @flow(name="retrain")
-def retrain(window: str | None = None, params: str | None = None, overrides: tuple[str, ...] = (), clean_only: bool = False) -> Decision | None:
-    """`window`: a file, or a pattern whose last match by name is taken. None is returned when drift said stop."""
+def retrain(
+    window: str | None = None, params: str | None = None, overrides: tuple[str, ...] = (), clean_only: bool = False
+) -> Decision | State | None:
+    """`window`: a file, or a pattern whose last match by name is taken. None is returned when drift said stop; Cancelled, with the reason, when the
+    run stopped in order before its end: at run.max_hours, or by `rft cancel`."""
     here = clone.enter()
     wanted = settings.resolve(here, params, overrides)
-    with recorded(here, wanted, settings.newest(here, window), clean_only, flow_run.id) as run:
-        load_traffic(run)  # traffic and champion are files now
-        drift = check_drift(run)
-        if drift.verdict == "stop":
-            run.update(state="stopped", message=drift.reason)
-            return None
-        build_examples(run, refresh=drift.verdict == "refresh")
-        build_policy(run)
-        evaluate_baseline(run)  # with the readiness verdict that `train` obeys
-        optimize_prompt(run)
-        train_adapter(run)
-        evaluate_challenger(run)
-        return decide(run)  # reports in, one decision and one request out: `promote` is another flow
+    try:
+        with recorded(here, wanted, settings.newest(here, window), clean_only, flow_run.id) as run:
+            load_traffic(run)  # traffic and champion are files now
+            drift = check_drift(run)
+            if drift.verdict == "stop":
+                run.update(state="stopped", message=drift.reason)
+                return None
+            build_examples(run, refresh=drift.verdict == "refresh")
+            build_policy(run)
+            evaluate_baseline(run)  # with the readiness verdict that `train` obeys
+            optimize_prompt(run)
+            train_adapter(run)
+            evaluate_challenger(run)
+            return decide(run)  # reports in, one decision and one request out: `promote` is another flow
+    except Stopped as stop:
+        return Cancelled(message=str(stop))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import tempfile
 import webbrowser
 from pathlib import Path
@@ -13,7 +14,7 @@ from flows.screen import say, watched
 from flows.server import prefect_server
 from rft import margins
 from rft.__main__ import STAGES
-from rft.errors import UserError
+from rft.errors import Stopped, UserError
 from tasks import artifacts, clone, records, stages
 from tasks.clone import Clone
 from tasks.records import RunRecord
@@ -26,18 +27,33 @@ def here() -> Clone:
 def climb(window: str | None = None, params: str | None = None, overrides: tuple[str, ...] = (), clean_only: bool = False) -> RunRecord:
     """One run, with its bars. Settings are read first: a wrong key must not wait for a server."""
     place = here()
-    margins.check(settings.resolve(place, params, overrides), place.root)
+    wanted = settings.resolve(place, params, overrides)
+    margins.check(wanted, place.root)
     with prefect_server(place) as server, watched() as lines:
         retrain = importlib.import_module("flows.pipeline").retrain
         importlib.import_module("mlflow")  # a second of import, while the server boots
         if server:
             server.ready()
         state = retrain(window, params, overrides, clean_only, return_state=True)
-        state.result()  # raises what ended the flow
+        if not state.is_cancelled():
+            state.result()  # raises what ended the flow
     if lines.skipped:
         say(f"Skipped, because nothing that they depend on has changed: {', '.join(lines.skipped)}.")
     flow_run_id = str(state.state_details.flow_run_id)
-    return next(record for record in records.load_all(place) if record.flow_run_id == flow_run_id)
+    record = next(record for record in records.load_all(place) if record.flow_run_id == flow_run_id)
+    if state.is_cancelled():
+        hours = 2 * max(wanted.run.max_hours or 0, record.spent_s / 3600)
+        further = f"\nTo go on: {_again(window, params, overrides, clean_only, hours)}" if record.state == "paused" else ""
+        raise Stopped(record.message + further)
+    return record
+
+
+def _again(window: str | None, params: str | None, overrides: tuple[str, ...], clean_only: bool, hours: float) -> str:
+    """The same command with a higher limit."""
+    words = [*(["--window", window] if window else []), *(["--params", params] if params else []), *(["--clean-only"] if clean_only else [])]
+    for override in [*(one for one in overrides if not one.startswith("run.max_hours")), f"run.max_hours={hours:.3g}"]:
+        words += ["--set", override]
+    return shlex.join([command(), "run", *words])
 
 
 def one_stage(name: str) -> int:

@@ -28,7 +28,7 @@ Read it in this order, an hour from top to bottom. Each module opens with its ow
     algorithms, kernels                 advantages and losses, a file each; the same arithmetic on a GPU
     trainer                             the loop, the learner, the curriculum, checkpoints, and the signs that a run should end
     shelves, progress                   what each stage depends on; its work while it is not safe on the shelf, and progress lines
-    words                               counts and numbers as people read them
+    stopping, words                     a stop in order, before the end; counts and numbers as people read them
     page                                the one-page HTML report of a run
 
 and the stages, each a `run(params)` behind `python -m rft STAGE` (`__main__`):

@@ -42,3 +42,9 @@ class InfrastructureError(RftError):
 
 class TooManyUnscored(InfrastructureError):
     """More rollouts than the declared rate have no score: the stage stops itself before it trains on what is left."""
+
+
+class Stopped(RftError):
+    """A stop in order, before the end: run.max_hours is spent, or `rft cancel` asked for it. All work is kept. No error, but no end either."""
+
+    exit_code = 4

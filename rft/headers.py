@@ -19,12 +19,11 @@ from datetime import UTC, datetime
 
 from rft import config
 from rft.errors import ConfigError
+from rft.stopping import RUN
 from rft.types import RolloutContext
 
 STRUCK_OUT = "[secret]"
 SHORTEST_SECRET = 6  # a shorter one would strike out ordinary words
-RUN = "RFT_RUN"
-"""The environment variable in which a stage finds the name of its run."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[\ud800-\udfff]")  # a tab is allowed in a header, a lone surrogate in no text

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rft import config, embedded, model, progress, recipe, reports
+from rft import config, embedded, model, progress, recipe, reports, stopping
 from rft.chat import Chat, assistant_text
 from rft.errors import UserError
 from rft.tools import schemas
@@ -107,8 +107,11 @@ def warm_start(network: Any, dialogues: list[Dialogue], section: config.Policy, 
             losses.append((step + 1, round(sum(running) / len(running), 6)))
             running.clear()
         report(step + 1, f"steps of warm start, loss {own:.3f}")
-        if (step + 1) % warm.checkpoint_every == 0 or step + 1 == warm.steps:
-            _checkpoint(work, step + 1, network, optimizer, losses, running)
+        keep = partial(_checkpoint, work, step + 1, network, optimizer, losses, running)
+        if kept := (step + 1) % warm.checkpoint_every == 0 or step + 1 == warm.steps:
+            keep()
+        if step + 1 < warm.steps:
+            stopping.check(f"after step {step + 1} of {warm.steps} of the warm start", None if kept else keep)
     network.eval()
     return losses
 

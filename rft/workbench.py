@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from rft import budget, config, determinism, progress, recovery, reports, rollout_log, stats, trace
+from rft import budget, config, determinism, progress, recovery, reports, rollout_log, stats, stopping, trace
 from rft.chat import Chat
 from rft.errors import ConfigError, UserError
 from rft.graders import EndpointGrader
@@ -203,6 +203,8 @@ class Workbench:
             batch = requests[start : start + size]
             saved = f"{name}/{batch[0].example.id}/{start}/{len(batch)}"
             if saved not in store:
+                if plan.stage != "train":  # which stops after a whole step (rft/trainer/loop.py)
+                    stopping.check("before its next batch of rollouts")
                 add(store, self.run(policy, batch, conditions, plan.stage, Waiting(store, saved, plan.arm)), batch, plan, saved)
             finished, seconds = store.batch(saved) or ([], [])
             rows += finished[: len(batch)]

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from rft import reports
 from rft.errors import InfrastructureError, UserError
+from tasks import records
 from tasks.clone import Clone
 from tasks.git import GitError, git_bytes
 
@@ -107,6 +108,12 @@ class Revision:
         try:
             content = path.read_bytes()
         except FileNotFoundError:
+            if removed := next((one.bytes_removed for one in records.load_all(self.clone) if one.revision == self.commit), None):
+                raise UserError(
+                    f"{what} of revision {self.commit[:10]} is past its retention: `rft gc` removed its bytes at {removed}, as "
+                    "run.retention.cache_days in params.yaml says. The revision stays: `dvc exp pull` fetches the bytes if a remote has them, and a "
+                    "run of the same commit and settings makes them again."
+                ) from None
             raise InfrastructureError(
                 f"{what} of revision {self.commit[:10]} is not in this clone's DVC cache ({path}). "
                 "Fetch it from your remote: dvc exp pull origin RUN, and see that nobody runs `dvc gc` without --all-experiments."

@@ -16,6 +16,7 @@ from typing import TypeVar
 import yaml
 
 from rft import config, page, redact, reports
+from rft.errors import RftError, Stopped
 from rft.words import counted
 from tasks import registry, runs, stages
 from tasks.artifacts import Revision
@@ -38,7 +39,7 @@ def recorded(clone: Clone, params: config.Params, window: Path | None, clean_onl
             run.update(flow_run_id=flow_run_id)
             stages.listener.get().say(f"[run] {run.name}{_opening(run)}")
             run.tracker = Tracker(run, registry.model_name(params))
-            run.tracker.settings(plan.params.model_dump(mode="json", by_alias=True), _tags(run))
+            run.tracker.settings(plan.params.identity(), _tags(run))
             yield run
             _show(run)
     except BaseException:
@@ -49,7 +50,7 @@ def recorded(clone: Clone, params: config.Params, window: Path | None, clean_onl
 
 
 def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], file: str = "report.json") -> R:
-    """Raises StageFailed with the stage's own message."""
+    """Raises what `drive` raises."""
     with run.tracker.live() as live, _timed(run, stage):
 
         def overhear(line: str) -> bool:
@@ -58,14 +59,28 @@ def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], 
                 live.follow(Path(line.removeprefix(f"[{stage}] metrics ")))
             return found
 
-        log = run.clone.log(run.name, stage)
-        note = partial(runs.note_group, run)
-        outcome = stages.repro(run.tree, stage, run.clone.state, run.name, log=log, note_group=note, overhear=overhear)
+        how = drive(run, stage, overhear)
     report = reports.read(kind, run.shelf(stage) / file)
+    run.tracker.stage(stage, how, numbers(report))
+    return report
+
+
+def drive(run: Run, stage: str, overhear: Callable[[str], bool] | None = None) -> stages.How:
+    """Bring the stage's shelf up to date. Raises StageFailed with the stage's own message, and Stopped when run.max_hours is spent or the run was
+    cancelled: before the stage, at one of its checkpoints, or in the midst of it by `rft cancel --now`."""
+    try:
+        run.check(f"before stage {stage}")
+        log, note = run.clone.log(run.name, stage), partial(runs.note_group, run)
+        outcome = stages.repro(run.tree, stage, run.clone.state, run.name, log=log, note_group=note, overhear=overhear, deadline=run.deadline)
+    except Stopped:
+        raise
+    except RftError:
+        if run.cancelled:
+            raise Stopped(f"in the midst of stage {stage}") from None
+        raise
     ran = "ran" in (outcome.how, run.record.stages.get(stage))  # a run that was cut off and adopted finds its own work unchanged
     run.update(stages=run.record.stages | {stage: "ran" if ran else outcome.how})
-    run.tracker.stage(stage, outcome.how, numbers(report))
-    return report
+    return outcome.how
 
 
 @contextlib.contextmanager
@@ -82,7 +97,8 @@ def _timed(run: Run, stage: str) -> Iterator[None]:
 def _opening(run: Run) -> str:
     edited = run.record.edited
     along = f", with uncommitted {', '.join(edited[:3])}{' and more' if len(edited) > 3 else ''}: dirty" if run.record.dirty else ""
-    return (", adopted: it was cut off, and goes on" if run.adopted else "") + along
+    spent = f" ({run.record.spent_s / 3600:.2g} hours of work so far)" if run.max_hours is not None else ""
+    return (f", adopted: it was cut off, and goes on{spent}" if run.adopted else "") + along
 
 
 def _tags(run: Run) -> dict[str, str]:
@@ -134,4 +150,4 @@ def _show(run: Run) -> None:
     run.tracker.page(write_page(run.clone, run.record, run.tree))
 
 
-__all__ = ["Numbers", "climb", "recorded", "write_page"]
+__all__ = ["Numbers", "climb", "drive", "recorded", "write_page"]

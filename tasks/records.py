@@ -20,7 +20,8 @@ from rft import reports
 from rft.errors import UserError
 from tasks.clone import Clone
 
-State = Literal["preparing", "running", "finished", "stopped", "failed", "interrupted", "killed"]
+State = Literal["preparing", "running", "paused", "finished", "stopped", "failed", "interrupted", "killed", "cancelled"]
+"""`paused` stopped at run.max_hours and goes on when that is raised; `stopped` is a ladder that drift ended with its numbers."""
 
 
 class RunRecord(reports.Report):
@@ -38,6 +39,10 @@ class RunRecord(reports.Report):
     started: str
     started_by: str
     ended: str | None = None
+    resumed: str | None = None
+    """When the start that is going on began; None between two starts."""
+    spent_s: float = 0.0
+    """Seconds of work, added up over the starts before that."""
     state: State = "preparing"
     message: str = ""
     revision: str | None = None
@@ -53,10 +58,17 @@ class RunRecord(reports.Report):
     candidate: str | None = None
     gain: dict[str, float | None] | None = None
     """Paired, over the champion, with the ends of its interval."""
+    bytes_removed: str | None = None
+    """When `rft gc` removed what only this run refers to; its revision stays."""
 
     @property
     def dirty(self) -> bool:
         return self.edits_sha256 is not None
+
+    @property
+    def over(self) -> bool:
+        """Recorded, and never taken up again."""
+        return self.revision is not None
 
 
 def now() -> str:

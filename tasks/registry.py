@@ -35,11 +35,27 @@ def model_name(params: config.Params) -> str:
     return Path(params.recipe.path).name
 
 
+def lock(clone: Clone) -> Path:
+    """Held while the champion is read or moved."""
+    return clone.state / "registry.lock"
+
+
+def revisions(clone: Clone) -> set[str]:
+    """Of every registered version of every model: a rollback may return to each, sooner or later."""
+    if _nothing_registered(clone):
+        return set()
+    client, found, token = tracking.client(clone), set[str](), None
+    while token != "":
+        page = client.search_model_versions(page_token=token)
+        found |= {one.tags.get("revision", "") for one in page}
+        token = page.token or ""
+    return found - {""}
+
+
 def served(clone: Clone, params: config.Params) -> Served:
     """What is served now, after finishing a promotion that was cut off."""
-    store = tracking.address(clone)
-    if store.startswith("sqlite:///") and not Path(store.removeprefix("sqlite:///")).exists():
-        return BEGINNING  # without loading MLflow: nothing was ever registered
+    if _nothing_registered(clone):
+        return BEGINNING
     with _lock(clone):
         repair(clone)
         return Registry(clone, model_name(params)).served()
@@ -315,7 +331,13 @@ def _id(*parts: str) -> str:
 
 
 def _lock(clone: Clone):
-    return records.held(clone.state / "registry.lock", wait=True)
+    return records.held(lock(clone), wait=True)
+
+
+def _nothing_registered(clone: Clone) -> bool:
+    """Told without loading MLflow."""
+    store = tracking.address(clone)
+    return store.startswith("sqlite:///") and not Path(store.removeprefix("sqlite:///")).exists()
 
 
 __all__ = ["approve", "model_name", "reject", "repair", "reports", "rollback", "served", "verified"]

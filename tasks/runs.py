@@ -4,10 +4,11 @@
         ...                                    # stages write below run.tree
     # here the run is recorded, whatever its end, and the worktree is gone
 
-`start` looks for an unfinished run of the same commit, edits, settings and champion: its driver was killed, so it is adopted and goes on.
-Unfinished runs of anything else are recorded as killed and cleared away; nothing is lost by that, since finished stages lie in DVC's run
-cache and the work of others in `.rft/progress`. The record is a commit below the run's own, made by plumbing commands and published by a
-create-only `git update-ref refs/exps/...`, which `dvc exp` and `git log` both read. No branch, index or file of the user is touched.
+`start` looks for an unfinished run of the same commit, edits, settings and champion: its driver was killed, or it stopped at run.max_hours, so it
+is adopted and goes on. Killed runs of anything else are recorded as that and cleared away; nothing is lost by it, since finished stages lie in
+DVC's run cache and the work of others in `.rft/progress`. A run that stopped at its limit waits for a higher one, worktree and all, and `rft cancel`
+ends any run for good. The record is a commit below the run's own, made by plumbing commands and published by a create-only
+`git update-ref refs/exps/...`, which `dvc exp` and `git log` both read. No branch, index or file of the user is touched.
 """
 
 from __future__ import annotations
@@ -21,23 +22,25 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
 
-from rft import config, margins, redact
-from rft.errors import RftError, UserError
+from rft import config, margins, redact, stopping
+from rft.errors import RftError, Stopped, UserError
 from tasks import edits as user_edits
 from tasks import records
 from tasks.champion import Served
 from tasks.clone import Clone
 from tasks.edits import Edits
 from tasks.git import GitError, git
-from tasks.records import RunRecord
+from tasks.records import RunRecord, State
 
 _NEW_REF = "0" * 40
 _FORCED = ("params.yaml", "dvc.lock", "data/champion/champion.json", "data/champion/profile.json", "data/champion/weights.dvc")
@@ -52,6 +55,9 @@ class Run:
     adopted: bool = False
     tracker: Any = None
     """tasks.tracking.Tracker, once it is open."""
+    max_hours: float | None = None
+    since: float = 0.0
+    """When this start of the run began, in seconds since 1970."""
 
     @property
     def name(self) -> str:
@@ -63,6 +69,23 @@ class Run:
 
     def shelf(self, stage: str) -> Path:
         return self.tree / "data" / stage
+
+    @property
+    def deadline(self) -> float | None:
+        """When run.max_hours is spent, the earlier starts counted."""
+        return None if self.max_hours is None else self.since + 3600 * self.max_hours - self.record.spent_s
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `rft cancel` asked for the end of this run."""
+        return stopping.request(self.clone.state, self.name).exists()
+
+    def check(self, where: str) -> None:
+        """Raises Stopped when the run should not go further than `where`."""
+        if self.cancelled:
+            raise Stopped(f"{where}: {stopping.BY_CANCEL}")
+        if self.deadline is not None and time.time() >= self.deadline:
+            raise Stopped(f"{where}: {stopping.BY_LIMIT}")
 
     def update(self, **changes: Any) -> None:
         self.record = self.record.model_copy(update=changes)
@@ -90,7 +113,7 @@ class Plan:
 
     @property
     def key(self) -> str:
-        parts = [self.commit, self.edits.sha256, self.params.model_dump(mode="json", by_alias=True), self.served.champion.model_dump(mode="json")]
+        parts = [self.commit, self.edits.sha256, self.params.identity(), self.served.champion.model_dump(mode="json")]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -117,14 +140,22 @@ def plan(clone: Clone, params: config.Params, served: Served, window: Path | Non
 
 @contextlib.contextmanager
 def start(clone: Clone, what: Plan) -> Iterator[Run]:
-    """Adopt or create, and record at the end. Raises UserError while the same run is going on in another process."""
+    """Adopt or create, and record at the end; a run that stops at run.max_hours is left to be adopted.
+
+    Raises UserError while the same run is going on in another process.
+    """
     with contextlib.ExitStack() as stack:
-        with records.held(clone.runs / ".start.lock", wait=True):
+        with records.held(start_lock(clone), wait=True):
             clear(clone, what.key)
             run = _adopt(clone, what) or _create(clone, what)
-            stack.enter_context(records.held(records.lock(clone, run.name)))
+            stack.enter_context(records.held(records.lock(clone, run.name), wait=True))  # whoever asks if it lives holds it for a moment
+            run.max_hours, run.since = what.params.run.max_hours, time.time()
+            run.update(state="running", resumed=records.now())
         try:
             yield run
+        except Stopped as stop:
+            run.update(**_stopping(run, str(stop)))
+            raise Stopped(run.record.message) from None
         except BaseException as error:
             run.update(**_ending(error))
             raise
@@ -133,44 +164,71 @@ def start(clone: Clone, what: Plan) -> Iterator[Run]:
                 run.update(state="finished")
         finally:
             with _undisturbed():
-                run.update(ended=records.now())
-                _close(run)
+                run.update(ended=records.now(), resumed=None, spent_s=run.record.spent_s + time.time() - run.since)
+                if run.record.state == "paused":
+                    _group_file(clone, run.name).unlink(missing_ok=True)
+                else:
+                    _close(run)
 
 
 def clear(clone: Clone, key: str | None = None) -> list[str]:
-    """The janitor: runs whose driver is dead are recorded as killed, except one of this key, which `start` will adopt. Returns their names."""
+    """The janitor: runs whose driver is dead are recorded as killed, except those that will be adopted: one of this key, by `start`, and those that
+    wait for a higher run.max_hours. A run that was asked to end before its driver died is recorded as cancelled. Returns their names."""
     cleared: list[str] = []
     for record in records.load_all(clone):
-        if record.revision is None and not records.alive(clone, record.name) and (record.key != key or record.state != "running"):
-            _kill_leftovers(clone, record.name)
-            cleared.append(record.name)
-            run = Run(clone, record)
-            if record.state == "preparing" or not (run.tree.is_dir() or _recorded(clone, record)):
-                _forget(run)
-                continue
-            if record.state == "running":
-                run.update(state="killed", ended=records.now(), message="its process was killed")
-            _close(run)
+        if not record.over and not records.alive(clone, record.name):
+            asked = Run(clone, record).cancelled
+            if asked or not (record.state == "paused" or (record.state == "running" and record.key == key)):
+                end(clone, record, "cancelled" if asked else "killed", CANCELLED if asked else "its process was killed")
+                cleared.append(record.name)
     known = {record.name for record in records.load_all(clone)}
     for folder in clone.worktrees.iterdir() if clone.worktrees.is_dir() else ():
         if folder.name not in known:
-            _remove_tree(clone, folder)
+            remove_tree(clone, folder)
     return cleared
+
+
+def end(clone: Clone, record: RunRecord, state: State, message: str) -> RunRecord | None:
+    """Record an unfinished run whose driver is dead. None: no stage of it ever ran, so there was nothing to record. Call with the start's lock."""
+    kill_stage(clone, record.name)
+    run = Run(clone, record)
+    if record.state == "preparing" or not (run.tree.is_dir() or _recorded(clone, record)):
+        _forget(run)
+        return None
+    if record.state in ("running", "paused"):
+        run.update(state=state, ended=records.now(), message=message, resumed=None, spent_s=_spent_s(clone, record))
+    _close(run)
+    return run.record
+
+
+def start_lock(clone: Clone) -> Path:
+    """Held while a run is adopted or created."""
+    return clone.runs / ".start.lock"
 
 
 # -- beginning -------------------------------------------------------------------------------------------------------------
 def _adopt(clone: Clone, what: Plan) -> Run | None:
     for record in reversed(records.load_all(clone)):
-        if record.key != what.key or record.state != "running" or record.revision is not None:
+        if record.key != what.key or record.state not in ("running", "paused") or record.over:
             continue
         if records.alive(clone, record.name):
             raise UserError(f"run {record.name}, with this very commit, settings and window, is going on in another process. Wait for it.")
-        _kill_leftovers(clone, record.name)
+        kill_stage(clone, record.name)
         run = Run(clone, record, adopted=True)
         if run.tree.is_dir():
+            run.update(ended=None, message="", spent_s=_spent_s(clone, record), resumed=None)
             return run
         _forget(run)
     return None
+
+
+def _spent_s(clone: Clone, record: RunRecord) -> float:
+    """Seconds of work so far. A start that was killed counts to its last sign of life: a change of its record, or a line that a stage printed."""
+    if record.resumed is None:
+        return record.spent_s
+    files = [records.path(clone, record.name), *clone.log(record.name, "").parent.glob("*.log")]
+    last = max(file.stat().st_mtime for file in files)
+    return record.spent_s + max(0.0, last - datetime.fromisoformat(record.resumed).timestamp())
 
 
 def _create(clone: Clone, what: Plan) -> Run:
@@ -195,14 +253,14 @@ def _create(clone: Clone, what: Plan) -> Run:
     except BaseException:
         _forget(run)
         raise
-    run.update(state="running")
     return run
 
 
 def _forget(run: Run) -> None:
     """There is nothing to record: no stage of it ever ran."""
-    _remove_tree(run.clone, run.tree)
+    remove_tree(run.clone, run.tree)
     records.path(run.clone, run.name).unlink()
+    _clear_marks(run)
 
 
 def _prepare(run: Run, what: Plan) -> None:
@@ -213,7 +271,7 @@ def _prepare(run: Run, what: Plan) -> None:
     user_edits.carry(what.edits, clone, tree)
     for inside, source in what.inputs.items():
         _bring(source, tree / inside)
-    raw = what.params.model_dump(mode="json", by_alias=True)
+    raw = what.params.identity()
     _write_params(tree / "params.yaml", raw)
     user_edits.refuse_secrets(tree, user_edits.recorded_files(tree), user_edits.declared_secrets(raw))
     what.served.place(tree)
@@ -266,6 +324,19 @@ def _user(clone: Clone) -> str:
 
 
 # -- end -------------------------------------------------------------------------------------------------------------------
+CANCELLED = "cancelled by `rft cancel`"
+
+
+def _stopping(run: Run, where: str) -> dict[str, Any]:
+    """`where`: which stage stopped, where in it, and why."""
+    if run.cancelled:
+        return {"state": "cancelled", "message": f"run {run.name} was {CANCELLED} ({where}). Its finished stages and unfinished work are kept."}
+    hours = (run.record.spent_s + time.time() - run.since) / 3600
+    limit = "" if run.max_hours is None else f" of run.max_hours = {run.max_hours:g}"
+    words = f"run {run.name} has worked for {hours:.3g} hours{limit} and stopped in order ({where}). Its work is kept."
+    return {"state": "paused", "message": f"{words} The same command with a higher run.max_hours goes on with it."}
+
+
 def _ending(error: BaseException) -> dict[str, Any]:
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ in ("TerminationSignal", "CancelledError"):
         return {"state": "interrupted", "message": "interrupted"}
@@ -291,8 +362,12 @@ def _close(run: Run) -> None:
     """Record, then clear away. The worktree stays when recording fails."""
     revision = _recorded(run.clone, run.record) or _snapshot(run)
     run.update(revision=revision)
-    _remove_tree(run.clone, run.tree)
-    for file in (records.lock(run.clone, run.name), _group_file(run.clone, run.name)):
+    remove_tree(run.clone, run.tree)
+    _clear_marks(run)
+
+
+def _clear_marks(run: Run) -> None:
+    for file in (records.lock(run.clone, run.name), _group_file(run.clone, run.name), stopping.request(run.clone.state, run.name)):
         file.unlink(missing_ok=True)
 
 
@@ -329,7 +404,7 @@ def _is_ignored(tree: Path, path: str) -> bool:
     return True
 
 
-def _remove_tree(clone: Clone, tree: Path) -> None:
+def remove_tree(clone: Clone, tree: Path) -> None:
     if tree.exists():
         with contextlib.suppress(GitError):  # a folder that Git does not know (any more) as a worktree
             clone.git("worktree", "remove", "--force", str(tree))
@@ -346,14 +421,13 @@ def _group_file(clone: Clone, name: str) -> Path:
     return clone.runs / f"{name}.group"
 
 
-def _kill_leftovers(clone: Clone, name: str) -> None:
+def kill_stage(clone: Clone, name: str) -> None:
     """The last stage's process group, if anything in it still belongs to this run. Process ids are reused: the environment tells."""
     file = _group_file(clone, name)
-    if not file.exists():
+    group = int(file.read_text(encoding="utf-8") or 0) if file.exists() else 0
+    if not group:
         return
-    group = int(file.read_text(encoding="utf-8"))
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError):
-            if os.getpgid(process.pid) == group and process.environ().get("RFT_RUN") == name:
+            if os.getpgid(process.pid) == group and process.environ().get(stopping.RUN) == name:
                 os.kill(process.pid, signal.SIGKILL)
-    file.unlink()

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TextIO
 
-from rft import config, progress, redact
-from rft.errors import InfrastructureError, RftError, UserError
+from rft import config, progress, redact, stopping
+from rft.errors import InfrastructureError, RftError, Stopped, UserError
 from tasks.clone import TELEMETRY_OFF
 from tasks.lines import Lines
 
@@ -78,14 +78,16 @@ def repro(
     log: Path | None = None,
     note_group: Callable[[int], None] | None = None,
     overhear: Callable[[str], bool] | None = None,
+    deadline: float | None = None,
 ) -> Outcome:
-    """Bring one stage's shelf up to date. Raises StageFailed with the stage's own message, InfrastructureError when DVC cannot.
+    """Bring one stage's shelf up to date. Raises StageFailed with the stage's own message, InfrastructureError when DVC cannot, and Stopped when
+    the stage ended in order, at its `deadline` (seconds since 1970) or because `rft cancel` asked (rft/stopping.py).
 
     Lines for which `overhear` is true are not told to the listener.
     """
     lines = listener.get()
     lines.begin(stage)
-    environment = {"RFT_STATE": str(state), "PYTHONUNBUFFERED": "1"} | ({"RFT_RUN": run} if run else {})
+    environment = {"RFT_STATE": str(state), "PYTHONUNBUFFERED": "1", stopping.RUN: run or "", stopping.DEADLINE: f"{deadline or ''}"}
     how: How = "ran"
     last: deque[str] = deque(maxlen=400)
     error: list[str] = []  # what the stage ends with: told once, by whoever catches it
@@ -116,7 +118,7 @@ def repro(
         code = process.wait()
     if code != 0:
         failure = _failure(stage, list(last), log)
-        _hear(lines, [] if isinstance(failure, StageFailed) else error)
+        _hear(lines, [] if isinstance(failure, StageFailed | Stopped) else error)
         raise failure
     with contextlib.suppress(OSError, RftError):  # what stays is rubbish, which `rft gc` sees
         progress.forget(stage, config.load(tree / "params.yaml"), tree, state)
@@ -188,7 +190,8 @@ def _failure(stage: str, lines: list[str], log: Path | None) -> RftError:
             if _DVC_SAYS.match(line):
                 break
             message.append(line)
-        return StageFailed(f"stage {stage}: " + "\n".join(message), int(exited))
+        words, code = f"stage {stage}: " + "\n".join(message), int(exited)
+        return Stopped(words) if code == Stopped.exit_code else StageFailed(words, code)
     if exited is not None:
         own = [line for line in lines if not _DVC_SAYS.match(line)]
         return StageFailed(f"stage {stage} crashed. The end of what it printed:\n" + "\n".join(own[-8:]) + where, 1)

@@ -2,8 +2,8 @@
 
 `make(folder)` lays it out and commits it. Its `rft` holds the real config, reports and `python -m rft`; each stage copies its shelf from a
 script folder, where a test can also make it fail, pause or count: `script/fail-baseline` (a message), `script/pause-train` (seconds a step),
-`script/ran` (a line each time a stage really runs). The train stage takes twenty steps, writes metrics.jsonl in `.rft/progress` and goes on
-where it was killed.
+`script/pause-policy` (seconds), `script/ran` (a line each time a stage really runs). The train stage takes twenty steps, writes metrics.jsonl in
+`.rft/progress` and goes on where it was killed, or stopped in order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sample_reports
 import tiny_recipe
 import yaml
 
-from rft import config, gate, progress, reports
+from rft import config, gate, progress, reports, rollout_log
 from tasks import dependencies, registry, runs, stages
 from tasks.clone import Clone
 from tasks.dependencies import STAGES
@@ -32,7 +32,7 @@ from tasks.records import RunRecord
 ROOT = Path(__file__).resolve().parents[1]
 REAL = (
     *("__init__.py", "__main__.py", "config", "errors.py", "progress.py", "recipe.py", "redact.py", "reports.py", "shelves.py"),
-    *("toolserver.py", "types.py"),
+    *("stopping.py", "toolserver.py", "types.py"),
 )
 COPIED = (
     ".gitignore",
@@ -54,7 +54,7 @@ import shutil
 import time
 from pathlib import Path
 
-from rft import progress
+from rft import progress, stopping
 from rft.errors import InfrastructureError
 
 SCRIPT = Path({script!r})
@@ -78,6 +78,9 @@ WORK = {
     "examples": """Which source the flow chose is seen in the report."""
     + '"""\n    report = json.loads((SCRIPT / "data/examples/report.json").read_text())\n'
     + '    (SCRIPT / "data/examples/report.json").write_text(json.dumps(report | {"source": params.examples.source}))\n    """',
+    "policy": """It can be made to last."""
+    + '"""\n    pause = SCRIPT / "pause-policy"\n'
+    + '    time.sleep(float(pause.read_text()) if pause.exists() else 0)\n    """',
     "train": """Twenty steps, each a line; those that a killed process wrote are not repeated."""
     + '"""\n    metrics = progress.folder("train", [params.train], []) / "metrics.jsonl"\n'
     + '    print(f"[train] metrics {metrics}", flush=True)\n'
@@ -87,7 +90,8 @@ WORK = {
     + "        time.sleep(float(pause.read_text()) if pause.exists() else 0)\n"
     + '        with metrics.open("a") as file:\n'
     + '            file.write(json.dumps({"step": step, "reward/mean": step / 20}) + "\\n")\n'
-    + '        print(f"[train] {step}/20 steps, reward {step / 20}", flush=True)\n    """',
+    + '        print(f"[train] {step}/20 steps, reward {step / 20}", flush=True)\n'
+    + '        stopping.check(f"after step {step} of 20")\n    """',
 }
 
 
@@ -191,6 +195,8 @@ def _shelves(scenario: sample_reports.Scenario) -> Path:
             if name in ("", "weights"):
                 path.mkdir(exist_ok=True)
                 (path / "model.bin").write_bytes(b"weights of " + stage.encode())
+            elif not path.exists() and path.suffix == ".parquet":
+                rollout_log.write([], path)
             elif not path.exists():
                 path.write_text("{}\n")
     if scenario == "drift_stop":

@@ -14,7 +14,24 @@ from flows import cli, settings
 from rft.errors import ConfigError, UserError
 from tasks.clone import Clone
 
-VERBS = ("run", "runs", "stage", "report", "approve", "reject", "rollback", "up", "new", "drift", "demo", "doctor", "rollouts", "replay")
+VERBS = (
+    "run",
+    "runs",
+    "stage",
+    "report",
+    "cancel",
+    "gc",
+    "approve",
+    "reject",
+    "rollback",
+    "up",
+    "new",
+    "drift",
+    "demo",
+    "doctor",
+    "rollouts",
+    "replay",
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +61,9 @@ def test_help_teaches_and_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "--params", "missing.yaml"], "missing.yaml: missing"),
         (["stage", "drfit"], "no stage 'drfit'. The stages: traffic, drift,"),
         (["report", "nothing"], "no run named 'nothing'"),
+        (["cancel", "nothing"], "no run named 'nothing'"),
+        (["gc", "--set", "run.retention.work_days=-1"], "params.yaml: 'run.retention.work_days' = -1:"),
+        (["run", "--set", "run.max_hours=0"], "params.yaml: 'run.max_hours' = 0:"),
         (["approve", "nothing", "--by", "Ada", "--reason", "why"], "no run named 'nothing'"),
         (["reject", "nothing", "--by", "Ada", "--reason", "why"], "no run named 'nothing'"),
         (["drift", "missing.jsonl"], "missing.jsonl: no such window of traffic"),

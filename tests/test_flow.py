@@ -69,7 +69,7 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
     # the page can be had again from the revision
     page = scripted.clone.page(name)
     first = page.read_text()
-    assert "<dt>recipe</dt><dd>tiny</dd>" in first
+    assert "<dt>recipe</dt><dd>recipes/tiny</dd>" in first
     assert "not on record" not in first.split("<h2>What it cost</h2>")[1]
     page.unlink()
     assert scripted.rft("report", name).stdout.strip() == str(page)

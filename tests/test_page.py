@@ -175,6 +175,16 @@ def test_a_damaged_report_is_an_error_and_not_a_gap(root: Path) -> None:
         page.render(root, RUN)
 
 
+@pytest.mark.parametrize("stage", ["baseline", "challenger"])
+@pytest.mark.parametrize("content", [b"{}\n", b"", None])
+def test_a_damaged_log_is_an_error_with_its_name(root: Path, stage: str, content: bytes | None) -> None:
+    path = root / f"data/{stage}/rollouts.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(UserError, match=rf"data/{stage}/rollouts\.parquet: no whole rollout log .* rft stage {stage}"):
+        page.render(root, RUN)
+
+
 # -- a scale of its own ----------------------------------------------------------------------------------------------------
 def rescale(root: Path, low: float, high: float) -> None:
     """The challenger's report and the decision, as a grader on `low` to `high` would have them."""

@@ -1,10 +1,10 @@
-"""params.yaml, and nothing else, configures a run: one section a stage, and recipe, tools, rollout.
+"""params.yaml, and nothing else, configures a run: one section a stage, and recipe, tools, rollout, run.
 
 Every key is known or an error that names the nearest one. A value that cannot be honoured is an error here, before any compute
 is spent. A stage reads the whole file once through `load` and uses its own section and the shared three.
 
-    section, world, stages, learning    the keys, each with what it means
-    reading                             from YAML to sections, and what is refused
+    section, world, stages, learning, run    the keys, each with what it means
+    reading                                  from YAML to sections, and what is refused
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pydantic import BaseModel, model_validator
 from rft.config import reading
 from rft.config.learning import Clip, Curriculum, Dpo, Kl, Lora, Overlong, Ppo, Stop, Train
 from rft.config.reading import names_a_secret, read_yaml, secret, unique, yaml_value
+from rft.config.run import Retention, Run
 from rft.config.section import Section
 from rft.config.stages import (
     Architecture,
@@ -50,6 +51,11 @@ class Params(Section):
     train: Train = Train()
     challenger: Challenger = Challenger()
     gate: Gate
+    run: Run = Run()
+
+    def identity(self) -> dict[str, Any]:
+        """What makes a run what it is, every value written out: all but section `run`."""
+        return self.model_dump(mode="json", by_alias=True, exclude={"run"})
 
     @model_validator(mode="after")
     def _context(self) -> Params:
@@ -98,7 +104,7 @@ def parse(found: dict[str, Any], where: str = "params.yaml", model: type[BaseMod
 
 __all__ = [
     "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects", "Endpoint", "Examples", "Gate",
-    "Keys", "Kl", "Lifecycle", "Lora", "McpServer", "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prompt", "Recipe", "Rollout", "Section",
-    "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "load", "names_a_secret", "parse", "read_sections", "read_yaml", "secret",
-    "unique", "yaml_value",
+    "Keys", "Kl", "Lifecycle", "Lora", "McpServer", "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prompt", "Recipe", "Retention",
+    "Rollout", "Run", "Section", "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "load", "names_a_secret", "parse", "read_sections",
+    "read_yaml", "secret", "unique", "yaml_value",
 ]  # fmt: skip

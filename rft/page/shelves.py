@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rft import reports
+from rft.errors import UserError
 from rft.scale import UNIT, from_to
 
 R = TypeVar("R", bound=reports.Report)
@@ -72,13 +73,22 @@ class Shelves:
 
     def sampled(self, stage: str) -> tuple[int, int] | None:
         """How many rollouts the stage's log holds, and how many tokens their policy wrote; None without a log."""
+        rows = self.log(stage, "num_tokens")
+        return None if rows is None else (len(rows), sum(row["num_tokens"] for row in rows))
+
+    def log(self, stage: str, *columns: str) -> list[dict[str, Any]] | None:
+        """These columns of the stage's rollouts; None without a log. Raises UserError for a damaged one."""
         path = self.data / stage / "rollouts.parquet"
         if not path.exists():
             return None
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        tokens = pq.read_table(path, columns=["num_tokens"]).column(0).to_pylist()
-        return len(tokens), sum(tokens)
+        try:
+            return pq.read_table(path, columns=list(columns)).select(columns).to_pylist()
+        except (pa.ArrowInvalid, OSError, KeyError) as error:
+            why = str(error).splitlines()[0]
+            raise UserError(f"data/{stage}/rollouts.parquet: no whole rollout log ({why}). Run the stage again: rft stage {stage}") from None
 
     def arm(self, name: str) -> reports.Arm | None:
         return next((arm for arm in self.arms if arm.name == name), None)

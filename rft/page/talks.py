@@ -24,8 +24,7 @@ Rollout = dict[str, Any]
 def scored(shelves: Shelves) -> list[Rollout]:
     """The rollouts that have a reward, of the last stage that compares: challenger, or baseline."""
     stage = "challenger" if shelves.challenger is not None else "baseline"
-    path = shelves.data / stage / "rollouts.parquet"
-    return [row for row in _read(str(path)) if row["reward"] is not None] if path.exists() else []
+    return [row for row in shelves.log(stage, *_COLUMNS) or [] if row["reward"] is not None]
 
 
 def side_by_side(shelves: Shelves, rollouts: Sequence[Rollout]) -> list[Html]:
@@ -40,12 +39,6 @@ def side_by_side(shelves: Shelves, rollouts: Sequence[Rollout]) -> list[Html]:
         note = "The example whose mean reward changed the most, and one rollout of each."
         cards.append(_pair("The same example, before and after", note, ("champion", pair[0]), (who, pair[1])))
     return cards
-
-
-def _read(path: str) -> list[Rollout]:
-    import pyarrow.parquet as pq
-
-    return pq.read_table(path, columns=list(_COLUMNS)).to_pylist()
 
 
 def _rank(row: Rollout) -> tuple[int, str, int]:

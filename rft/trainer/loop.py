@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rft import algorithms, config, policies, progress
+from rft import algorithms, config, policies, progress, stopping
 from rft.chat import Chat
 from rft.reports import PromptSettings
 from rft.rollout_store import RolloutStore
@@ -88,6 +88,9 @@ class Trainer:
                     self._checkpoint()
                 self._time(batch, time.monotonic() - began, before)
                 report(self.step, f"steps, reward {_shown(metrics)}, {_calls(metrics)}")
+                if not ended:
+                    kept = self.step % self.section.checkpoint_every == 0
+                    stopping.check(f"after step {self.step} of {self.section.steps}", None if kept else self._checkpoint)
         self.store.settle("the training ended before its step")
         if self.stopped:
             progress.say("train", f"stopped at step {self.step}: {self.stopped}")

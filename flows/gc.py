@@ -1,0 +1,93 @@
+"""`rft gc`: say what is past its retention, ask, and remove it."""
+
+from __future__ import annotations
+
+import sys
+from itertools import groupby
+
+from flows import settings
+from flows.results import command
+from flows.screen import say
+from tasks import clone, retention
+from tasks.retention import Item, Plan
+
+WORDS = {
+    "worktrees": "worktrees of runs that are over",
+    "work": "unfinished work",
+    "logs": "logs",
+    "pages": "pages",
+    "bytes": "files in DVC's cache",
+}
+SHOWN = 5
+
+
+def show(yes: bool, params: str | None, overrides: tuple[str, ...]) -> int:
+    here = clone.enter()
+    keep = settings.resolve(here, params, overrides).run.retention
+    say("Looking for what is past its retention (section run.retention of params.yaml) ...")
+    with retention.alone(here):
+        seen = retention.plan(here, keep)
+    _tell(seen)
+    if not seen.items:
+        return 0
+    if not yes and not _agreed():
+        say(f"Nothing was removed. To remove it: {command()} gc --yes")
+        return 0
+    named = {item.path for item in seen.items}
+    with retention.alone(here):
+        todo = retention.plan(here, keep)  # a run may have come and gone since
+        todo.items = [item for item in todo.items if item.path in named]
+        removed = retention.carry_out(here, todo, _bar)
+    say(f"Removed {_size(removed)}.")
+    return 0
+
+
+def _tell(seen: Plan) -> None:
+    for reason in seen.kept:
+        say(f"  kept: {reason}")
+    if not seen.items:
+        say("Nothing is past its retention.")
+        return
+    for kind, group in groupby(seen.items, key=lambda item: item.kind):
+        items = list(group)
+        say(f"  {_size(_sum(items)):>9}  {len(items)} {WORDS[kind]}")
+        for line in _lines(items):
+            say(f"             {line}")
+    say(f"  {_size(_sum(seen.items)):>9}  in all would be removed. Revisions, records of runs and the ledger stay.")
+
+
+def _lines(items: list[Item]) -> list[str]:
+    """The first few; bytes by what they are of."""
+    if items[0].kind == "bytes":
+        groups: dict[str, list[Item]] = {}
+        for item in items:
+            groups.setdefault(item.why, []).append(item)
+        found = [f"{_size(_sum(some))} {why}" for why, some in groups.items()]
+    else:
+        found = [f"{item.path.name}: {_size(item.num_bytes)}, {item.why}" for item in items]
+    return found if len(found) <= SHOWN else [*found[:SHOWN], f"and {len(found) - SHOWN} more"]
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        return False
+    try:
+        return input("Remove it? [y/N] ").strip().casefold() in ("y", "yes")
+    except EOFError:
+        return False
+
+
+def _bar(done: int, total: int) -> None:
+    if done % 1000 == 0:
+        say(f"  {done} of {total}")
+
+
+def _sum(items: list[Item]) -> int:
+    return sum(item.num_bytes for item in items)
+
+
+def _size(num_bytes: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes} B"

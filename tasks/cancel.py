@@ -1,0 +1,90 @@
+"""The end of a run before its end, for good: `rft cancel`.
+
+A run that is going on is asked by a file, which its driver reads before each stage and its stage at each checkpoint (rft/stopping.py). So it ends by
+its own hand, in whatever process it is, and is recorded with all that it did. `now` does not wait for that: the stage's processes are killed, and
+the driver, which knows why, ends as it would have. A run whose driver is dead, or that stopped at run.max_hours, is recorded here.
+
+The next `rft run` of the same settings is a new run. It finds the finished stages in DVC's run cache and the unfinished one in `.rft/progress`, until
+`rft gc` removes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from rft import stopping
+from rft.errors import InfrastructureError, UserError
+from tasks import records, runs, tracking
+from tasks.clone import Clone
+from tasks.records import RunRecord
+
+EVERY_S = 0.25
+
+
+def cancel(clone: Clone, record: RunRecord, now: bool, patience_s: float, tell: Callable[[str], None]) -> RunRecord | None:
+    """The run as it is recorded; None when no stage of it had begun, so that nothing was.
+
+    Raises UserError for a run that is over, InfrastructureError when it goes on after `patience_s` seconds. `tell`: what it does, about each second.
+    """
+    _refuse(record)
+    file, deadline = stopping.request(clone.state, record.name), time.monotonic() + patience_s
+    while True:
+        while records.alive(clone, record.name):
+            if not file.exists():
+                file.touch()
+            if now:
+                runs.kill_stage(clone, record.name)
+            if time.monotonic() > deadline:
+                raise InfrastructureError(_still(record.name, now, patience_s))
+            tell(_doing(clone, record.name))
+            time.sleep(EVERY_S)
+        with records.held(runs.start_lock(clone), wait=True):  # from here on nobody adopts it
+            if records.alive(clone, record.name):
+                continue  # it was about to begin
+            found = _known(clone, record.name)
+            if found is None or not found.over:
+                ended = found and runs.end(clone, found, "cancelled", runs.CANCELLED)
+                _tell_mlflow(clone, ended)
+                return ended
+            file.unlink(missing_ok=True)
+        if found.state != "cancelled":
+            _refuse(found, "before it came to a checkpoint ")
+        return found
+
+
+def _refuse(record: RunRecord, when: str = "") -> None:
+    if not record.over:
+        return
+    if record.state == "cancelled":
+        raise UserError(f"run {record.name} was cancelled already, at {record.ended}.")
+    raise UserError(f"run {record.name} ended {when}at {record.ended} ({record.state}). There is nothing to cancel, and nothing was changed.")
+
+
+def _known(clone: Clone, name: str) -> RunRecord | None:
+    return next((record for record in records.load_all(clone) if record.name == name), None)
+
+
+def _doing(clone: Clone, name: str) -> str:
+    """The last line that the run's newest log holds."""
+    logs = sorted(clone.log(name, "").parent.glob("*.log"), key=lambda file: file.stat().st_mtime)
+    lines = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines() if logs else []
+    return lines[-1] if lines else ""
+
+
+def _still(name: str, now: bool, patience_s: float) -> str:
+    remedy = "Its driver does not answer: end that process (`rft run` or `rft up`), then cancel again." if now else "`--now` ends its stage at once."
+    return f"run {name} is asked to end, and still going on after {patience_s:g} s. The request stands: it ends at its next checkpoint. {remedy}"
+
+
+def _tell_mlflow(clone: Clone, record: RunRecord | None) -> None:
+    """It is for display: the run is cancelled, whether MLflow answers or not."""
+    if record is None or record.mlflow_run_id is None:
+        return
+    client = tracking.client(clone)
+    from mlflow.exceptions import MlflowException
+
+    with contextlib.suppress(MlflowException):
+        client.set_tag(record.mlflow_run_id, "state", record.state)
+        client.set_terminated(record.mlflow_run_id, "KILLED")
