@@ -28,6 +28,8 @@ Retrains a tool-using agent on your own hardware, rung by rung: drift, baseline,
   rft report RUN               the page of a run
   rft cancel RUN               end a run before its end
   rft approve RUN --by NAME --reason TEXT
+  rft play                     a word with the champion
+  rft export champion FOLDER   what is needed to serve it elsewhere
 """
 ROLLOUTS = """
 
@@ -47,6 +49,23 @@ The scores of then beside those of now. What ended in an outage stays unscored; 
 
   rft replay --grader recipes/mine/grader.json
   rft replay RUN --stage challenger --grader stricter.json --out both.parquet
+"""
+EXPORT = """
+
+FOLDER must not exist yet. VERSION is a number of the registry, champion or previous; RUN is what a run's gate judged, approved or not.
+
+  rft export champion exports/today              the adapter as trained, and its base model or its name
+  rft export 2 exports/v2 --merge                one whole model, in the dtype that it was judged in
+  rft export RUN exports/look --merge --dtype float32
+"""
+PLAY = """
+
+Without RUN: with the champion of the recipe that params.yaml names. Its tools are served as in a stage, by the settings of its own run.
+
+  rft play                                       a line is what you say; /quit or the end of input ends it
+  rft play RUN --temperature 0                   with what a run's gate judged
+  rft play --example ID                          begin with a validation example, and see the grade
+  rft play --once "value of k0001"               one exchange, for scripts
 """
 EPILOG = "Run it in a clone of agent-rft. RUN is a name from `rft runs`, or any part of one that is unique. `rft VERB --help` says more."
 
@@ -155,6 +174,26 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--by", required=True, metavar="NAME", help="who decides")
         one.add_argument("--reason", required=True, metavar="TEXT", help="why; it stands in the ledger")
     _settings(rollback)
+
+    export = verb("export", _export, "take out what is needed to serve an agent elsewhere", EXPORT)
+    export.formatter_class = argparse.RawDescriptionHelpFormatter
+    export.add_argument("which", metavar="VERSION|RUN")
+    export.add_argument("folder", metavar="FOLDER")
+    export.add_argument("--model", metavar="NAME", help="of which recipe, where the clone has run several (default: its only one)")
+    export.add_argument("--merge", action="store_true", help="one whole model instead of adapter and base: merged in float32, cast once at the end")
+    export.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="of the whole model (default: policy.dtype of its run, in which it was judged)"
+    )
+
+    play = verb("play", _play, "talk to an agent, its tools at work; nothing is recorded", PLAY)
+    play.formatter_class = argparse.RawDescriptionHelpFormatter
+    play.add_argument("run", metavar="RUN", nargs="?", help="a run, or a version of the registry (default: the champion)")
+    play.add_argument("--example", metavar="ID", help="begin with this validation example, and show its grade")
+    play.add_argument("--once", metavar="TEXT", help="say this, show the answer, and end")
+    play.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (default: challenger.temperature, under which it was judged)")
+    play.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampling (default: 0)")
+    play.add_argument("--show-tools", action="store_true", help="first say which tools it has")
+    _settings(play)
 
     rollouts = verb("rollouts", _rollouts, "look at what the agent did, and what it earned", ROLLOUTS)
     rollouts.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -303,6 +342,27 @@ def _rollback(options: argparse.Namespace) -> int:
     from flows import deciding
 
     return deciding.rollback(options.by, options.reason, options.params, tuple(options.overrides))
+
+
+def _export(options: argparse.Namespace) -> int:
+    from flows import export
+
+    return export.write(options.which, options.folder, options.model, options.merge, options.dtype)
+
+
+def _play(options: argparse.Namespace) -> int:
+    from flows import play
+
+    return play.run(
+        options.run,
+        options.params,
+        tuple(options.overrides),
+        example=options.example,
+        once=options.once,
+        temperature=options.temperature,
+        seed=options.seed,
+        show_tools=options.show_tools,
+    )
 
 
 def _rollouts(options: argparse.Namespace) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
+import shlex
 from typing import Any
 
 from flows.results import command
 from flows.screen import say, warn
 from flows.server import prefect_server
 from rft.errors import UserError
-from tasks import clone, records
+from tasks import champion, clone, records
 from tasks.clone import Clone
 from tasks.ledger import Act
 
@@ -22,8 +24,10 @@ def approve(run: str, who: str, why: str, override_dirty: bool) -> int:
         warn(f"{act.who} started this run and approves it too. It is allowed, and the ledger says so.")
     if act.overrides:
         warn(f"overridden: {', '.join(act.overrides)}. The ledger says so.")
-    say(f"Run {act.run} is the champion: {act.model} version {act.after}. @previous is version {act.before}.")
+    assert act.before
+    say(f"Run {act.run} is the champion: {act.model} version {act.after}. @previous is {champion.in_words(act.before)}.")
     say(f"In the ledger: {act.when}, {act.who}: {act.why}")
+    say(_to_serve(here, act))
     say(f"To undo it: {command()} rollback --by NAME --reason TEXT")
     return 0
 
@@ -41,9 +45,27 @@ def rollback(who: str, why: str, params: str | None, overrides: tuple[str, ...])
     here = clone.enter()
     act = _flow(here, "rollback", *_named(who, why), params, overrides)
     served = f"run {act.run}" if act.run else "the beginning: the base policy with the seed prompt"
-    say(f"The champion is version {act.after} of {act.model} again ({served}); version {act.before} is not served any more.")
+    say(f"The champion is version {act.after} of {act.model} again ({served}); version {act.before} is not the champion any more.")
     say(f"In the ledger: {act.when}, {act.who}: {act.why}")
+    say(_to_serve(here, act))
     return 0
+
+
+def _to_serve(here: Clone, act: Act) -> str:
+    """Where the champion's bytes are, and the command that takes them out."""
+    from tasks import registry
+
+    found = registry.find(here, act.model, str(act.after))
+    tags = found.tags if found else {}
+    weights = f"weights {tags['dvc.path']} ({tags['weights']})" if tags.get("dvc.path") else "no weights of its own"
+    prompt = f", prompt {tags['prompt']!r}" if tags.get("prompt") else ""
+    where = f" of revision {tags['revision'][:10]}, in DVC's cache" if tags.get("revision") else ""
+    named = [] if registry.models(here) == [act.model] else ["--model", act.model]
+    target = os.path.relpath(here.root / "exports" / f"{act.model}-{act.after}")
+    return (
+        f"To serve: {weights}{prompt}{where}. Until something serves it, nothing has changed for anyone. All of it, with the line that starts vLLM:\n"
+        f"  {command()} {shlex.join(['export', str(act.after), target, *named])}"
+    )
 
 
 def _flow(here: Clone, name: str, *arguments: Any) -> Act:

@@ -16,11 +16,15 @@ def resolve(clone: Clone, file: str | None = None, overrides: Iterable[str] = ()
     path = Path(file) if file else clone.root / "params.yaml"
     if not path.is_absolute() and not path.exists():
         path = clone.root / path
-    where = str(path.relative_to(clone.root) if path.is_relative_to(clone.root) else path)
-    raw = config.read_sections(path, where)
+    return of_file(path, overrides, str(path.relative_to(clone.root) if path.is_relative_to(clone.root) else path))
+
+
+def of_file(path: Path, overrides: Iterable[str] = (), where: str = "") -> config.Params:
+    """`where`: what messages call the file."""
+    raw = config.read_sections(path, where or str(path))
     for override in overrides:
         _set(raw, override)
-    return config.parse(raw, where)
+    return config.parse(raw, where or str(path))
 
 
 def newest(clone: Clone, window: str | None) -> Path | None:

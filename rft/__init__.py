@@ -30,6 +30,7 @@ Read it in this order, an hour from top to bottom. Each module opens with its ow
     shelves, progress                   what each stage depends on; its work while it is not safe on the shelf, and progress lines
     stopping, words                     a stop in order, before the end; counts and numbers as people read them
     page                                the one-page HTML report of a run
+    play, export                        a conversation with an agent; all of it in a folder, to be served elsewhere
 
 and the stages, each a `run(params)` behind `python -m rft STAGE` (`__main__`):
 

@@ -266,6 +266,7 @@ class Declared(Format):
 
     def __init__(self, tokenizer: Any, family: Format | None):
         self._tokenizer, self._family = tokenizer, family
+        self.family_name = family.name if family else self.name
         self.ends = family.ends if family else ()
         self.closes = family.closes if family else ()
         self.markup = tuple(token.content for token in tokenizer.added_tokens_decoder.values() if token.special)

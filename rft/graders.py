@@ -88,6 +88,16 @@ class EndpointGrader:
         return _verdict(read_json(reply.body), self.scale, self._declares_range)
 
 
+@dataclass(frozen=True, slots=True)
+class Ungraded:
+    """In the place of a grader, for a rollout that nobody judges."""
+
+    scale: Scale
+
+    async def grade(self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext) -> Grade:
+        return Grade(None, GradeStatus.grader_error, explanation="nobody judged it")
+
+
 def _verdict(value: Any, scale: Scale, declares_range: bool) -> _Verdict:
     reply = value if isinstance(value, dict) else {"score": value}
     said = reply.get("reason")

@@ -115,6 +115,18 @@ def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.d
         raise UserError(f"{folder}: this adapter belongs to another base model: {str(error).splitlines()[0]}") from error
 
 
+def adapter_changes(model: Any, folder: Path) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(base, what the adapter adds to it) of each weight that it changes. The model is as before when all are taken."""
+    from peft import PeftModel
+
+    with _quiet_peft():
+        adapted: Any = PeftModel.from_pretrained(model, str(folder))
+    for module in adapted.modules():
+        if hasattr(module, "lora_A") and "default" in module.lora_A:
+            yield module.get_base_layer().weight, module.get_delta_weight("default")
+    adapted.unload()
+
+
 def trainable(model: Any, section: config.Train) -> Any:
     """The model ready to learn, in float32 accumulators. LoRA starts at the base model's function exactly (B = 0).
 

@@ -421,9 +421,9 @@ class PromotionRequest(Report):
 
 
 class Champion(Report):
-    """`data/champion/champion.json`: what is served now, written by the flow. `version` 0 = nothing promoted yet."""
+    """`data/champion/champion.json`: what is served now, written by the flow. `version` is the registry's; 1: the beginning, never promoted."""
 
-    version: int = 0
+    version: int = 1
     run: str | None = None
     prompt: PromptSettings | None = None
     weights: Literal["lora", "full", "none"] = "none"

@@ -44,7 +44,7 @@ from typing import Protocol
 
 from rft import budget, config, response_format
 from rft.errors import ConfigError
-from rft.graders import EndpointGrader
+from rft.graders import EndpointGrader, Ungraded
 from rft.reports import PromptSettings
 from rft.tools import ToolClient
 from rft.trace import Traces, rollout_id
@@ -179,7 +179,7 @@ Ended = Callable[[Request, Trajectory], None]
 async def run_rollouts(
     policy: Policy,
     client: ToolClient,
-    grader: EndpointGrader,
+    grader: EndpointGrader | Ungraded,
     requests: Sequence[Request],
     conditions: Conditions,
     times: dict[str, float],
@@ -392,7 +392,7 @@ async def _call_tools(
     return tuple(answers[call.call_id] for call in calls)
 
 
-async def _grade(grader: EndpointGrader, live: _Live, limits: config.Rollout) -> None:
+async def _grade(grader: EndpointGrader | Ungraded, live: _Live, limits: config.Rollout) -> None:
     assert live.stop is not None
     if live.stop in INFRASTRUCTURE:
         live.grade = Grade(None, GradeStatus.infra_error, explanation=live.why or "the policy failed")

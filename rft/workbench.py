@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeVar
 from rft import budget, config, determinism, progress, recovery, reports, rollout_log, stats, stopping, trace
 from rft.chat import Chat
 from rft.errors import ConfigError, UserError
-from rft.graders import EndpointGrader
+from rft.graders import EndpointGrader, Ungraded
 from rft.recipe import Recipe
 from rft.recovery import Earlier, Played
 from rft.reports import PromptSettings
@@ -187,6 +187,12 @@ class Workbench:
         earlier = waiting.earlier(requests) if waiting else ()
         return self._runner.run(recovery.play(play_once, requests, conditions.limits, functools.partial(progress.say, stage), earlier))
 
+    def converse(self, policy: Policy, request: Request, conditions: Conditions, graded: bool) -> Trajectory:
+        """One rollout for a person who waits: no outage is waited out, and nothing is kept. Without a grade its `grade` says nothing."""
+        grader = self._grader if graded else Ungraded(self._grader.scale)
+        [trajectory] = self.wait(run_rollouts(policy, self._client, grader, [request], conditions, self.times.phases))
+        return trajectory
+
     def measure(self, policy: Policy, examples: Sequence[Example], plan: Plan, store: RolloutStore, report: Any, done: int = 0) -> list[LogRow]:
         """`k` rollouts of each example, in order of example and sample. `report(done, message)` after each batch.
 
@@ -251,7 +257,7 @@ def workbench(params: config.Params, recipe: Recipe, work: Path | None = None) -
 
 # -- the policy of a stage -------------------------------------------------------------------------------------------------
 def champion() -> reports.Champion:
-    """What is served now; before anything was promoted, version 0: the base policy with the seed prompt."""
+    """What is served now; before anything was promoted, version 1, the beginning: the base policy with the seed prompt."""
     return reports.read(reports.Champion, CHAMPION) if CHAMPION.exists() else reports.Champion()
 
 

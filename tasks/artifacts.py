@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -21,10 +22,11 @@ from rft import reports
 from rft.errors import InfrastructureError, UserError
 from tasks import records
 from tasks.clone import Clone
-from tasks.git import GitError, git_bytes
+from tasks.git import GitError, git, git_bytes
 
 R = TypeVar("R", bound=reports.Report)
 WEIGHTS = "data/champion/weights"
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,35 @@ class Revision:
             digest.update(f"{relative}\0".encode() + hashlib.sha256(self._cached(md5, f"{folder}/{relative}")).digest())
         return digest.hexdigest()
 
+    def lay(self, path: str, target: Path) -> None:
+        """An output's bytes, a file or a folder, as files of their own at `target`, each verified."""
+        out = self.outs[path]
+        for relative, md5 in self.files(path) if out.is_folder else [("", out.md5)]:
+            file = target / relative
+            file.parent.mkdir(parents=True, exist_ok=True)
+            digest = hashlib.md5(usedforsecurity=False)
+            with self._opened(md5, f"{path}/{relative}") as source, file.open("wb") as copy:
+                while piece := source.read(_PIECE):
+                    digest.update(piece)
+                    copy.write(piece)
+            self._assert_is(md5, digest.hexdigest(), f"{path}/{relative}")
+
+    def lay_tree(self, target: Path) -> None:
+        """The files that Git holds of it, in a folder that nobody works in."""
+        with tempfile.TemporaryDirectory(dir=self.clone.state) as scratch:
+            index = Path(scratch) / "index"
+            git(self.clone.root, "read-tree", self.commit, index=index)
+            git(self.clone.root, "checkout-index", "--all", f"--prefix={target}/", index=index)
+
     def _cached(self, md5: str, what: str) -> bytes:
-        path = self.clone.dvc_cache / "files" / "md5" / md5[:2] / md5[2:]
+        with self._opened(md5, what) as file:
+            content = file.read()
+        self._assert_is(md5, hashlib.md5(content, usedforsecurity=False).hexdigest(), what)
+        return content
+
+    def _opened(self, md5: str, what: str) -> BinaryIO:
         try:
-            content = path.read_bytes()
+            return self._path(md5).open("rb")
         except FileNotFoundError:
             if removed := next((one.bytes_removed for one in records.load_all(self.clone) if one.revision == self.commit), None):
                 raise UserError(
@@ -115,14 +142,17 @@ class Revision:
                     "run of the same commit and settings makes them again."
                 ) from None
             raise InfrastructureError(
-                f"{what} of revision {self.commit[:10]} is not in this clone's DVC cache ({path}). "
+                f"{what} of revision {self.commit[:10]} is not in this clone's DVC cache ({self._path(md5)}). "
                 "Fetch it from your remote: dvc exp pull origin RUN, and see that nobody runs `dvc gc` without --all-experiments."
             ) from None
-        if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5.removesuffix(".dir"):
-            raise InfrastructureError(
-                f"{path} was changed: its bytes are not those that {what} of revision {self.commit[:10]} had. Delete it and fetch it again."
-            )
-        return content
+
+    def _assert_is(self, md5: str, found: str, what: str) -> None:
+        if found != md5.removesuffix(".dir"):
+            had = f"its bytes are not those that {what} of revision {self.commit[:10]} had"
+            raise InfrastructureError(f"{self._path(md5)} was changed: {had}. Delete it and fetch it again.")
+
+    def _path(self, md5: str) -> Path:
+        return self.clone.dvc_cache / "files" / "md5" / md5[:2] / md5[2:]
 
 
 def link_out(out: Out, tree: Path) -> None:

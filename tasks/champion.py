@@ -4,8 +4,9 @@
     data/champion/profile.json    in Git: how the examples were distributed that it was trained on
     data/champion/weights/        by DVC, from the cache, by the hash that the promoted run recorded
 
-Version 0 is the beginning: the base policy with the recipe's seed prompt. A promoted champion is read from the revision of the run that
-made it, so its shelf in a later run is a pure function of that revision.
+Versions are the registry's. Version 1 is the beginning, the base policy with the recipe's seed prompt: it is served before anything was promoted,
+and the first promotion registers it, as the first version of its model. A promoted champion is read from the revision of the run that made it, so
+its shelf in a later run is a pure function of that revision.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from rft import reports
 from rft.errors import UserError
-from rft.reports import Champion, PolicyReport, PromotionRequest, TrainReport
+from rft.reports import Champion, Decision, PolicyReport, PromotionRequest, PromptSettings, TrainReport
 from tasks import stages
 from tasks.artifacts import WEIGHTS, Out, Revision, link_out
 
@@ -26,7 +27,7 @@ SHELF = "data/champion"
 class Served:
     champion: Champion
     revision: Revision | None = None
-    """Of the run that was promoted; None for version 0."""
+    """Of the run that was promoted; None for the beginning."""
     weights: Out | None = None
 
     def place(self, tree: Path, weights: bool = True) -> None:
@@ -42,26 +43,46 @@ class Served:
 BEGINNING = Served(Champion())
 
 
+def in_words(version: int | str) -> str:
+    """How every page and message names a champion."""
+    return f"version {version}" + (", the beginning" if int(version) == BEGINNING.champion.version else "")
+
+
 def of(revision: Revision, run: str, version: int) -> Served:
     """The champion that this run's promotion request describes. Raises UserError when the run has none."""
     request = revision.report(PromotionRequest, "data/gate/request.json") if revision.json("data/gate/request.json") else None
     if request is None:
         raise UserError(f"run {run} left no promotion request.")
+    return _served(revision, run, version, request.candidate, request.prompt)
+
+
+def judged(revision: Revision, run: str, decision: Decision) -> Served:
+    """What the run's gate decided on, whatever it decided. The version is the one that it was judged against: it has none of its own."""
+    prompt = revision.report(PromptSettings, "data/prompt/prompt.json")
     before = Champion.model_validate_json(revision.file(f"{SHELF}/champion.json") or b"{}")
-    if request.candidate == "challenger":
+    if prompt is None or decision.candidate == "none":
+        raise UserError(f"run {run} judged nothing new: {decision.reason}. What is served stays what it was, and has a name of its own: champion.")
+    return _served(revision, run, before.version, decision.candidate, prompt)
+
+
+def _served(revision: Revision, run: str, version: int, candidate: str, prompt: PromptSettings) -> Served:
+    before = Champion.model_validate_json(revision.file(f"{SHELF}/champion.json") or b"{}")
+    if candidate == "challenger":
         trained = revision.report(TrainReport, "data/train/report.json")
         policy = revision.report(PolicyReport, "data/policy/report.json")
-        weights, sha256, base = request.weights, trained.sha256 if trained else None, policy.sha256 if policy else None
-        out = revision.outs.get(request.weights_path or "")
+        if trained is None or policy is None:
+            raise UserError(f"run {run}: its revision {revision.commit[:10]} lacks the report of its policy or of its training.")
+        weights, sha256, base = trained.weights, trained.sha256, policy.sha256
+        out = revision.outs.get(trained.path or "")
     else:  # the prompt alone: the weights stay
         weights, sha256, base = before.weights, before.weights_sha256, before.base_sha256
         out = revision.outs.get(WEIGHTS)
     if (out is None) != (weights == "none"):
-        raise UserError(f"run {run}: its request speaks of {weights} weights at {request.weights_path}, which its dvc.lock does not know.")
+        raise UserError(f"run {run}: its reports speak of {weights} weights, which its dvc.lock does not know.")
     champion = Champion(
         version=version,
         run=run,
-        prompt=request.prompt,
+        prompt=prompt,
         weights=weights,
         weights_path="weights" if out else None,
         weights_sha256=sha256,

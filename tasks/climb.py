@@ -18,7 +18,7 @@ import yaml
 from rft import config, page, redact, reports
 from rft.errors import RftError, Stopped
 from rft.words import counted
-from tasks import registry, runs, stages
+from tasks import champion, registry, runs, stages
 from tasks.artifacts import Revision
 from tasks.clone import Clone
 from tasks.records import RunRecord
@@ -121,7 +121,7 @@ def write_page(clone: Clone, record: RunRecord, root: Path) -> Path:
         "recipe": _recipe(clone, record, root),
         "commit": record.commit[:10],
         "window": record.window,
-        "champion": f"version {record.champion_version}",
+        "champion": champion.in_words(record.champion_version),
         "started": f"{record.started} by {record.started_by}",
         "dirty": f"yes: {counted(len(record.edited), 'uncommitted file')}" if record.dirty else "no",
         "uncommitted": ", ".join(record.edited),

@@ -42,7 +42,7 @@ def lock(clone: Clone) -> Path:
 
 def revisions(clone: Clone) -> set[str]:
     """Of every registered version of every model: a rollback may return to each, sooner or later."""
-    if _nothing_registered(clone):
+    if _is_empty(clone):
         return set()
     client, found, token = tracking.client(clone), set[str](), None
     while token != "":
@@ -54,11 +54,35 @@ def revisions(clone: Clone) -> set[str]:
 
 def served(clone: Clone, params: config.Params) -> Served:
     """What is served now, after finishing a promotion that was cut off."""
-    if _nothing_registered(clone):
+    if _is_empty(clone):
         return BEGINNING
     with _lock(clone):
         repair(clone)
         return Registry(clone, model_name(params)).served()
+
+
+def models(clone: Clone) -> list[str]:
+    """Of which something was promoted."""
+    if _is_empty(clone):
+        return []
+    with _lock(clone):
+        repair(clone)
+        return sorted(one.name for one in tracking.client(clone).search_registered_models(max_results=1000))
+
+
+def find(clone: Clone, model: str, which: str) -> Version | None:
+    """By number, by alias, or by the run that it was made from. None when there is none."""
+    if _is_empty(clone):
+        return None
+    with _lock(clone):
+        repair(clone)
+        return next((one for one in Registry(clone, model).versions() if which in (str(one.number), one.run, *one.aliases)), None)
+
+
+def _is_empty(clone: Clone) -> bool:
+    """Nothing was ever registered: seen without loading MLflow."""
+    store = tracking.address(clone)
+    return store.startswith("sqlite:///") and not Path(store.removeprefix("sqlite:///")).exists()
 
 
 def approve(clone: Clone, record: RunRecord, who: str, why: str, override_dirty: bool = False) -> Act:
@@ -185,9 +209,10 @@ def _assert_may_promote(registry: Registry, record: RunRecord, last: Act | None,
     now = registry.served().champion
     if last is not None and last.action == "reject":
         raise UserError(f"run {record.name} was rejected by {last.who} on {last.when}: {last.why}. Start a new run to change that.")
-    if now.version != record.champion_version:
+    judged_against = max(record.champion_version, BEGINNING.champion.version)  # 0 was the beginning in runs that were recorded long ago
+    if now.version != judged_against:
         raise UserError(
-            f"run {record.name} was judged against champion version {record.champion_version}, but version {now.version} is served now. "
+            f"run {record.name} was judged against champion {champion.in_words(judged_against)}, but {champion.in_words(now.version)} is served now. "
             "Its gain over that one is not known: start a new run."
         )
     if record.dirty and not override_dirty:
@@ -196,6 +221,17 @@ def _assert_may_promote(registry: Registry, record: RunRecord, last: Act | None,
             f"run {record.name} ran uncommitted code ({files}): nobody will find it in a branch. Commit and run again (finished stages are kept), "
             "or take the responsibility: --override-dirty"
         )
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a registered model."""
+
+    number: int
+    run: str
+    """Empty for the beginning."""
+    aliases: tuple[str, ...]
+    tags: dict[str, str]
 
 
 # -- moving the champion, by steps that can be repeated --------------------------------------------------------------------
@@ -238,6 +274,16 @@ class Registry:
 
     def tags(self, version: str) -> dict[str, str]:
         return dict(self._client.get_model_version(self.name, version).tags)
+
+    def versions(self) -> list[Version]:
+        """Newest first. `run` of one that was registered by others is a blank."""
+        model = self._model()
+        if model is None:
+            return []
+        found = self._client.search_model_versions(f"name = '{self.name}'")
+        aliases = {str(number): tuple(alias for alias, of in model.aliases.items() if str(of) == str(number)) for number in model.aliases.values()}
+        made = [Version(int(one.version), one.tags.get("run", " "), aliases.get(str(one.version), ()), dict(one.tags)) for one in found]
+        return sorted(made, key=lambda one: -one.number)
 
     def served(self) -> Served:
         version = self.version_at(CHAMPION)
@@ -334,10 +380,4 @@ def _lock(clone: Clone):
     return records.held(lock(clone), wait=True)
 
 
-def _nothing_registered(clone: Clone) -> bool:
-    """Told without loading MLflow."""
-    store = tracking.address(clone)
-    return store.startswith("sqlite:///") and not Path(store.removeprefix("sqlite:///")).exists()
-
-
-__all__ = ["approve", "model_name", "reject", "repair", "reports", "rollback", "served", "verified"]
+__all__ = ["Version", "approve", "find", "model_name", "models", "reject", "repair", "reports", "rollback", "served", "verified"]

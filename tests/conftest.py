@@ -100,6 +100,34 @@ def ladder(tmp_path_factory: pytest.TempPathFactory, ladder_recipe: Path) -> Pat
     return climb(tmp_path_factory.mktemp("ladder"), ladder_recipe)
 
 
+@pytest.fixture(scope="session")
+def agent_clone(tmp_path_factory: pytest.TempPathFactory, ladder: Path) -> Path:
+    """A clone with a recorded run whose LoRA adapter the gate would promote (tests/agent_clone.py). Copy it before changing it."""
+    import agent_clone
+    import ladder_clone
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI")
+        scripted = agent_clone.make(tmp_path_factory.mktemp("agent"), ladder)
+        assert ladder_clone.climb(scripted).decision == "promote"
+        return scripted.root
+
+
+@pytest.fixture(scope="session")
+def approved_clone(tmp_path_factory: pytest.TempPathFactory, agent_clone: Path) -> Path:
+    """The same, after Ada approved it: version 2 of `tiny`."""
+    import shutil
+
+    from tasks import records, registry
+    from tasks.clone import Clone
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI")
+        clone = Clone(Path(shutil.copytree(agent_clone, tmp_path_factory.mktemp("approved") / "clone", symlinks=True)))
+        registry.approve(clone, records.load_all(clone)[0], "Ada", "half the calls")
+        return clone.root
+
+
 @pytest.fixture
 def golden() -> Callable[[str, str], None]:
     """`golden("surface.txt", text)` compares with tests/golden/surface.txt; RECORD=1 writes it instead (CONTRIBUTING.md)."""

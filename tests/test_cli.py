@@ -21,6 +21,8 @@ VERBS = (
     "report",
     "cancel",
     "gc",
+    "export",
+    "play",
     "approve",
     "reject",
     "rollback",
@@ -88,7 +90,17 @@ def test_wrong_input_is_one_message(
 
 def test_outside_of_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    for arguments in (["run"], ["runs"], ["stage", "policy"], ["new", "x"], ["demo", "--small"], ["doctor"], ["rollouts"]):
+    for arguments in (
+        ["run"],
+        ["runs"],
+        ["stage", "policy"],
+        ["new", "x"],
+        ["demo", "--small"],
+        ["doctor"],
+        ["rollouts"],
+        ["play"],
+        ["export", "1", "x"],
+    ):
         assert cli.main(arguments) == 2
         assert "is not inside a Git repository" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

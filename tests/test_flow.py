@@ -56,11 +56,14 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
     # a person decides
     approved = scripted.rft("approve", name[-4:], "--by", record.started_by, "--reason", "fewer calls")
     assert approved.returncode == 0, approved.stderr
-    assert f"Run {name} is the champion" in approved.stdout
+    assert f"Run {name} is the champion: tiny version 2. @previous is version 1, the beginning." in approved.stdout
+    assert "To serve: weights data/train/weights (lora)" in approved.stdout
+    assert " export 2 exports/tiny-2\n" in approved.stdout, "N5: the command that takes it out"
     assert f"warning: {record.started_by} started this run and approves it too" in approved.stderr
     assert "champion" in scripted.rft("runs").stdout
     back = scripted.rft("rollback", "--by", "Bob", "--reason", "complaints")
-    assert "the beginning: the base policy with the seed prompt" in back.stdout
+    assert "version 1 of tiny again (the beginning: the base policy with the seed prompt)" in back.stdout
+    assert " export 1 exports/tiny-1\n" in back.stdout
     assert [(act.action, act.who, act.run) for act in ledger.acts(scripted.clone)] == [
         ("promote", record.started_by, name),
         ("rollback", "Bob", None),

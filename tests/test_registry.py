@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from rft import config, progress, reports
 from rft.errors import InfrastructureError, UserError
-from tasks import ledger, records, registry, runs, tracking
+from tasks import climb, ledger, records, registry, runs, tracking
 from tasks.artifacts import Revision
 from tasks.clone import Clone
 from tasks.records import RunRecord
@@ -84,14 +85,49 @@ def test_approve_serve_roll_back_and_approve_again(here: Clone) -> None:
     assert [one.action for one in ledger.acts(here)] == ["promote", "rollback", "promote"]
 
 
+def champion_on_page(clone: Clone, record: RunRecord) -> str:
+    text = climb.write_page(clone, record, clone.root / "nothing").read_text()
+    return re.search(r"champion</[^>]+>\s*<[^>]+>([^<]*)<", text)[1]  # type: ignore[index]
+
+
+def test_a_version_has_one_number_wherever_it_is_named(here: Clone) -> None:
+    """N5: the champion's file, the run's record and page, the registry, the ledger and the message, before, between and after."""
+
+    def numbers(run: RunRecord) -> set[object]:
+        in_file = json.loads(Revision(here, run.revision or "").file("data/champion/champion.json") or b"")["version"]
+        return {in_file, run.champion_version, registry.served(here, params(here)).champion.version}
+
+    def another() -> RunRecord:
+        with runs.start(here, runs.plan(here, params(here), registry.served(here, params(here)))) as run:
+            run.update(state="stopped")
+        return run.record
+
+    record = only(here)
+    assert numbers(record) == {1}
+    assert json.loads((here.root / "data/champion/champion.json").read_text())["version"] == 1, "the file that the repository comes with"
+    assert champion_on_page(here, record) == "version 1, the beginning"
+    act = registry.approve(here, record, "Ada", "why")
+    assert (act.before, act.after) == ("1", "2")
+    second = another()
+    assert numbers(second) == {2}
+    assert champion_on_page(here, second) == "version 2"
+    back = registry.rollback(here, params(here), "Ada", "why")
+    assert (back.before, back.after) == ("2", "1")
+    assert numbers(another()) == {1}
+
+
+def test_a_run_that_was_judged_when_the_beginning_was_called_0_can_be_approved(here: Clone) -> None:
+    assert registry.approve(here, change(here, champion_version=0), "Ada", "why").after == "2"
+
+
 def test_what_cannot_be_approved(here: Clone) -> None:
     with pytest.raises(UserError, match=r"uncommitted code .*a.py.*--override-dirty"):
         registry.approve(here, change(here, edits_sha256="e", edited=["a.py"]), "Ada", "why")
-    with pytest.raises(UserError, match="judged against champion version 3, but version 0 is served"):
+    with pytest.raises(UserError, match="judged against champion version 3, but version 1, the beginning is served"):
         registry.approve(here, change(here, edits_sha256=None, champion_version=3), "Ada", "why")
     with pytest.raises(UserError, match="is not over"):
         registry.approve(here, only(here).model_copy(update={"revision": None, "state": "running"}), "Ada", "why")
-    record = change(here, champion_version=0)
+    record = change(here, champion_version=1)
     no = registry.reject(here, record, "Ada", "the notes look odd")
     assert no.action == "reject"
     with pytest.raises(UserError, match=r"was rejected by Ada.*the notes look odd"):

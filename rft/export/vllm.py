@@ -1,0 +1,159 @@
+"""The README of an export: what it is, the line that starts vLLM with it, a request, and what the server does not do.
+
+vLLM reads each family's tool calls with a parser of its own, and takes an adapter's rank as a limit from a fixed list.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from rft import config
+from rft.formats import Declared, Format
+from rft.reports import Champion, PromptSettings
+from rft.rollout import num_turns
+
+if TYPE_CHECKING:
+    from rft.export import Manifest
+
+PARSERS = {"hermes": "hermes", "llama3": "llama3_json", "mistral": "mistral", "gpt-oss": "openai"}
+"""rft/formats.py's name -> vLLM's --tool-call-parser."""
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""What --max-lora-rank may be."""
+
+
+def family(form: Format) -> str:
+    """The format's name, or that of the family behind a tokenizer's own response template."""
+    return form.family_name if isinstance(form, Declared) else form.name
+
+
+def line(manifest: Manifest, dtype: str) -> str:
+    """`vllm serve ...`, a setting a line, to be started in the export's folder."""
+    weights, name = manifest.weights, manifest.origin.served_name
+    source = "./model" if weights.path == "model" else f"./{manifest.base.path}" if manifest.base.path else manifest.base.name
+    parts: list[tuple[str, ...]] = [("vllm", "serve", source)]
+    if weights.path == "adapter":
+        assert weights.rank is not None
+        rank = next((one for one in RANKS if one >= weights.rank), weights.rank)
+        parts += [("--served-model-name", f"{name}-base"), ("--enable-lora", "--max-lora-rank", str(rank)), ("--lora-modules", f"{name}=./adapter")]
+    else:
+        parts.append(("--served-model-name", name))
+    if weights.path != "model" and manifest.base.path is None:
+        parts.append(("--tokenizer", "./tokenizer"))
+    parts += [("--dtype", weights.dtype or dtype)]
+    if manifest.max_tokens is not None:
+        parts.append(("--max-model-len", str(manifest.max_tokens)))
+    parts += [("--chat-template", "./chat_template.jinja"), ("--generation-config", ".")]
+    if parser := PARSERS.get(manifest.tool_format or ""):
+        parts.append(("--enable-auto-tool-choice", "--tool-call-parser", parser))
+    return " \\\n    ".join(shlex.join(part) for part in parts)
+
+
+def readme(manifest: Manifest, params: config.Params, prompt: PromptSettings, tools: list[dict[str, Any]]) -> str:
+    parts = [
+        _head(manifest),
+        _weights(manifest),
+        _serve(manifest, params.policy),
+        _ask(manifest, params.policy, prompt),
+        _loop(params, prompt, tools),
+        _files(),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _head(manifest: Manifest) -> str:
+    origin = manifest.origin
+    standing = f"Standing: {origin.standing}."
+    what = f"version {origin.version}{', the beginning' if origin.version == Champion().version else ''}"
+    if not origin.approved:
+        what = f"run {origin.run}"
+        standing = f"**Not approved: {origin.standing}.** Nobody has agreed that this agent may be served."
+    return f"# {origin.model}, {what}\n\n{standing}\nFrom run {origin.run}, revision {origin.revision}, by agent-rft."
+
+
+def _weights(manifest: Manifest) -> str:
+    base, weights = manifest.base, manifest.weights
+    if base.kind == "served":
+        return f"## Weights\nThere are none here: the policy is the model `{base.name}` of a chat endpoint."
+    what = {"lora": "LoRA weights", "full": "full weights", "none": "no weights of its own: the base model as it is"}[weights.kind]
+    said = [f"Trained: {what}" + (f", SHA-256 {weights.sha256} (as rft/progress.py hashes a folder)." if weights.sha256 else ".")]
+    held = "verified by its bytes" if base.verified else "not verified here: it is fetched by its name when it is served"
+    said.append(f"Base model: `{base.name}`, SHA-256 {base.sha256}, {held}." + (f" It lies in `{base.path}/`." if base.path else ""))
+    if weights.path == "adapter" and base.path is None:
+        said.append("It is not part of this export.")
+    if (moved := weights.moved) is not None:
+        said.append(f"`model/` was merged in float32 and cast once, to {weights.dtype}. The cast moved a weight by {moved.by_cast:.3g} at most.")
+        if moved.kept is not None:
+            said.append(
+                f"Training had moved one by {moved.by_training:.3g} at most. Cosine of the change as learned and as it stands here: {moved.kept:.4f}."
+                + (_LOST if moved.kept < 0.99 else "")
+            )
+    return "## Weights\n" + "\n".join(said)
+
+
+_LOST = " **A part of what was learned is lost in the cast.** Serve the adapter, or export with `--merge --dtype float32`."
+
+
+def _serve(manifest: Manifest, policy: config.Policy) -> str:
+    if manifest.base.kind == "served":
+        assert policy.server is not None
+        return f"## Serve\nIt is served already: model `{policy.server.model}` at {policy.server.url}. What changes is the prompt."
+    said = ["## Serve", "In this folder, with vLLM:", "", "```bash", line(manifest, policy.dtype), "```"]
+    if manifest.tool_format not in PARSERS:
+        said += ["", "vLLM has no parser of tool calls that is known to read this model's: choose one with --tool-call-parser."]
+    if manifest.template_problems:
+        said += [
+            "",
+            "A server renders the whole dialogue anew each turn. For this template that is not always what the rollouts were given:",
+            "",
+            *(f"- {problem}" for problem in manifest.template_problems),
+        ]
+    return "\n".join(said)
+
+
+def _ask(manifest: Manifest, policy: config.Policy, prompt: PromptSettings) -> str:
+    served = policy.server if manifest.base.kind == "served" else None
+    url = served.url.rstrip("/").removesuffix("/v1") if served else "http://localhost:8000"
+    system = (
+        "The system prompt is `system_prompt.txt`" if prompt.system else "There is no system prompt: a row's own, if it has one, is the first message"
+    )
+    return "\n".join(
+        [
+            "## Ask",
+            f"`request.json` is a first request, with the system prompt, the tools and the sampling settings. {system}.",
+            "",
+            "```bash",
+            f'curl -s {url}/v1/chat/completions -H "Content-Type: application/json" -d @request.json',
+            "```",
+            *(["", "Add the headers that this endpoint asks for: its key."] if served and served.headers else []),
+        ]
+    )
+
+
+def _loop(params: config.Params, prompt: PromptSettings, tools: list[dict[str, Any]]) -> str:
+    limits = params.rollout
+    said = [
+        "## What your agent does beside the server",
+        "It was judged under these limits and settings (`sampling.json`). The server keeps to the temperature and the tokens; the rest is yours:",
+        "",
+        f"- Call the tools ({', '.join(tool['function']['name'] for tool in tools) or 'none'}), and send each result back as a `tool` message.",
+        f"- At most {num_turns(prompt, limits)} assistant turns and {limits.max_tool_calls} tool calls, {limits.max_turn_tokens} tokens a turn.",
+    ]
+    for tool, values in prompt.tool_defaults.items():
+        said.append(f"- Fill in what a call of `{tool}` leaves out: {', '.join(f'{key} = {value}' for key, value in values.items())}.")
+    if prompt.block_repeated_calls:
+        said.append(
+            "- Answer a call that was made before, word for word, without making it again: `this call was made before; its result stands above`."
+        )
+    if limits.response_format is not None:
+        said.append("- The final answer's format stands in the prompt. A `response_format` in the request would hold for turns with tool calls too.")
+    return "\n".join(said)
+
+
+def _files() -> str:
+    return (
+        "## Files\n`manifest.json` has the SHA-256 of each file, and where all of it comes from. `prompt.json` is the prompt as the gate judged it."
+    )
+
+
+__all__ = ["PARSERS", "family", "line", "readme"]

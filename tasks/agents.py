@@ -1,0 +1,201 @@
+"""Which agent is meant, and all that it consists of, in one folder: for whoever serves it elsewhere or talks to it.
+
+    find(clone, "champion" | "previous" | "2" | RUN, model) -> Agent
+    with laid_out(agent) as tree:           # recipe, settings, data/policy, data/champion: what a stage reads, for this agent alone
+
+A version of the registry is what was promoted; a run is what its gate judged, approved or not. The beginning was made by no run: its base policy
+is that of the newest run that was measured against it. The folder holds the code and settings of the agent's own revision, not the clone's, and every
+byte comes by its hash: from Git, or from DVC's cache, where it is hashed again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from rft import reports
+from rft.errors import UserError, did_you_mean
+from rft.reports import Decision, PolicyReport
+from tasks import champion, ledger, records, registry
+from tasks.artifacts import Revision
+from tasks.champion import BEGINNING, SHELF, Served
+from tasks.clone import Clone
+from tasks.ledger import Act
+from tasks.records import RunRecord
+from tasks.registry import CHAMPION, PREVIOUS, Version
+
+POLICY = "data/policy"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """`version` is None for what was never promoted."""
+
+    model: str
+    version: int | None
+    served: Served
+    at: Revision
+    """Where its recipe, settings and base policy are."""
+    run: str
+    """The run of that revision. For the beginning: the newest that was measured against it."""
+    arm: str
+    """Which of the challenger's arms it is."""
+    standing: str
+    """Who approved it, or why nobody did."""
+
+    @property
+    def approved(self) -> bool:
+        return self.version is not None
+
+    @property
+    def words(self) -> str:
+        return f"run {self.run}" if self.version is None else f"{self.model} {champion.in_words(self.version)}"
+
+
+def find(clone: Clone, which: str, model: str | None = None) -> Agent:
+    """`model` as in the registry; None: the clone's only one. Raises UserError when there is no such agent."""
+    if is_a_run(which):
+        return _of_run(clone, records.find(clone, which))
+    name = model_named(clone, model)
+    version = registry.find(clone, name, which)
+    if version is None:
+        known = registry.find(clone, name, CHAMPION)
+        if known is None and which in (CHAMPION, str(BEGINNING.champion.version)):
+            return _beginning(clone, name)
+        there = (
+            f"its champion is {champion.in_words(known.number)}" if known else "nothing of it was promoted, so there is only the beginning, version 1"
+        )
+        raise UserError(f"{name} has no version {which}: {there}. A run is named by more than digits: see `rft runs`.")
+    return _of_version(clone, name, version)
+
+
+def is_a_run(which: str) -> bool:
+    return not which.isdigit() and which not in (CHAMPION, PREVIOUS)
+
+
+def model_named(clone: Clone, model: str | None) -> str:
+    """The registry's only model, or else the clone's only recipe that ever ran."""
+    known = registry.models(clone)
+    is_enough = model in known if model else bool(known)
+    ran = set() if is_enough else {_model_of(Revision(clone, one.revision)) for one in records.load_all(clone) if one.revision}
+    every = sorted({*known, *ran})
+    if model is not None:
+        if model not in every:
+            raise UserError(f"no run of this clone made a model {model!r}. {did_you_mean(model, every) if every else 'Start one: rft run'}")
+        return model
+    if len(every) != 1:
+        several = f"several models: {', '.join(every)}. Name one: --model NAME"
+        raise UserError(f"this clone has {several if every else 'no run yet. Start one: rft run'}")
+    return every[0]
+
+
+@contextmanager
+def laid_out(agent: Agent, *more: str) -> Iterator[Path]:
+    """A folder for as long as the block lasts. `more`: other outputs of the revision, if it has them."""
+    clone, at = agent.at.clone, agent.at
+    with tempfile.TemporaryDirectory(prefix="agent-", dir=clone.state) as scratch:
+        tree = Path(scratch)
+        at.lay_tree(tree)
+        shutil.rmtree(tree / "rft", ignore_errors=True)  # the engine is the one that runs here, for the recipe's server too
+        for path in (POLICY, *(one for one in more if one in at.outs)):
+            at.lay(path, tree / path)
+        reports.write(agent.served.champion, tree / SHELF / "champion.json")
+        if agent.served.weights is not None:
+            assert agent.served.champion.weights_path
+            assert agent.served.revision
+            agent.served.revision.lay(agent.served.weights.path, tree / SHELF / agent.served.champion.weights_path)
+        _link_model(clone, tree)
+        yield tree
+
+
+def _link_model(clone: Clone, tree: Path) -> None:
+    """A given base model lies in the clone, where Git need not know it."""
+    pointer = reports.read(PolicyReport, tree / POLICY / "report.json")
+    given, place = clone.root / pointer.model, tree / pointer.model
+    if pointer.kind == "given" and given.is_dir() and not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.symlink(given, place)
+
+
+# -- which -----------------------------------------------------------------------------------------------------------------
+def _of_version(clone: Clone, model: str, version: Version) -> Agent:
+    if not version.run.strip():
+        if version.number != BEGINNING.champion.version:
+            raise UserError(f"{model} version {version.number} was registered by other hands: it names no run of ours.")
+        return _beginning(clone, model)
+    at = Revision(clone, version.tags.get("revision", ""))
+    served = champion.of(at, version.run, version.number)
+    _assert_registered(served, at, version)
+    act = next((one for one in reversed(ledger.acts(clone)) if one.action == "promote" and one.run == version.run), None)
+    alias = version.aliases[0] if version.aliases else "was champion"
+    approval = _approval(act) if act else "its approval is not in this clone's ledger"
+    return Agent(model, version.number, served, at, version.run, _arm(at), f"{alias}; {approval}")
+
+
+def _assert_registered(served: Served, at: Revision, version: Version) -> None:
+    """The registry says by hash what was promoted."""
+    made, tags = served.champion, version.tags
+    found = {"prompt_sha256": made.prompt.digest() if made.prompt else "", "dvc.lock_sha256": at.lock_sha256 or ""}
+    if served.weights is not None:
+        found |= {"weights_sha256": made.weights_sha256 or "", "dvc.md5": served.weights.md5}
+    for name, value in found.items():
+        if tags.get(name) != value:
+            raise UserError(
+                f"version {version.number}: the registry says {name} = {tags.get(name)}, revision {at.commit[:10]} of run {version.run} has {value}. "
+                "One of the two was changed after the approval."
+            )
+
+
+def _of_run(clone: Clone, record: RunRecord) -> Agent:
+    if record.revision is None:
+        raise UserError(f"run {record.name} is not over: it is {record.state}. Wait for it, or start it again with `rft run`.")
+    at = Revision(clone, record.revision)
+    decision = at.report(Decision, "data/gate/decision.json")
+    if decision is None:
+        why = f"{record.state}{': ' + record.message if record.message else ''}"
+        raise UserError(f"run {record.name} came to no decision ({why}), so it has no agent of its own. What is served has: champion.")
+    model = _model_of(at)
+    if version := registry.find(clone, model, record.name):
+        return _of_version(clone, model, version)
+    last = ledger.decided(clone, record.name)
+    if decision.decision != "promote":
+        standing = f"the gate decided {decision.decision}: {decision.reason}"
+    elif last is not None and last.action == "reject":
+        standing = f"rejected by {last.who} on {last.when}: {last.why}"
+    else:
+        standing = "it waits for approval"
+    return Agent(model, None, champion.judged(at, record.name, decision), at, record.name, _arm(at), standing)
+
+
+def _beginning(clone: Clone, model: str) -> Agent:
+    """Of all runs the newest that has a base policy, was measured against the beginning, and is of this model."""
+    first = BEGINNING.champion.version
+    for record in sorted(records.load_all(clone), key=lambda one: one.started, reverse=True):
+        if record.revision is None or record.champion_version > first:
+            continue
+        at = Revision(clone, record.revision)
+        if POLICY in at.outs and _model_of(at) == model:
+            standing = f"nobody had to approve it: the base policy with the seed prompt, as run {record.name} measured them"
+            return Agent(model, first, BEGINNING, at, record.name, "champion", standing)
+    raise UserError(f"{model} {champion.in_words(first)}: no run of this clone holds its base policy yet. Start one: rft run")
+
+
+def _arm(at: Revision) -> str:
+    decision = at.report(Decision, "data/gate/decision.json")
+    return decision.candidate if decision else "champion"
+
+
+def _approval(act: Act) -> str:
+    overridden = f", overriding: {', '.join(act.overrides)}" if act.overrides else ""
+    return f"approved by {act.who} on {act.when}{overridden}: {act.why}"
+
+
+def _model_of(at: Revision) -> str:
+    return Path(yaml.safe_load(at.file("params.yaml") or b"")["recipe"]["path"]).name

@@ -1,0 +1,85 @@
+"""`rft export`: an agent's folder for whoever serves it elsewhere (rft/export), whole or not at all.
+
+It is written beside its name and renamed at the end. A folder that exists is left alone, and so is a `.part` that is none of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from rft import config, export, rollout_log
+from rft.errors import UserError
+from rft.export import Dtype, Manifest, Origin
+from rft.rollout_log import LogRow
+from tasks import records
+from tasks.agents import Agent, laid_out
+from tasks.clone import Clone
+from tasks.git import GitError
+
+MARK = ".rft-export"
+"""In a `.part` folder: that it is ours."""
+_LOGS = ("data/challenger/rollouts.parquet", "data/baseline/rollouts.parquet")
+
+
+def write(agent: Agent, folder: Path, merge: bool = False, dtype: Dtype | None = None) -> Manifest:
+    """Raises UserError for a folder that exists, or lies where a run would take it along."""
+    folder = folder.resolve()
+    origin = Origin(model=agent.model, version=agent.version, run=agent.run, revision=agent.at.commit, standing=agent.standing)
+    clone = agent.at.clone
+    with records.held(clone.state / "export.lock", wait=True), _whole(clone, folder) as part, laid_out(agent) as tree, contextlib.chdir(tree):
+        params = config.load("params.yaml")
+        return export.write(params, part, origin, merge, dtype, seen(agent))
+
+
+def check_place(clone: Clone, folder: Path) -> None:
+    if folder.exists() or folder.is_symlink():
+        raise UserError(f"{folder} exists already. Name a folder that does not: nothing is written over.")
+    if not folder.is_relative_to(clone.root):
+        return
+    inside = folder.relative_to(clone.root)
+    if inside.parts[0] in ("data", "mlruns", ".rft", ".git", ".dvc"):
+        raise UserError(
+            f"{folder} lies in {inside.parts[0]}/, which the ladder keeps for itself. Name a folder below exports/, or outside of the clone."
+        )
+    try:
+        clone.git("check-ignore", "--quiet", "--no-index", "--", str(folder / "README.md"))
+    except GitError:
+        raise UserError(
+            f"{folder} lies in the clone, and Git does not ignore it: every later run would take it along, and record it. "
+            "Name a folder below exports/, or outside of the clone."
+        ) from None
+
+
+def seen(agent: Agent) -> list[LogRow]:
+    """Recorded rollouts of this very agent."""
+    for path in _LOGS:
+        if content := agent.at.read(path):
+            rows = [row for row in rollout_log.read(content, path) if row.arm == agent.arm]
+            if rows:
+                return rows
+    return []
+
+
+@contextlib.contextmanager
+def _whole(clone: Clone, folder: Path) -> Iterator[Path]:
+    """A folder to write into that gets its name at the end of the block, and is gone when the block fails. One at a time."""
+    check_place(clone, folder)
+    part = folder.with_name(f"{folder.name}.part")
+    if part.exists() and not (part / MARK).exists():
+        raise UserError(f"{part} is in the way: the export is written there first. Move it, or name another folder.")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        (part / MARK).touch()
+        (part / "whole").mkdir()
+        yield part / "whole"
+        os.rename(part / "whole", folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+__all__ = ["check_place", "seen", "write"]
