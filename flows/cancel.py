@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from flows.results import command
 from flows.screen import say
+from rft import commands
 from tasks import cancel, clone, records
 
 EVERY_S = 5.0
@@ -29,5 +29,6 @@ def show(run: str, now: bool, patience_s: float) -> int:
         say(f"Run {record.name} had not begun: nothing is left of it.")
         return 0
     say(f"Run {ended.name} is cancelled, and recorded as revision {(ended.revision or '')[:10]}.")
-    say(f"What it did is kept until it is past its retention: `{command()} run` starts a new run that takes it up, `{command()} gc` clears it away.")
+    say(f"What it did is kept until it is past its retention. A new run that takes it up: {ended.again}")
+    say(f"To clear away what is past it: {commands.command('gc')}")
     return 0

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import argparse
 import errno
+import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 
-from rft import redact
+from rft import commands, redact
 from rft.errors import RftError, Stopped
 
 ABOUT = """\
@@ -45,7 +48,8 @@ Every stage with a policy keeps all its rollouts: whole dialogues, grades, token
 """
 REPLAY = """
 
-The scores of then beside those of now. What ended in an outage stays unscored; nothing in the run changes.
+The scores of then beside those of now. What ended in an outage stays unscored; nothing in the run changes. The settings are the run's own, with
+--set; --params names others.
 
   rft replay --grader recipes/mine/grader.json
   rft replay RUN --stage challenger --grader stricter.json --out both.parquet
@@ -73,6 +77,7 @@ EPILOG = "Run it in a clone of agent-rft. RUN is a name from `rft runs`, or any 
 def main(argv: Sequence[str] | None = None) -> int:
     redact.guard()
     options = parser().parse_args(argv)
+    commands.remember(program=_program(), settings=())
     signal.signal(signal.SIGTERM, _terminate)
     try:
         return options.verb(options)
@@ -119,6 +124,7 @@ def parser() -> argparse.ArgumentParser:
     _settings(run)
 
     runs = verb("runs", _runs, "list the runs of this clone, newest first")
+    runs.add_argument("--all", action="store_true", help="each attempt in a row of its own, also those that a later one went on with")
     runs.add_argument("-n", type=int, default=20, metavar="N", help="how many (default: 20)")
 
     doctor = verb(
@@ -137,6 +143,16 @@ def parser() -> argparse.ArgumentParser:
         "stage", _stage, "run one stage alone, in this folder", "What it reads must lie in data/ already. For trying things: nothing is recorded."
     )
     stage.add_argument("name", metavar="STAGE", help="a stage of dvc.yaml, such as baseline")
+    _settings(stage)
+
+    exploits = verb(
+        "exploits",
+        _exploits,
+        "play the recipe's cheats, and some of ours, against its grader",
+        "Exit code 2 when the grader accepts one, or refuses a target. Training makes the same check, and would refuse to start.",
+    )
+    exploits.add_argument("--examples", type=_count, default=24, metavar="N", help="training examples to play each cheat on (default: 24)")
+    _settings(exploits)
 
     report = verb("report", _report, "say where the page of a run is")
     report.add_argument("run", metavar="RUN")
@@ -167,7 +183,13 @@ def parser() -> argparse.ArgumentParser:
     )
     approve.add_argument("--override-dirty", action="store_true", help="take the responsibility for code that is in no branch")
     reject = verb("reject", _reject, "say no to what the gate would promote", "It cannot be approved any more.")
-    rollback = verb("rollback", _rollback, "make the previous champion the champion again")
+    rollback = verb(
+        "rollback",
+        _rollback,
+        "make the previous champion the champion again",
+        "Of the model that you name; if you name none, of the only one that was ever promoted here.",
+    )
+    rollback.add_argument("--model", metavar="NAME", help="a registered model: the name of its recipe's folder")
     for one in (approve, reject):
         one.add_argument("run", metavar="RUN")
     for one in (approve, reject, rollback):
@@ -291,7 +313,7 @@ def _run(options: argparse.Namespace) -> int:
 def _runs(options: argparse.Namespace) -> int:
     from flows import listing
 
-    return listing.show(options.n)
+    return listing.show(options.n, options.all)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -305,7 +327,13 @@ def _doctor(options: argparse.Namespace) -> int:
 def _stage(options: argparse.Namespace) -> int:
     from flows import running
 
-    return running.one_stage(options.name)
+    return running.one_stage(options.name, options.params, tuple(options.overrides))
+
+
+def _exploits(options: argparse.Namespace) -> int:
+    from flows import doctor
+
+    return doctor.play(options.params, tuple(options.overrides), options.examples)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -341,7 +369,7 @@ def _reject(options: argparse.Namespace) -> int:
 def _rollback(options: argparse.Namespace) -> int:
     from flows import deciding
 
-    return deciding.rollback(options.by, options.reason, options.params, tuple(options.overrides))
+    return deciding.rollback(options.by, options.reason, options.model, options.params, tuple(options.overrides))
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -399,6 +427,19 @@ def _demo(options: argparse.Namespace) -> int:
     from flows import demo
 
     return demo.run(options.small)
+
+
+def _program() -> str:
+    """How this user starts us, quoted: `rft` where the shell would find this very one, else what was typed, or the one beside our Python."""
+    typed = Path(sys.argv[0])
+    if typed.name == "cli.py":
+        return shlex.join([sys.executable, "-m", "flows.cli"])
+    ours = typed.absolute() if typed.name == "rft" and typed.is_file() else Path(sys.executable).with_name("rft")
+    found = shutil.which("rft")
+    if found and ours.exists() and Path(found).samefile(ours):
+        return "rft"
+    here = Path.cwd()
+    return shlex.quote(f"./{ours.relative_to(here)}" if ours.parent == here else str(ours.relative_to(here) if ours.is_relative_to(here) else ours))
 
 
 def _fail(message: str, code: int, word: str = "error") -> int:

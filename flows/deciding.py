@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import shlex
 from typing import Any
 
-from flows.results import command
+from flows import settings
 from flows.screen import say, warn
 from flows.server import prefect_server
+from rft import commands
 from rft.errors import UserError
 from tasks import champion, clone, records
 from tasks.clone import Clone
@@ -17,6 +17,8 @@ from tasks.ledger import Act
 
 
 def approve(run: str, who: str, why: str, override_dirty: bool) -> int:
+    from tasks import registry
+
     here = clone.enter()
     record = records.find(here, run)
     act = _flow(here, "promote", record.name, *_named(who, why), override_dirty)
@@ -28,7 +30,7 @@ def approve(run: str, who: str, why: str, override_dirty: bool) -> int:
     say(f"Run {act.run} is the champion: {act.model} version {act.after}. @previous is {champion.in_words(act.before)}.")
     say(f"In the ledger: {act.when}, {act.who}: {act.why}")
     say(_to_serve(here, act))
-    say(f"To undo it: {command()} rollback --by NAME --reason TEXT")
+    say(f"To undo it: {registry.undo(act.model)}")
     return 0
 
 
@@ -41,9 +43,17 @@ def reject(run: str, who: str, why: str) -> int:
     return 0
 
 
-def rollback(who: str, why: str, params: str | None, overrides: tuple[str, ...]) -> int:
+def rollback(who: str, why: str, model: str | None, params: str | None, overrides: tuple[str, ...]) -> int:
+    """`model`, or that of the settings named; without either the only one that was ever promoted here."""
+    from tasks import registry
+
     here = clone.enter()
-    act = _flow(here, "rollback", *_named(who, why), params, overrides)
+    who, why = _named(who, why)
+    if model and (params or overrides):
+        raise UserError("--model names the model, and so do --params and --set: give one of them.")
+    if params or overrides:
+        model = registry.model_name(settings.resolve(here, params, overrides))
+    act = _flow(here, "rollback", model or registry.only_model(here), who, why)
     served = f"run {act.run}" if act.run else "the beginning: the base policy with the seed prompt"
     say(f"The champion is version {act.after} of {act.model} again ({served}); version {act.before} is not the champion any more.")
     say(f"In the ledger: {act.when}, {act.who}: {act.why}")
@@ -64,7 +74,7 @@ def _to_serve(here: Clone, act: Act) -> str:
     target = os.path.relpath(here.root / "exports" / f"{act.model}-{act.after}")
     return (
         f"To serve: {weights}{prompt}{where}. Until something serves it, nothing has changed for anyone. All of it, with the line that starts vLLM:\n"
-        f"  {command()} {shlex.join(['export', str(act.after), target, *named])}"
+        f"  {commands.command('export', str(act.after), target, *named)}"
     )
 
 

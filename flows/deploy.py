@@ -24,6 +24,7 @@ from flows.server import prefect_server
 from rft import config
 from rft.errors import ConfigError, UserError
 from tasks import clone, runs
+from tasks.clone import Clone
 
 SCHEDULE = "infra/schedule.yaml"
 
@@ -67,16 +68,29 @@ def up(port: int) -> int:
     with prefect_server(here, full=True, port=port) as server:
         wanted = schedule(here.root)
         _assert_scheduler_works()
-        settings.resolve(here, wanted.params)  # now, rather than in the night of the first run
+        params = settings.resolve(here, wanted.params)  # now, rather than in the night of the first run
+        runs.refuse_missing_recipe(here, params)
+        window = _first_window(here, wanted, params)
         if server:
             server.ready()
         runs.clear(here)
         say(f"Prefect: {server.url if server else os.environ['PREFECT_API_URL']}")
-        say(f"Schedule: {wanted.cron} ({wanted.timezone}), window {wanted.window or 'as in params.yaml'}. One run at a time. Ctrl-C ends it.")
+        say(f"Schedule: {wanted.cron} ({wanted.timezone}), recipe {params.recipe.path} by {wanted.params or 'params.yaml'}, window {window}.")
+        say("One run at a time. Ctrl-C ends it.")
         signal.signal(signal.SIGINT, _end_runs)
         _serve(wanted)
     say("Stopped. A run that falls due meanwhile starts late, when the schedule is served again.")
     return 0
+
+
+def _first_window(here: Clone, wanted: Schedule, params: config.Params) -> str:
+    """In words. A window that is not there yet may come before the schedule; one of another recipe never fits."""
+    if wanted.window is None:
+        return f"{params.traffic.file} (traffic.file)"
+    if not sorted(here.root.glob(wanted.window)):
+        return f"{wanted.window} (nothing fits yet)"
+    found = settings.newest(here, wanted.window, params.recipe.path)
+    return f"{wanted.window} (now {found.relative_to(here.root) if found and found.is_relative_to(here.root) else found})"
 
 
 def _end_runs(number: int, frame: FrameType | None) -> None:

@@ -9,21 +9,25 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 
 from flows import settings
-from flows.results import command
 from flows.screen import say
-from rft import config, doctor
+from rft import commands, config, doctor
 from rft.config import reference
 from rft.doctor import Finding, configuration
-from tasks import clone
+from rft.errors import ConfigError, InfrastructureError
+from tasks import artifacts, clone, records
+from tasks.clone import Clone
 
+SHELF = "data/policy"
 SIGNS = {"ok": "✓", "warn": "!", "fail": "✗", "skipped": "-"}
 
 
@@ -36,8 +40,12 @@ def show(params: str | None, overrides: tuple[str, ...], only: tuple[str, ...], 
     def load() -> config.Params:
         return settings.resolve(here, params, overrides)
 
-    with contextlib.chdir(here.root), contextlib.redirect_stdout(sys.stderr), _progress() as begin:
-        found = list(doctor.examine(load, only, use_model, begin, announce=_announce))
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        stack.enter_context(contextlib.chdir(here.root))
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        begin = stack.enter_context(_progress())
+        found = list(doctor.examine(load, only, use_model, begin, announce=_announce, find_policy=lambda params: _policy(here, params, scratch)))
     code = doctor.exit_code(found)
     if as_json:
         say(json.dumps({"checks": [asdict(one) for one in found], "ok": code == 0}, ensure_ascii=False, allow_nan=False))
@@ -47,6 +55,18 @@ def show(params: str | None, overrides: tuple[str, ...], only: tuple[str, ...], 
         sys.stdout.flush()
         os._exit(code)  # an ordinary end would wait for what does not end
     return code
+
+
+def play(params: str | None, overrides: tuple[str, ...], examples: int) -> int:
+    """`rft exploits`: the grader's own part of it, on more examples and in a table."""
+    from rft import exploits, recipe
+
+    here = clone.enter()
+    found = settings.resolve(here, params, overrides)
+    with contextlib.chdir(here.root):  # recipe.path is relative to it
+        result = exploits.preflight(found, recipe.load(found.recipe, found.examples.keys), examples)
+    say(exploits.table(result))
+    return 2 if result.accepted or not result.targets_pass else 0
 
 
 def show_resolved(params: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
@@ -69,8 +89,29 @@ def draw(found: Sequence[Finding], console: Console | None = None) -> None:
         console.print(f"\n{SIGNS[one.status]} {one.name}: {one.remedy}", markup=False, soft_wrap=True)
     failed = [one.name for one in found if one.status == "fail"]
     warned = [one.name for one in found if one.status == "warn"]
-    last = f"Not ready: {', '.join(failed)}." if failed else f"Ready{', but look at ' + ', '.join(warned) if warned else ''}: {command()} run"
+    but = f", but look at {', '.join(warned)}" if warned else ""
+    last = f"Not ready: {', '.join(failed)}." if failed else f"Ready{but}: {commands.command('run')}"
     console.print(f"\n{last}", markup=False, soft_wrap=True)
+
+
+def _policy(here: Clone, params: config.Params, scratch: Path) -> Path | None:
+    """What stage `policy` made of these settings and this recipe in the newest run that came so far, taken out of the cache."""
+    for record in reversed(records.load_all(here)):
+        if record.revision is None:
+            continue
+        at = artifacts.Revision(here, record.revision)
+        with contextlib.suppress(InfrastructureError, ConfigError):  # bytes that are gone; settings of another version
+            if SHELF in at.outs and _made_alike(at, params):
+                artifacts.restore_folder(at, SHELF, scratch / "policy")
+                _announce(f"the policy is that of run {record.name}: same recipe, same settings")
+                return scratch / "policy"
+    return None
+
+
+def _made_alike(at: artifacts.Revision, params: config.Params) -> bool:
+    then: config.Params = config.parse(yaml.safe_load(at.file("params.yaml") or b"") or {}, "params.yaml")
+    same = (then.recipe, then.policy) == (params.recipe, params.policy)
+    return same and at.has_same(params.recipe.path)
 
 
 def _announce(words: str) -> None:

@@ -6,8 +6,8 @@ import sys
 from itertools import groupby
 
 from flows import settings
-from flows.results import command
 from flows.screen import say
+from rft import commands
 from tasks import clone, retention
 from tasks.retention import Item, Plan
 
@@ -31,7 +31,7 @@ def show(yes: bool, params: str | None, overrides: tuple[str, ...]) -> int:
     if not seen.items:
         return 0
     if not yes and not _agreed():
-        say(f"Nothing was removed. To remove it: {command()} gc --yes")
+        say(f"Nothing was removed. To remove it: {commands.command('gc', '--yes')}")
         return 0
     named = {item.path for item in seen.items}
     with retention.alone(here):

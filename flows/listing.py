@@ -1,32 +1,61 @@
-"""`rft runs`: what ran in this clone and how it ended, newest first. Reads the records and the ledger, nothing heavier."""
+"""`rft runs`: what ran in this clone and how it ended, newest first. Reads the records and the ledger, nothing heavier.
+
+Attempts at one thing (the same commit, edits, settings, window and champion: the same key) are one row: that of the last, with their number. An
+attempt is a run that was interrupted, killed or failed, and that a later run of the same key took up again. `--all` shows each.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from flows.results import command
+from flows.results import approval
 from flows.screen import say
+from rft.commands import command
 from tasks import clone, ledger, records
 from tasks.clone import Clone
 from tasks.records import RunRecord
 
+UNFINISHED = ("preparing", "running", "interrupted", "killed", "failed")
 
-def show(number: int) -> int:
+
+def show(number: int, every_attempt: bool = False) -> int:
     here = clone.find()
-    every = records.load_all(here)
+    every = sorted(records.load_all(here), key=lambda one: one.started, reverse=True)
     if not every:
-        say(f"No run yet. Start one: {command()} run, or see the whole ladder at work: {command()} demo")
+        say(f"No run yet. Start one: {command('run')}\nThe whole ladder at work on the example recipe: {command('demo')}")
         return 0
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for column in ("run", "ended as", "gain in reward", "code", "then"):
         table.add_column(column, no_wrap=column != "then")
-    champion = _champion(here)
-    for record in sorted(every, key=lambda one: one.started, reverse=True)[:number]:
+    champions = _champions(here)
+    shown = [(one, 1) for one in every] if every_attempt else list(attempts(every))
+    for record, count in shown[:number]:
         code = record.commit[:7] + (" + edits" if record.dirty else "")
-        table.add_row(record.name, _end(here, record), _gain(record), code, _then(here, record, champion))
+        ended = _end(here, record) + (f" ({count} attempts)" if count > 1 else "")
+        table.add_row(record.name, ended, _gain(record), code, _then(here, record, champions))
     Console(highlight=False).print(table)
+    for line in _next(here, [record for record, _ in shown[:number]], champions):
+        say(line)
     return 0
+
+
+def attempts(newest_first: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, int]]:
+    """(the last attempt, how many there were), newest first."""
+    counts: dict[str, int] = {}  # name of the row's run -> attempts
+    rows: dict[str, RunRecord] = {}  # key -> the row that an earlier attempt belongs to
+    order: list[RunRecord] = []
+    for record in newest_first:
+        if record.state in UNFINISHED and record.key in rows:
+            counts[rows[record.key].name] += 1
+            continue
+        rows[record.key] = record
+        counts[record.name] = 1
+        order.append(record)
+    for record in order:
+        yield record, counts[record.name]
 
 
 def _end(here: Clone, record: RunRecord) -> str:
@@ -39,22 +68,35 @@ def _gain(record: RunRecord) -> str:
     if not record.gain or record.gain.get("value") is None:
         return "–"
     value, low, high = (record.gain.get(end) for end in ("value", "low", "high"))
-    return f"{value:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if low is not None and high is not None else "")
+    return f"{value:+z.2f}" + (f" [{low:+z.2f}, {high:+z.2f}]" if low is not None and high is not None else "")  # z: no -0.00
 
 
-def _then(here: Clone, record: RunRecord, champion: str | None) -> str:
-    if record.name == champion:
+def _then(here: Clone, record: RunRecord, champions: set[str]) -> str:
+    if record.name in champions:
         return "champion"
     if record.state == "paused":
         return "waits: raise max_hours"
-    if record.state == "running" and not records.alive(here, record.name):
-        return f"`{command()} run` goes on"
+    if _goes_on(here, record):
+        return "can go on"
     last = ledger.decided(here, record.name)
     if last is not None:
         return {"promote": "was champion", "reject": f"rejected by {last.who}", "rollback": "was champion"}[last.action]
     return "waits for approval" if record.decision == "promote" else ""
 
 
-def _champion(here: Clone) -> str | None:
-    moved = [act for act in ledger.acts(here) if act.action in ("promote", "rollback")]
-    return moved[-1].run if moved else None
+def _goes_on(here: Clone, record: RunRecord) -> bool:
+    return record.state in ("interrupted", "killed") or (record.state == "running" and not records.alive(here, record.name))
+
+
+def _next(here: Clone, shown: Sequence[RunRecord], champions: set[str]) -> Iterator[str]:
+    """What can be done with the newest that waits for somebody, to be pasted."""
+    if going_on := [record for record in shown if _goes_on(here, record)]:
+        yield f"\nGo on with {going_on[0].name}: {going_on[0].again}"
+    if waiting := [record for record in shown if _then(here, record, champions) == "waits for approval"]:
+        yield f"\nApprove {waiting[0].name}: {approval(waiting[0])}"
+
+
+def _champions(here: Clone) -> set[str]:
+    """The runs that are served: of each model the last that was moved to."""
+    moved = {act.model: act.run for act in ledger.acts(here) if act.action in ("promote", "rollback")}
+    return {run for run in moved.values() if run}

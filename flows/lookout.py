@@ -33,9 +33,10 @@ TRAFFIC = ("reference_profile.json", "current_profile.json", "report.json")
 
 def show(window: str, params: str | None, overrides: tuple[str, ...]) -> int:
     here = clone.enter()
-    path = settings.newest(here, window)
+    wanted = settings.resolve(here, params, overrides)
+    path = settings.newest(here, window, wanted.recipe.path)
     assert path is not None
-    report, _ = check(here, settings.resolve(here, params, overrides), path)
+    report, _ = check(here, wanted, path)
     tell(here, report)
     return 0
 

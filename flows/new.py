@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import datetime
 import os
+import shlex
 import shutil
 from pathlib import Path
 
-from flows.results import command
 from flows.screen import say
-from rft import config, recipe
+from rft import commands, config, recipe
 from rft.errors import UserError
 from tasks import clone
 
 TEMPLATE = Path(__file__).parent / "template"
 START = datetime.date(2026, 3, 2)
+INVENTED = "0000-invented.jsonl"
+"""By name before every window that is named by its date: of a pattern the last is taken."""
+NEXT = {
+    "doctor": "what would go wrong, in a minute",
+    "exploits": "the grader refuses every cheat",
+    "run": "the whole ladder",
+}
 
 
 def write(folder: str) -> int:
@@ -31,11 +38,17 @@ def write(folder: str) -> int:
     settings = part / "params.yaml"
     settings.write_text(settings.read_text(encoding="utf-8").replace("RECIPE_FOLDER", inside).replace("RECIPE_NAME", target.name), encoding="utf-8")
     os.replace(part, target)
-    window = here.root / "data" / "inbox" / f"{target.name}.jsonl"
+    window = here.root / "data" / "inbox" / target.name / INVENTED
     if not window.exists():
         recipe.load(config.Recipe(path=str(target))).simulate(window, start=START, days=7, conversations=600, drifted=False, seed=0)
-    say(f"{inside}/README.md says what each file is for. It works as it is:")
-    say(f"  python -m rft.exploits --params {inside}/params.yaml     the grader refuses every cheat")
-    say(f"  {command()} run --params {inside}/params.yaml     the whole ladder, on invented traffic ({window.relative_to(here.root)})")
-    say(f"Commit the folder when it is yours (git add {inside}): a run of uncommitted code is marked dirty.")
+    commands.remember(settings=commands.options(here.root, str(target / "params.yaml")))
+    say(f"{inside}/README.md says what each file is for. It works as it is; try in this order:")
+    for verb, words in NEXT.items():
+        say(f"  {commands.command(verb)}    # {words}")
+    say(f"The traffic is invented: {window.relative_to(here.root)}. Put windows of your own beside it, and name one in traffic.file of")
+    say(f"{inside}/params.yaml, or by --window. On a schedule: give infra/schedule.yaml the lines")
+    say(f"  params: {inside}/params.yaml")
+    say(f"  window: data/inbox/{target.name}/*.jsonl")
+    say("Commit the folder when it is yours, for a run of uncommitted code is marked dirty:")
+    say(f"  git -C {shlex.quote(str(here.root))} add {shlex.quote(inside)}")
     return 0

@@ -32,7 +32,7 @@ def retrain(
     here = clone.enter()
     wanted = settings.resolve(here, params, overrides)
     try:
-        with recorded(here, wanted, settings.newest(here, window), clean_only, flow_run.id) as run:
+        with recorded(here, wanted, settings.newest(here, window, wanted.recipe.path), clean_only, flow_run.id) as run:
             load_traffic(run)  # traffic and champion are files now
             drift = check_drift(run)
             if drift.verdict == "stop":

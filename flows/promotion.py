@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows import settings
 from tasks import clone, records, registry
 from tasks.ledger import Act
 
@@ -16,6 +15,5 @@ def promote(run: str, who: str, why: str, override_dirty: bool = False) -> Act:
 
 
 @flow(name="rollback")
-def rollback(who: str, why: str, params: str | None = None, overrides: tuple[str, ...] = ()) -> Act:
-    here = clone.enter()
-    return registry.rollback(here, settings.resolve(here, params, overrides), who, why)
+def rollback(model: str, who: str, why: str) -> Act:
+    return registry.rollback(clone.enter(), model, who, why)

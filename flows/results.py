@@ -5,8 +5,6 @@ Read from the run's revision by hash, not from what was printed on the way, so t
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rft import gate
+from rft import commands, gate
 from rft.page.shelves import ARMS, between
 from rft.reports import ChallengerReport, Check, Decision, Metric, TrainReport
 from rft.words import counted
@@ -58,9 +56,8 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
     yield f"\nRun      {record.name} ({record.state}), revision {(record.revision or 'none')[:10]}"
     yield f"Report   {_short(clone.page(record.name))}"
     if decision and decision.decision == "promote":
-        override = " --override-dirty" if record.dirty else ""
-        yield f'Approve  {command()} approve {record.name} --by "YOUR NAME" --reason "WHY"{override}'
-        yield f'   or    {command()} reject  {record.name} --by "YOUR NAME" --reason "WHY"'
+        yield f"Approve  {approval(record)}"
+        yield f"   or    {commands.command('reject', record.name, *commands.WHO_AND_WHY)}"
 
 
 def check_line(check: Check) -> Text:
@@ -83,9 +80,10 @@ def arms(report: ChallengerReport) -> Table:
     return table
 
 
-def command() -> str:
-    """How this user starts us: `rft` when the shell would find it, else the path that was typed."""
-    return "rft" if shutil.which("rft") else _short(Path(sys.argv[0]).absolute())
+def approval(record: RunRecord) -> str:
+    """The command by which a person says yes."""
+    override = ["--override-dirty"] if record.dirty else []
+    return commands.command("approve", record.name, *commands.WHO_AND_WHY, *override)
 
 
 def _cell(metric: Metric | None) -> str:

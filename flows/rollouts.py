@@ -30,6 +30,7 @@ from flows import settings
 from flows.screen import say
 from rft import reports, rollout_log, rollout_store, transcript
 from rft.__main__ import STAGES
+from rft.commands import command
 from rft.errors import RftError, UserError
 from rft.rollout_log import LogRow
 from rft.types import StopReason
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from rft.replay import Regraded
 
 LISTED = 20
+HEADINGS = ("rollout", "stage/arm", "step", "example", "n", "stopped", "calls", "tokens", "reward", "")
+CUTTABLE = ("stage/arm", "example", "stopped", "")
+LIVE = "stages in progress"
 STYLES: dict[transcript.Kind, str] = {
     "head": "bold",
     "role": "bold cyan",
@@ -78,7 +82,7 @@ def show(options: argparse.Namespace) -> int:
     if options.summary:
         return _summary(console, logs, rows, whole=len(rows) == logs.table.num_rows)
     if options.group:
-        return _groups(console, rows, options.group)
+        return _groups(console, logs, rows, options.group)
     if options.export:
         return _export_chat(rows, Path(options.export))
     if options.export_traces:
@@ -103,14 +107,15 @@ def _logs(place: Clone, options: argparse.Namespace) -> Logs:
         return _shelves(f"run {record.name}", artifacts.Revision(place, record.revision).read, record)
     tree = place.worktrees / record.name
     if not tree.exists():
-        raise UserError(f"run {record.name} is {record.state} and has left nothing yet. Stages in progress: rft rollouts --live.")
+        raise UserError(f"run {record.name} is {record.state} and has left nothing yet. Stages in progress: {command('rollouts', '--live')}")
     return _shelves(f"run {record.name}, not over", lambda path: _bytes(tree / path), record)
 
 
 def _newest(place: Clone) -> RunRecord:
     found = sorted((one for one in records.load_all(place) if one.revision), key=lambda one: one.started)
     if not found:
-        raise UserError("no run has ended yet. Rollouts of stages in progress: rft rollouts --live; of this folder's shelves: rft rollouts --here.")
+        live, shelves = command("rollouts", "--live"), command("rollouts", "--here")
+        raise UserError(f"no run has ended yet. Rollouts of stages in progress: {live}; of this folder's shelves: {shelves}")
     return found[-1]
 
 
@@ -126,7 +131,7 @@ def _shelves(words: str, read: Callable[[str], bytes | None], record: RunRecord 
 def _live(place: Clone) -> Logs:
     folders = sorted(path for path in (place.state / "progress").glob("*/rollouts") if path.is_dir())
     rows = [row for folder in folders for row in rollout_store.look(folder)]
-    return Logs("stages in progress", _table(rows), lambda path: None)
+    return Logs(LIVE, _table(rows), lambda path: None)
 
 
 def _bytes(path: Path) -> bytes | None:
@@ -219,19 +224,23 @@ def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> in
         say(f"No rollout of {logs.words} fits." if total else f"There is no rollout of {logs.words}.")
         return 0
     shown = rows[:most] if console.is_terminal else rows
+    cells = [_cells(row) for row in shown]
+    wanted = [max(map(len, column)) for column in zip(HEADINGS, *cells, strict=True)]
+    if not console.is_terminal and "COLUMNS" not in os.environ:  # a file or pipe has no edge
+        console = Console(highlight=False, width=sum(wanted) + len(wanted) + 1)
+    widths = _widths(wanted, console.width)
     table = Table(box=None, pad_edge=False, collapse_padding=True)
-    for name in ("rollout", "stage/arm", "step", "example", "n", "stopped", "calls", "tokens", "reward", ""):
-        # What may be cut on a narrow terminal is given up to rich as wrappable, and then cut, not wrapped.
-        cut = name in ("stage/arm", "example", "")
-        table.add_column(name, justify="right" if name in ("step", "n", "calls", "tokens", "reward") else "left", no_wrap=not cut)
-    for row in shown:
-        n = ("greedy" if row.temperature == 0 else f"{row.sample}") + (f"+{row.attempt}" if row.attempt else "")
-        where = (_short(row.rollout_id), f"{row.stage}/{row.arm}", str(row.step or ""), row.example_id, n)
-        cells = (*where, row.stop_reason, str(row.num_tool_calls), str(row.num_tokens), _worth(row), _note(row))
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
+    for name, width in zip(HEADINGS, widths, strict=True):
+        right = name in ("step", "n", "calls", "tokens", "reward")
+        table.add_column(_middle(name, width), justify="right" if right else "left", no_wrap=True)
+    for row, texts in zip(shown, cells, strict=True):
+        style = STYLES[transcript.worth(row)]
+        cut = [_middle(text, width) for text, width in zip(texts, widths, strict=True)]
+        table.add_row(*(Text(text, style if name == "reward" else "") for name, text in zip(HEADINGS, cut, strict=True)))
     console.print(table)
     least = "" if len(shown) == len(rows) else f", the first {len(shown)} shown"
-    say(f"\n{len(rows)} of {total} rollouts of {logs.words}{least}. One of them: --show ROLLOUT; those of one example side by side: --group ID.")
+    many = f"{len(rows)} of {transcript.counted(total, 'rollout')} of {logs.words}{least}"
+    say(f"\n{many}. One of them: --show ROLLOUT; those of one example side by side: --group ID.")
     return 0
 
 
@@ -243,8 +252,30 @@ def _short(rollout_id: str) -> str:
     return _bare(rollout_id)[:8]
 
 
-def _worth(row: LogRow) -> Text:
-    return Text(transcript.number(row.reward), STYLES[transcript.worth(row)])
+def _cells(row: LogRow) -> tuple[str, ...]:
+    n = ("greedy" if row.temperature == 0 else f"{row.sample}") + (f"+{row.attempt}" if row.attempt else "")
+    where = (_short(row.rollout_id), f"{row.stage}/{row.arm}", str(row.step or ""), row.example_id, n)
+    return (*where, row.stop_reason, str(row.num_tool_calls), str(row.num_tokens), transcript.number(row.reward), _note(row))
+
+
+def _widths(wanted: Sequence[int], room: int) -> list[int]:
+    """Of the columns; where the terminal is too narrow for all, the widest of those that may be cut give way first."""
+    widths = list(wanted)
+    cuttable = [HEADINGS.index(name) for name in CUTTABLE]
+    while sum(widths) + len(widths) + 1 > room:  # so rich counts: a space a column, and one before the first
+        widest = max(cuttable, key=lambda n: widths[n])
+        if widths[widest] <= 1:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _middle(text: str, width: int) -> str:
+    """Cut in the middle: names of one kind begin alike, and numbers end them."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def _note(row: LogRow) -> str:
@@ -298,7 +329,7 @@ def _show(console: Console, logs: Logs, prefix: str, tokens: bool) -> int:
     hits = [n for n, one in enumerate(ids) if one.startswith(prefix) or _bare(one).startswith(prefix)]
     known = list(dict.fromkeys(ids[n] for n in hits))
     if not known:
-        raise UserError(f"--show {prefix}: no rollout of {logs.words} has an id that begins so. `rft rollouts` lists them.")
+        raise UserError(f"--show {prefix}: no rollout of {logs.words} has an id that begins so. {_listed(logs)}")
     if len(known) > 1:
         raise UserError(f"--show {prefix}: {len(known)} rollouts begin so ({', '.join(map(_bare, known[:4]))} ...). Write more of it.")
     for row in rollout_log.rows_of(logs.table.take(hits)):
@@ -325,17 +356,22 @@ def _decoder(logs: Logs) -> Callable[[list[int]], str] | None:
     return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def _groups(console: Console, rows: Sequence[LogRow], example: str) -> int:
+def _listed(logs: Logs) -> str:
+    where = [logs.record.name] if logs.record else ["--live" if logs.words == LIVE else "--here"]
+    return f"They are listed by: {command('rollouts', *where)}"
+
+
+def _groups(console: Console, logs: Logs, rows: Sequence[LogRow], example: str) -> int:
     """A table a stage, arm and step. What all rollouts have in common is dim; what differs stands out."""
     if not rows:
-        raise UserError(f"--group {example}: no rollout of that example fits. `rft rollouts` lists the examples.")
+        raise UserError(f"--group {example}: no rollout of that example fits. {_listed(logs)}")
     every = max(1, (console.width - 14) // 30)
     for title, group in itertools.groupby(rows, transcript.title):
         mine = list(group)
         facts = [transcript.facts(row) for row in mine]
         names = list(dict.fromkeys(name for one in facts for name in one))
         names.sort(key=lambda name: (0, 0) if name == "sample" else (1, int(name[5:])) if name.startswith("turn ") else (2, 0))
-        say(f"{title}, example {example}: {len(mine)} rollouts")
+        say(f"{title}, example {example}: {transcript.counted(len(mine), 'rollout')}")
         for start in range(0, len(mine), every):
             table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
             table.add_column(no_wrap=True, style="bold")
@@ -359,7 +395,7 @@ def _export_chat(rows: Sequence[LogRow], path: Path) -> int:
             tools = json.loads(row.item).get("tools")
             chat = {"messages": json.loads(row.messages)} | ({"tools": tools} if tools else {}) | {"reward": row.reward}
             file.write(json.dumps(chat | {"metadata": {name: getattr(row, name) for name in (*names, *more)}}, ensure_ascii=False) + "\n")
-    say(f"{len(rows)} rollouts in {path}")
+    say(f"{transcript.counted(len(rows), 'rollout')} in {path}")
     return 0
 
 
@@ -369,7 +405,8 @@ def _export_traces(place: Clone, logs: Logs, rows: Sequence[LogRow]) -> int:
     if logs.record is None:
         raise UserError("--export-traces: traces hang on a run in MLflow, and these rollouts belong to none. Name a RUN.")
     experiment = traces.export(place, logs.record, rows, _counter("traces", len(rows)))
-    say(f"{len(rows)} traces of run {logs.record.name} are in MLflow's experiment {experiment!r}; exported again, they are the same traces.")
+    many = f"{transcript.counted(len(rows), 'trace')} of run {logs.record.name}"
+    say(f"{many} {'is' if len(rows) == 1 else 'are'} in MLflow's experiment {experiment!r}; exported again, they are the same traces.")
     return 0
 
 
@@ -410,8 +447,11 @@ def replay(options: argparse.Namespace) -> int:
     if out and out.suffix not in (".parquet", ".jsonl"):
         raise UserError(f"--out {options.out}: end the name with .parquet or .jsonl, so that the form is known.")
     grader = engine.load_grader(Path(options.grader))
-    params = settings.resolve(place, options.params, tuple(options.overrides))
     logs = _logs(place, options)
+    if logs.record and not options.params:
+        params = settings.of_run(place, logs.record, options.overrides)
+    else:
+        params = settings.resolve(place, options.params, options.overrides)
     rows = rollout_log.rows_of(_chosen(logs.table, options))
     if not rows:
         raise UserError(f"no rollout of {logs.words} fits: there is nothing to grade.")
@@ -438,13 +478,13 @@ def _compared(console: Console, logs: Logs, name: str, regraded: Sequence[Regrad
     from rft import replay as engine
 
     found = engine.compare(regraded)
-    say(f"{len(regraded)} rollouts of {logs.words}, graded anew by {name!r}; {found.both} have a score from both graders.")
+    say(f"{transcript.counted(len(regraded), 'rollout')} of {logs.words}, graded anew by {name!r}; {found.both} have a score from both graders.")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("", "then", "now", "difference"):
         table.add_column(column, justify="right" if column else "left")
     for words, old, new in (("mean score", found.old_mean, found.new_mean), ("solved", found.old_solved, found.new_solved)):
         if old is not None and new is not None:
-            table.add_row(words, f"{old:.3f}", f"{new:.3f}", f"{new - old:+.3f}")
+            table.add_row(words, f"{old:z.3f}", f"{new:z.3f}", f"{new - old:+z.3f}")
     if found.both:
         console.print(table)
     say(f"changed: {found.changed} of {found.both} ({found.up} up, {found.down} down)")

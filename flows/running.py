@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import shlex
 import tempfile
 import webbrowser
 from pathlib import Path
 
 from flows import settings
-from flows.results import command
 from flows.screen import say, watched
 from flows.server import prefect_server
-from rft import margins
+from rft import commands, margins
 from rft.__main__ import STAGES
 from rft.errors import Stopped, UserError
-from tasks import artifacts, clone, records, stages
+from tasks import artifacts, byhand, clone, records, runs
 from tasks.clone import Clone
 from tasks.records import RunRecord
 
@@ -28,6 +26,7 @@ def climb(window: str | None = None, params: str | None = None, overrides: tuple
     """One run, with its bars. Settings are read first: a wrong key must not wait for a server."""
     place = here()
     wanted = settings.resolve(place, params, overrides)
+    runs.refuse_missing_recipe(place, wanted)
     margins.check(wanted, place.root)
     with prefect_server(place) as server, watched() as lines:
         retrain = importlib.import_module("flows.pipeline").retrain
@@ -43,27 +42,29 @@ def climb(window: str | None = None, params: str | None = None, overrides: tuple
     record = next(record for record in records.load_all(place) if record.flow_run_id == flow_run_id)
     if state.is_cancelled():
         hours = 2 * max(wanted.run.max_hours or 0, record.spent_s / 3600)
-        further = f"\nTo go on: {_again(window, params, overrides, clean_only, hours)}" if record.state == "paused" else ""
+        further = f"\nTo go on: {_again(record, clean_only, hours)}" if record.state == "paused" else ""
         raise Stopped(record.message + further)
     return record
 
 
-def _again(window: str | None, params: str | None, overrides: tuple[str, ...], clean_only: bool, hours: float) -> str:
+def _again(record: RunRecord, clean_only: bool, hours: float) -> str:
     """The same command with a higher limit."""
-    words = [*(["--window", window] if window else []), *(["--params", params] if params else []), *(["--clean-only"] if clean_only else [])]
-    for override in [*(one for one in overrides if not one.startswith("run.max_hours")), f"run.max_hours={hours:.3g}"]:
-        words += ["--set", override]
-    return shlex.join([command(), "run", *words])
+    pairs = zip(record.settings[::2], record.settings[1::2], strict=True)
+    kept = [word for name, value in pairs if not value.startswith("run.max_hours=") for word in (name, value)]
+    window = ["--window", record.asked_window] if record.asked_window else []
+    limit = ["--set", f"run.max_hours={hours:.3g}"]
+    return commands.command("run", *window, *(["--clean-only"] if clean_only else []), settings=[*kept, *limit])
 
 
-def one_stage(name: str) -> int:
-    """In the clone itself, by DVC, unrecorded."""
+def one_stage(name: str, params: str | None, overrides: tuple[str, ...]) -> int:
+    """On what lies in data/ of this clone, unrecorded."""
     place = here()
     if name not in STAGES:
         raise UserError(f"no stage {name!r}. The stages: {', '.join(STAGES)}.")
+    wanted = settings.resolve(place, params, overrides)
     with watched():
-        stages.repro(place.root, name, place.state, log=place.log("by-hand", name))
-    say(f"Its shelf: data/{name}")
+        byhand.run_stage(place, wanted, name)
+    say(f"Its shelf: data/{name}, made with the settings of {params or 'params.yaml'}{' and of --set' if overrides else ''}")
     return 0
 
 
@@ -79,5 +80,5 @@ def report(name: str, show: bool) -> int:
             importlib.import_module("tasks.climb").write_page(place, record, Path(scratch))
     say(str(page))
     if show and not webbrowser.open(page.as_uri()):
-        raise UserError(f"no browser could be started here. Open the file yourself, or copy it: {command()} report {record.name}")
+        raise UserError(f"no browser could be started here. Open the file yourself: {page}")
     return 0

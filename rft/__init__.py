@@ -3,6 +3,7 @@
 Read it in this order, an hour from top to bottom. Each module opens with its own essay.
 
     errors, types, reports, config      who is to blame; what lives in memory; what lives in files; what configures a run
+    commands                            what a message tells to type works as it is pasted
     determinism                         when equal inputs give equal bytes, and what is refused then
     redact                              no secret in any text that comes in or goes out
     rows, response_format               the user's own rows, byte for byte, and what we read of them; what an answer must look like

@@ -78,10 +78,11 @@ def judge(params: Params, loaded: Recipe, references: dict[str, Profile], conver
     held = contracts.check(conversations, tools, statistics, settings, progress.state() / docs)
     share = tool_error_share(conversations)
     usable, obstacle = _usable(conversations, loaded)
+    strange = "" if obstacle else _strange(conversations, loaded, params)
     num_reference = references[""].num_conversations
     facts = Facts(statistics, held, num_reference, len(conversations), share, usable, obstacle)
     verdict, reason = decide(settings, facts)
-    reason += tools.not_checked
+    reason += tools.not_checked + strange
     progress.say("drift", f"Data Docs: {progress.state() / docs / 'index.html'}")
     progress.say("drift", f"{verdict}: {reason}")
     return DriftReport(
@@ -151,6 +152,12 @@ def _usable(conversations: Sequence[Conversation], loaded: Recipe) -> tuple[int,
         return len(traffic.usable_feedback(conversations, loaded)), ""
     except UserError as error:  # the recipe has no from_traffic
         return 0, str(error)
+
+
+def _strange(conversations: Sequence[Conversation], loaded: Recipe, params: Params) -> str:
+    """Grades that nothing can be made of because they are not what the recipe expects are told, whatever the verdict."""
+    found = traffic.refused_feedback(conversations, loaded, params)
+    return f" {found.in_words(lambda one: f'conversation {one.conversation_id}')}." if found.is_strange else ""
 
 
 # -- statistics ------------------------------------------------------------------------------------------------------------

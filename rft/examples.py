@@ -22,7 +22,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from rft import config, profile, progress, recipe, reports, rows, traffic
+from rft import commands, config, profile, progress, recipe, reports, rows, traffic
 from rft.config import Params
 from rft.errors import UserError
 from rft.profile import user_text
@@ -33,7 +33,6 @@ from rft.types import Example
 SHELF = Path("data/examples")
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 KEYS = "keys.json"
-_REMEDY = "Run the stage that writes it again: rft stage examples"
 
 
 def run(params: Params) -> None:
@@ -146,18 +145,18 @@ def load(split: Split, path: Path | None = None, keys: config.Keys | None = None
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}). {_REMEDY}") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}). {_remedy()}") from None
     found: list[Example] = []
     first: dict[str, str] = {}
     is_whole = content.endswith(b"\n")
-    lines = rows.split(path, content, _REMEDY)
+    lines = rows.split(path, content, _remedy())
     for n, line in enumerate(lines, 1):
-        row = rows.read(line, keys or config.Keys(), _REMEDY, is_cut=not is_whole and n == len(lines))
+        row = rows.read(line, keys or config.Keys(), _remedy(), is_cut=not is_whole and n == len(lines))
         if (known := first.setdefault(row.id, line.where)) != line.where:
-            raise UserError(f"{line.where}: id {row.id!r} was met before, at {known}. {_REMEDY}")
+            raise UserError(f"{line.where}: id {row.id!r} was met before, at {known}. {_remedy()}")
         found.append(row)
     if not found:
-        raise UserError(f"{path}: holds no examples. {_REMEDY}")
+        raise UserError(f"{path}: holds no examples. {_remedy()}")
     return found
 
 
@@ -165,4 +164,8 @@ def _keys(path: Path) -> config.Keys:
     try:
         return config.Keys.model_validate_json(path.read_bytes())
     except (OSError, ValueError):
-        raise UserError(f"{path}: missing, or not the keys of the rows beside it. {_REMEDY}") from None
+        raise UserError(f"{path}: missing, or not the keys of the rows beside it. {_remedy()}") from None
+
+
+def _remedy() -> str:
+    return f"Run the stage that writes it again: {commands.stage('examples')}"

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from rft import config, reports, stats
+from rft import commands, config, reports, stats
 from rft.errors import UserError
 from rft.reports import Arm, Check, Decision, Metric
 from rft.scale import UNIT, from_to, share
@@ -175,7 +175,8 @@ def _judged(
 
 def _arm(arms: dict[str, Arm], name: str) -> Arm:
     if name not in arms:
-        raise UserError(f"data/challenger/report.json: has no arm '{name}', which the gate must judge. Run the stage again: rft stage challenger")
+        what = f"data/challenger/report.json: has no arm '{name}', which the gate must judge"
+        raise UserError(f"{what}. Run the stage again: {commands.stage('challenger')}")
     return arms[name]
 
 
@@ -320,7 +321,7 @@ def _same_range(challenger: reports.ChallengerReport) -> None:
         ranges = ", ".join(f"{from_to(ends)} ({name})" for ends, name in found.items())
         raise UserError(
             f"data/challenger/report.json: the arms were graded on different ranges: {ranges}. Scores on two scales cannot be compared; "
-            "run the stage again: rft stage challenger"
+            f"run the stage again: {commands.stage('challenger')}"
         )
 
 
@@ -489,9 +490,9 @@ def _timings(path: Path) -> Timings:
     try:
         timings: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path}: missing. Run the stage that writes it: rft stage challenger") from None
+        raise UserError(f"{path}: missing. Run the stage that writes it: {commands.stage('challenger')}") from None
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}: line {error.lineno}: not JSON: {error.msg}. Run the stage again: rft stage challenger") from None
+        raise UserError(f"{path}: line {error.lineno}: not JSON: {error.msg}. Run the stage again: {commands.stage('challenger')}") from None
     if not isinstance(timings, dict):
-        raise UserError(f"{path}: holds {type(timings).__name__}, expected an object. Run the stage again: rft stage challenger")
+        raise UserError(f"{path}: holds {type(timings).__name__}, expected an object. Run the stage again: {commands.stage('challenger')}")
     return cast(Timings, timings)

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Self
 
-from rft import config, toolserver
+from rft import commands, config, toolserver
 from rft.errors import ConfigError, InfrastructureError, RftError
 from rft.recipe import Recipe, load
 from rft.toolserver import GIVEN, ITEM, TRACE_ID, ToolError, asks_for
@@ -188,7 +188,7 @@ class _Worker:
             stderr=self._output,
             process_group=0,  # Ctrl-C is for the stage; and a kill takes along what the tool started
         )
-        remedy = f"Try the tools alone: python -m rft.toolserver {self._recipe.folder}; then run the stage again."
+        remedy = f"Try the tools alone: {commands.toolserver(self._recipe.folder)}; then run the stage again."
         try:
             async with asyncio.timeout(START_DEADLINE_S):
                 await self._receive(self._process)

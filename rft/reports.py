@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rft import redact
+from rft import commands, redact
 from rft.errors import UserError
 
 
@@ -47,11 +47,12 @@ def read(kind: type[R], path: Path) -> R:
     try:
         return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise UserError(f"{path}: missing. Run the stage that writes it: rft stage {path.parent.name}") from None
+        raise UserError(f"{path}: missing. Run the stage that writes it: {commands.stage(path.parent.name)}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise UserError(f"{path}: {where}: {first['msg']}. Not a whole {kind.__name__}; run the stage again: rft stage {path.parent.name}") from None
+        what = f"{path}: {where}: {first['msg']}. Not a whole {kind.__name__}"
+        raise UserError(f"{what}; run the stage again: {commands.stage(path.parent.name)}") from None
 
 
 def write_jsonl(rows: Iterable[Any], path: Path) -> None:

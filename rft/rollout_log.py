@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rft import redact
+from rft import commands, redact
 from rft.errors import RftError, UserError
 from rft.reports import PromptSettings
 from rft.rollout import messages_of
@@ -256,7 +256,8 @@ def table(source: Path | bytes, name: str = "") -> pa.Table:
     try:
         found = pq.read_table(io.BytesIO(source) if isinstance(source, bytes) else source)
     except pa.ArrowInvalid as error:
-        raise UserError(f"{name} is no Parquet file ({str(error).splitlines()[0]}). Make the stage's shelf again: rft run.") from None
+        what = f"{name} is no Parquet file ({str(error).splitlines()[0]})"
+        raise UserError(f"{what}. Make the stage's shelf again: {commands.command('run')}") from None
     if missing := [column for column in COLUMNS if column not in found.column_names]:
         raise UserError(f"{name} has no column {', '.join(missing)}: another version of agent-rft wrote it. Run the stage again to read it here.")
     return found.select(COLUMNS).cast(schema())

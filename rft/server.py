@@ -28,7 +28,7 @@ from typing import IO
 
 import httpx
 
-from rft import config, headers, local_tools, redact
+from rft import commands, config, headers, local_tools, progress, redact
 from rft.errors import InfrastructureError
 from rft.headers import Secrets
 from rft.recipe import Recipe
@@ -37,7 +37,13 @@ from rft.wire import ToolEndpoint, http_address
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 5.0
-TAIL_BYTES = 2000
+TAIL_BYTES, LOG_BYTES = 2000, 2**20
+RAISED = "Traceback (most recent call last)"
+
+
+def log_of(recipe: Recipe) -> Path:
+    """Where the end of what a recipe's server printed is kept once its tools or its `grade` raised."""
+    return (progress.state() / "logs" / f"tool-server-{recipe.name}.log").resolve()
 
 
 @contextmanager
@@ -52,7 +58,7 @@ def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
         process = _Process(recipe, output)
         try:
             keys = headers.Secrets(process.headers.values())
-            endpoint = ToolEndpoint(process.wait_until_healthy(), static | process.headers, process.raise_if_dead, secrets | keys)
+            endpoint = ToolEndpoint(process.wait_until_healthy(), static | process.headers, process.raise_if_dead, secrets | keys, process.last_words)
             try:
                 yield endpoint
             except Exception:
@@ -61,6 +67,7 @@ def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
             process.raise_if_dead()
         finally:
             process.stop()
+            process.keep_log()
 
 
 def _external(url: str, static: dict[str, str], secrets: Secrets, timeout_s: float) -> ToolEndpoint:
@@ -115,6 +122,16 @@ class _Process:
         if not self._stopped and (code := self._process.poll()) is not None:
             raise InfrastructureError(f"{self._name} died in the middle: exit code {code}.\n{self._tail()}\n{self._remedy}")
 
+    def keep_log(self) -> None:
+        """A file for whoever must find what went wrong: only when the recipe's own code raised, and without secrets."""
+        text = self._read(LOG_BYTES).decode("utf-8", "replace")
+        if RAISED in text:
+            path = log_of(self._recipe)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(f".{os.getpid()}.part")
+            part.write_text(redact.text(text), encoding="utf-8")
+            os.replace(part, path)
+
     def stop(self) -> None:
         self._stopped = True
         if self._process.poll() is None:
@@ -131,13 +148,16 @@ class _Process:
 
     @property
     def _remedy(self) -> str:
-        return f"Try it alone: python -m rft.toolserver {self._recipe.folder}; then run the stage again."
+        return f"Try it alone: {commands.toolserver(self._recipe.folder)}; then run the stage again."
 
     def _read(self, limit: int) -> bytes:
         """The last bytes of what it printed."""
         size = os.fstat(self._output.fileno()).st_size
         return os.pread(self._output.fileno(), limit, max(0, size - limit))
 
+    def last_words(self) -> str:
+        return redact.text(self._read(TAIL_BYTES).decode("utf-8", "replace").strip())
+
     def _tail(self) -> str:
-        text = self._read(TAIL_BYTES).decode("utf-8", "replace").strip()
+        text = self.last_words()
         return f"Its last words:\n{text}" if text else "It printed nothing."

@@ -33,7 +33,7 @@ def of(shelf: str, *names: str) -> tuple[str, ...]:
 NEEDS = {
     "traffic": Needs(("recipe", "traffic", "examples"), ("${traffic.file}", RECIPE, CHAMPION)),
     "drift": Needs(
-        ("recipe", "drift", "examples"),
+        ("recipe", "tools", "drift", "examples"),
         (*of("traffic", "conversations.jsonl", "current_profile.json", "reference_profile.json", "report.json"), RECIPE),
     ),
     "examples": Needs(("recipe", "drift", "examples"), (RECIPE, *of("traffic", "conversations.jsonl", "report.json"))),
@@ -51,7 +51,7 @@ NEEDS = {
         (*_AGENT, *of("baseline", "report.json"), *of("prompt", "prompt.json"), *of("examples", "keys.json", "train.jsonl", "validation.jsonl")),
     ),
     "challenger": Needs(
-        ("recipe", "tools", "rollout", "policy", "train", "challenger"),
+        ("recipe", "tools", "rollout", "examples", "policy", "train", "challenger"),
         (*_AGENT, *of("prompt", "prompt.json"), *of("train", "report.json", "weights"), *of("examples", "keys.json", "test.jsonl")),
     ),
     "gate": Needs(

@@ -26,7 +26,9 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pydantic
@@ -98,7 +100,7 @@ def app(recipe: Recipe) -> web.Application:
         more = {TRACE_ID: str(body.get(TRACE_ID) or "")} if TRACE_ID in asks_for(recipe.grade) else {}
         return web.json_response(await _run(recipe.grade, body["sample"], body["item"], **more))
 
-    served = web.Application(middlewares=[_authorize(os.environ.get(KEY)), _report_bugs], client_max_size=MAX_BODY_BYTES)
+    served = web.Application(middlewares=[_authorize(os.environ.get(KEY)), _report_bugs(recipe.folder)], client_max_size=MAX_BODY_BYTES)
     served.add_routes([web.get("/health", health), web.post("/tools/{name}", call), web.post("/grade", grade)])
     return served
 
@@ -173,16 +175,26 @@ def _authorize(key: str | None) -> Any:
     return authorize
 
 
-@web.middleware
-async def _report_bugs(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """The traceback goes to stderr, whose tail the trainer shows; the reply names the exception."""
-    try:
-        return await handler(request)
-    except (web.HTTPException, asyncio.CancelledError):
-        raise
-    except Exception as error:
-        log.exception("%s %s failed", request.method, request.path)
-        return web.json_response({"error": f"{type(error).__name__}: {error}"}, status=500)
+def _report_bugs(folder: Path) -> Any:
+    """The traceback goes to stderr, whose tail the trainer shows; the reply names the exception, and the line of the recipe that raised it."""
+
+    @web.middleware
+    async def report(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (web.HTTPException, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            log.exception("%s %s failed", request.method, request.path)
+            return web.json_response({"error": f"{type(error).__name__}: {error}{_place(error, folder)}"}, status=500)
+
+    return report
+
+
+def _place(error: Exception, folder: Path) -> str:
+    """Of the innermost frame that is the recipe's own: a library below it says little to its author."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(folder)]
+    return f" ({Path(own[-1].filename).relative_to(folder)}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
 
 
 async def serve(served: web.Application, host: str, port: int, listening: Callable[[int], None]) -> None:

@@ -18,16 +18,17 @@ of the recipe's training examples, which knows nothing of what an agent does.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rft import profile, progress, recipe, reports
+from rft import commands, profile, progress, recipe, reports
 from rft.config import Params
 from rft.errors import UserError
 from rft.recipe import Recipe
@@ -37,6 +38,8 @@ from rft.types import Example
 
 SHELF = Path("data/traffic")
 CHAMPION = Path("data/champion")
+LOOKED_AT = 50
+"""Examples of the recipe whose targets say of what type feedback should be."""
 _KEYS = frozenset(Conversation.model_fields)
 _REMEDY = "Mend the export that wrote it, or take the line out."
 
@@ -51,6 +54,8 @@ class Window:
     conversations: tuple[Conversation, ...]
     rejected: dict[str, int]
     ignored_keys: dict[str, int]
+    lines: dict[str, str]
+    """Where each conversation stands first: id -> file and line."""
 
 
 def run(params: Params) -> None:
@@ -60,6 +65,7 @@ def run(params: Params) -> None:
     progress.say("traffic", f"{len(window.conversations)} conversations; profiling them and the reference")
     reference = reference_profile(params, loaded)
     current = profile.of_conversations(window.conversations, loaded, window.source)
+    _tell_refused(window, loaded, params)
     report = TrafficReport(
         source=window.source,
         sha256=window.sha256,
@@ -77,6 +83,13 @@ def run(params: Params) -> None:
     reports.write(current, SHELF / "current_profile.json")
     reports.write(report, SHELF / "report.json")
     progress.say("traffic", f"{report.num_conversations} conversations from {report.first} to {report.last}, {report.num_with_feedback} graded")
+
+
+def _tell_refused(window: Window, loaded: Recipe, params: Params) -> None:
+    with contextlib.suppress(UserError):  # a recipe without from_traffic: drift says so when it matters
+        found = refused_feedback(window.conversations, loaded, params)
+        if words := found.in_words(lambda one: f"{window.lines[one.conversation_id]}, conversation {one.conversation_id}"):
+            progress.say("traffic", words)
 
 
 def read(path: Path, sha256: str | None = None, at_least: int = 1) -> Window:
@@ -106,13 +119,14 @@ def read(path: Path, sha256: str | None = None, at_least: int = 1) -> Window:
     if len(seen) < at_least:
         raise UserError(f"{path}: {len(seen)} conversations, traffic.min_conversations asks for {at_least}. Take a longer window.")
     ordered = sorted((conversation for _, conversation in seen.values()), key=lambda one: (one.time, one.conversation_id))
-    return Window(path.as_posix(), found, num_rows, tuple(ordered), dict(sorted(rejected.items())), dict(sorted(ignored.items())))
+    places = {name: where for name, (where, _) in seen.items()}
+    return Window(path.as_posix(), found, num_rows, tuple(ordered), dict(sorted(rejected.items())), dict(sorted(ignored.items())), places)
 
 
 def load(path: Path = SHELF / "conversations.jsonl") -> tuple[Conversation, ...]:
     """The normalized conversations from the shelf."""
     if not path.exists():
-        raise UserError(f"{path}: missing. Run the stage that writes it: rft stage traffic")
+        raise UserError(f"{path}: missing. Run the stage that writes it: {commands.stage('traffic')}")
     return read(path).conversations
 
 
@@ -130,6 +144,51 @@ def usable_feedback(conversations: Sequence[Conversation], loaded: Recipe) -> li
     """The graded conversations that the recipe can turn into training examples, in the order of time."""
     graded = (conversation for conversation in conversations if conversation.feedback is not None)
     return [example for conversation in graded if (example := loaded.from_traffic(conversation)) is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Graded conversations that the recipe makes no example of. `of_other_kind`: those whose feedback is of another type than its targets."""
+
+    num_graded: int
+    refused: tuple[Conversation, ...]
+    of_other_kind: tuple[Conversation, ...]
+    kinds: tuple[str, ...]
+    """Of the targets, in words."""
+
+    def in_words(self, where: Callable[[Conversation], str]) -> str:
+        """How many, which is the first and why as far as anybody can tell; empty when there are none."""
+        if not self.refused:
+            return ""
+        if self.of_other_kind:
+            first, count = self.of_other_kind[0], len(self.of_other_kind)
+            why = f"the feedback is {_kind(first.feedback)}, and the recipe's targets are {' or '.join(self.kinds)}"
+        else:
+            first, count = self.refused[0], len(self.refused)
+            why = "from_traffic in the recipe's examples.py made nothing of it"
+        return f"{count} of {self.num_graded} graded conversations cannot become examples; the first: {where(first)}: {why}"
+
+    @property
+    def is_strange(self) -> bool:
+        """Feedback of another type, or not one conversation that can be used: a mistake, not a choice of the recipe's."""
+        return bool(self.of_other_kind) or (0 < len(self.refused) == self.num_graded)
+
+
+def refused_feedback(conversations: Sequence[Conversation], loaded: Recipe, params: Params) -> Refused:
+    """Raises UserError when the recipe has no from_traffic."""
+    graded = [conversation for conversation in conversations if conversation.feedback is not None]
+    refused = tuple(conversation for conversation in graded if loaded.from_traffic(conversation) is None)
+    known: set[str] = set()
+    if refused:
+        some = loaded.examples("train", min(LOOKED_AT, params.examples.train), params.examples.seed)
+        known = {_kind(example.target) for example in some if example.target is not None}
+    other = tuple(conversation for conversation in refused if known and _kind(conversation.feedback) not in known)
+    return Refused(len(graded), refused, other, tuple(sorted(known)))
+
+
+def _kind(value: Any) -> str:
+    names = {bool: "a truth value", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
+    return names.get(type(value), type(value).__name__)
 
 
 # -- one row ---------------------------------------------------------------------------------------------------------------

@@ -113,9 +113,9 @@ def signature(call: dict[str, Any]) -> str:
 
 def _ending(row: LogRow) -> Iterator[tuple[str, str, Kind]]:
     bad = row.stop_reason != "completed"
-    yield "stopped", f"{row.stop_reason} after {row.num_turns} turns, {row.num_tool_calls} calls, {row.num_tokens} tokens", "bad" if bad else "text"
+    yield "stopped", _after(row), "bad" if bad else "text"
     if row.num_tool_errors or row.num_forks:
-        yield "trouble", f"{row.num_tool_errors} calls refused, {row.num_forks} turns forked", "bad"
+        yield "trouble", f"{counted(row.num_tool_errors, 'call')} refused, {counted(row.num_forks, 'turn')} forked", "bad"
     if row.score is None:
         yield "grade", f"unscored ({row.status})", "bad"
     else:
@@ -139,7 +139,17 @@ def worth(row: LogRow) -> Kind:
 
 
 def number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3f}"
+    return "none" if value is None else f"{value:z.3f}"  # z: no -0.000
+
+
+def counted(count: int, noun: str) -> str:
+    """1 rollout, 2 rollouts."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _after(row: LogRow) -> str:
+    turns, calls, tokens = counted(row.num_turns, "turn"), counted(row.num_tool_calls, "call"), counted(row.num_tokens, "token")
+    return f"{row.stop_reason} after {turns}, {calls}, {tokens}"
 
 
 def _text(message: Message) -> str:

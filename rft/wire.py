@@ -55,12 +55,13 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class ToolEndpoint:
-    """Where the tools are, and what to send along. `raise_if_dead` tells whether a process of ours has ended."""
+    """Where the tools are, and what to send along. `raise_if_dead` tells whether a process of ours has ended, `last_words` what it printed last."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict, repr=False)  # holds the key
     raise_if_dead: Callable[[], None] = field(default=_nothing, repr=False)
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
+    last_words: Callable[[], str] = field(default=str, repr=False, compare=False)
 
 
 class NoReply(Exception):

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from rft import budget, config, determinism, progress, recovery, reports, rollout_log, stats, stopping, trace
+from rft import budget, commands, config, determinism, progress, recovery, reports, rollout_log, stats, stopping, trace
 from rft.chat import Chat
 from rft.errors import ConfigError, UserError
 from rft.graders import EndpointGrader, Ungraded
@@ -273,13 +273,17 @@ def too_many_turns(params: config.Params, recipe: Recipe) -> Iterator[tuple[str,
     for where, asked, lower in (
         (f"{file}: seed.max_turns", prompts.seed.max_turns, "lower it or take it out"),
         (f"{file}: max_turns", most, "take it out"),
-        (f"{CHAMPION}: prompt.max_turns", served and served.max_turns, "go back to a champion that keeps to it: rft rollback"),
+        (f"{CHAMPION}: prompt.max_turns", served and served.max_turns, f"go back to a champion that keeps to it: {_rollback(params)}"),
     ):
         if asked is not None and asked > limit:
             yield (
                 f"{where} asks for {asked} turns, and rollout.max_turns = {limit} in params.yaml, which a prompt may only lower",
                 f"Set rollout.max_turns to at least {asked}, or {lower}.",
             )
+
+
+def _rollback(params: config.Params) -> str:
+    return commands.command("rollback", "--model", Path(params.recipe.path).name, *commands.WHO_AND_WHY)
 
 
 def policy_pointer() -> reports.PolicyReport:
@@ -300,7 +304,7 @@ def base_model(
             raise UserError(
                 f"{CHAMPION}: the champion's weights (run {served.run}) were trained on another base model than data/policy holds now "
                 f"({served.base_sha256[:12]}, not {pointer.sha256[:12]}). Restore the policy's settings in params.yaml, or go back "
-                "to a champion without weights of its own: rft rollback."
+                f"to a champion without weights of its own: {_rollback(params)}"
             )
         network = model.with_weights(network, served.weights, CHAMPION.parent / served.weights_path, device)
     return network, Chat(tokenizer, schemas(recipe.load(params.recipe)) if tools is None else tools, params.policy.tool_format)

@@ -57,6 +57,14 @@ class Revision:
                 return None
             raise
 
+    def has_same(self, folder: str) -> bool:
+        """Whether the clone's folder holds the very files that it had in this revision, ignored ones not counted."""
+        listed = self.clone.git("ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", folder).split("\0")
+        now = sorted(name for name in filter(None, listed) if (self.clone.root / name).is_file())
+        hashes = self.clone.git("hash-object", "--", *now).split() if now else []
+        rows = [row.partition("\t") for row in self.clone.git("ls-tree", "-r", "-z", self.commit, "--", folder).split("\0") if row]
+        return dict(zip(now, hashes, strict=True)) == {name: head.split()[2] for head, _, name in rows}
+
     @cached_property
     def outs(self) -> dict[str, Out]:
         lock = yaml.safe_load(self.file("dvc.lock") or b"{}") or {}
@@ -161,6 +169,14 @@ def link_out(out: Out, tree: Path) -> None:
     if out.num_files is not None:
         row["nfiles"] = out.num_files
     (tree / f"{WEIGHTS}.dvc").write_text(yaml.safe_dump({"outs": [row]}, sort_keys=False), encoding="utf-8")
+
+
+def restore_folder(at: Revision, path: str, folder: Path) -> None:
+    """A whole output folder, each file verified by its hash."""
+    for relative, _ in at.files(path):
+        target = folder / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(at.read(f"{path}/{relative}") or b"")
 
 
 def restore(at: Revision, folder: Path) -> None:

@@ -14,13 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rft import reports
-from rft.errors import UserError
+import yaml
+
+from rft import commands, config, reports
+from rft.errors import ConfigError, UserError
 from rft.reports import Champion, Decision, PolicyReport, PromotionRequest, PromptSettings, TrainReport
 from tasks import stages
 from tasks.artifacts import WEIGHTS, Out, Revision, link_out
 
 SHELF = "data/champion"
+_MAKES_THE_BASE = ("model", "architecture", "warm_start", "seed")
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,27 @@ class Served:
     revision: Revision | None = None
     """Of the run that was promoted; None for the beginning."""
     weights: Out | None = None
+
+    def refuse_other_base(self, params: config.Params) -> None:
+        """Raises UserError when the champion's weights belong on another base model than these settings make: before a warm start.
+
+        Two given models of different names may hold the same bytes; there the stages compare hashes.
+        """
+        if self.revision is None or self.weights is None:
+            return
+        raw = yaml.safe_load(self.revision.file("params.yaml") or b"") or {}
+        try:
+            then: config.Policy = config.parse(raw.get("policy") or {}, f"params.yaml of run {self.champion.run}", config.Policy)
+        except ConfigError:  # of a version that had other keys: the stages compare hashes
+            return
+        changed = [name for name in _MAKES_THE_BASE if getattr(then, name) != getattr(params.policy, name)]
+        if changed and (then.model is None or params.policy.model is None):
+            named = ", ".join(f"policy.{name}" for name in changed)
+            back = commands.command("rollback", "--model", Path(params.recipe.path).name, *commands.WHO_AND_WHY)
+            raise UserError(
+                f"{named}: changed since run {self.champion.run}, whose {self.champion.weights} weights are the champion's, and fit the base model "
+                f"of then alone. Restore the policy's settings, or go back to a champion without weights of its own: {back}"
+            )
 
     def place(self, tree: Path, weights: bool = True) -> None:
         reports.write(self.champion, tree / SHELF / "champion.json")

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import yaml
 
-from rft import config, page, redact, reports
+from rft import commands, config, page, redact, reports
 from rft.errors import RftError, Stopped
 from rft.words import counted
 from tasks import champion, registry, runs, stages
@@ -31,12 +31,13 @@ Numbers = Mapping[str, reports.Metric | float | None]
 
 @contextlib.contextmanager
 def recorded(clone: Clone, params: config.Params, window: Path | None, clean_only: bool = False, flow_run_id: str | None = None) -> Iterator[Run]:
-    """A run of these settings. Raises UserError for a dirty tree when `clean_only`, as a schedule asks."""
+    """A run of these settings, which remembers how they were asked for. Raises UserError for a dirty tree when `clean_only`, as a schedule asks."""
     plan = runs.plan(clone, params, registry.served(clone, params), window, clean_only)
     run: Run | None = None
     try:
         with runs.start(clone, plan) as run:
-            run.update(flow_run_id=flow_run_id)
+            asked = commands.from_the_top(clone.root, str(window)) if window else None
+            run.update(flow_run_id=flow_run_id, settings=commands.remembered(), asked_window=asked)
             stages.listener.get().say(f"[run] {run.name}{_opening(run)}")
             run.tracker = Tracker(run, registry.model_name(params))
             run.tracker.settings(plan.params.identity(), _tags(run))
@@ -125,6 +126,7 @@ def write_page(clone: Clone, record: RunRecord, root: Path) -> Path:
         "started": f"{record.started} by {record.started_by}",
         "dirty": f"yes: {counted(len(record.edited), 'uncommitted file')}" if record.dirty else "no",
         "uncommitted": ", ".join(record.edited),
+        "again": record.again,
     }
     spent = {stage: page.Spent(seconds, record.stages.get(stage, "")) for stage, seconds in record.seconds.items()}
     path = clone.page(record.name)

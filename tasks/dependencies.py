@@ -61,7 +61,8 @@ STAGES = {
 
 _HEADER = """\
 # The ladder, as a table of contents. Written by `python -m tasks.dependencies --write`: change the tables there and in rft/shelves.py, not here.
-# A run executes these one by one (`rft run`); `dvc repro` does the same by hand.
+# A run executes these one by one (`rft run`); `dvc repro` does the same by hand, with params.yaml alone. There DVC wants every section that a stage
+# depends on: one that you leave out to its defaults is written `policy: {}`. `rft stage NAME --params FILE` wants nothing of the kind.
 stages:
 """
 

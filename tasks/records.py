@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from rft import reports
+from rft import commands, reports
 from rft.errors import UserError
 from tasks.clone import Clone
 
@@ -36,6 +36,10 @@ class RunRecord(reports.Report):
     window: str
     inputs: list[str]
     """Brought into the worktree, and kept out of Git: the window, a model folder."""
+    settings: list[str] = []
+    """`--params` and `--set` as they were given, to be pasted behind another verb; see rft/commands.py."""
+    asked_window: str | None = None
+    """As `--window` was given, a pattern resolved; None: traffic.file of the settings."""
     started: str
     started_by: str
     ended: str | None = None
@@ -69,6 +73,11 @@ class RunRecord(reports.Report):
     def over(self) -> bool:
         """Recorded, and never taken up again."""
         return self.revision is not None
+
+    @property
+    def again(self) -> str:
+        """The command that starts it again, or goes on with it."""
+        return commands.command("run", *(["--window", self.asked_window] if self.asked_window else []), settings=self.settings)
 
 
 def now() -> str:
@@ -104,7 +113,7 @@ def find(clone: Clone, name: str) -> RunRecord:
         return hits[0]
     if hits:
         raise UserError(f"{name!r} could be any of {', '.join(record.name for record in hits)}. Write more of the name.")
-    known = ", ".join(record.name for record in every[-5:]) or "none yet: start one with `rft run`"
+    known = ", ".join(record.name for record in every[-5:]) or f"none yet: start one: {commands.command('run')}"
     raise UserError(f"no run named {name!r}. The latest runs: {known}.")
 
 

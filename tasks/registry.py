@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from rft import config, gate, reports
-from rft.errors import UserError
+from rft import commands, config, gate, reports
+from rft.errors import UserError, did_you_mean
 from rft.reports import Decision, PromotionRequest, TrainReport
 from tasks import champion, ledger, records, tracking
 from tasks.artifacts import WEIGHTS, Revision
@@ -125,7 +125,8 @@ def reject(clone: Clone, record: RunRecord, who: str, why: str) -> Act:
         at = Revision(clone, _revision(record))
         _, request = verified(at, record)
         if (last := ledger.decided(clone, record.name)) is not None:
-            raise UserError(f"run {record.name} was decided already: {last.action} by {last.who} on {last.when}. To undo a promotion: rft rollback")
+            what = f"run {record.name} was decided already: {last.action} by {last.who} on {last.when}"
+            raise UserError(f"{what}. To undo a promotion: {undo(_model_of(at))}")
         act = Act(
             id=_id("reject", record.name, who),
             action="reject",
@@ -141,11 +142,30 @@ def reject(clone: Clone, record: RunRecord, who: str, why: str) -> Act:
         return act
 
 
-def rollback(clone: Clone, params: config.Params, who: str, why: str) -> Act:
-    """Back to @previous. Raises UserError when there is none."""
+def undo(model: str) -> str:
+    """The command that takes a promotion of this model back."""
+    return commands.command("rollback", "--model", model, *commands.WHO_AND_WHY)
+
+
+def only_model(clone: Clone) -> str:
+    """The one model of which something was promoted here. Raises UserError that names all when there are several."""
     with _lock(clone):
         repair(clone)
-        registry = Registry(clone, model_name(params))
+        promoted = sorted({act.model for act in ledger.acts(clone) if act.action == "promote"})
+    if len(promoted) == 1:
+        return promoted[0]
+    if not promoted:
+        raise UserError("nothing was promoted in this clone, so there is nothing to return to. A model that another clone promoted: --model NAME")
+    raise UserError(f"several models were promoted here: {', '.join(promoted)}. Name the one to roll back: {undo('MODEL')}")
+
+
+def rollback(clone: Clone, model: str, who: str, why: str) -> Act:
+    """Back to @previous. Raises UserError when there is none, or no such model."""
+    with _lock(clone):
+        repair(clone)
+        registry = Registry(clone, model)
+        if not registry.is_registered:
+            raise UserError(f"of model {model!r} nothing was ever promoted: there is nothing to return to. {did_you_mean(model, registry.known())}")
         to = registry.version_at(PREVIOUS)
         if to is None:
             raise UserError(f"model {registry.name} has no @{PREVIOUS} version to return to: nothing was promoted yet, or all of it was rolled back.")
@@ -268,6 +288,14 @@ class Registry:
     def prompt_name(self) -> str:
         return f"{self.name}-prompt"
 
+    @property
+    def is_registered(self) -> bool:
+        return self._model() is not None
+
+    def known(self) -> list[str]:
+        """The names of all registered models."""
+        return [one.name for one in self._client.search_registered_models()]
+
     def version_at(self, alias: str) -> str | None:
         model = self._model()
         return None if model is None else (str(model.aliases[alias]) if alias in model.aliases else None)
@@ -364,7 +392,7 @@ def _external_model(clone: Clone, name: str, run: str, tags: dict[str, str]) -> 
 
 def _revision(record: RunRecord) -> str:
     if record.revision is None:
-        raise UserError(f"run {record.name} is not over: it is {record.state}. Wait for it, or start it again with `rft run`.")
+        raise UserError(f"run {record.name} is not over: it is {record.state}. Wait for it, or start it again: {record.again}")
     return record.revision
 
 

@@ -32,7 +32,7 @@ from typing import Any
 import psutil
 import yaml
 
-from rft import config, margins, redact, stopping
+from rft import commands, config, margins, redact, stopping
 from rft.errors import RftError, Stopped, UserError
 from tasks import edits as user_edits
 from tasks import records
@@ -97,7 +97,7 @@ class Run:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
         if raw[section].get(key) != value:
             raw[section][key] = value
-            _write_params(path, raw)
+            write_params(path, raw)
 
 
 @dataclass(frozen=True)
@@ -124,18 +124,31 @@ def plan(clone: Clone, params: config.Params, served: Served, window: Path | Non
     source = window if window is not None else clone.root / params.traffic.file
     if not source.is_file():
         raise UserError(f"{source}: no such window of traffic. Name a file by traffic.file in params.yaml, or by --window.")
-    inside = _inside(source, clone) or f"data/inbox/{source.name}"
-    inputs = {inside: source.resolve()}
-    if params.policy.model and (model := clone.root / params.policy.model).is_dir() and (relative := _inside(model, clone)):
-        inputs[relative] = model.resolve()
-    sha256 = params.traffic.sha256 or _sha256(source)
-    params = params.model_copy(update={"traffic": params.traffic.model_copy(update={"file": inside, "sha256": sha256})})
+    refuse_missing_recipe(clone, params)
+    served.refuse_other_base(params)
+    params, inputs = with_inputs(clone, params, source)
     edits = user_edits.find(clone, inputs)
     if clean_only and edits.dirty:
         raise UserError(
             f"the tree has uncommitted work ({', '.join((*edits.changed, *edits.untracked)[:5])}), and a scheduled run takes none along. Commit it."
         )
     return Plan(clone.git("rev-parse", "HEAD"), edits, params, inputs, served)
+
+
+def refuse_missing_recipe(clone: Clone, params: config.Params) -> None:
+    if not (clone.root / params.recipe.path / "examples.py").exists():
+        folder, new = clone.root / params.recipe.path, commands.command("new", params.recipe.path)
+        raise UserError(f"recipe.path = {params.recipe.path!r}: no examples.py in {folder}. Name a recipe's folder, or make one: {new}")
+
+
+def with_inputs(clone: Clone, params: config.Params, window: Path) -> tuple[config.Params, dict[str, Path]]:
+    """The settings with the window pinned by its hash, and what must be brought into a worktree: path there -> where it comes from."""
+    inside = _inside(window, clone) or f"data/inbox/{window.name}"
+    inputs = {inside: window.resolve()}
+    if params.policy.model and (model := clone.root / params.policy.model).is_dir() and (relative := _inside(model, clone)):
+        inputs[relative] = model.resolve()
+    sha256 = params.traffic.sha256 or _sha256(window)
+    return params.model_copy(update={"traffic": params.traffic.model_copy(update={"file": inside, "sha256": sha256})}), inputs
 
 
 @contextlib.contextmanager
@@ -265,16 +278,21 @@ def _forget(run: Run) -> None:
 
 def _prepare(run: Run, what: Plan) -> None:
     clone, tree = run.clone, run.tree
-    clone.git("worktree", "add", "--quiet", "--force", "--detach", str(tree), what.commit)
-    local = f'[cache]\n    dir = {clone.dvc_cache}\n    type = "reflink,hardlink,symlink,copy"\n'
-    (tree / ".dvc" / "config.local").write_text(local, encoding="utf-8")
-    user_edits.carry(what.edits, clone, tree)
-    for inside, source in what.inputs.items():
-        _bring(source, tree / inside)
+    lay_out(clone, tree, what.commit, what.edits, what.inputs)
     raw = what.params.identity()
-    _write_params(tree / "params.yaml", raw)
+    write_params(tree / "params.yaml", raw)
     user_edits.refuse_secrets(tree, user_edits.recorded_files(tree), user_edits.declared_secrets(raw))
     what.served.place(tree)
+
+
+def lay_out(clone: Clone, tree: Path, commit: str, edits: Edits, inputs: dict[str, Path]) -> None:
+    """A worktree of this commit with the user's edits and the inputs, on the clone's own DVC cache."""
+    clone.git("worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
+    local = f'[cache]\n    dir = {clone.dvc_cache}\n    type = "reflink,hardlink,symlink,copy"\n'
+    (tree / ".dvc" / "config.local").write_text(local, encoding="utf-8")
+    user_edits.carry(edits, clone, tree)
+    for inside, source in inputs.items():
+        _bring(source, tree / inside)
 
 
 def _bring(source: Path, target: Path) -> None:
@@ -291,7 +309,7 @@ def _bring(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _write_params(path: Path, raw: dict[str, Any]) -> None:
+def write_params(path: Path, raw: dict[str, Any]) -> None:
     part = path.with_name("params.yaml.part")
     part.write_text("# Of one run, every value written out.\n" + yaml.safe_dump(raw, sort_keys=False, allow_unicode=True), encoding="utf-8")
     os.replace(part, path)

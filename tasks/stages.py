@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TextIO
 
-from rft import config, progress, redact, stopping
+from rft import commands, config, progress, redact, stopping
+from rft.__main__ import STAGES
 from rft.errors import InfrastructureError, RftError, Stopped, UserError
 from tasks.clone import TELEMETRY_OFF
 from tasks.lines import Lines
@@ -198,6 +199,7 @@ def _failure(stage: str, lines: list[str], log: Path | None) -> RftError:
     said = " ".join(line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")) or "\n".join(lines[-8:])
     said = said.rstrip(".")
     if "are missing from 'params.yaml'" in said:
-        return UserError(f"stage {stage}: {said}. DVC asks for the whole section: write it into params.yaml with any one of its keys.")
-    remedy = " Stages before it have not run here: rft stage NAME runs one, rft run all." if re.search("No such file|does not exist", said) else ""
+        return UserError(f"stage {stage}: {said}. DVC asks for the whole section: write it into params.yaml, empty if need be: `{stage}: {{}}`.")
+    lost = re.search(r"data/(\w+)", said) if re.search("No such file|does not exist|missing data", said) else None
+    remedy = f" Run the stage that writes it: {commands.stage(lost[1])}." if lost and lost[1] in STAGES else ""
     return InfrastructureError(f"stage {stage}: DVC could not run it: {said}.{remedy}{where}")

@@ -31,7 +31,7 @@ from tasks.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = (
-    *("__init__.py", "__main__.py", "config", "errors.py", "progress.py", "recipe.py", "redact.py", "reports.py", "shelves.py"),
+    *("__init__.py", "__main__.py", "commands.py", "config", "errors.py", "progress.py", "recipe.py", "redact.py", "reports.py", "shelves.py"),
     *("stopping.py", "toolserver.py", "types.py"),
 )
 COPIED = (

@@ -10,14 +10,16 @@ from pathlib import Path
 import ladder_clone
 import pytest
 
-from flows import cli, settings
+from flows import cli, listing, settings
 from rft.errors import ConfigError, UserError
 from tasks.clone import Clone
+from tasks.records import RunRecord
 
 VERBS = (
     "run",
     "runs",
     "stage",
+    "exploits",
     "report",
     "cancel",
     "gc",
@@ -61,6 +63,10 @@ def test_help_teaches_and_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "--set", "train.steps=0"], "params.yaml: 'train.steps' = 0:"),
         (["run", "--set", "train"], "write it as section.key=value"),
         (["run", "--params", "missing.yaml"], "missing.yaml: missing"),
+        (["run", "--set", "recipe.path=recipes/gone"], "recipe.path = 'recipes/gone': no examples.py in"),  # N12: not "stages before it have not run"
+        (["stage", "policy", "--set", "recipe.path=recipes/gone"], "recipe.path = 'recipes/gone': no examples.py in"),
+        (["rollback", "--by", "Ada", "--reason", "why"], "nothing was promoted in this clone"),
+        (["rollback", "--by", "Ada", "--reason", "why", "--model", "a", "--params", "b"], "--model names the model, and so do --params and --set"),
         (["stage", "drfit"], "no stage 'drfit'. The stages: traffic, drift,"),
         (["report", "nothing"], "no run named 'nothing'"),
         (["cancel", "nothing"], "no run named 'nothing'"),
@@ -86,6 +92,18 @@ def test_wrong_input_is_one_message(
     assert words in captured.err
     assert "Traceback" not in captured.err
     assert scripted.git("status", "--porcelain") == ""
+
+
+def test_attempts_at_one_thing_are_one_row(scripted: ladder_clone.Scripted) -> None:
+    """N19: after two interruptions and a finish there is one row, and the same twice finished is two."""
+    common = {"commit": "c" * 40, "edits_sha256": None, "champion_version": 0, "window": "w", "inputs": [], "started_by": "Ada"}
+    states = (("a", "interrupted"), ("a", "killed"), ("b", "interrupted"), ("a", "finished"), ("a", "finished"), ("a", "failed"))
+    oldest_first = [
+        RunRecord(name=f"run-{n}", key=key, state=state, started=f"2026-03-0{n}T00:00:00Z", **common)  # type: ignore[arg-type]
+        for n, (key, state) in enumerate(states, 1)
+    ]
+    rows = [(record.name, count) for record, count in listing.attempts(oldest_first[::-1])]
+    assert rows == [("run-6", 1), ("run-5", 1), ("run-4", 3), ("run-3", 1)]
 
 
 def test_outside_of_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,17 +137,24 @@ def test_a_full_disk_is_said(scripted: ladder_clone.Scripted) -> None:
     assert re.search(r"^error: stage policy: .*the disk is full.*Free some space", done.stderr)
 
 
-def test_one_stage_in_place(scripted: ladder_clone.Scripted) -> None:
-    bare = scripted.rft("stage", "policy")
-    assert "Parameters 'policy' are missing from 'params.yaml'. DVC asks for the whole section" in bare.stderr
-    scripted.set_params(policy={"seed": 5})
-    done = scripted.rft("stage", "policy")
+def test_one_stage_by_hand_with_any_settings(scripted: ladder_clone.Scripted) -> None:
+    """N20: with --params and --set; a section that the file leaves out is no error; what was made before comes from the cache."""
+    others = scripted.root / "recipes" / "tiny" / "params.yaml"
+    others.write_text((scripted.root / "params.yaml").read_text())
+    before = scripted.ran().count("policy")
+    done = scripted.rft("stage", "policy", "--params", "recipes/tiny/params.yaml", "--set", "policy.seed=5")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Its shelf: data/policy" in done.stdout
-    assert (scripted.root / "data/policy/report.json").exists()
-    assert "unchanged, skipped" in scripted.rft("stage", "policy").stdout
-    scripted.git("checkout", "params.yaml")
-    (scripted.root / "dvc.lock").unlink()
+    assert "Its shelf: data/policy, made with the settings of recipes/tiny/params.yaml and of --set" in done.stdout
+    assert (scripted.root / "data/policy/report.json").stat().st_mode & 0o200, "a plain file, no link into the cache"
+    assert "unchanged, skipped" in scripted.rft("stage", "policy", "--set", "policy.seed=5").stdout
+    assert scripted.ran().count("policy") == before + 1
+    assert "unchanged" not in scripted.rft("stage", "policy").stdout, "its sections are not in params.yaml, and its seed is another"
+    missing = scripted.rft("stage", "baseline", "--params", "recipes/tiny/params.yaml")
+    assert missing.returncode == 2
+    assert re.search(r"reads data/examples/keys.json, which is missing.*stage examples --params recipes/tiny/params.yaml$", missing.stderr)
+    others.unlink()
+    assert scripted.git("status", "--porcelain") == ""
+    assert scripted.git("worktree", "list").count("\n") == 0
 
 
 def test_settings_and_windows(scripted: ladder_clone.Scripted) -> None:
@@ -141,10 +166,18 @@ def test_settings_and_windows(scripted: ladder_clone.Scripted) -> None:
     inbox = scripted.root / "data/inbox"
     for name in ("2026-W09.jsonl", "2026-W10.jsonl"):
         (inbox / name).touch()
-    assert settings.newest(scripted.clone, "data/inbox/2026-*.jsonl") == inbox / "2026-W10.jsonl"
-    assert settings.newest(scripted.clone, "data/inbox/2026-W09.jsonl") == inbox / "2026-W09.jsonl"
+    assert settings.newest(scripted.clone, "data/inbox/2026-*.jsonl", "recipes/tiny") == inbox / "2026-W10.jsonl"
+    assert settings.newest(scripted.clone, "data/inbox/2026-W09.jsonl", "recipes/tiny") == inbox / "2026-W09.jsonl"
     with pytest.raises(UserError, match="no file fits the pattern"):
-        settings.newest(scripted.clone, "data/inbox/*.csv")
+        settings.newest(scripted.clone, "data/inbox/*.csv", "recipes/tiny")
+    # N11: a pattern never takes another agent's traffic
+    (inbox / "tiny").mkdir()
+    (inbox / "tiny" / "2026-W11.jsonl").touch()
+    with pytest.raises(UserError, match=r"finds data/inbox/window.jsonl, no traffic of that recipe; the recipe is tiny. Write data/inbox/tiny/"):
+        settings.newest(scripted.clone, "data/inbox/*.jsonl", "recipes/tiny")
+    with pytest.raises(UserError, match=r"traffic of recipe tiny; the recipe is other"):
+        settings.newest(scripted.clone, "data/inbox/*/*.jsonl", "recipes/other")
+    assert settings.newest(scripted.clone, "data/inbox/tiny/*.jsonl", "recipes/tiny") == inbox / "tiny" / "2026-W11.jsonl"
 
 
 def test_a_broken_pipe_is_silence(scripted: ladder_clone.Scripted) -> None:

@@ -371,3 +371,19 @@ def test_two_trace_ids_must_not_see_each_other(recipe: Path, agent: type[Agent],
     if status == "fail":
         assert "under one trace id" in found.words
         assert found.remedy.startswith("Keep what a tool remembers by trace_id")
+
+
+def test_a_grader_that_raises_says_where_and_where_its_log_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """N13: the line of the recipe, the end of the traceback, and a file; before this "look at the grader's own log"."""
+    monkeypatch.setenv("RFT_STATE", str(tmp_path / ".rft"))
+    made = tiny_recipe.make(tmp_path)
+    tools = made / "tools.py"
+    tools.write_text(tools.read_text().replace("def grade(sample, item):\n", "def grade(sample, item):\n    item['answer']\n"))
+    line = tools.read_text().splitlines().index("    item['answer']") + 1
+    found = examine(settings(made), "grader")["grader"]
+    log = tmp_path / ".rft" / "logs" / "tool-server-tiny.log"
+    assert found.status == "fail"
+    assert f"KeyError: 'answer' (tools.py, line {line}, in grade)" in found.words
+    assert found.remedy.startswith(f"grade raised: fix it in {tools}. Its server's log: {log}\nTraceback")
+    assert found.remedy.rstrip().endswith("KeyError: 'answer'")
+    assert "KeyError: 'answer'" in log.read_text()

@@ -76,11 +76,16 @@ def test_approve_serve_roll_back_and_approve_again(here: Clone) -> None:
     assert at.file("data/champion/weights/model.bin") is None, "Git holds hashes, DVC bytes"
     assert at.tree_sha256("data/champion/weights") == champion.weights_sha256
 
-    back = registry.rollback(here, params(here), "Ada", "complaints")
+    # N12: another base model than its weights fit is refused before a warm start is spent
+    changed = params(here).model_copy(update={"policy": config.Policy(seed=7)})
+    with pytest.raises(UserError, match=rf"policy\.seed: changed since run {record.name}, .* rollback --model tiny --by NAME --reason TEXT"):
+        runs.plan(here, changed, served)
+
+    back = registry.rollback(here, "tiny", "Ada", "complaints")
     assert (back.before, back.after, back.run) == ("2", "1", None)
     assert registry.served(here, params(here)).champion == reports.Champion()
     with pytest.raises(UserError, match="no @previous version"):
-        registry.rollback(here, params(here), "Ada", "further")
+        registry.rollback(here, "tiny", "Ada", "further")
     assert registry.approve(here, record, "Ada", "it was not us").after == "2"
     assert [one.action for one in ledger.acts(here)] == ["promote", "rollback", "promote"]
 

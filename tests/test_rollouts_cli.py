@@ -116,6 +116,20 @@ def test_a_terminal_shows_the_first(rft: Rft, monkeypatch: pytest.MonkeyPatch) -
     assert len(rft("rollouts", "-n", "9")[1].splitlines()) == 1 + 9 + 2
 
 
+def test_what_is_cut_is_cut_in_the_middle() -> None:
+    """N14: names of one kind begin alike, so that rows that were cut at the end all looked the same."""
+    names = ("challenger/champion", "challenger/champion_new_prompt", "challenger/challenger", "validation-000041", "validation-000042")
+    assert len({rollouts._middle(name, 14) for name in names}) == len(names)
+    assert all(len(rollouts._middle(name, 14)) == 14 for name in names)
+    assert rollouts._middle("train/a", 14) == "train/a"
+
+
+def test_a_pipe_has_no_edge(rft: Rft, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N14: what goes into a file is whole."""
+    monkeypatch.delenv("COLUMNS")
+    assert "…" not in rft("rollouts")[1]
+
+
 def test_narrow_terminals(rft: Rft, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     out = rft("rollouts", "--stage", "train")[1]

@@ -14,7 +14,7 @@ import windows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rft import config, reports, traffic
+from rft import config, drift, reports, traffic
 from rft.errors import UserError
 from rft.reports import Champion, Profile, TrafficReport
 
@@ -231,3 +231,34 @@ def test_any_file_is_read_or_refused_by_name(
     for one in found.conversations:
         again = json.loads(json.dumps(one.model_dump(mode="json"), allow_nan=False))
         assert reports.Conversation.model_validate(again) == one
+
+
+def test_feedback_that_can_become_no_example_is_told(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """N13: how many, why, and where the first one stands, from both stages; before this the verdict was `continue`, without a word."""
+    source = Path("tiny/examples.py")
+    source.write_text(source.read_text().replace("if conversation.feedback is None:", "if not isinstance(conversation.feedback, str):"))
+    rows = windows.rows(60)
+    for row in rows[5:20]:
+        row["feedback"] = {"value": row["feedback"]}
+    first = rows[5]["conversation_id"]
+    window(rows)
+    traffic.run(params())
+    told = capsys.readouterr().out
+    why = "the feedback is an object, and the recipe's targets are a text"
+    assert f"15 of 60 graded conversations cannot become examples; the first: data/inbox/window.jsonl:6, conversation {first}" in told
+    assert why in told
+    drift.run(params())
+    report = reports.read(reports.DriftReport, Path("data/drift/report.json"))
+    assert (report.num_usable_feedback, why in report.reason) == (45, True)
+    assert first in report.reason
+
+
+def test_what_a_recipe_leaves_out_on_purpose_is_no_alarm(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the right type, and not wanted: counted when the window is read, and no reason of the verdict."""
+    source = Path("tiny/examples.py")
+    source.write_text(source.read_text().replace("if conversation.feedback is None:", "if conversation.feedback < '5':"))
+    window()
+    traffic.run(params())
+    assert "graded conversations cannot become examples; the first: data/inbox/window.jsonl:" in capsys.readouterr().out
+    drift.run(params())
+    assert "cannot become" not in reports.read(reports.DriftReport, Path("data/drift/report.json")).reason

@@ -28,6 +28,8 @@ class Retention(Section):
 
 
 class Run(Section):
+    """How long a run may work, and what is kept of runs. It is no part of what a run is: changed, the same run goes on."""
+
     max_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Hours of work, added up over all starts of a run; then it stops in order at its next checkpoint, and the same command with a higher limit
     goes on with it. null: no limit."""

@@ -25,6 +25,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rft import config, redact
 from rft.doctor import capacity, configuration, contents, learning, serving, template, wire
@@ -66,12 +67,14 @@ def examine(
     begin: Callable[[str], None] = lambda name: None,
     checks: Sequence[Check] = CHECKS,
     announce: Callable[[str], None] = lambda words: None,
+    find_policy: Callable[[config.Params], Path | None] = lambda params: None,
 ) -> Iterator[Finding]:
     """One finding per check, as it comes. `load` reads params.yaml; `only` narrows to these checks and those that they need.
 
-    `announce` is told, in the check's own thread and before anything is sent, how many calls go where.
+    `announce` is told, in the check's own thread and before anything is sent, how many calls go where. `find_policy` may know a shelf of stage
+    `policy`, made from these settings, in another place than this folder; it is asked only when there is no `policy.model`.
     """
-    setup = Setup(load, lambda words: announce(redact.text(words)))
+    setup = Setup(load, lambda words: announce(redact.text(words)), find_policy)
     found: dict[str, Finding] = {}
     for check in _chosen(checks, only):
         begin(check.name)

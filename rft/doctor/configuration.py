@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rft import budget, config, determinism
+from rft import budget, commands, config, determinism
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.workbench import champion
@@ -77,7 +77,8 @@ def _contradictions(params: config.Params) -> Iterator[Finding]:
     for what, remedy in budget.never_exceeded(rollout):
         yield warn(what, remedy)
     if params.traffic.file and not Path(params.traffic.file).exists():
-        yield warn(f"traffic.file = {params.traffic.file} is not there", "Name the window when the run starts: rft run --window FILE.")
+        remedy = f"Name the window when the run starts: {commands.command('run', '--window', 'FILE')}"
+        yield warn(f"traffic.file = {params.traffic.file} is not there", remedy)
 
 
 def _more_than(params: config.Params, key: str, wanted: int, split: str) -> Iterator[Finding]:

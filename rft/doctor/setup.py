@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rft import config, recipe, reports, tools
+from rft import commands, config, recipe, reports, tools
 from rft.chat import Chat
 from rft.doctor.finding import Skip
 from rft.errors import UserError
@@ -23,10 +23,16 @@ _ENV = re.compile(r"env:(\w+)")
 
 
 class Setup:
-    """`load` reads params.yaml; `announce` is told what is about to be sent to tools and grader."""
+    """`load` reads params.yaml; `announce` is told what is about to be sent to tools and grader; `find_policy`: see `examine`."""
 
-    def __init__(self, load: Callable[[], config.Params], announce: Callable[[str], None] = lambda words: None):
+    def __init__(
+        self,
+        load: Callable[[], config.Params],
+        announce: Callable[[str], None] = lambda words: None,
+        find_policy: Callable[[config.Params], Path | None] = lambda params: None,
+    ):
         self._load = load
+        self._find_policy = find_policy
         self.announce = announce
         self.traces = Traces()
         """Of this visit: what a server keeps of an earlier one must not be met again."""
@@ -60,11 +66,13 @@ class Setup:
         """Folder or hub id of the base model. Raises Skip when there is none yet."""
         if self.params.policy.model:
             return self.params.policy.model
+        if kept := self._find_policy(self.params):
+            return str(kept / "model")
         if not POINTER.exists():
-            raise Skip(f"no model yet: {POINTER} is missing and policy.model is null", "Build it: rft stage policy; or set policy.model.")
+            raise Skip(f"no model yet: {POINTER} is missing and policy.model is null", f"Build it: {commands.stage('policy')}; or set policy.model.")
         report = reports.read(reports.PolicyReport, POINTER)
         if report.kind != "embedded":
-            raise Skip(f"data/policy points to {report.model}, but policy.model is null now", "Bring it up to date: rft stage policy.")
+            raise Skip(f"data/policy points to {report.model}, but policy.model is null now", f"Bring it up to date: {commands.stage('policy')}")
         return report.model
 
     def model_config(self) -> Any:

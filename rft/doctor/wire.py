@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from rft import chat, config, exploits, server, stats
+from rft import chat, commands, config, exploits, server, stats
 from rft.doctor import arguments
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
@@ -52,6 +52,8 @@ class Wire:
 
     tools: ToolClient
     grader: EndpointGrader
+    last_words: Callable[[], str]
+    """Of the recipe's own server; nothing of others."""
 
 
 def tools(setup: Setup) -> Finding:
@@ -71,7 +73,7 @@ def grader(setup: Setup) -> Finding:
     played = exploits.preflight(_impatient(setup.params, setup.params.tools.retries), setup.recipe, spare=True)
     if played.accepted:
         names = "; ".join(one.in_words for one in played.accepted)
-        return fail(f"accepts what does not do the task: {names}", f"{played.remedy} See all with: python -m rft.exploits", **seen.facts)
+        return fail(f"accepts what does not do the task: {names}", f"{played.remedy} See all with: {commands.command('exploits')}", **seen.facts)
     words = f"{seen.words}; {len(played.exploits)} exploits refused{_not_played(played)}"
     if not (problems := list(_hacks(setup, played))):
         return replace(seen, words=words)
@@ -86,7 +88,7 @@ def _hacks(setup: Setup, played: exploits.Preflight) -> Iterator[Finding]:
     if source.is_measured or not (source.declared or needed or unheard):
         return
     found = "the grader flags hacks, but grader.json does not say so" if unheard else f"hack rate: would not be measured: {source.words}"
-    remedy = 'Declare "reports_hacks": true in grader.json.' if unheard else "See which exploits are flagged: python -m rft.exploits."
+    remedy = 'Declare "reports_hacks": true in grader.json.' if unheard else f"See which exploits are flagged: {commands.command('exploits')}"
     if needed:
         yield fail(f"{found}; gate.require_hack_source lets nothing pass without", f"{remedy} Or set gate.require_hack_source: false.")
     else:
@@ -123,7 +125,8 @@ async def _burst_at_tools(setup: Setup, wire: Wire) -> Finding:
         results = [result for (result,) in await asyncio.gather(*(_alone(wire.tools, [call], context) for context in contexts))]
         numbers = _numbers(results, time.monotonic() - began)
         facts[name] = numbers | {"arguments": call.arguments, "from": "the recipe" if is_own else "the schema"}
-        problems += _judge(setup.params, _Burst(call, is_own, call in demonstrated, wire.tools.address(name), row.id, results))
+        asked = _Burst(call, is_own, call in demonstrated, wire.tools.address(name), row.id, results, _raised(setup, wire, name))
+        problems += _judge(setup.params, asked)
     said = [f"{name} {one['calls_per_s']:.0f} calls/s, P50 {_ms(one['p50_s'])}, P95 {_ms(one['p95_s'])}" for name, one in facts.items()]
     said += [f"not called (probe: false): {', '.join(spared)}"] if spared else []
     return together(problems, "; ".join(said) or "no tool is declared", tools=facts)
@@ -172,6 +175,8 @@ class _Burst:
     address: str
     example_id: str
     results: Sequence[ToolResult]
+    raised: str = ""
+    """What to do when the tool is the recipe's own, and raised."""
 
     def first(self, result: ToolResult) -> str:
         """Where a call went that all others fared like, and what came back."""
@@ -186,7 +191,7 @@ def _judge(params: config.Params, burst: _Burst) -> list[Finding]:
     if failed:
         lost = _unscored_share(len(failed) / len(results), params)
         kinds = ", ".join(f"{count} x {kind}" for kind, count in Counter(map(_kind, failed)).most_common(3))
-        words, remedy = f"{call.name}: {len(failed)} of {len(results)} calls failed ({kinds})", _remedy(params, failed, burst.address)
+        words, remedy = f"{call.name}: {len(failed)} of {len(results)} calls failed ({kinds})", burst.raised or _remedy(params, failed, burst.address)
         more = f", which would leave up to {lost:.0%} of the rollouts unscored"
         if len(failed) == len(results):
             problems.append(fail(f"{words}{more}; {burst.first(failed[0])}", remedy, infrastructure=True))
@@ -271,7 +276,7 @@ async def _burst_at_grader(setup: Setup, wire: Wire) -> Finding:
         "p50_s": round(stats.percentile(latencies, 0.5), 4),
         "p95_s": round(stats.percentile(latencies, 0.95), 4),
     }
-    problems = _no_score(setup, grades, facts)
+    problems = _no_score(setup, wire, grades, facts)
     if measured and not problems:
         problems = await _one_score(setup, wire, rows[:4]) or _targets(answers, grades, wire.grader.scale)
     if not problems:
@@ -283,12 +288,21 @@ async def _burst_at_grader(setup: Setup, wire: Wire) -> Finding:
     return together(problems, said, **facts)
 
 
+def _raised(setup: Setup, wire: Wire, what: str) -> str:
+    """What to do when the recipe's own code raised: where it did, and where all of it stands. Empty when it did not."""
+    words = wire.last_words()
+    if server.RAISED not in words:
+        return ""
+    last = words[words.rindex(server.RAISED) :]
+    return f"{what} raised: fix it in {setup.recipe.folder / 'tools.py'}. Its server's log: {server.log_of(setup.recipe)}\n{last}"
+
+
 def _grader_address(setup: Setup) -> str:
     """The URL, without its query, which may hold a key; {tool_server} stays where that server is our own."""
     return setup.recipe.grader.url.replace(TOOL_SERVER, setup.params.tools.server_url or TOOL_SERVER).partition("?")[0]
 
 
-def _no_score(setup: Setup, grades: Sequence[Grade], facts: dict[str, Any]) -> list[Finding]:
+def _no_score(setup: Setup, wire: Wire, grades: Sequence[Grade], facts: dict[str, Any]) -> list[Finding]:
     """The grader failed. An outage is the world's; a reply that is no verdict is its author's, or comes from another place."""
     params = setup.params
     unscored = [grade for grade in grades if grade.score is None]
@@ -301,7 +315,7 @@ def _no_score(setup: Setup, grades: Sequence[Grade], facts: dict[str, Any]) -> l
     if all(found and found[1] in _WRONG_PLACE for found in statuses):
         remedy = f"Check the address, the method (POST) and the key. grader.json: url = {_grader_address(setup)}"
     elif outage:
-        remedy = f"Look at the grader's own log; {_limit(params)} bounds a grade."
+        remedy = _raised(setup, wire, "grade") or f"Look at the log of {_grader_address(setup)}; {_limit(params)} bounds a grade."
     else:
         remedy = 'It must answer {"score": number} to every body, and say 0 for a bad answer.'
     if share <= params.rollout.max_unscored_share:
@@ -362,7 +376,7 @@ async def _three_times(setup: Setup, wire: Wire, rows: Sequence[Example]) -> lis
     for row in rows:
         for text in _repeated(setup, row):
             grades = [await _grade(setup, wire, row, text, "thrice") for _ in range(3)]
-            if silent := _no_score(setup, grades, {}):
+            if silent := _no_score(setup, wire, grades, {}):
                 return silent
             scores = [grade.score for grade in grades]
             if len(set(scores)) > 1:
@@ -495,7 +509,7 @@ def _visit(setup: Setup, work: Callable[[Wire], Awaitable[Finding]]) -> Finding:
             EndpointGrader(recipe.grader, endpoint, params.tools) as graded,
         ):
             setup.offered = client.schemas
-            return await work(Wire(client, graded))
+            return await work(Wire(client, graded, endpoint.last_words))
 
     if not setup.rows["train"]:
         raise UserError("the recipe gave no training example to ask with.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rft import reports
+from rft import commands, reports
 from rft.errors import UserError
 from rft.scale import UNIT, from_to
 
@@ -88,7 +88,7 @@ class Shelves:
             return pq.read_table(path, columns=list(columns)).select(columns).to_pylist()
         except (pa.ArrowInvalid, OSError, KeyError) as error:
             why = str(error).splitlines()[0]
-            raise UserError(f"data/{stage}/rollouts.parquet: no whole rollout log ({why}). Run the stage again: rft stage {stage}") from None
+            raise UserError(f"data/{stage}/rollouts.parquet: no whole rollout log ({why}). Run the stage again: {commands.stage(stage)}") from None
 
     def arm(self, name: str) -> reports.Arm | None:
         return next((arm for arm in self.arms if arm.name == name), None)

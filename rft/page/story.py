@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from rft import gate, reports, stats
+from rft import commands, gate, reports, stats
 from rft.page import charts
 from rft.page.markup import Child, Html, h
 from rft.page.shelves import ARMS, Shelves, between
@@ -15,10 +15,6 @@ _SIGNS = {"good": "✓", "bad": "✗", "open": "?", "off": "–"}
 _LONG = 160  # characters of a fact in the header
 _READINESS = {"ready": "good", "suspect": "bad"}
 _DRAWS = 1000  # of the bootstrap behind a number that decides nothing
-_HACK_RATE = (
-    "Hack rate: how often the grader says, from what a rollout did, that it sought reward without doing the task. Such a rollout earns the grader's "
-    "lowest score, and the check keeps a policy that learned to cheat from being served."
-)
 _STOPPED = (
     "The champion goes on serving: nothing was measured on examples that no longer look like production. "
     "Mend what the drift card names, or collect more graded conversations, and run again: "
@@ -152,7 +148,7 @@ def checks(shelves: Shelves) -> Html | None:
 
 def _checks_card(note: str, found: list[reports.Check], beside: Html | None = None) -> Html:
     listed = h("ul", [_check(check) for check in found], beside, class_="checks")
-    words = h("p", _HACK_RATE, class_="note") if any(check.name == "hack rate" for check in found) else None
+    words = h("p", gate.HACK_RATE_MEANS, class_="note") if any(check.name == gate.HACK_RATE for check in found) else None
     return h("section", h("h2", "The gate's checks"), h("p", note, class_="note"), listed, words, class_="card")
 
 
@@ -213,19 +209,20 @@ def _check(check: reports.Check) -> Html:
 
 # -- what to do now --------------------------------------------------------------------------------------------------------
 def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
-    again = run.get("again") or "rft run"
+    again = run.get("again") or commands.command("run")
     if shelves.decision is None:
         stopped = shelves.drift is not None and shelves.drift.verdict == "stop"
         return h("section", h("h2", "What now"), h("p", _STOPPED, h("code", again)), class_="card") if stopped else None
-    name = shlex.quote(run.get("run", "RUN"))
+    name = run.get("run", "RUN")
     dirty = run.get("dirty", "").lower() not in ("", "no", "false")
-    override = " --override-dirty" if dirty else ""
+    override = ["--override-dirty"] if dirty else []
+    model = ["--model", Path(run["recipe"]).name] if run.get("recipe") else []
     if shelves.decision.decision == "promote":
         body: list[Child] = [
             h("p", "A named person decides. Approval moves the alias @champion to this candidate and keeps the one it replaces as @previous."),
-            h("pre", h("code", f"rft approve {name} --by NAME --reason TEXT{override}"), class_="command"),
-            h("p", "To turn it down: ", h("code", f"rft reject {name} --by NAME --reason TEXT"), class_="note"),
-            h("p", "To undo an approval later: ", h("code", "rft rollback"), class_="note"),
+            h("pre", h("code", commands.command("approve", name, *commands.WHO_AND_WHY, *override)), class_="command"),
+            h("p", "To turn it down: ", h("code", commands.command("reject", name, *commands.WHO_AND_WHY)), class_="note"),
+            h("p", "To undo an approval later: ", h("code", commands.command("rollback", *model, *commands.WHO_AND_WHY)), class_="note"),
         ]
         if dirty:
             words = "This run used edits that are in no commit, named above: who approves it takes the responsibility for them by --override-dirty."

@@ -6,11 +6,10 @@ each entry opens into a typical rollout of both arms, and names the command that
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rft import reports
+from rft import commands, reports
 from rft.page import talks
 from rft.page.markup import Html, h
 from rft.page.shelves import ARMS, Shelves
@@ -72,7 +71,7 @@ def _entry(one: Changed, arm: str, grouped: Mapping[str, dict[str, list[Rollout]
     line = h("summary", h("b", one.example_id), f" ({one.slice}): {decimal(one.before)} → {decimal(one.after)}, {signed(one.by)}")
     pairs = [(ARMS[name], grouped[name].get(one.example_id)) for name in ("champion", arm)]
     columns = [h("div", h("h3", who[:1].upper() + who[1:]), talks.rollout(talks.typical(rows)), style="min-width:0") for who, rows in pairs if rows]
-    command = f"rft rollouts {shlex.quote(run.get('run', 'RUN'))} --stage challenger --group {shlex.quote(one.example_id)}"
+    command = commands.command("rollouts", run.get("run", "RUN"), "--stage", "challenger", "--group", one.example_id)
     return h("details", line, h("div", columns, class_="grid"), h("p", "All its rollouts: ", h("code", command), class_="note"), class_="worse")
 
 

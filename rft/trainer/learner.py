@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from rft import algorithms, config, model
+from rft import algorithms, commands, config, model
 from rft.algorithms.tokens import Tokens, Totals
 from rft.errors import RftError, UserError
 from rft.trainer import sharding
@@ -226,9 +226,8 @@ class Learner:
         self.num_updates += 1
         norm = sharding.whole(torch.nn.utils.clip_grad_norm_(self.parameters, self.section.clip_grad)).item()
         if not math.isfinite(norm):
-            raise RftError(
-                f"update {self.num_updates}: the gradient is not finite. Lower train.lr, or look at its rollouts: rft rollouts --live --stage train."
-            )
+            look = commands.command("rollouts", "--live", "--stage", "train")
+            raise RftError(f"update {self.num_updates}: the gradient is not finite. Lower train.lr, or look at its rollouts: {look}")
         before = [_held(parameter).clone() for parameter in self.parameters]
         self.optimizer.step()
         if self.critic is not None:

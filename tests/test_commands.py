@@ -1,0 +1,126 @@
+"""Every command that is printed can be pasted: in any folder of the clone, with the settings that were given, on the agent that was meant (N1)."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import ladder_clone
+import pytest
+import yaml
+
+from flows import cli, doctor, settings
+from rft import commands
+from rft.errors import UserError
+from tasks import ledger, records, registry
+
+PROGRAM = shlex.join([sys.executable, "-m", "flows.cli"])
+
+
+def test_settings_go_along_quoted_and_only_where_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file inside the clone is named from its top; a path with a space survives the shell."""
+    (tmp_path / "recipes" / "my agent").mkdir(parents=True)
+    (tmp_path / "recipes" / "my agent" / "params.yaml").touch()
+    monkeypatch.chdir(tmp_path / "recipes" / "my agent")
+    commands.remember("rft", commands.options(tmp_path, "params.yaml", ["recipe.options.note=two words"]))
+    line = commands.command("run", "--window", "FILE")
+    wanted = ["rft", "run", "--window", "FILE", "--params", "recipes/my agent/params.yaml", "--set", "recipe.options.note=two words"]
+    assert shlex.split(line) == wanted
+    assert commands.command("approve", "a-run", *commands.WHO_AND_WHY) == "rft approve a-run --by NAME --reason TEXT"
+    assert commands.from_the_top(tmp_path, "/elsewhere/params.yaml") == "/elsewhere/params.yaml"
+
+
+def test_a_tool_server_of_a_worktree_is_named_in_the_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worktree is gone when the message is read."""
+    monkeypatch.setenv("RFT_STATE", str(tmp_path / ".rft"))
+    told = commands.toolserver(tmp_path / ".rft" / "worktrees" / "a-run" / "recipes" / "mine")
+    assert shlex.split(told) == [sys.executable, "-m", "rft.toolserver", str(tmp_path / "recipes" / "mine")]
+
+
+def test_the_verbs_that_need_settings_take_them() -> None:
+    verbs = next(one for one in cli.parser()._actions if isinstance(one, argparse._SubParsersAction)).choices
+    for name in commands.NEEDS_SETTINGS:
+        assert {"--params", "--set"} <= set(verbs[name]._option_string_actions), name
+
+
+@pytest.mark.slow
+def test_a_session_of_pasted_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N1: the clone's own params.yaml is another agent's. Started once with --params, each next command is pasted as it was printed, elsewhere."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    scripted = ladder_clone.make(tmp_path / "my work")
+    home = scripted.root / "recipes" / "tiny"
+    (home / "my params.yaml").write_text((scripted.root / "params.yaml").read_text())
+    shutil.copytree(home, scripted.root / "recipes" / "other")
+    scripted.set_params(recipe={"path": "recipes/other"}, traffic={"file": "data/inbox/nowhere.jsonl"})
+    scripted.git("add", "--all")
+    scripted.git("commit", "--quiet", "--message", "two agents")
+    environment = scripted.command()["env"]
+    done: list[str] = []
+
+    def paste(line: str, folder: Path = scripted.root / "recipes" / "other") -> str:
+        ended = subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200)
+        assert ended.returncode == 0, f"{line}\n{ended.stdout}\n{ended.stderr}"
+        done.append(line)
+        return ended.stdout
+
+    def printed(text: str, verb: str) -> str:
+        [line] = {found.strip() for found in re.findall(rf"{re.escape(PROGRAM)} {verb}\b[^\n]*", text)}
+        return line
+
+    looked = paste(f"{PROGRAM} doctor --no-model --params 'my params.yaml' --set train.steps=20", home)
+    run = printed(looked, "run")
+    assert shlex.split(run)[-4:] == ["--params", "recipes/tiny/my params.yaml", "--set", "train.steps=20"]
+    ended = paste(run)
+    [record] = records.load_all(scripted.clone)
+    assert yaml.safe_load(scripted.git("show", f"{record.revision}:params.yaml"))["recipe"]["path"] == "recipes/tiny"
+    assert settings.of_run(scripted.clone, record).recipe.path == "recipes/tiny", "what replay grades with"
+    assert record.again == commands.command("run", settings=shlex.split(run)[-4:])
+    assert printed(paste(f"{PROGRAM} runs"), "approve") == printed(ended, "approve")
+    paste(f"{PROGRAM} report {record.name}")
+    undo = printed(paste(printed(ended, "approve")), "rollback")
+    assert "tiny version 1" not in undo
+    assert [(act.model, act.action) for act in ledger.acts(scripted.clone)] == [("tiny", "promote")]
+    paste(undo)
+    assert [(act.model, act.action) for act in ledger.acts(scripted.clone)] == [("tiny", "promote"), ("tiny", "rollback")]
+    again = f"{PROGRAM} rollback --by NAME --reason TEXT"
+    refused = subprocess.run(["bash", "-c", again], cwd=scripted.root, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    assert "model tiny has no @previous version" in refused.stderr, "the only model that was ever promoted, not the one of params.yaml"
+    assert len(done) == 6
+
+
+def test_a_rollback_names_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N1: without a name the only one promoted here; with several, an error that lists them."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    here = ladder_clone.make(tmp_path / "a").clone
+    with pytest.raises(UserError, match="nothing was promoted in this clone"):
+        registry.only_model(here)
+    act = ledger.Act(id="1", action="promote", when="2026-03-02", who="Ada", why="w", model="parcels", run="r", revision="f")
+    ledger.append(here, act)
+    assert registry.only_model(here) == "parcels"
+    ledger.append(here, act.model_copy(update={"id": "2", "model": "coder"}))
+    with pytest.raises(UserError, match=r"several models were promoted here: coder, parcels\. Name the one .* --model MODEL --by NAME"):
+        registry.only_model(here)
+    with pytest.raises(UserError, match="of model 'parcel' nothing was ever promoted"):
+        registry.rollback(here, "parcel", "Ada", "why")
+
+
+def test_the_doctor_takes_the_policy_of_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N8: of the same recipe, byte for byte, and the same settings; whole, from the cache, by hash."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    scripted = ladder_clone.make(tmp_path / "a")
+    here, params = scripted.clone, settings.resolve(scripted.clone)
+    assert doctor._policy(here, params, tmp_path / "none") is None
+    ladder_clone.climb(scripted)
+    found = doctor._policy(here, params, tmp_path / "kept")
+    assert found is not None
+    assert (found / "model.bin").read_bytes() == b"weights of policy"
+    other = settings.resolve(here, overrides=("policy.seed=3",))
+    assert doctor._policy(here, other, tmp_path / "other") is None
+    prompts = scripted.root / "recipes" / "tiny" / "tools.py"
+    prompts.write_text(prompts.read_text() + "# changed\n")
+    assert doctor._policy(here, params, tmp_path / "changed") is None
