@@ -50,5 +50,6 @@ def write(folder: str) -> int:
     say(f"  params: {inside}/params.yaml")
     say(f"  window: data/inbox/{target.name}/*.jsonl")
     say("Commit the folder when it is yours, for a run of uncommitted code is marked dirty:")
-    say(f"  git -C {shlex.quote(str(here.root))} add {shlex.quote(inside)}")
+    git = f"git -C {shlex.quote(str(here.root))}"
+    say(f"  {git} add {shlex.quote(inside)} && {git} commit -m {shlex.quote(f'Recipe {target.name}')}")
     return 0

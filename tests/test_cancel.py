@@ -77,8 +77,8 @@ def test_from_the_command_line(scripted: ladder_clone.Scripted) -> None:
         r"stopped: run \S+ has worked for .* hours of run\.max_hours = 1e-06 and stopped in order \(before stage traffic: ", limited.stderr
     )
     line = limited.stderr.strip().splitlines()[-1].removeprefix("To go on: ")
-    words = shlex.split(line)[1:]
-    assert words[0] == "run"
+    words = shlex.split(line)
+    words = words[words.index("run") :]
     assert [records.load_all(scripted.clone)[0].state, scripted.ran()] == ["paused", []]
     assert "waits: raise max_hours" in scripted.rft("runs").stdout
     gone = scripted.rft("cancel", "nothing")

@@ -26,10 +26,10 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
     return made
 
 
-@pytest.mark.parametrize("name", ["mine", "icd10"])
-def test_r5_n2_a_window_is_judged_before_the_first_run(fresh: ladder_clone.Scripted, name: str) -> None:
+@pytest.mark.parametrize(("name", "window"), [("mine", "mine/0000-invented"), ("icd10", "icd10")])
+def test_r5_n2_a_window_is_judged_before_the_first_run(fresh: ladder_clone.Scripted, name: str, window: str) -> None:
     """What the agent did has nothing to be compared with yet: the table says so, and the verdict rests on the input."""
-    done = fresh.rft("drift", f"data/inbox/{name}.jsonl", "--params", f"recipes/{name}/params.yaml")
+    done = fresh.rft("drift", f"data/inbox/{window}.jsonl", "--params", f"recipes/{name}/params.yaml")
     assert done.returncode == 0, done.stderr
     shown = " ".join(done.stdout.split())
     assert "tool_calls" in shown

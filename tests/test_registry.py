@@ -116,7 +116,7 @@ def test_a_version_has_one_number_wherever_it_is_named(here: Clone) -> None:
     second = another()
     assert numbers(second) == {2}
     assert champion_on_page(here, second) == "version 2"
-    back = registry.rollback(here, params(here), "Ada", "why")
+    back = registry.rollback(here, registry.model_name(params(here)), "Ada", "why")
     assert (back.before, back.after) == ("2", "1")
     assert numbers(another()) == {1}
 

@@ -112,11 +112,11 @@ def test_afterwards_people_can_do_what_they_could(here: Clone, monkeypatch: pyte
     with runs.start(here, runs.plan(here, params, registry.served(here, params))) as run:
         weights = run.shelf("champion") / "weights/model.bin"
         assert weights.read_bytes() == b"weights of train"
-    assert registry.rollback(here, params, "Ada", "complaints").run is None
+    assert registry.rollback(here, registry.model_name(params), "Ada", "complaints").run is None
     assert registry.approve(here, second, "Ada", "it was not us").after == "2"
     records.save(here, third.model_copy(update={"champion_version": 2}))
     assert registry.approve(here, records.find(here, third.name), "Ada", "better still").action == "promote"
-    assert registry.rollback(here, params, "Ada", "back").run == second.name
+    assert registry.rollback(here, registry.model_name(params), "Ada", "back").run == second.name
     assert registry.served(here, params).weights is not None
 
     monkeypatch.chdir(here.root)
