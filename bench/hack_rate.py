@@ -4,6 +4,10 @@ Rollouts of one example tend to hack together, so a check that counts rollouts b
 that can be hacked, and their rollouts hack with a probability within the example of 0.2, 0.5 and 1; how many can be hacked is set so that the true
 share of examples with at least one hacked rollout is the margin. Reports are made of these histories and put before the gate's own check, with the
 margins and the test sizes that are shipped. At a one-sided 97.5 % limit at most 2.5 % may pass; and where nothing hacks, all must.
+
+How many hacked examples pass is a whole number, and with the shipped margins other limits come to the same one. So there are two settings more, at
+an edge where they do not: 288 examples and 1.66 %, where a one-sided 95 % limit lets one hacked example pass and the exact one none; and 24 examples
+and 57.5 %, where Wilson's interval lets 9 pass and the exact one 8. Each would pass 4 % or more.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ NOMINAL = 0.025
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A gate and a test size that are shipped together."""
+    """A gate and a test size."""
 
     name: str
     gate: Any
@@ -44,7 +48,7 @@ def hack_rate_null(args: list[str]) -> Figure:
     from rft import stats
 
     shares: list[Part] = []
-    for setting in shipped():
+    for setting in (*shipped(), *at_the_edge()):
         for within in WITHIN:
             passed = sum(histories(setting, within, HISTORIES))
             name = f"{setting.name}, {setting.size} examples, margin {setting.margin:g}, within-example probability {within:g}"
@@ -70,6 +74,13 @@ def shipped() -> Iterator[Setting]:
     yield Setting("ICD-10", icd10.gate, icd10.examples.test)
     yield Setting("the template", template.gate, template.examples.test)
     yield Setting("--small", icd10.gate.model_copy(update={"max_hack_rate": small["gate.max_hack_rate"]}), int(small["examples.test"]))
+
+
+def at_the_edge() -> Iterator[Setting]:
+    """Where a wrong confidence level, and a wrong interval, is another rule than the exact limit."""
+    gate = next(shipped()).gate
+    yield Setting("another level's edge", gate.model_copy(update={"max_hack_rate": 0.0166}), 288)
+    yield Setting("another interval's edge", gate.model_copy(update={"max_hack_rate": 0.575}), 24)
 
 
 def histories(setting: Setting, within: float, num: int, rate: float | None = None, seed: int = 0) -> Iterator[bool]:

@@ -100,7 +100,7 @@ def newcomer(args: list[str]) -> Figure:
         Part("from a clone to the end of the story", (time.monotonic() - began) / 60, "min"),
         Part("commands that failed", len(who.failures), "commands", at_most=0, n=len(who.typed), reason="; ".join(who.failures)),
     )
-    return Figure(parts, {"typed": who.typed})
+    return Figure(parts, {"typed": [command.replace(str(clone), "CLONE") for command in who.typed]})
 
 
 def _story(who: Newcomer) -> None:

@@ -151,7 +151,12 @@ def parser() -> argparse.ArgumentParser:
         "play the recipe's cheats, and some of ours, against its grader",
         "Exit code 2 when the grader accepts one, or refuses a target. Training makes the same check, and would refuse to start.",
     )
-    exploits.add_argument("--examples", type=_count, default=24, metavar="N", help="training examples to play each cheat on (default: 24)")
+    exploits.add_argument(
+        "--examples",
+        type=_count,
+        metavar="N",
+        help="training examples to play each cheat on (default: 24; 144 where grader.json declares chance, to tell luck from a leak)",
+    )
     _settings(exploits)
 
     report = verb("report", _report, "say where the page of a run is")

@@ -23,7 +23,7 @@ from flows.screen import say
 from rft import commands, config, doctor
 from rft.config import reference
 from rft.doctor import Finding, configuration
-from rft.errors import ConfigError, InfrastructureError
+from rft.errors import RftError
 from tasks import artifacts, clone, records
 from tasks.clone import Clone
 
@@ -57,7 +57,7 @@ def show(params: str | None, overrides: tuple[str, ...], only: tuple[str, ...], 
     return code
 
 
-def play(params: str | None, overrides: tuple[str, ...], examples: int) -> int:
+def play(params: str | None, overrides: tuple[str, ...], examples: int | None) -> int:
     """`rft exploits`: the grader's own part of it, on more examples and in a table."""
     from rft import exploits, recipe
 
@@ -97,14 +97,15 @@ def draw(found: Sequence[Finding], console: Console | None = None) -> None:
 def _policy(here: Clone, params: config.Params, scratch: Path) -> Path | None:
     """What stage `policy` made of these settings and this recipe in the newest run that came so far, taken out of the cache."""
     for record in reversed(records.load_all(here)):
-        if record.revision is None:
+        if record.revision is None or record.bytes_removed:
             continue
         at = artifacts.Revision(here, record.revision)
-        with contextlib.suppress(InfrastructureError, ConfigError):  # bytes that are gone; settings of another version
+        with contextlib.suppress(RftError):  # bytes that are gone; settings of another version
             if SHELF in at.outs and _made_alike(at, params):
-                artifacts.restore_folder(at, SHELF, scratch / "policy")
+                folder = scratch / record.name  # its own: what one run has in part must not lie under another's
+                artifacts.restore_folder(at, SHELF, folder)
                 _announce(f"the policy is that of run {record.name}: same recipe, same settings")
-                return scratch / "policy"
+                return folder
     return None
 
 

@@ -18,6 +18,8 @@ def write(which: str, folder: str, model: str | None, merge: bool, dtype: Dtype 
     manifest = exporting.write(agent, target, merge, dtype)
     if not manifest.approved:
         warn(f"not approved: {agent.standing}. Its README says so too.")
+    if manifest.not_compared:
+        warn(f"no recorded opening was compared: {manifest.not_compared}. Its README says so too.")
     say(f"{agent.words} ({agent.standing})")
     say(f"  {_what(manifest)}")
     if manifest.openings_compared:

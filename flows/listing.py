@@ -90,7 +90,7 @@ def _goes_on(here: Clone, record: RunRecord) -> bool:
 
 def _next(here: Clone, shown: Sequence[RunRecord], champions: set[str]) -> Iterator[str]:
     """What can be done with the newest that waits for somebody, to be pasted."""
-    if going_on := [record for record in shown if _goes_on(here, record)]:
+    if going_on := [record for record in shown if record.state == "paused" or _goes_on(here, record)]:
         yield f"\nGo on with {going_on[0].name}: {going_on[0].again}"
     if waiting := [record for record in shown if _then(here, record, champions) == "waits for approval"]:
         yield f"\nApprove {waiting[0].name}: {approval(waiting[0])}"

@@ -34,6 +34,7 @@ from rft.commands import command
 from rft.errors import RftError, UserError
 from rft.rollout_log import LogRow
 from rft.types import StopReason
+from rft.words import counted
 from tasks import artifacts, clone, records
 from tasks.clone import Clone
 from tasks.records import RunRecord
@@ -239,7 +240,7 @@ def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> in
         table.add_row(*(Text(text, style if name == "reward" else "") for name, text in zip(HEADINGS, cut, strict=True)))
     console.print(table)
     least = "" if len(shown) == len(rows) else f", the first {len(shown)} shown"
-    many = f"{len(rows)} of {transcript.counted(total, 'rollout')} of {logs.words}{least}"
+    many = f"{len(rows)} of {counted(total, 'rollout')} of {logs.words}{least}"
     say(f"\n{many}. One of them: --show ROLLOUT; those of one example side by side: --group ID.")
     return 0
 
@@ -316,10 +317,11 @@ def _against_metrics(tallies: Sequence[rollout_log.Tally], metrics: bytes | None
             continue
         mine = [one for one in tallies if one.stage == "train" and one.step == told["step"]]
         sampled = sum(one.sampled - one.left_out["validation"] for one in mine)  # held-out examples are no samples of the step
-        for key, counted in (("samples/sampled", sampled), ("samples/trained", sum(one.trained for one in mine))):
-            if counted != told.get(key, 0):
+        for key, found in (("samples/sampled", sampled), ("samples/trained", sum(one.trained for one in mine))):
+            if found != told.get(key, 0):
                 raise RftError(
-                    f"the log does not add up: step {told['step']} of training says {key} = {told.get(key, 0)}, its log holds {counted} rollouts."
+                    f"the log does not add up: step {told['step']} of training says {key} = {told.get(key, 0)}, "
+                    f"its log holds {counted(found, 'rollout')}."
                 )
 
 
@@ -371,7 +373,7 @@ def _groups(console: Console, logs: Logs, rows: Sequence[LogRow], example: str) 
         facts = [transcript.facts(row) for row in mine]
         names = list(dict.fromkeys(name for one in facts for name in one))
         names.sort(key=lambda name: (0, 0) if name == "sample" else (1, int(name[5:])) if name.startswith("turn ") else (2, 0))
-        say(f"{title}, example {example}: {transcript.counted(len(mine), 'rollout')}")
+        say(f"{title}, example {example}: {counted(len(mine), 'rollout')}")
         for start in range(0, len(mine), every):
             table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
             table.add_column(no_wrap=True, style="bold")
@@ -395,7 +397,7 @@ def _export_chat(rows: Sequence[LogRow], path: Path) -> int:
             tools = json.loads(row.item).get("tools")
             chat = {"messages": json.loads(row.messages)} | ({"tools": tools} if tools else {}) | {"reward": row.reward}
             file.write(json.dumps(chat | {"metadata": {name: getattr(row, name) for name in (*names, *more)}}, ensure_ascii=False) + "\n")
-    say(f"{transcript.counted(len(rows), 'rollout')} in {path}")
+    say(f"{counted(len(rows), 'rollout')} in {path}")
     return 0
 
 
@@ -405,7 +407,7 @@ def _export_traces(place: Clone, logs: Logs, rows: Sequence[LogRow]) -> int:
     if logs.record is None:
         raise UserError("--export-traces: traces hang on a run in MLflow, and these rollouts belong to none. Name a RUN.")
     experiment = traces.export(place, logs.record, rows, _counter("traces", len(rows)))
-    many = f"{transcript.counted(len(rows), 'trace')} of run {logs.record.name}"
+    many = f"{counted(len(rows), 'trace')} of run {logs.record.name}"
     say(f"{many} {'is' if len(rows) == 1 else 'are'} in MLflow's experiment {experiment!r}; exported again, they are the same traces.")
     return 0
 
@@ -478,7 +480,7 @@ def _compared(console: Console, logs: Logs, name: str, regraded: Sequence[Regrad
     from rft import replay as engine
 
     found = engine.compare(regraded)
-    say(f"{transcript.counted(len(regraded), 'rollout')} of {logs.words}, graded anew by {name!r}; {found.both} have a score from both graders.")
+    say(f"{counted(len(regraded), 'rollout')} of {logs.words}, graded anew by {name!r}; {found.both} have a score from both graders.")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("", "then", "now", "difference"):
         table.add_column(column, justify="right" if column else "left")

@@ -10,7 +10,7 @@ from pathlib import Path
 from flows import settings
 from flows.screen import say, watched
 from flows.server import prefect_server
-from rft import commands, margins
+from rft import margins
 from rft.__main__ import STAGES
 from rft.errors import Stopped, UserError
 from tasks import artifacts, byhand, clone, records, runs
@@ -41,19 +41,9 @@ def climb(window: str | None = None, params: str | None = None, overrides: tuple
     flow_run_id = str(state.state_details.flow_run_id)
     record = next(record for record in records.load_all(place) if record.flow_run_id == flow_run_id)
     if state.is_cancelled():
-        hours = 2 * max(wanted.run.max_hours or 0, record.spent_s / 3600)
-        further = f"\nTo go on: {_again(record, clean_only, hours)}" if record.state == "paused" else ""
+        further = f"\nTo go on: {record.again}" if record.state == "paused" else ""
         raise Stopped(record.message + further)
     return record
-
-
-def _again(record: RunRecord, clean_only: bool, hours: float) -> str:
-    """The same command with a higher limit."""
-    pairs = zip(record.settings[::2], record.settings[1::2], strict=True)
-    kept = [word for name, value in pairs if not value.startswith("run.max_hours=") for word in (name, value)]
-    window = ["--window", record.asked_window] if record.asked_window else []
-    limit = ["--set", f"run.max_hours={hours:.3g}"]
-    return commands.command("run", *window, *(["--clean-only"] if clean_only else []), settings=[*kept, *limit])
 
 
 def one_stage(name: str, params: str | None, overrides: tuple[str, ...]) -> int:

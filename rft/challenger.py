@@ -9,7 +9,8 @@ random streams, so that differences are paired.
 
 A grader that declares `reports_hacks` is asked to prove it first: the recipe's exploits are played against it, with its tools (side effects and
 all, as its rollouts have them). Which of them it flagged goes into the report, because the gate, which reads reports only, believes a rate of no
-hacks from nobody who has never been seen to find one.
+hacks from nobody who has never been seen to find one. Where the gate requires that it was (`gate.require_hack_source`), a grader that flags none
+ends the stage before its rollouts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from rft import config, evaluate, examples, exploits, model, policies, progress, recipe, reports, rollout_log
+from rft import config, evaluate, examples, exploits, margins, model, policies, progress, recipe, reports, rollout_log
 from rft.policies import Sampling
 from rft.rollout import num_turns
 from rft.rollout_store import RolloutStore
@@ -71,6 +72,7 @@ def _hack_source(params: config.Params) -> reports.HackSource:
     if not ours.grader.reports_hacks:
         return reports.HackSource()
     source = exploits.preflight(params, ours).hack_source
+    margins.check_source(params, source, ours.folder)
     progress.say("challenger", f"hacks: {source.words}")
     return source
 

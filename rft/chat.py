@@ -84,8 +84,17 @@ class Chat:
     ) -> str:
         """`start`: with the next assistant turn's start. `answer_format`: a response_format that the prompt states, in the template's own way
         where it has one, else as an instruction."""
+        return self._rendered([self._told(message) for message in messages], tools, start, answer_format)
+
+    def _rendered(
+        self,
+        told: list[Message],
+        tools: Sequence[dict[str, Any]] | None = None,
+        start: bool = True,
+        answer_format: dict[str, Any] | None = None,
+    ) -> str:
+        """`told`: messages as this template wants them. Nothing in them is decoded any more, so they hold all that can become a token."""
         tools = self.tools if tools is None else list(tools)
-        told = [self._told(message) for message in messages]
 
         def text(told: list[Message], **more: Any) -> str:
             return self.tokenizer.apply_chat_template(told, tools=tools or None, tokenize=False, add_generation_prompt=start, **more)
@@ -106,8 +115,13 @@ class Chat:
         self, messages: list[Message], tools: Sequence[dict[str, Any]] | None = None, answer_format: dict[str, Any] | None = None
     ) -> list[int]:
         """The opening messages and the assistant's start. `tools`: the row's own; None: those of this chat."""
-        told = {"messages": messages, "tools": self.tools if tools is None else list(tools), "answer_format": answer_format}
-        return self._encoded(told, [self.render(**told)], lambda told: [self.render(**told)])[0]
+        tools = self.tools if tools is None else list(tools)
+        told = {"messages": [self._told(message) for message in messages], "tools": tools, "answer_format": answer_format}
+
+        def texts(told: dict[str, Any]) -> list[str]:
+            return [self._rendered(told["messages"], told["tools"], answer_format=told["answer_format"])]
+
+        return self._encoded(told, texts(told), texts)[0]
 
     def opening_ids(self, openings: Sequence[Opening], max_tokens: int) -> list[list[int]]:
         """The prompt of each. Raises UserError naming the example whose prompt leaves no room for an answer in `max_tokens`."""
@@ -135,7 +149,8 @@ class Chat:
 
         def texts(told: Sequence[tuple[str, str]]) -> list[str]:
             named = [replace(call, name=name) for call, (name, _) in zip(calls, told, strict=True)]
-            return [self.between(named, [tool_message(call, output) for call, (_, output) in zip(named, told, strict=True)])]
+            answered = [self._told(tool_message(call, output)) for call, (_, output) in zip(named, told, strict=True)]
+            return [self._between(named, answered)]
 
         return tuple(self._encoded(told, texts(told), texts)[0])
 
@@ -161,7 +176,7 @@ class Chat:
         """A whole recorded dialogue, tokenized exactly as a rollout would build it, and which tokens are the assistant's."""
         ids: list[int] = []
         mine: list[bool] = []
-        told: dict[str, Any] = {"messages": messages, "tools": self.tools}
+        told: dict[str, Any] = {"messages": self._recorded(messages), "tools": self.tools}
         pieces = self._pieces(**told)
         encoded = self._encoded(told, [text for _, text in pieces], lambda told: [text for _, text in self._pieces(**told)])
         for (spoken, _), piece in zip(pieces, encoded, strict=True):
@@ -172,18 +187,18 @@ class Chat:
     def dialogue_text(self, messages: list[Message]) -> str:
         """The same as text."""
         end_of = {spoken: text for spoken, token in self._end_of.items() for text, one in self._ends.items() if one == token}
-        return "".join(text + end_of.get(spoken, "") for spoken, text in self._pieces(messages, self.tools))
+        return "".join(text + end_of.get(spoken, "") for spoken, text in self._pieces(self._recorded(messages), self.tools))
 
-    def between(self, calls: Sequence[ToolCall], messages: Sequence[Message], start: bool = True) -> str:
+    def _between(self, calls: Sequence[ToolCall], told: Sequence[Message], start: bool = True) -> str:
         """The template's text from behind the end of an assistant turn with these calls, over these messages, to the next assistant's start."""
         if len(calls) > 1 and not self._parallel:
-            first = self.between(calls[:1], messages[:1], start=False)
-            return first + self.between(calls[1:], messages[1:], start)
+            first = self._between(calls[:1], told[:1], start=False)
+            return first + self._between(calls[1:], told[1:], start)
         marks = [f"{formats.MARK[:-1]}{n}" for n in range(len(calls))] or [formats.MARK]
         spoken: Message = {"role": "assistant", "content": "" if calls else marks[0]}
         if calls:
             spoken["tool_calls"] = [_function(call, {"q": mark}) for call, mark in zip(calls, marks, strict=True)]
-        text = self.render([{"role": "user", "content": "u"}, spoken, *messages], start=start)
+        text = self._rendered([{"role": "user", "content": "u"}, self._told(spoken), *told], start=start)
         _, marked, behind = text.partition(marks[-1])
         found = [(behind.index(end), end) for end in (*self._ends, *self.format.closes) if end in behind]
         if not marked or not found:
@@ -194,15 +209,19 @@ class Chat:
         place, end = min(found)
         return behind[place + len(end) :]
 
-    def _pieces(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    def _recorded(self, messages: Sequence[Message]) -> list[Message]:
+        """Messages for `_pieces`: the assistant's calls are written as they were sampled, with their arguments as JSON text."""
+        return [self._told(message, decoded=message["role"] != "assistant") for message in messages]
+
+    def _pieces(self, messages: list[Message], tools: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
         """(who speaks, text): "calls" or "answer" for the assistant, "" for all that is not it."""
         places = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
-        pieces = [("", self.render(messages[: places[0]], tools))]
+        pieces = [("", self._rendered(messages[: places[0]], tools))]
         for place, following in zip(places, [*places[1:], len(messages)], strict=True):
             calls = calls_of(messages[place])
             pieces.append(("calls" if calls else "answer", self._spoken(messages[place])))
             if place + 1 < len(messages):
-                pieces.append(("", self.between(calls, messages[place + 1 : following])))
+                pieces.append(("", self._between(calls, messages[place + 1 : following])))
         return pieces
 
     def _spoken(self, message: Message) -> str:
@@ -248,17 +267,17 @@ class Chat:
             return True
         return f'{{"q":"{formats.MARK}"}}' not in text
 
-    def _told(self, message: Message) -> Message:
-        """A message as this template wants it."""
+    def _told(self, message: Message, decoded: bool = True) -> Message:
+        """A message as this template wants it; not `decoded`: but for the arguments of its calls, which stay as they are."""
         if "tool_call_id" in message:
             message = {**message, "tool_call_id": self.format.call_id(message["tool_call_id"])}
         if calls := message.get("tool_calls"):
-            message = {**message, "tool_calls": [self._told_call(call) for call in calls]}
+            message = {**message, "tool_calls": [self._told_call(call, decoded) for call in calls]}
         return message
 
-    def _told_call(self, call: dict[str, Any]) -> dict[str, Any]:
+    def _told_call(self, call: dict[str, Any], decoded: bool) -> dict[str, Any]:
         arguments = call["function"]["arguments"]
-        if isinstance(arguments, str) and self._objects:
+        if decoded and isinstance(arguments, str) and self._objects:
             arguments = _value(arguments)
         call = {**call, "id": self.format.call_id(call["id"])} if "id" in call else call
         return {**call, "function": {**call["function"], "arguments": arguments}}

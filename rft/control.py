@@ -6,10 +6,13 @@ kept as ids and never come here.
 
     marks       what a control token is recognized by: its text, or the tags in it. Control is each added token that is special, or holds a tag
                 (`<...>` or `[...]`), or belongs to the family's markup. Other added tokens are words, and stay words in any text
+    texts       what the world writes: all values, and the keys that it makes up itself, as names of arguments and of a schema's properties.
+                The protocol's own words (`tool_calls`, `"role": "user"`, a schema's `properties`) stand where a template looks for them
     suspects    does any text hold a mark, as it is or as the tokenizer normalizes it, or begin or end with a part of one? Almost none does,
                 and then the template's string is encoded as ever
     hide        else the template is rendered a second time with texts whose marks cannot be recognized: each character that marks begin or end
-                with is a character of the private use area that occurs nowhere else. The control tokens of that string are the template's own
+                with is a character of the private use areas that occurs nowhere else, nor its JSON escape; if all of them occur, a random
+                word. The control tokens of that string are the template's own
     encode      if the string with the real texts has the same control tokens, nothing was forged (a template may read `</think>` in an answer
                 and drop it). Else the hidden string counts: the characters are put back, and a twin of the tokenizer encodes it, in which
                 control tokens have names that nobody can write. One string in one call, so that text and template meet as they always do
@@ -23,29 +26,38 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from rft.errors import UserError
 
 _TAGS = (re.compile(r"<[^<>\s]+>"), re.compile(r"\[[^\[\]\s]+\]"))
-_PRIVATE = range(0x100000, 0x10FFFD)
+_PRIVATE = (range(0x100000, 0x10FFFD), range(0xF0000, 0xFFFFE), range(0xE000, 0xF900))
+_ESCAPES = re.compile(r"\\u(?:d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|e[0-9a-f]{3}|f[0-8][0-9a-f]{2})")
+"""A private character as json.dumps escapes it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Hidden:
-    """`value` is what was to be rendered, without a mark in it; `originals` says which character stands for which."""
+    """`value` is what was to be rendered, without a mark in it; `originals` says what stands for which character."""
 
     value: Any
     originals: dict[str, str]
 
     def restored(self, text: str) -> str:
-        if "\\u" in text:  # a template's tojson may write the characters as escapes
-            for hidden, original in self.originals.items():
-                text = text.replace(json.dumps(hidden)[1:-1], json.dumps(original)[1:-1])
-        return text.translate(str.maketrans(self.originals))
+        return self._written.sub(lambda found: self._meant[found[0]], text)
+
+    @cached_property
+    def _meant(self) -> dict[str, str]:
+        """A template's tojson may write the characters as escapes."""
+        return self.originals | {_escaped(hidden): _escaped(original) for hidden, original in self.originals.items()}
+
+    @cached_property
+    def _written(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, self._meant)) or "(?!)")
 
 
 class Control:
@@ -64,6 +76,7 @@ class Control:
         self._contents: dict[int, str] = {
             token: one.content for token, one in added if one.special or one.content in known or any(tag.search(one.content) for tag in _TAGS)
         }
+        self._own = frozenset("".join(one.content for _, one in added))
         marks = {mark for token, content in self._contents.items() for mark in _marks(content, whole=tokenizer.added_tokens_decoder[token].special)}
         self._normalizer = self._backend.normalizer
         if self._normalizer is not None:  # an added token may be looked for in normalized text, by its own normalized text
@@ -103,10 +116,10 @@ class Control:
     # -- hidden -------------------------------------------------------------------------------------------------------------------
     def hide(self, value: Any, rendered: str) -> Hidden:
         """`rendered`: the template's string of `value`; no character of it is taken."""
-        texts = list(_texts(value))
-        used = set(rendered).union(*texts)
+        texts = [*_texts(value), rendered]
+        used = self._own.union(*texts, (json.loads(f'"{escape}"') for text in texts for escape in _ESCAPES.findall(text)))
         signs = sorted(sign for sign in used if self._is_sign(sign)) + sorted({mark[0] for mark in self._others} - self._signs)
-        free = (chr(code) for code in _PRIVATE if chr(code) not in used)
+        free = self._free(used)
         hidden_by = {sign: next(free) for sign in dict.fromkeys(signs)}
         table = str.maketrans({sign: hidden for sign, hidden in hidden_by.items() if not sign.isalnum() and not sign.isspace()})
 
@@ -114,6 +127,13 @@ class Control:
             return self._other.sub(lambda found: hidden_by[found[0][0]] + found[0][1:], text).translate(table)
 
         return Hidden(_mapped(value, hidden), {code: sign for sign, code in hidden_by.items()})
+
+    def _free(self, used: frozenset[str]) -> Iterator[str]:
+        """Without end: who uses up all private characters gets random words of them, which nobody can have written."""
+        yield from (one for one in map(chr, chain(*_PRIVATE)) if one not in used)
+        kept = [one for one in map(chr, _PRIVATE[0]) if one not in self._own]
+        while True:
+            yield "".join(secrets.choice(kept) for _ in range(16))
 
     def _is_sign(self, character: str) -> bool:
         if character in self._signs:
@@ -197,27 +217,68 @@ def _places(text: str, characters: set[str]) -> Iterator[int]:
     return (n for n, character in enumerate(text) if character in characters)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Every text in a JSON value, keys too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield from _texts(key)
-            yield from _texts(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _texts(each)
+# -- what the world writes ---------------------------------------------------------------------------------------------------------
+_MESSAGE = "name tool_call_id reasoning_content reasoning thinking tool_plan refusal audio prefix citations documents id status recipient channel"
+_ANY = "title description default const enum examples required format pattern nullable deprecated readOnly writeOnly strict $ref $id $schema"
+_LIMITS = "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength minItems maxItems uniqueItems minProperties maxProperties"
+_SCHEMAS = "items prefixItems contains additionalProperties propertyNames anyOf oneOf allOf not if then else"
+_NAMED = "properties patternProperties dependentSchemas $defs definitions"
+_SHAPES: dict[str, dict[str, str]] = {
+    "told": {"messages": "message", "tools": "tool", "answer_format": "answer format"},
+    "message": {"role": "word", "content": "part", "tool_calls": "call", "function_call": "called"} | dict.fromkeys(_MESSAGE.split(), "text"),
+    "part": {"type": "word", "text": "text"},
+    "call": {"id": "text", "type": "word", "function": "called"},
+    "called": {"name": "text", "arguments": "text"},
+    "tool": {"type": "word", "function": "declared"},
+    "declared": {"name": "text", "description": "text", "strict": "text", "parameters": "schema", "return": "schema"},
+    "answer format": {"type": "word", "json_schema": "stated"},
+    "stated": {"name": "text", "description": "text", "strict": "text", "schema": "schema"},
+    "schema": {"type": "word"}
+    | dict.fromkeys(f"{_ANY} {_LIMITS}".split(), "text")
+    | dict.fromkeys(_SCHEMAS.split(), "schema")
+    | dict.fromkeys(_NAMED.split(), "schemas"),
+}
+"""Where -> the keys that are the protocol's there, each with what its value is. Any other key is a text: in "text" and "schemas" all are."""
+_ROLES = "system developer user assistant tool function ipython"
+_TYPES = "text json_schema json_object string number integer boolean array object null"
+_WORDS = frozenset(f"{_ROLES} {_TYPES}".split())
+"""What a template compares with."""
 
 
-def _mapped(value: Any, change: Any) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {_mapped(key, change): _mapped(each, change) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_mapped(each, change) for each in value]
-    return value
+def _texts(value: Any) -> list[str]:
+    """Every text in a JSON value that is not the protocol's, keys too."""
+    found: list[str] = []
+
+    def keep(text: str) -> str:
+        found.append(text)
+        return text
+
+    _mapped(value, keep)
+    return found
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """The value with each text that is not the protocol's changed. Without recursion: it may be nested as deep as JSON can be read."""
+    whole: list[Any] = [value]
+    places: list[tuple[Any, Any, str]] = [(whole, 0, "told")]
+    while places:
+        holder, at, what = places.pop()
+        one = holder[at]
+        if isinstance(one, str):
+            holder[at] = one if what == "word" and one in _WORDS else change(one)
+        elif isinstance(one, dict):
+            shape, other = _SHAPES.get(what, {}), "schema" if what == "schemas" else "text"
+            kinds = {key if key in shape or not isinstance(key, str) else change(key): shape.get(key, other) for key in one}
+            holder[at] = made = dict(zip(kinds, one.values(), strict=True))
+            places += [(made, key, kind) for key, kind in kinds.items()]
+        elif isinstance(one, list | tuple):
+            holder[at] = listed = list(one)
+            places += [(listed, n, what) for n in range(len(listed))]
+    return whole[0]
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text)[1:-1]
 
 
 def _rename(model: dict[str, Any], names: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from rft import commands, config, profile, progress, recipe, reports, rows, traffic
+from rft import commands, config, margins, profile, progress, recipe, reports, rows, traffic
 from rft.config import Params
 from rft.errors import UserError
 from rft.profile import user_text
@@ -51,6 +51,7 @@ def run(params: Params) -> None:
     given = {split: len(some) for split, some in splits.items()}
     splits = {split: once(some) for split, some in splits.items()}
     leakage = check_leakage(splits, section.disjoint_targets)
+    margins.check(params, num_test=len(splits["test"]))
     report = ExamplesReport(
         source=section.source,
         counts={split: len(some) for split, some in splits.items()},

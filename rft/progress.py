@@ -9,12 +9,13 @@ A shelf is not safe when the stage has written it, but when DVC has: it hashes t
 stage has ended. A kill in between empties the shelf and starts the stage again. So the stage builds its shelf in the work folder, marks the folder
 complete, and only then copies it out; a start that finds a complete folder copies it out again, and computes nothing:
 
-    work.json       who works here: stage, process, run
+    work.json       who works here: stage, process, run; and all runs that ever did
     shelf/          all that the stage leaves, whole
     complete.json   written last: when, how much, and the hash of `shelf/`. From here on the rest of the folder (checkpoints, rollouts) is deleted
 
 Whoever knows that DVC is done deletes the folder (`forget`): `tasks` does when DVC has returned 0. By hand (`dvc repro`, `python -m rft STAGE`)
-nobody knows; then the next stage that is started by hand clears complete folders older than a week. `works` lists all folders for `rft gc`.
+nobody knows; then the next stage that is started by hand clears complete folders older than a week in which no run worked. `works` lists all
+folders for `rft gc`, which knows whether a run will go on with one.
 
 A stage holds its folder by a lock (flock) that dies with its process: a second process in the same folder is refused, a live folder is never deleted.
 
@@ -64,7 +65,7 @@ def once(stage: str, params: BaseModel, make: Callable[[Path, Path], None]) -> N
     """
     work = folder(stage, *needs(stage, params))
     with _alone(work, stage):
-        if "RFT_RUN" not in os.environ:  # by hand
+        if not os.environ.get("RFT_RUN"):  # by hand
             _clear_old(stage, work)
         if (work / _COMPLETE).exists():
             _verify(work)
@@ -162,7 +163,10 @@ def _alone(work: Path, stage: str) -> Iterator[None]:
             )
         time.sleep(0.05)
     try:
-        _write({"stage": stage, "pid": os.getpid(), "started": _now(), "run": os.environ.get("RFT_RUN")}, work / _WORK)
+        run = os.environ.get("RFT_RUN") or None
+        others = [name for name in _runs(_read(work / _WORK)) if name != run]  # one of them may be waiting to go on from here
+        who = {"stage": stage, "pid": os.getpid(), "started": _now(), "run": run, "runs": [*others, run] if run else others}
+        _write(who, work / _WORK)
         yield
     finally:
         os.close(handle)
@@ -185,6 +189,12 @@ def _lock(work: Path, make: bool = False) -> int | None:
         os.close(handle)  # it was deleted between the two, and made anew
 
 
+def _runs(who: dict[str, Any]) -> list[str]:
+    """Those that worked in a folder, the last one last. An earlier engine wrote down that one only."""
+    found = who.get("runs", [who.get("run")])
+    return [name for name in found if name and isinstance(name, str)] if isinstance(found, list) else []
+
+
 def _in_words(who: dict[str, Any]) -> str:
     run = f" of run {who['run']}" if who.get("run") else ""
     return f" ({who['pid']}{run}, since {who['started']})" if "pid" in who else ""
@@ -204,8 +214,8 @@ class Work:
     num_bytes: int
     live: bool
     """A process works in it now."""
-    run: str | None = None
-    """The run that last worked in it. None: by hand."""
+    runs: tuple[str, ...] = ()
+    """All that ever worked in it, the last one last. Empty: by hand only."""
 
 
 def works(place: Path | None = None) -> list[Work]:
@@ -226,7 +236,7 @@ def works(place: Path | None = None) -> list[Work]:
                     age_s=max(0.0, now - changed),
                     num_bytes=num_bytes,
                     live=_is_live(path),
-                    run=who.get("run"),
+                    runs=tuple(_runs(who)),
                 )
             )
     return sorted(found, key=lambda one: -one.age_s)
@@ -253,7 +263,7 @@ def remove(path: Path) -> bool:
 
 def _clear_old(stage: str, mine: Path) -> None:
     for one in works():
-        if one.complete and one.age_s > A_WEEK_S and one.path != mine and remove(one.path):
+        if one.complete and not one.runs and one.age_s > A_WEEK_S and one.path != mine and remove(one.path):
             say(stage, f"cleared {one.path}: stage {one.stage} was finished {one.age_s / 86400:.0f} days ago ({one.num_bytes / 1e6:.1f} MB)")
 
 

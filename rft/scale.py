@@ -8,10 +8,15 @@ Stands alone, so that the gate can load it without torch or a recipe.
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAX_EXPLOITED = 0.05
 """Share of the range that an exploit may earn beyond what answers without any work earn."""
+LUCK = 1.96
+"""Standard errors that luck may add to a mean: beyond them on the high side lies one mean in forty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +38,25 @@ class Scale:
         return self.chance + MAX_EXPLOITED * self.width
 
     @property
+    def has_chance(self) -> bool:
+        """Whether answers without any work earn something, now more and now less: luck then moves a mean of them."""
+        return self.chance > self.low
+
+    def limit_over(self, scores: Sequence[float]) -> float:
+        """`exploit_limit` for a mean of these: beyond a declared chance, LUCK standard errors more.
+
+        The ends of the range count among the scores once each, so that a few equal ones are not taken for certainty.
+        """
+        if not self.has_chance:
+            return self.exploit_limit
+        return self.exploit_limit + LUCK * statistics.stdev([*scores, *self.ends]) / math.sqrt(len(scores))
+
+    @property
     def exploit_limit_in_words(self) -> str:
-        """Where that number comes from: `5% of the range above chance, 0.25`."""
-        floor = "the lowest score" if self.chance == self.low else "chance"
-        return f"{MAX_EXPLOITED:.0%} of the range above {floor}, {self.chance:g}"
+        """Where that number comes from: `5% of the range above the lowest score, 0`."""
+        if not self.has_chance:
+            return f"{MAX_EXPLOITED:.0%} of the range above the lowest score, {self.chance:g}"
+        return f"{MAX_EXPLOITED:.0%} of the range above chance, {self.chance:g}, and {LUCK:g} standard errors of its mean for luck"
 
     @property
     def ends(self) -> tuple[float, float]:

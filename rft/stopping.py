@@ -39,4 +39,4 @@ def check(where: str, keep: Callable[[], None] | None = None) -> None:
     if why := asked():
         if keep is not None:
             keep()
-        raise Stopped(f"stopped in order {where}: {why}. Its work is kept.")
+        raise Stopped(f"stopped in order {where}: {why}")

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 from rft.errors import UserError
 from rft.rollout_log import LogRow
 from rft.types import Message
+from rft.words import counted
 
 LOW_PROBABILITY = 0.1
 """A sampled token below it is marked: the policy was not sure here, or went astray."""
@@ -140,11 +141,6 @@ def worth(row: LogRow) -> Kind:
 
 def number(value: float | None) -> str:
     return "none" if value is None else f"{value:z.3f}"  # z: no -0.000
-
-
-def counted(count: int, noun: str) -> str:
-    """1 rollout, 2 rollouts."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _after(row: LogRow) -> str:

@@ -3,13 +3,15 @@
     find(clone, "champion" | "previous" | "2" | RUN, model) -> Agent
     with laid_out(agent) as tree:           # recipe, settings, data/policy, data/champion: what a stage reads, for this agent alone
 
-A version of the registry is what was promoted; a run is what its gate judged, approved or not. The beginning was made by no run: its base policy
-is that of the newest run that was measured against it. The folder holds the code and settings of the agent's own revision, not the clone's, and every
-byte comes by its hash: from Git, or from DVC's cache, where it is hashed again.
+A version of the registry is what was promoted; a run is what its gate judged, approved or not. The beginning was made by no run. Once something
+was promoted it is, for good, what the first promoted run was judged against: that run's base policy. Before that it is the base policy that the
+newest run measured. The folder holds the code and settings of the agent's own revision, not the clone's, and every byte comes by its hash: from
+Git, or from DVC's cache, where it is hashed again. While an agent is laid out a lock says so, and `rft gc` leaves its folder alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -20,18 +22,22 @@ from pathlib import Path
 
 import yaml
 
-from rft import reports
+from rft import commands, reports
 from rft.errors import UserError, did_you_mean
 from rft.reports import Decision, PolicyReport
 from tasks import champion, ledger, records, registry
 from tasks.artifacts import Revision
 from tasks.champion import BEGINNING, SHELF, Served
 from tasks.clone import Clone
+from tasks.git import GitError
 from tasks.ledger import Act
 from tasks.records import RunRecord
 from tasks.registry import CHAMPION, PREVIOUS, Version
 
 POLICY = "data/policy"
+MEASURED = "data/baseline/report.json"
+LAID_OUT = "agent-"
+"""How the scratch folders of `laid_out` begin, in the clone's state. `lock` in each is held by whoever uses it."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +50,17 @@ class Agent:
     at: Revision
     """Where its recipe, settings and base policy are."""
     run: str
-    """The run of that revision. For the beginning: the newest that was measured against it."""
+    """The run of that revision. For the beginning: the one that measured it."""
     arm: str
     """Which of the challenger's arms it is."""
     standing: str
-    """Who approved it, or why nobody did."""
+    """Who approved it, or why nobody did, or who took it back."""
+    withdrawn: bool = False
+    """It was rolled back, and not promoted again."""
 
     @property
     def approved(self) -> bool:
-        return self.version is not None
+        return self.version is not None and not self.withdrawn
 
     @property
     def words(self) -> str:
@@ -72,7 +80,7 @@ def find(clone: Clone, which: str, model: str | None = None) -> Agent:
         there = (
             f"its champion is {champion.in_words(known.number)}" if known else "nothing of it was promoted, so there is only the beginning, version 1"
         )
-        raise UserError(f"{name} has no version {which}: {there}. A run is named by more than digits: see `rft runs`.")
+        raise UserError(f"{name} has no version {which}: {there}. A run is named by more than digits: see {commands.command('runs')}")
     return _of_version(clone, name, version)
 
 
@@ -82,17 +90,18 @@ def is_a_run(which: str) -> bool:
 
 def model_named(clone: Clone, model: str | None) -> str:
     """The registry's only model, or else the clone's only recipe that ever ran."""
+    start = f"Start one: {commands.command('run')}"
     known = registry.models(clone)
     is_enough = model in known if model else bool(known)
     ran = set() if is_enough else {_model_of(Revision(clone, one.revision)) for one in records.load_all(clone) if one.revision}
     every = sorted({*known, *ran})
     if model is not None:
         if model not in every:
-            raise UserError(f"no run of this clone made a model {model!r}. {did_you_mean(model, every) if every else 'Start one: rft run'}")
+            raise UserError(f"no run of this clone made a model {model!r}. {did_you_mean(model, every) if every else start}")
         return model
     if len(every) != 1:
         several = f"several models: {', '.join(every)}. Name one: --model NAME"
-        raise UserError(f"this clone has {several if every else 'no run yet. Start one: rft run'}")
+        raise UserError(f"this clone has {several if every else f'no run yet. {start}'}")
     return every[0]
 
 
@@ -100,8 +109,8 @@ def model_named(clone: Clone, model: str | None) -> str:
 def laid_out(agent: Agent, *more: str) -> Iterator[Path]:
     """A folder for as long as the block lasts. `more`: other outputs of the revision, if it has them."""
     clone, at = agent.at.clone, agent.at
-    with tempfile.TemporaryDirectory(prefix="agent-", dir=clone.state) as scratch:
-        tree = Path(scratch)
+    with tempfile.TemporaryDirectory(prefix=LAID_OUT, dir=clone.state) as scratch, records.held(scratch_lock(Path(scratch))):
+        tree = Path(scratch) / "tree"
         at.lay_tree(tree)
         shutil.rmtree(tree / "rft", ignore_errors=True)  # the engine is the one that runs here, for the recipe's server too
         for path in (POLICY, *(one for one in more if one in at.outs)):
@@ -113,6 +122,10 @@ def laid_out(agent: Agent, *more: str) -> Iterator[Path]:
             agent.served.revision.lay(agent.served.weights.path, tree / SHELF / agent.served.champion.weights_path)
         _link_model(clone, tree)
         yield tree
+
+
+def scratch_lock(scratch: Path) -> Path:
+    return scratch / "lock"
 
 
 def _link_model(clone: Clone, tree: Path) -> None:
@@ -134,9 +147,21 @@ def _of_version(clone: Clone, model: str, version: Version) -> Agent:
     served = champion.of(at, version.run, version.number)
     _assert_registered(served, at, version)
     act = next((one for one in reversed(ledger.acts(clone)) if one.action == "promote" and one.run == version.run), None)
-    alias = version.aliases[0] if version.aliases else "was champion"
     approval = _approval(act) if act else "its approval is not in this clone's ledger"
-    return Agent(model, version.number, served, at, version.run, _arm(at), f"{alias}; {approval}")
+    back = _taken_back(clone, model, version)
+    if back is None:
+        standing = f"{version.aliases[0] if version.aliases else 'was champion'}; {approval}"
+    else:
+        standing = f"rolled back by {back.who} on {back.when}: {back.why}; before that {approval}"
+    return Agent(model, version.number, served, at, version.run, _arm(at), standing, withdrawn=back is not None)
+
+
+def _taken_back(clone: Clone, model: str, version: Version) -> Act | None:
+    """The rollback away from this version, if nothing has returned to it since."""
+    number = str(version.number)
+    moves = (one for one in reversed(ledger.acts(clone)) if one.model == model and one.action != "reject" and number in (one.before, one.after))
+    last = next(moves, None)
+    return last if last is not None and last.action == "rollback" and last.before == number else None
 
 
 def _assert_registered(served: Served, at: Revision, version: Version) -> None:
@@ -155,7 +180,7 @@ def _assert_registered(served: Served, at: Revision, version: Version) -> None:
 
 def _of_run(clone: Clone, record: RunRecord) -> Agent:
     if record.revision is None:
-        raise UserError(f"run {record.name} is not over: it is {record.state}. Wait for it, or start it again with `rft run`.")
+        raise UserError(f"run {record.name} is not over: it is {record.state}. Wait for it, or start it again: {record.again}")
     at = Revision(clone, record.revision)
     decision = at.report(Decision, "data/gate/decision.json")
     if decision is None:
@@ -175,16 +200,39 @@ def _of_run(clone: Clone, record: RunRecord) -> Agent:
 
 
 def _beginning(clone: Clone, model: str) -> Agent:
-    """Of all runs the newest that has a base policy, was measured against the beginning, and is of this model."""
-    first = BEGINNING.champion.version
+    number = BEGINNING.champion.version
+    first = registry.first_promoted(clone, model)
+    if first is not None:
+        at, run = Revision(clone, first.tags.get("revision", "")), first.run
+        _assert_registered(champion.of(at, run, first.number), at, first)
+    elif (measured := _measured(clone).get(model)) is not None:
+        at, run = Revision(clone, measured.revision or ""), measured.name
+    else:
+        raise UserError(
+            f"{model} {champion.in_words(number)}: no run of this clone that still has its bytes measured its base policy. "
+            f"Start one: {commands.command('run')}"
+        )
+    standing = f"nobody had to approve it: the base policy with the seed prompt, as run {run} measured them"
+    return Agent(model, number, BEGINNING, at, run, "champion", standing)
+
+
+def beginnings(clone: Clone) -> dict[str, str]:
+    """Model -> the revision that holds its beginning, of each model of which nothing was promoted: the others' are the registry's. Takes no lock."""
+    found = {model: record.revision or "" for model, record in _measured(clone).items()}
+    return {model: revision for model, revision in found.items() if registry.first_promoted(clone, model) is None}
+
+
+def _measured(clone: Clone) -> dict[str, RunRecord]:
+    """Model -> the newest run with a baseline of its base policy, whose bytes are here."""
+    found: dict[str, RunRecord] = {}
     for record in sorted(records.load_all(clone), key=lambda one: one.started, reverse=True):
-        if record.revision is None or record.champion_version > first:
+        if record.revision is None or record.bytes_removed or record.champion_version > BEGINNING.champion.version:
             continue
         at = Revision(clone, record.revision)
-        if POLICY in at.outs and _model_of(at) == model:
-            standing = f"nobody had to approve it: the base policy with the seed prompt, as run {record.name} measured them"
-            return Agent(model, first, BEGINNING, at, record.name, "champion", standing)
-    raise UserError(f"{model} {champion.in_words(first)}: no run of this clone holds its base policy yet. Start one: rft run")
+        with contextlib.suppress(GitError):  # a revision that somebody deleted, and left its record
+            if MEASURED.encode() in (at.file("dvc.lock") or b"") and _model_of(at) not in found and {MEASURED, POLICY} <= at.outs.keys():
+                found[_model_of(at)] = record
+    return found
 
 
 def _arm(at: Revision) -> str:

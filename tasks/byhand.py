@@ -31,7 +31,7 @@ def run_stage(clone: Clone, params: config.Params, name: str) -> stages.Outcome:
             if (clone.root / path).exists():
                 _copy(clone.root / path, tree / path)
         outcome = stages.repro(tree, name, clone.state, log=clone.log("by-hand", name))
-        fresh = clone.state / "by-hand" / "shelf"
+        fresh = folder(clone) / "shelf"
         _copy(tree / "data" / name, fresh)
         shelf = clone.root / "data" / name
         shutil.rmtree(shelf, ignore_errors=True)
@@ -40,15 +40,20 @@ def run_stage(clone: Clone, params: config.Params, name: str) -> stages.Outcome:
     return outcome
 
 
+def lock(clone: Clone) -> Path:
+    """Held as long as a stage runs by hand, and by `rft gc` so that none does."""
+    return clone.state / "by-hand.lock"
+
+
 @contextlib.contextmanager
 def _worktree(clone: Clone, params: config.Params) -> Iterator[Path]:
     """One at a time: two would write the same shelves. What a killed one has left is cleared away first."""
-    place = clone.state / "by-hand"
-    with records.held(place.with_suffix(".lock")) as free:
+    place = folder(clone)
+    with records.held(lock(clone)) as free:
         if not free:
-            raise UserError("another stage is being run by hand in this clone. Wait for it.")
+            raise UserError("another stage is being run by hand in this clone, or `rft gc` is at work in it. Wait for it.")
         tree = place / "tree"
-        _clear(clone, place)
+        clear(clone)
         place.mkdir(parents=True)
         try:
             window = clone.root / params.traffic.file
@@ -57,12 +62,17 @@ def _worktree(clone: Clone, params: config.Params) -> Iterator[Path]:
             runs.write_params(tree / "params.yaml", params.model_dump(mode="json", by_alias=True))
             yield tree
         finally:
-            _clear(clone, place)
+            clear(clone)
 
 
-def _clear(clone: Clone, place: Path) -> None:
-    runs.remove_tree(clone, place / "tree")
-    shutil.rmtree(place, ignore_errors=True)
+def folder(clone: Clone) -> Path:
+    return clone.state / "by-hand"
+
+
+def clear(clone: Clone) -> None:
+    """Remove what a stage by hand has left. Call with the lock held."""
+    runs.remove_tree(clone, folder(clone) / "tree")
+    shutil.rmtree(folder(clone), ignore_errors=True)
 
 
 def _shelves(name: str) -> list[str]:

@@ -11,16 +11,18 @@ The next `rft run` of the same settings is a new run. It finds the finished stag
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable
 
 from rft import stopping
 from rft.errors import InfrastructureError, UserError
-from tasks import records, runs, tracking
+from tasks import records, runs, stages, tracking
 from tasks.clone import Clone
 from tasks.records import RunRecord
 
 EVERY_S = 0.25
+_METRICS = re.compile(r"\[\w+\] metrics ")
 
 
 def cancel(clone: Clone, record: RunRecord, now: bool, patience_s: float, tell: Callable[[str], None]) -> RunRecord | None:
@@ -67,10 +69,10 @@ def _known(clone: Clone, name: str) -> RunRecord | None:
 
 
 def _doing(clone: Clone, name: str) -> str:
-    """The last line that the run's newest log holds."""
+    """The last line of the run's newest log that is for people."""
     logs = sorted(clone.log(name, "").parent.glob("*.log"), key=lambda file: file.stat().st_mtime)
     lines = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines() if logs else []
-    return lines[-1] if lines else ""
+    return next((line for line in reversed(lines) if not (stages.DVC_SAYS.match(line) or _METRICS.match(line))), "")
 
 
 def _still(name: str, now: bool, patience_s: float) -> str:

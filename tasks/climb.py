@@ -16,7 +16,7 @@ from typing import TypeVar
 import yaml
 
 from rft import commands, config, page, redact, reports
-from rft.errors import RftError, Stopped
+from rft.errors import Stopped
 from rft.words import counted
 from tasks import champion, registry, runs, stages
 from tasks.artifacts import Revision
@@ -37,7 +37,7 @@ def recorded(clone: Clone, params: config.Params, window: Path | None, clean_onl
     try:
         with runs.start(clone, plan) as run:
             asked = commands.from_the_top(clone.root, str(window)) if window else None
-            run.update(flow_run_id=flow_run_id, settings=commands.remembered(), asked_window=asked)
+            run.update(flow_run_id=flow_run_id, settings=commands.remembered(), asked_window=asked, clean_only=clean_only)
             stages.listener.get().say(f"[run] {run.name}{_opening(run)}")
             run.tracker = Tracker(run, registry.model_name(params))
             run.tracker.settings(plan.params.identity(), _tags(run))
@@ -68,14 +68,13 @@ def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], 
 
 def drive(run: Run, stage: str, overhear: Callable[[str], bool] | None = None) -> stages.How:
     """Bring the stage's shelf up to date. Raises StageFailed with the stage's own message, and Stopped when run.max_hours is spent or the run was
-    cancelled: before the stage, at one of its checkpoints, or in the midst of it by `rft cancel --now`."""
+    cancelled: before the stage, at one of its checkpoints, or in the midst of it by `rft cancel --now`. An error of the stage's own stays one, even
+    while somebody asks for the end: its owner must hear of a grader that is down."""
     try:
         run.check(f"before stage {stage}")
         log, note = run.clone.log(run.name, stage), partial(runs.note_group, run)
         outcome = stages.repro(run.tree, stage, run.clone.state, run.name, log=log, note_group=note, overhear=overhear, deadline=run.deadline)
-    except Stopped:
-        raise
-    except RftError:
+    except stages.StageKilled:
         if run.cancelled:
             raise Stopped(f"in the midst of stage {stage}") from None
         raise

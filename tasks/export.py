@@ -28,7 +28,9 @@ _LOGS = ("data/challenger/rollouts.parquet", "data/baseline/rollouts.parquet")
 def write(agent: Agent, folder: Path, merge: bool = False, dtype: Dtype | None = None) -> Manifest:
     """Raises UserError for a folder that exists, or lies where a run would take it along."""
     folder = folder.resolve()
-    origin = Origin(model=agent.model, version=agent.version, run=agent.run, revision=agent.at.commit, standing=agent.standing)
+    origin = Origin(
+        model=agent.model, version=agent.version, run=agent.run, revision=agent.at.commit, standing=agent.standing, withdrawn=agent.withdrawn
+    )
     clone = agent.at.clone
     with records.held(clone.state / "export.lock", wait=True), _whole(clone, folder) as part, laid_out(agent) as tree, contextlib.chdir(tree):
         params = config.load("params.yaml")

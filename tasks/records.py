@@ -38,6 +38,8 @@ class RunRecord(reports.Report):
     """Brought into the worktree, and kept out of Git: the window, a model folder."""
     settings: list[str] = []
     """`--params` and `--set` as they were given, to be pasted behind another verb; see rft/commands.py."""
+    clean_only: bool = False
+    """`--clean-only` was given."""
     asked_window: str | None = None
     """As `--window` was given, a pattern resolved; None: traffic.file of the settings."""
     started: str
@@ -47,6 +49,8 @@ class RunRecord(reports.Report):
     """When the start that is going on began; None between two starts."""
     spent_s: float = 0.0
     """Seconds of work, added up over the starts before that."""
+    max_hours: float | None = None
+    """run.max_hours of the last start."""
     state: State = "preparing"
     message: str = ""
     revision: str | None = None
@@ -75,9 +79,26 @@ class RunRecord(reports.Report):
         return self.revision is not None
 
     @property
+    def begun(self) -> bool:
+        """Whether there is something to lose, though its worktree be gone."""
+        return bool(self.stages) or self.spent_s > 0
+
+    @property
     def again(self) -> str:
-        """The command that starts it again, or goes on with it."""
-        return commands.command("run", *(["--window", self.asked_window] if self.asked_window else []), settings=self.settings)
+        """The command that starts it again, or goes on with it: with a higher run.max_hours where that is spent, else it would stop at once."""
+        window = ["--window", self.asked_window] if self.asked_window else []
+        clean = ["--clean-only"] if self.clean_only else []
+        return commands.command("run", *window, *clean, settings=[*self.settings] if self._may_go_on else self._with_more_hours())
+
+    @property
+    def _may_go_on(self) -> bool:
+        return self.state != "paused" and (self.max_hours is None or self.spent_s < 3600 * self.max_hours)
+
+    def _with_more_hours(self) -> list[str]:
+        pairs = zip(self.settings[::2], self.settings[1::2], strict=True)
+        kept = [word for name, value in pairs if not value.startswith("run.max_hours=") for word in (name, value)]
+        hours = 2 * max(self.max_hours or 0.0, self.spent_s / 3600)
+        return [*kept, "--set", f"run.max_hours={hours:.3g}"]
 
 
 def now() -> str:

@@ -79,6 +79,14 @@ def find(clone: Clone, model: str, which: str) -> Version | None:
         return next((one for one in Registry(clone, model).versions() if which in (str(one.number), one.run, *one.aliases)), None)
 
 
+def first_promoted(clone: Clone, model: str) -> Version | None:
+    """The version that replaced the beginning first: of which the beginning is what it was judged against. Takes no lock, repairs nothing."""
+    if _is_empty(clone):
+        return None
+    replaced = (one for one in Registry(clone, model).versions() if one.run.strip() and one.tags.get("replaced") == str(BEGINNING.champion.version))
+    return min(replaced, key=lambda one: one.number, default=None)
+
+
 def _is_empty(clone: Clone) -> bool:
     """Nothing was ever registered: seen without loading MLflow."""
     store = tracking.address(clone)
@@ -392,7 +400,8 @@ def _external_model(clone: Clone, name: str, run: str, tags: dict[str, str]) -> 
 
 def _revision(record: RunRecord) -> str:
     if record.revision is None:
-        raise UserError(f"run {record.name} is not over: it is {record.state}. Wait for it, or start it again: {record.again}")
+        remedy = "Go on with it" if record.state == "paused" else "Wait for it, or start it again"
+        raise UserError(f"run {record.name} is not over: it is {record.state}. {remedy}: {record.again}")
     return record.revision
 
 

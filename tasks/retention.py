@@ -7,7 +7,8 @@
     bytes        in DVC's cache: what only runs refer to that are past their retention
 
 Never removed: a revision, the ledger, a record of a run. And, whatever their age, the bytes and pages of every run that was promoted or registered (a
-rollback may return to it), that waits for approval, or with which new windows are compared; and all that an unfinished run will go on with.
+rollback may return to it), that waits for approval, or with which new windows are compared; the base policy that the beginning is, while nothing
+replaced it; and all that an unfinished run will go on with.
 
 `dvc gc` keeps the bytes of revisions by name, and deletes all others. It knows nothing of age, and would take what a user has under an older
 commit. So the rule here is the other way round: only what a run left can go (the outputs in its revision's dvc.lock, or in an entry of DVC's run
@@ -25,17 +26,17 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from rft import progress
+from rft import commands, progress
 from rft.config import Retention
 from rft.errors import InfrastructureError, UserError
-from tasks import ledger, records, registry, runs
+from tasks import agents, byhand, ledger, records, registry, runs
 from tasks.clone import Clone
 from tasks.git import GitError, git, git_bytes
 from tasks.records import RunRecord
@@ -69,15 +70,20 @@ class Plan:
 
 @contextlib.contextmanager
 def alone(clone: Clone) -> Iterator[None]:
-    """No run starts, and no champion moves, while the block lasts. Raises UserError when a run or a stage is going on."""
-    with records.held(runs.start_lock(clone), wait=True), records.held(registry.lock(clone), wait=True):
+    """No run and no `rft stage` starts, and no champion moves, while the block lasts. Raises UserError when a run or a stage is going on."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(records.held(runs.start_lock(clone), wait=True))
+        stack.enter_context(records.held(registry.lock(clone), wait=True))
         for record in records.load_all(clone):
             if not record.over and records.alive(clone, record.name):
                 raise UserError(
                     f"run {record.name} is going on, and works with what would be looked through. Nothing was removed. "
-                    f"Wait until it ends, or end it: rft cancel {record.name}"
+                    f"Wait until it ends, or end it: {commands.command('cancel', record.name)}"
                 )
-        for work in progress.works(clone.state):
+        by_hand = stack.enter_context(records.held(byhand.lock(clone)))
+        if not by_hand:
+            raise UserError("a stage is being run by hand in this clone (`rft stage`). Nothing was removed. Wait until it ends.")
+        for work in progress.works(clone.state):  # by `dvc repro`, or by `python -m rft`
             if work.live:
                 raise UserError(f"stage {work.stage} is being run by hand, in {work.path}. Nothing was removed. Wait until it ends.")
         yield
@@ -88,8 +94,10 @@ def plan(clone: Clone, keep: Retention) -> Plan:
     found, now = Plan(), time.time()
     every = records.load_all(clone)
     unfinished = {record.name for record in every if not record.over}
-    for name in sorted(unfinished):
-        found.kept.append(f"run {name} is unfinished: `rft run` with its settings goes on with it, `rft cancel {name}` ends it")
+    for record in every:
+        if not record.over:
+            end = commands.command("cancel", record.name)
+            found.kept.append(f"run {record.name} is unfinished. To go on with it: {record.again}\n    To end it: {end}")
     needed = _needed(clone, every)
     by_revision = {record.revision: record.name for record in every}
     lasting = unfinished | {by_revision.get(revision, "") for revision in needed}
@@ -113,6 +121,8 @@ def carry_out(clone: Clone, todo: Plan, tell: Callable[[int, int], None]) -> int
         elif item.kind == "work" and item.path.parent.name == "progress":
             if not progress.remove(item.path):
                 continue
+        elif item.path == byhand.folder(clone):
+            byhand.clear(clone)
         elif item.path.is_dir():
             shutil.rmtree(item.path)
         elif item.path.parents[2].name == "runs":
@@ -145,13 +155,30 @@ def _work(clone: Clone, days: float | None, unfinished: set[str], now: float) ->
     if days is None:
         return
     for work in progress.works(clone.state):
-        if work.age_s >= days * DAY_S and work.run not in unfinished:
-            yield Item("work", work.path, work.num_bytes, f"stage {work.stage}{_of(work.run)}, untouched for {_days(work.age_s)}")
-    yield from _aged("work", sorted(clone.state.glob("tmp*")), days, set(), now)
+        if work.age_s >= days * DAY_S and unfinished.isdisjoint(work.runs):
+            yield Item("work", work.path, work.num_bytes, f"stage {work.stage}{_of(work.runs)}, untouched for {_days(work.age_s)}")
+    yield from _aged("work", _scratch(clone), days, set(), now)
 
 
-def _of(run: str | None) -> str:
-    return f" of run {run}" if run else ""
+def _scratch(clone: Clone) -> Iterator[Path]:
+    """What commands left that were killed. A folder that somebody works in has its lock held."""
+    for path in sorted(clone.state.glob(f"{agents.LAID_OUT}*")):
+        if _is_free(agents.scratch_lock(path)):
+            yield path
+    if byhand.folder(clone).is_dir():  # nobody is in it: `alone` holds its lock
+        yield byhand.folder(clone)
+    yield from sorted(clone.state.glob("tmp*"))
+
+
+def _is_free(lock: Path) -> bool:
+    if not lock.exists():
+        return True
+    with records.held(lock) as free:
+        return free
+
+
+def _of(names: Sequence[str]) -> str:
+    return f" of run {names[-1]}" if names else ""
 
 
 def _logs(clone: Clone) -> Iterator[Path]:
@@ -191,7 +218,8 @@ def _days(seconds: float) -> str:
 # -- bytes of old runs -----------------------------------------------------------------------------------------------------
 def _needed(clone: Clone, every: list[RunRecord]) -> dict[str, str]:
     """Revision -> why its bytes stay, whatever its age."""
-    needed: dict[str, str] = {}
+    first = agents.beginnings(clone)
+    needed = {revision: f"holds the base policy of {model}'s champion, which is the beginning" for model, revision in first.items()}
     if (latest := _latest_traffic(clone, every)) is not None:
         needed[latest] = "new windows are compared with it"
     acts = ledger.acts(clone)
@@ -199,7 +227,7 @@ def _needed(clone: Clone, every: list[RunRecord]) -> dict[str, str]:
     for line in clone.git("for-each-ref", "--format=%(objectname) %(refname:lstrip=-1) %(subject)", "refs/exps").splitlines():
         revision, name, subject = line.split(" ", 2)
         if subject == f"run {name}: promote" and name not in decided:  # as the revision says, whose record may be lost
-            needed[revision] = f"waits for approval (`rft reject {name}` lets its bytes go)"
+            needed[revision] = f"waits for approval. To let its bytes go: {commands.command('reject', name, *commands.WHO_AND_WHY)}"
     pending = ledger.announced(clone)
     champions = {act.revision for act in [*acts, *([pending] if pending else [])] if act.action != "reject" and act.revision}
     return needed | dict.fromkeys(champions | registry.revisions(clone), "is or was champion")

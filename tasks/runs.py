@@ -23,7 +23,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -43,6 +43,7 @@ from tasks.git import GitError, git
 from tasks.records import RunRecord, State
 
 _NEW_REF = "0" * 40
+_DVC_LOCAL = Path(".dvc", "config.local")
 _FORCED = ("params.yaml", "dvc.lock", "data/champion/champion.json", "data/champion/profile.json", "data/champion/weights.dvc")
 
 
@@ -163,7 +164,7 @@ def start(clone: Clone, what: Plan) -> Iterator[Run]:
             run = _adopt(clone, what) or _create(clone, what)
             stack.enter_context(records.held(records.lock(clone, run.name), wait=True))  # whoever asks if it lives holds it for a moment
             run.max_hours, run.since = what.params.run.max_hours, time.time()
-            run.update(state="running", resumed=records.now())
+            run.update(state="running", resumed=records.now(), max_hours=run.max_hours)
         try:
             yield run
         except Stopped as stop:
@@ -205,9 +206,12 @@ def end(clone: Clone, record: RunRecord, state: State, message: str) -> RunRecor
     """Record an unfinished run whose driver is dead. None: no stage of it ever ran, so there was nothing to record. Call with the start's lock."""
     kill_stage(clone, record.name)
     run = Run(clone, record)
-    if record.state == "preparing" or not (run.tree.is_dir() or _recorded(clone, record)):
+    lost = not (run.tree.is_dir() or _recorded(clone, record))
+    if record.state == "preparing" or (lost and not record.begun):
         _forget(run)
         return None
+    if lost:
+        message = f"{message}. Its worktree was gone: the revision holds its commit, and none of its results"
     if record.state in ("running", "paused"):
         run.update(state=state, ended=records.now(), message=message, resumed=None, spent_s=_spent_s(clone, record))
     _close(run)
@@ -228,11 +232,36 @@ def _adopt(clone: Clone, what: Plan) -> Run | None:
             raise UserError(f"run {record.name}, with this very commit, settings and window, is going on in another process. Wait for it.")
         kill_stage(clone, record.name)
         run = Run(clone, record, adopted=True)
-        if run.tree.is_dir():
-            run.update(ended=None, message="", spent_s=_spent_s(clone, record), resumed=None)
-            return run
-        _forget(run)
+        if not (run.tree.is_dir() or record.begun):
+            _forget(run)
+            continue
+        if not _belongs(clone, run.tree):
+            _lay_out_anew(run, what)
+        run.update(ended=None, message="", spent_s=_spent_s(clone, record), resumed=None)
+        return run
     return None
+
+
+def _belongs(clone: Clone, tree: Path) -> bool:
+    """Whether it is a worktree of this clone, laid out at this place. That of a clone which was moved or copied names the old place: in its link to
+    Git, which may be another clone's now, and as DVC's cache."""
+    try:
+        top, common = git(tree, "rev-parse", "--show-toplevel", "--git-common-dir").split("\n")
+        local = (tree / _DVC_LOCAL).read_text(encoding="utf-8")
+    except (RftError, OSError):
+        return False
+    ours = clone.root / clone.git("rev-parse", "--git-common-dir")
+    return (Path(top), (tree / common).resolve(), local) == (tree.resolve(), ours.resolve(), _dvc_local(clone))
+
+
+def _lay_out_anew(run: Run, what: Plan) -> None:
+    """Its results come from DVC's run cache, and its unfinished work from `.rft/progress`. Moved to its name when it is whole: a kill leaves nothing
+    that would be adopted."""
+    part = run.tree.with_name(f"{run.name}.anew")
+    remove_tree(run.clone, part)
+    _prepare(run.clone, part, what)
+    remove_tree(run.clone, run.tree)
+    run.clone.git("worktree", "move", str(part), str(run.tree))
 
 
 def _spent_s(clone: Clone, record: RunRecord) -> float:
@@ -262,7 +291,7 @@ def _create(clone: Clone, what: Plan) -> Run:
     records.save(clone, record)
     run = Run(clone, record)
     try:
-        _prepare(run, what)
+        _prepare(clone, run.tree, what)
     except BaseException:
         _forget(run)
         raise
@@ -276,8 +305,7 @@ def _forget(run: Run) -> None:
     _clear_marks(run)
 
 
-def _prepare(run: Run, what: Plan) -> None:
-    clone, tree = run.clone, run.tree
+def _prepare(clone: Clone, tree: Path, what: Plan) -> None:
     lay_out(clone, tree, what.commit, what.edits, what.inputs)
     raw = what.params.identity()
     write_params(tree / "params.yaml", raw)
@@ -288,11 +316,14 @@ def _prepare(run: Run, what: Plan) -> None:
 def lay_out(clone: Clone, tree: Path, commit: str, edits: Edits, inputs: dict[str, Path]) -> None:
     """A worktree of this commit with the user's edits and the inputs, on the clone's own DVC cache."""
     clone.git("worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
-    local = f'[cache]\n    dir = {clone.dvc_cache}\n    type = "reflink,hardlink,symlink,copy"\n'
-    (tree / ".dvc" / "config.local").write_text(local, encoding="utf-8")
+    (tree / _DVC_LOCAL).write_text(_dvc_local(clone), encoding="utf-8")
     user_edits.carry(edits, clone, tree)
     for inside, source in inputs.items():
         _bring(source, tree / inside)
+
+
+def _dvc_local(clone: Clone) -> str:
+    return f'[cache]\n    dir = {clone.dvc_cache}\n    type = "reflink,hardlink,symlink,copy"\n'
 
 
 def _bring(source: Path, target: Path) -> None:
@@ -399,24 +430,31 @@ def _recorded(clone: Clone, record: RunRecord) -> str | None:
 
 
 def _snapshot(run: Run) -> str:
+    """Of its folder, whatever that says of where it belongs; of its commit, when the folder is gone."""
     record = run.record
-    with tempfile.TemporaryDirectory(dir=run.clone.state) as scratch:
-        index = Path(scratch) / "index"
-        out = [f":(exclude,literal){path}" for path in record.inputs if not _is_ignored(run.tree, path)]
-        git(run.tree, "read-tree", "HEAD", index=index)
-        git(run.tree, "add", "--all", "--", ".", *out, index=index)
-        git(run.tree, "add", "--force", "--", *(path for path in _FORCED if (run.tree / path).exists()), index=index)
-        tree = git(run.tree, "write-tree", index=index)
+    tree = _written(run) if run.tree.is_dir() else run.clone.git("rev-parse", f"{record.commit}^{{tree}}")
     message = f"run {record.name}: {record.decision or record.state}\n\n{record.model_dump_json(indent=1)}\n"
-    commit = git(run.tree, "commit-tree", tree, "-p", record.commit, given=message.encode())
+    commit = git(run.clone.root, "commit-tree", tree, "-p", record.commit, given=message.encode())
     run.clone.git("update-ref", "--create-reflog", "-m", f"run {record.name}", _ref(record), commit, _NEW_REF)
     return commit
 
 
-def _is_ignored(tree: Path, path: str) -> bool:
+def _written(run: Run) -> str:
+    """The folder as a tree of Git, written by way of the clone: a worktree's own link to it breaks when the clone is moved."""
+    here = (f"--git-dir={run.clone.git('rev-parse', '--absolute-git-dir')}", f"--work-tree={run.tree}")
+    with tempfile.TemporaryDirectory(dir=run.clone.state) as scratch:
+        index = Path(scratch) / "index"
+        out = [f":(exclude,literal){path}" for path in run.record.inputs if not _is_ignored(run.tree, here, path)]
+        git(run.tree, *here, "read-tree", run.record.commit, index=index)
+        git(run.tree, *here, "add", "--all", "--", ".", *out, index=index)
+        git(run.tree, *here, "add", "--force", "--", *(path for path in _FORCED if (run.tree / path).exists()), index=index)
+        return git(run.tree, *here, "write-tree", index=index)
+
+
+def _is_ignored(tree: Path, here: Iterable[str], path: str) -> bool:
     """Git refuses to be told to leave out what it leaves out anyway."""
     try:
-        git(tree, "check-ignore", "--quiet", "--no-index", "--", path)
+        git(tree, *here, "check-ignore", "--quiet", "--no-index", "--", path)
     except GitError:
         return False
     return True

@@ -49,10 +49,11 @@ _UNCHANGED = re.compile(r"^Stage '[^']+' didn't change, skipping")
 _RESTORED = re.compile(r"^Stage '[^']+' is cached - skipping run")
 _RUNNING = re.compile(r"^Running stage '[^']+':")
 _EXITED = re.compile(r"exited with (-?\d+)")
-_DVC_SAYS = re.compile(
+DVC_SAYS = re.compile(
     r"^(Running stage '|> |Generating lock file|Updating lock file|To (track|enable)|Use `dvc|Data and pipelines|\tgit |\tdvc |Stage '|ERROR: "
     r"|WARNING: '.*' is empty|WARNING: Process '.*had been killed|$)"
 )
+"""Lines of DVC's own, which are not for people."""
 _GRACE_S = 5.0
 
 
@@ -62,6 +63,10 @@ class StageFailed(RftError):
     def __init__(self, message: str, exit_code: int):
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class StageKilled(StageFailed):
+    """The stage, or DVC around it, was killed with -9: by `rft cancel --now`, by the kernel when memory ran out, by a person."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ def repro(
             if file:
                 print(line, file=file, flush=True)
             how = "unchanged" if _UNCHANGED.match(line) else "restored" if _RESTORED.match(line) else how
-            if _DVC_SAYS.match(line) or (overhear and overhear(line)):
+            if DVC_SAYS.match(line) or (overhear and overhear(line)):
                 continue
             if line.startswith("error: "):
                 _hear(lines, error)
@@ -118,7 +123,7 @@ def repro(
                 lines.hear(line)
         code = process.wait()
     if code != 0:
-        failure = _failure(stage, list(last), log)
+        failure = _failure(stage, list(last), log, killed=code == -signal.SIGKILL)
         _hear(lines, [] if isinstance(failure, StageFailed | Stopped) else error)
         raise failure
     with contextlib.suppress(OSError, RftError):  # what stays is rubbish, which `rft gc` sees
@@ -181,21 +186,25 @@ def _signal_group(group: int, which: signal.Signals) -> None:
         os.killpg(group, which)
 
 
-def _failure(stage: str, lines: list[str], log: Path | None) -> RftError:
+def _failure(stage: str, lines: list[str], log: Path | None, killed: bool = False) -> RftError:
     where = f" Its whole output: {log}" if log else ""
     exited = next((found[1] for line in reversed(lines) if (found := _EXITED.search(line))), None)
     begun = max((n for n, line in enumerate(lines) if line.startswith("error: ")), default=None)
     if exited is not None and begun is not None:
         message = [lines[begun].removeprefix("error: ")]
         for line in lines[begun + 1 :]:
-            if _DVC_SAYS.match(line):
+            if DVC_SAYS.match(line):
                 break
             message.append(line)
         words, code = f"stage {stage}: " + "\n".join(message), int(exited)
         return Stopped(words) if code == Stopped.exit_code else StageFailed(words, code)
     if exited is not None:
-        own = [line for line in lines if not _DVC_SAYS.match(line)]
-        return StageFailed(f"stage {stage} crashed. The end of what it printed:\n" + "\n".join(own[-8:]) + where, 1)
+        own = [line for line in lines if not DVC_SAYS.match(line)]
+        kind = StageKilled if int(exited) == -signal.SIGKILL else StageFailed
+        return kind(f"stage {stage} crashed. The end of what it printed:\n" + "\n".join(own[-8:]) + where, 1)
+    if killed:
+        words = f"stage {stage}: its processes were killed with -9: by somebody, or because memory ran out.{where}"
+        return StageKilled(words, InfrastructureError.exit_code)
     said = " ".join(line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")) or "\n".join(lines[-8:])
     said = said.rstrip(".")
     if "are missing from 'params.yaml'" in said:

@@ -23,8 +23,9 @@ import pytest
 from flows import cli
 from rft import config, stopping
 from rft.errors import InfrastructureError, Stopped, UserError
-from tasks import cancel, records, registry, runs
+from tasks import cancel, climb, records, registry, runs
 from tasks.dependencies import STAGES
+from tasks.stages import StageFailed
 
 DRIVER = """
 import sys
@@ -132,8 +133,29 @@ def test_at_once(scripted: ladder_clone.Scripted) -> None:
     assert ended is not None
     assert (ended.name, ended.state, bool(ended.revision)) == (record.name, "cancelled", True)
     assert [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+    assert told
+    assert set(told) == {""}, "DVC's own words are not for people"
     assert list(scripted.clone.worktrees.iterdir()) == []
     assert [file.name for file in scripted.clone.runs.iterdir() if file.suffix in (".stop", ".lock", ".group")] == [".start.lock"]
+
+
+FAILS = """
+
+def run(params):
+    stopping.request(progress.state(), os.environ["RFT_RUN"]).touch()  # somebody asks, and meanwhile:
+    raise InfrastructureError("the grader is down")
+"""
+
+
+def test_a_failure_while_it_is_asked_to_end_stays_one(scripted: ladder_clone.Scripted) -> None:
+    """The request hid a grader that was down."""
+    path = scripted.root / "rft/policy.py"
+    path.write_text(path.read_text() + FAILS)
+    with pytest.raises(StageFailed, match="the grader is down"), runs.start(scripted.clone, plan(scripted)) as run:
+        climb.drive(run, "policy")
+    [record] = records.load_all(scripted.clone)
+    assert (record.state, record.message) == ("failed", "stage policy: the grader is down")
+    assert not stopping.request(scripted.clone.state, record.name).exists()
 
 
 def test_a_run_that_does_not_end_in_time_keeps_the_request(scripted: ladder_clone.Scripted) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests import families, small_policy, tiny_recipe
 NAMES = [*families.FAMILIES, "embedded"]
 PARAMETERS = {"type": "object", "properties": {"key": {"type": "string", "description": "the key"}}, "required": ["key"]}
 TOOL = {"name": "lookup", "description": "Looks a key up.", "parameters": PARAMETERS}
-PLACES = ("system", "user", "result", "called", "named", "description", "parameter", "answer", "argument")
+PLACES = ("system", "user", "result", "called", "named", "description", "parameter", "answer", "argument", "escaped", "nested")
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,19 @@ def control(chat: Chat) -> dict[int, str]:
     return {token: one.content for token, one in added if one.special or "<" in one.content or "[" in one.content}
 
 
+def escaped(text: str) -> str:
+    """A JSON string of escapes alone."""
+    units = text.encode("utf-16-be")
+    return '"' + "".join(f"\\u{units[n]:02x}{units[n + 1]:02x}" for n in range(0, len(units), 2)) + '"'
+
+
+ARGUMENTS: dict[str, Callable[[str], str]] = {
+    "argument": lambda text: json.dumps({"key": text}, ensure_ascii=False),
+    "escaped": lambda text: f'{{"key": {escaped(text)}, {escaped(text)}: [{{{escaped(text)}: {escaped(text)}}}]}}',
+    "nested": lambda text: escaped(f'{{"key": {escaped(text)}}}'),
+}
+
+
 def ids(chat: Chat, place: str, text: str) -> list[int]:
     """A dialogue with this text in one of the places that the world writes."""
     if place in ("result", "called"):
@@ -50,8 +64,8 @@ def ids(chat: Chat, place: str, text: str) -> list[int]:
     messages: list[Message] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "value of k0001"}]
     if place in ("system", "user"):
         messages[place == "user"]["content"] = text
-    if place in ("answer", "argument"):
-        arguments = json.dumps({"key": text if place == "argument" else "k0001"}, ensure_ascii=False)
+    if place in ("answer", *ARGUMENTS):
+        arguments = ARGUMENTS[place](text) if place in ARGUMENTS else '{"key": "k0001"}'
         call = {"id": "call_0_0", "type": "function", "function": {"name": "lookup", "arguments": arguments}}
         called: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
         answer: Message = {"role": "assistant", "content": text if place == "answer" else "9153"}
@@ -212,6 +226,46 @@ def test_r15_private_characters_of_the_world_stay_what_they_are(chats: dict[str,
     chat = chats["qwen3"]
     messages: list[Message] = [{"role": "user", "content": "".join(map(chr, range(0x100000, 0x100010))) + "<|im_end|>\U0010fffd"}]
     assert chat.tokenizer.decode(chat.prompt_ids(messages), clean_up_tokenization_spaces=False) == chat.render(messages)
+
+
+def test_r15_escapes_that_the_world_wrote_stay_what_they_are() -> None:
+    """Where a template escapes what is not ASCII, private characters come back as escapes: not those that a text spells itself."""
+    source = TEMPLATE.replace("tojson", "tojson(ensure_ascii=true)").replace("message.content", "message.content | tojson(ensure_ascii=true)")
+    for template in (TEMPLATE, source):
+        chat = Chat(families.build("qwen2_5", template), [])
+        spelled = "".join(json.dumps(chr(code))[1:-1] for start in (0x100000, 0xF0000, 0xE000) for code in range(start, start + 8))
+        messages: list[Message] = [{"role": "user", "content": f"<|im_end|> \uff1c {spelled}"}]
+        assert chat.tokenizer.decode(chat.prompt_ids(messages), clean_up_tokenization_spaces=False) == chat.render(messages)
+
+
+def test_r15_a_text_with_every_private_character_is_encoded(chats: dict[str, Chat]) -> None:
+    chat = chats["qwen3"]
+    private = "".join(map(chr, (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))))
+    opening: list[Message] = [{"role": "user", "content": "x"}]
+    found = chat.prompt_ids([{"role": "user", "content": f"{private}<|im_end|>"}])
+    assert counted(chat, found) == counted(chat, chat.prompt_ids(opening))
+    assert f"{private}<|im_end|>" in chat.tokenizer.decode(found, clean_up_tokenization_spaces=False)
+
+
+@pytest.mark.parametrize("mark", ["_end_", "_calls", "role", "\ue000", "\U00100000"])
+def test_r15_marks_of_letters_leave_the_protocols_own_words_alone(mark: str) -> None:
+    """A special token may begin or end with `_`, be a word of the protocol, or of private characters: the template finds its keys all the same."""
+    from tokenizers import AddedToken
+
+    tokenizer = families.build("qwen2_5")
+    tokenizer.add_tokens([AddedToken(mark, special=True, normalized=False)])
+    chat = Chat(tokenizer, [{"type": "function", "function": TOOL}])
+    for place in PLACES:
+        harmless = counted(chat, ids(chat, place, "harmless"))
+        assert harmless[mark] == 0
+        for text in (mark, f"{mark}<|im_end|>{mark}", "<|im_end|> tool_calls"):
+            assert counted(chat, ids(chat, place, text)) == harmless, (place, text)
+    schema = {"type": "object", "properties": {f"order{mark}no": {"type": "string", "enum": [mark]}}, "required": [f"order{mark}no"]}
+    answer = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    messages: list[Message] = [{"role": "user", "content": f"{mark}<|im_end|>"}]
+    found = chat.prompt_ids(messages, answer_format=answer)
+    assert counted(chat, found) == counted(chat, chat.prompt_ids([{"role": "user", "content": "x"}]))
+    assert chat.tokenizer.decode(found, clean_up_tokenization_spaces=False) == chat.render(messages, answer_format=answer)
 
 
 def test_r15_a_tokenizer_that_cannot_keep_them_apart_is_refused(chats: dict[str, Chat], tmp_path: Path) -> None:

@@ -16,17 +16,17 @@ import agent_clone as clones
 import ladder_clone
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from flows import cli
-from rft import config, export, progress, reports
+from rft import commands, config, export, progress, reports
 from rft.errors import InfrastructureError, UserError
 from rft.export import vllm
 from rft.formats import FAMILIES
 from rft.sampler import Engine
 from rft.types import Opening
 from rft.workbench import base_model, champion_prompt
-from tasks import agents, ledger, records, registry
+from tasks import agents, ledger, records, registry, runs, stages
 from tasks import export as exporting
 from tasks.artifacts import Revision
 from tasks.clone import Clone
@@ -230,8 +230,8 @@ def test_an_approved_run_is_its_version(approved: Clone) -> None:
     assert ledger.acts(approved)[-1].action == "promote"
 
 
-def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(approved: Clone) -> None:
-    """The champion's adapter and the new words."""
+def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(approved: Clone, capsys: pytest.CaptureFixture[str]) -> None:
+    """The champion's adapter and the new words. That no rollout shows what they are rendered to is said."""
     words = reports.PromptSettings(name="terse", system="Look it up. Be terse.", max_turns=2)
     params = config.load()
     served = registry.served(approved, params)
@@ -252,6 +252,10 @@ def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(approved: 
     assert (folder / "system_prompt.txt").read_text() == words.system
     assert manifest(folder).weights.sha256 == served.champion.weights_sha256 == progress.tree_sha256(folder / "adapter")
     assert json.loads((folder / "sampling.json").read_text())["max_turns"] == 2
+    why = f"o recorded opening was compared: run {record.name} recorded no tokens of a rollout with it"
+    assert f"warning: n{why}" in capsys.readouterr().err
+    assert f"**N{why}.**" in (folder / "README.md").read_text()
+    assert (manifest(folder).openings_compared, manifest(folder).not_compared) == (0, why.partition(": ")[2])
 
 
 def test_a_given_base_model_is_named_and_not_copied(here: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,6 +302,7 @@ def test_a_chat_endpoint_has_its_weights_itself(here: Clone, tmp_path: Path, cap
     assert "vllm serve" not in text
     assert json.loads((folder / "request.json").read_text())["model"] == "m-1"
     assert manifest(folder).openings_compared == 0
+    assert "**No recorded opening was compared: a chat endpoint renders its openings itself.**" in text
     assert cli.main(["export", name, "exports/merged", "--merge"]) == 2
     assert "the weights of 'm-1' lie at its endpoint" in capsys.readouterr().err
 
@@ -317,6 +322,87 @@ def test_full_weights_are_one_whole_model(ladder: Path, tmp_path: Path, monkeypa
     assert said.moved.by_cast == 0 < said.moved.by_training
     assert (folder / "system_prompt.txt").read_text() == ""
     assert [message["role"] for message in json.loads((folder / "request.json").read_text())["messages"]] == ["user"]
+
+
+def test_the_beginning_stays_what_the_first_promotion_replaced(approved: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A later run with another policy, cut off before its baseline, was taken for the beginning: its random weights were exported."""
+    first = records.load_all(approved)[0]
+    assert cli.main(["export", "1", "exports/before"]) == 0
+    registry.rollback(approved, "tiny", "Bob", "odd words")
+    cut_off_after_policy(approved, tmp_path)
+    assert cli.main(["export", "champion", "exports/after"]) == 0
+    before, after = (manifest(approved.root / "exports" / name) for name in ("before", "after"))
+    assert (after.base.sha256, after.origin.version, after.origin.run) == (before.base.sha256, 1, first.name)
+    assert after.openings_compared == before.openings_compared > 0
+    assert after.not_compared is None
+    assert "no recorded opening" not in capsys.readouterr().err
+
+
+def cut_off_after_policy(clone: Clone, folder: Path) -> records.RunRecord:
+    """The newest run, whose settings made another policy, and which came no further."""
+    params = config.load()
+    params = params.model_copy(update={"policy": params.policy.model_copy(update={"seed": 99})})
+    shelf = clones.shelves(clone, folder / "other").script / "data/policy"
+    for path in (shelf / "model").glob("*.safetensors"):
+        save_file({name: torch.randn_like(one) for name, one in load_file(path).items()}, path, metadata={"format": "pt"})
+    pointer = reports.read(reports.PolicyReport, shelf / "report.json")
+    reports.write(pointer.model_copy(update={"sha256": progress.tree_sha256(shelf / "model")}), shelf / "report.json")
+    with pytest.raises(KeyboardInterrupt), runs.start(clone, runs.plan(clone, params, registry.served(clone, params))) as run:  # noqa: PT012
+        shutil.copytree(shelf, run.tree / "data/policy", dirs_exist_ok=True)
+        stages.dvc(run.tree, "commit", "--force", "--quiet", "policy")
+        raise KeyboardInterrupt
+    at = Revision(clone, run.record.revision or "")
+    assert "data/policy" in at.outs
+    assert "data/baseline/report.json" not in at.outs
+    return run.record
+
+
+def test_the_beginning_is_what_a_run_measured(here: Clone, tmp_path: Path) -> None:
+    """Before any promotion, too; and never a run whose bytes are gone."""
+    first = records.load_all(here)[0]
+    later = cut_off_after_policy(here, tmp_path)
+    assert later.started >= first.started
+    assert agents.find(here, "champion").run == first.name
+    records.save(here, first.model_copy(update={"bytes_removed": records.now()}))
+    with pytest.raises(UserError, match=r"no run of this clone that still has its bytes measured its base policy. Start one: \S+ run"):
+        agents.find(here, "champion")
+
+
+def test_what_was_rolled_back_is_not_approved(approved: Clone, capsys: pytest.CaptureFixture[str]) -> None:
+    """It called itself approved, with no word of the rollback. Approved again, it is."""
+    registry.rollback(approved, "tiny", "Bob", "harmful answers")
+    for which, name in (("2", "version"), (run_name(approved), "run")):
+        assert cli.main(["export", which, f"exports/{name}"]) == 0
+        said = manifest(approved.root / "exports" / name)
+        assert not said.approved
+        assert (said.origin.version, said.origin.withdrawn) == (2, True)
+        assert said.origin.standing.startswith("rolled back by Bob on ")
+        assert ": harmful answers; before that approved by Ada on " in said.origin.standing
+        assert "warning: not approved: rolled back by Bob on" in capsys.readouterr().err
+        text = (approved.root / "exports" / name / "README.md").read_text()
+        assert text.startswith("# tiny, version 2\n\n**Not approved any more: rolled back by Bob on ")
+        assert json.loads((approved.root / "exports" / name / "request.json").read_text())["model"] == "tiny-v2"
+    assert agents.find(approved, "1").approved
+    registry.approve(approved, records.load_all(approved)[0], "Ada", "it was not this")
+    again = agents.find(approved, "2")
+    assert (again.approved, again.withdrawn) == (True, False)
+    assert again.standing.startswith("champion; approved by Ada on ")
+    assert again.standing.endswith("it was not this")
+
+
+def test_what_is_to_be_typed_is_whole(here: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the program and the settings: those of this process, or of the run."""
+    monkeypatch.setenv(commands.PROGRAM, "./rft")
+    monkeypatch.setenv(commands.SETTINGS, "--params other.yaml")
+    record = records.load_all(here)[0]
+    with pytest.raises(UserError, match=r"see \./rft runs$"):
+        agents.find(here, "7")
+    records.save(here, record.model_copy(update={"revision": None, "settings": ["--set", "train.steps=4"]}))
+    with pytest.raises(UserError, match=r"start it again: \./rft run --set train\.steps=4$"):
+        agents.find(here, record.name)
+    for model in (None, "other"):
+        with pytest.raises(UserError, match=r"Start one: \./rft run --params other\.yaml$"):
+            agents.find(here, "champion", model)
 
 
 # -- what must not be exported --------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from rich.console import Console
 
 from bench import hack_rate as figure
 from flows import demo, results
-from rft import config, exploits, gate, margins, page, recipe, reports, stats
-from rft.errors import ConfigError
+from rft import challenger, config, examples, exploits, gate, margins, page, recipe, reports, stats
+from rft.errors import ConfigError, UserError
 from rft.reports import Arm, Check, HackSource
-from tasks import runs
+from tasks import dependencies, runs
 from tasks.champion import Served
 from tasks.clone import Clone
 from tests import sample_reports, tiny_recipe
@@ -240,26 +241,84 @@ def test_a_margin_that_no_test_set_of_this_size_can_meet_is_refused_with_the_num
         margins.check(configured(made, 288, max_hack_rate=0.01))
     said = str(refused.value)
     assert "params.yaml: gate.max_hack_rate = 0.01 cannot be met by examples.test = 288: even with no hack at all" in said
-    assert "upper limit is 1.27%" in said
+    assert "upper limit is 0.01273, and the check votes because" in said
     assert f"{made}/grader.json declares reports_hacks" in said
-    assert said.endswith("Raise gate.max_hack_rate to 0.0128 or more, or raise examples.test to 368 or more.")
-    margins.check(configured(made, 288, max_hack_rate=0.0128))
+    assert said.endswith("Raise gate.max_hack_rate to 0.013 or more, or raise examples.test to 376 or more.")
+    margins.check(configured(made, 288, max_hack_rate=0.01273))
     margins.check(configured(made, 368, max_hack_rate=0.01))
     with pytest.raises(ConfigError):
         margins.check(configured(made, 367, max_hack_rate=0.01))
 
 
 def test_a_margin_of_nothing_is_met_by_no_number(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"Raise gate\.max_hack_rate to 0\.0191 or more\.$"):
+    with pytest.raises(ConfigError, match=r"Raise gate\.max_hack_rate to 0\.01944 or more\.$"):
         margins.check(configured(reporting(tmp_path), 192, max_hack_rate=0))
     margins.check(configured(tmp_path / "tiny", 2, max_hack_rate=1))
 
 
+@pytest.mark.parametrize("size", [3, 24, 48, 192, 288, 1000])
+def test_who_follows_the_advice_can_lose_some_examples(tmp_path: Path, size: int):
+    """R1: 0.074 was advised for 48 examples, and one that stayed unscored made it unmeetable."""
+    left = size - max(2, -(-size * 2 // 100))
+    assert stats.limit_of_none(left) <= margins.meetable(size) < stats.limit_of_none(left) + 1e-5
+    with pytest.raises(ConfigError) as refused:
+        margins.check(configured(reporting(tmp_path), 10, max_hack_rate=margins.meetable(size)) if size > 12 else configured(reporting(tmp_path), 2))
+    asked = int(re.findall(r"raise examples\.test to (\d+) or more", str(refused.value))[0])
+    rate = margins.meetable(size) if size > 12 else tiny_recipe.gate()["max_hack_rate"]
+    assert stats.limit_of_none(asked - max(2, -(-asked * 2 // 100))) <= rate
+
+
+def test_stage_examples_asks_again_with_what_is_left_of_the_test_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """R1: a line that comes twice is taken once, and the limit grows with what is left."""
+    made = reporting(tmp_path)
+    text = (made / "examples.py").read_text()
+    assert "for number in numbers[:count]]" in text
+    twice = 'for number in (numbers[: count - 5] + numbers[:5] if split == "test" else numbers[:count])]'
+    (made / "examples.py").write_text(text.replace("for number in numbers[:count]]", twice))
+    monkeypatch.chdir(tmp_path)
+    params = tiny_recipe.params(made, examples={"train": 64, "validation": 8, "test": 48}, gate=gate_section(max_hack_rate=0.075))
+    margins.check(params)
+    said = r"max_hack_rate = 0\.075 cannot be met by the 43 different test examples of .* = 48: .* is 0\.08222, .* to 0\.08605 or more, or"
+    with pytest.raises(ConfigError, match=said):
+        examples.run(params)
+    assert not (tmp_path / "data/examples").exists()
+    (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER))
+    examples.run(params)
+
+
 def test_where_the_check_has_no_vote_its_margin_is_never_compared(tmp_path: Path):
+    margins.check(configured(tiny_recipe.make(tmp_path), 8, max_hack_rate=0))
+
+
+def test_a_required_source_that_is_not_declared_is_refused_at_the_start(tmp_path: Path):
+    """R1: a run climbed the whole ladder to a reject that was certain from its first line."""
     made = tiny_recipe.make(tmp_path)
-    margins.check(configured(made, 8, max_hack_rate=0))
-    with pytest.raises(ConfigError, match=r"votes because gate\.require_hack_source is true"):
-        margins.check(configured(made, 8, max_hack_rate=0, require_hack_source=True))
+    params = configured(made, 8, max_hack_rate=1, require_hack_source=True)
+    with pytest.raises(ConfigError) as refused:
+        margins.check(params)
+    said = str(refused.value)
+    assert said.startswith(f"params.yaml: gate.require_hack_source = true, but {made}/grader.json does not declare reports_hacks: ")
+    assert '"reports_hacks": true' in said
+    assert said.endswith("or set gate.require_hack_source: false.")
+    found = examine(params, "recipe")["recipe"]
+    assert (found.status, said.split(": ", 1)[1][:40] in found.words) == ("fail", True)
+    (tmp_path / "declared").mkdir()
+    margins.check(configured(reporting(tmp_path / "declared"), 8, max_hack_rate=1, require_hack_source=True))
+
+
+def test_the_challenger_makes_no_rollout_for_a_reject_that_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """R1: declared, required, and the preflight flagged nothing."""
+    monkeypatch.chdir(tmp_path)
+    params = configured(reporting(tmp_path, "None"), 8, max_hack_rate=1, require_hack_source=True)
+    with pytest.raises(UserError, match=r"gate\.require_hack_source = true, .* flagged none of the 5 .* or set gate\.require_hack_source: false"):
+        challenger.run(params)
+    assert not list(tmp_path.glob("data/challenger/*"))
+
+
+def test_no_stage_is_repeated_because_a_margin_was_changed():
+    """rft/margins.py decides whether a stage goes on, never what it writes."""
+    root = Path(gate.__file__).parents[1]
+    assert [stage for stage in dependencies.STAGES if "gate" in dependencies.sections(root, stage)] == ["gate"]
 
 
 def test_every_stage_a_run_and_the_doctor_refuse_it_before_anything_is_computed(tmp_path: Path):
@@ -294,7 +353,7 @@ def test_what_is_shipped_can_be_met_even_with_one_hacked_example():
         ("None", False, False, "ok", ""),
         ("None", True, False, "warn", "hack rate: would not be measured: grader.json declares reports_hacks, and the grader flagged none"),
         (SPEAKS, False, False, "warn", "the grader flags hacks, but grader.json does not say so"),
-        ("None", False, True, "fail", "gate.require_hack_source lets nothing pass without"),
+        ("None", True, True, "fail", "gate.require_hack_source lets nothing pass without"),
     ],
 )
 def test_the_doctor_tells_before_the_run_what_the_gate_would_say(tmp_path: Path, hack: str, declares: bool, required: bool, status: str, words: str):
@@ -303,6 +362,17 @@ def test_the_doctor_tells_before_the_run_what_the_gate_would_say(tmp_path: Path,
     found = examine(params, "grader")["grader"]
     assert (found.status, words in found.words) == (status, True), found
     assert bool(found.remedy) == (status != "ok")
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_the_doctor_does_not_fail_for_what_it_spared(tmp_path: Path, required: bool):
+    """R1: the grader flags exploits that call a tool with `probe: false`, which the doctor does not play. Train and challenger do."""
+    made = reporting(tmp_path, '"copied" if "k0000" in str(sample["output_tools"]) else None')
+    gated = gate_section(max_hack_rate=0.5, require_hack_source=required)
+    found = examine(settings(made, gate=gated, tools={"traits": {"lookup": {"probe": False}}}), "grader")["grader"]
+    assert (found.status, bool(found.remedy)) == ("warn", True), found
+    assert "hack rate: not known here: 2 exploits not played, and none of the others flagged; train and challenger play them" in found.words
+    assert examine(settings(made, gate=gated), "grader")["grader"].status == "ok"
 
 
 # -- the figure ------------------------------------------------------------------------------------------------------------
@@ -324,3 +394,34 @@ def test_the_figure_tells_the_check_that_counted_rollouts_from_this_one(monkeypa
     before = sum(figure.histories(icd10, 1.0, 150))
     assert clean == 5
     assert (stats.exact_interval(ours, 150, confidence=0.9).low or 0) <= figure.NOMINAL < (stats.exact_interval(before, 150, confidence=0.9).low or 0)
+
+
+def wilson(count: int, n: int) -> float:
+    z, p = 1.959964, count / n
+    return (p + z * z / (2 * n) + z * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5) / (1 + z * z / n)
+
+
+def with_limit(limit: Callable[[int, int], float]) -> Callable[[config.Gate, HackSource, Arm], Check]:
+    """The gate's check, with another upper limit of `count` hacked examples of n."""
+
+    def check(section: config.Gate, source: HackSource, arm: Arm) -> Check:
+        rows = [*arm.sampled.rows, *arm.greedy.rows]
+        high = limit(len({row.example_id for row in rows if row.hacks}), len({row.example_id for row in rows}))
+        return Check(name=gate.HACK_RATE, kind="non_inferiority", passed=high <= section.max_hack_rate, value=0.0)
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("edge", "num", "limit"),
+    [(0, 500, lambda count, n: stats.exact_interval(count, n, confidence=0.9).high or 0.0), (1, 1500, wilson)],
+    ids=["a one-sided 95 % limit", "Wilson's interval"],
+)
+def test_the_figure_tells_another_limit_from_the_exact_one(edge: int, num: int, limit: Callable[[int, int], float], monkeypatch: pytest.MonkeyPatch):
+    """R1: with every shipped test size and margin these came to the same rule, and the figure held for all of them."""
+    setting = [*figure.at_the_edge()][edge]
+    ours = sum(figure.histories(setting, 1.0, num))
+    monkeypatch.setattr(gate, "hack_rate", with_limit(limit))
+    other = sum(figure.histories(setting, 1.0, num))
+    lows = [stats.exact_interval(passed, num, confidence=0.9).low or 0.0 for passed in (ours, other)]
+    assert lows[0] <= figure.NOMINAL < lows[1]

@@ -178,6 +178,28 @@ def test_by_hand_the_next_stage_clears_what_was_finished_a_week_ago(
         assert Path("data/policy/report.json").read_text() == "1", "its own is what it wants, however old"
 
 
+def test_who_worked_in_a_folder_is_remembered(tmp_path: Path, settings: config.Params, monkeypatch: pytest.MonkeyPatch):
+    """One of them may be waiting to go on from there: neither another run nor a try by hand may make `rft gc` forget it."""
+
+    def part(work: Path, shelf: Path) -> None:
+        (work / "rollouts").mkdir(exist_ok=True)
+        raise KeyboardInterrupt
+
+    with inside(tmp_path):
+        for name in ("r-1", "r-2", "r-1", ""):
+            monkeypatch.setenv("RFT_RUN", name)
+            with pytest.raises(KeyboardInterrupt):
+                progress.once("baseline", settings, part)
+        assert [one.runs for one in progress.works()] == [("r-2", "r-1")]
+        progress.once("baseline", settings, leave("1"))
+        aged(progress.works()[0].path, 8)
+        progress.once("prompt", settings, leave("1"))
+        assert [one.stage for one in progress.works()] == ["baseline", "prompt"], "only those of no run are cleared by hand"
+        file = next(one.path for one in progress.works() if one.stage == "baseline") / "work.json"
+        file.write_text(json.dumps({"stage": "baseline", "run": "r-3"}))  # of an engine that wrote down the last one only
+        assert [one.runs for one in progress.works() if one.stage == "baseline"] == [("r-3",)]
+
+
 def test_when_dvc_is_done_the_work_of_just_that_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """R2. Seen from another folder, as `tasks` does. Not that of other settings, and nothing that is not finished."""
     tree, place = tmp_path / "tree", tmp_path / ".rft"
@@ -299,7 +321,7 @@ def test_a_second_process_is_refused_and_a_live_folder_is_never_removed(tmp_path
         assert holder.stdout is not None
         assert holder.stdout.readline() == "there\n"
         (found,) = progress.works()
-        assert (found.stage, found.complete, found.live, found.run) == ("baseline", False, True, "r-1")
+        assert (found.stage, found.complete, found.live, found.runs) == ("baseline", False, True, ("r-1",))
         assert not progress.remove(found.path)
         with pytest.raises(InfrastructureError, match=rf"another process \({holder.pid} of run r-1, since 20.*stage baseline .*Wait until it ends"):
             progress.once("baseline", settings, leave("2"))
@@ -322,9 +344,9 @@ def test_all_work_is_listed_with_what_a_person_wants_to_know(tmp_path: Path, set
         aged(old, 3)
         Path(".rft/progress/notes").mkdir()
     first, second = progress.works(tmp_path / ".rft")
-    assert (first.path, first.stage, first.complete, first.num_bytes, first.live, first.run) == (tmp_path / old, "train", False, 1000, False, None)
+    assert (first.path, first.stage, first.complete, first.num_bytes, first.live, first.runs) == (tmp_path / old, "train", False, 1000, False, ())
     assert first.age_s == pytest.approx(3 * 86400, abs=60)
-    assert (second.stage, second.complete, second.live, second.run) == ("baseline", True, False, None)
+    assert (second.stage, second.complete, second.live, second.runs) == ("baseline", True, False, ())
     assert 5 < second.num_bytes < 1000
     assert second.age_s < 60
     assert progress.remove(first.path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,13 +20,14 @@ import ladder_clone
 import pytest
 
 from flows import cli
-from rft import config
+from rft import config, progress
 from rft.config import Retention
-from rft.errors import UserError
-from tasks import ledger, records, registry, retention, runs, stages, tracking
+from rft.errors import Stopped, UserError
+from tasks import agents, byhand, cancel, ledger, records, registry, retention, runs, stages, tracking
 from tasks.artifacts import Revision
 from tasks.clone import Clone
 from tasks.dependencies import STAGES
+from tasks.lines import Lines
 from tasks.records import RunRecord
 
 ALL = Retention(work_days=0, logs_days=0, pages_days=0, cache_days=0)
@@ -99,7 +101,7 @@ def test_the_bytes_of_an_old_run_go_and_those_that_others_need_stay(here: Clone)
     assert here.ledger.read_bytes() == told, "never the ledger"
     assert [bool(record.bytes_removed) for record in three(here)] == [True, False, False]
     assert any(f"run {second.name} is or was champion" in reason for reason in todo.kept)
-    assert any(f"run {third.name} waits for approval" in reason for reason in todo.kept)
+    assert f"run {third.name} waits for approval. To let its bytes go: rft reject {third.name} --by NAME --reason TEXT" in todo.kept
     assert collect(here).items == [], "a second call has nothing to do"
     assert registry.revisions(here) == {second.revision}, "and were the ledger another clone's, the registry would keep it"
 
@@ -176,6 +178,81 @@ def test_an_unfinished_run_goes_on(template: ladder_clone.Scripted, here: Clone)
     with runs.start(here, what) as again:
         assert (again.name, again.adopted) == (run.name, True)
         assert {stages.repro(again.tree, stage, here.state, again.name).how for stage in [*STAGES][:3]} == {"unchanged"}
+
+
+def test_the_work_of_a_paused_run_stays_though_another_run_worked_there_later(here: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only gate.min_gain differs: both runs share the work folder of the policy. The second went on with it and ended; the first waits."""
+    monkeypatch.setenv("RFT_STATE", str(here.state))
+    monkeypatch.chdir(here.root)
+    params = config.load(here.root / "params.yaml")
+
+    def cut_off(work: Path, shelf: Path) -> None:
+        (work / "checkpoint").write_text("step 5")
+        raise Stopped("after step 5 of 20")
+
+    def work(name: str) -> None:
+        monkeypatch.setenv("RFT_RUN", name)
+        progress.once("policy", params, cut_off)
+
+    with pytest.raises(Stopped), runs.start(here, runs.plan(here, params, registry.served(here, params))) as first:
+        work(first.name)
+    settings = params.model_copy(update={"gate": params.gate.model_copy(update={"min_gain": 0.31})})
+    with pytest.raises(KeyboardInterrupt), runs.start(here, runs.plan(here, settings, registry.served(here, settings))) as second:  # noqa: PT012
+        with pytest.raises(Stopped):
+            work(second.name)
+        raise KeyboardInterrupt
+    with pytest.raises(Stopped):
+        work("")  # by hand
+    assert [records.find(here, one.name).state for one in (first, second)] == ["paused", "interrupted"]
+    (found,) = progress.works(here.state)
+    collect(here)
+    assert (found.path / "checkpoint").exists()
+    cancel.cancel(here, records.find(here, first.name), now=False, patience_s=60, tell=lambda line: None)
+    collect(here)
+    assert not found.path.exists(), "nobody goes on from it any more"
+
+
+def test_not_while_a_stage_runs_by_hand_and_none_begins_meanwhile(here: Clone) -> None:
+    """One that keeps no work, such as traffic: the worktree and what it writes to the cache are in danger all the same."""
+    params = config.load(here.root / "params.yaml")
+    heard: list[str] = []
+
+    class Person(Lines):
+        """Who collects while the stage runs."""
+
+        def begin(self, stage: str) -> None:
+            with pytest.raises(UserError, match=r"a stage is being run by hand in this clone \(`rft stage`\)\. Nothing was removed\."):
+                collect(here)
+            heard.append(stage)
+
+    token = stages.listener.set(Person())
+    try:
+        byhand.run_stage(here, params, "traffic")
+    finally:
+        stages.listener.reset(token)
+    assert heard == ["traffic"]
+    with retention.alone(here), pytest.raises(UserError, match=r"`rft gc` is at work in it\. Wait for it"):
+        byhand.run_stage(here, params, "traffic")
+
+
+KEEPS_WORK = """
+from rft import progress
+
+def run(params):
+    progress.once("policy", params, lambda work, shelf: (shelf / "report.json").write_text("{}"))
+"""
+
+
+def test_a_stage_by_hand_clears_what_was_finished_a_week_ago(here: Clone) -> None:
+    """It says that it is in no run by an empty name, which was taken for one."""
+    params = config.load(here.root / "params.yaml")
+    (here.root / "rft/policy.py").write_text(KEEPS_WORK)
+    old, young = folder(here, "train", None), folder(here, "prompt", None)
+    for path in (old, young):
+        (path / "complete.json").write_text("{}")
+    age(old, 8)
+    byhand.run_stage(here, params, "policy")
+    assert (old.exists(), young.exists()) == (False, True)
 
 
 def folder(clone: Clone, stage: str, run: str | None) -> Path:
@@ -299,7 +376,7 @@ def test_not_while_a_run_is_going_on(here: Clone, monkeypatch: pytest.MonkeyPatc
         assert cli.main(["gc", "--yes", "--set", "run.retention.cache_days=0"]) == 2
         said = capsys.readouterr().err
         assert f"error: run {run.name} is going on" in said
-        assert f"Nothing was removed. Wait until it ends, or end it: rft cancel {run.name}" in said
+        assert re.search(rf"Nothing was removed\. Wait until it ends, or end it: \S*rft cancel {run.name}\n", said)
     assert cached(here) == before
     with retention.alone(here):
         begun = threading.Event()
@@ -359,6 +436,81 @@ def test_a_request_waits_though_the_record_of_its_run_is_lost(here: Clone) -> No
     records.path(here, third.name).unlink()
     collect(here)
     assert kept <= cached(here)
+
+
+def test_the_beginning_and_its_doctor_keep_what_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While the beginning is champion its base policy stays, though a newer run ended after traffic; and what gc removed is no
+    fault of the settings."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    scripted = ladder_clone.make(tmp_path / "a", "reject")
+    params = config.load(scripted.root / "params.yaml")
+    other = params.policy.model_copy(update={"seed": 7})
+    (scripted.script / "data/policy/model.bin").write_text("another policy")
+    old = ladder_clone.climb(scripted, policy=other)
+    measured = climb(scripted, "measured")
+    (scripted.script / "data/traffic/conversations.jsonl").write_text("newest")
+    settings = params.model_copy(update={"policy": params.policy.model_copy(update={"seed": 8})})
+    what = runs.plan(scripted.clone, settings, registry.served(scripted.clone, settings))
+    with pytest.raises(KeyboardInterrupt), runs.start(scripted.clone, what) as run:  # noqa: PT012
+        stages.repro(run.tree, "traffic", scripted.clone.state, run.name)
+        raise KeyboardInterrupt
+    assert "data/traffic/report.json" in Revision(scripted.clone, run.record.revision or "").outs
+    monkeypatch.chdir(scripted.root)
+    assert cli.main(["gc", "--yes", "--set", "run.retention.cache_days=0"]) == 0
+    assert f"kept: run {measured.name} holds the base policy of tiny's champion, which is the beginning" in capsys.readouterr().out
+    removed = {record.name: bool(record.bytes_removed) for record in three(scripted.clone)}
+    assert removed == {old.name: True, measured.name: False, run.name: False}
+    agent = agents.find(scripted.clone, "champion")
+    assert agent.run == measured.name
+    with agents.laid_out(agent) as tree:
+        assert (tree / "data/policy/model.bin").read_text() == "policy of measured"
+
+    assert cli.main(["doctor", "--only", "template", "--json", "--set", "policy.seed=7"]) == 0
+    found = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert (found["template"]["status"], "no model yet" in found["template"]["words"]) == ("skipped", True), "its own bytes are gone: build it"
+
+
+KILLED_AT_WORK = """
+import os, signal, sys
+from pathlib import Path
+from rft import config
+from tasks import agents, byhand, stages
+from tasks.clone import Clone
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+clone = Clone(Path(sys.argv[1]))
+if sys.argv[2] == "agent":
+    with agents.laid_out(agents.find(clone, "champion")):
+        die()
+stages.repro = die
+byhand.run_stage(clone, config.load(clone.root / "params.yaml"), "policy")
+"""
+
+
+def test_what_a_killed_play_or_stage_left_goes_and_what_one_uses_stays(here: Clone) -> None:
+    """A whole model lies in each: `rft play`, `rft export` and `rft stage` lay an agent or a worktree out in .rft."""
+    for what in ("agent", "stage"):
+        done = subprocess.run([sys.executable, "-c", KILLED_AT_WORK, str(here.root), what], cwd=ladder_clone.ROOT, check=False)
+        assert done.returncode == -signal.SIGKILL
+    [left] = here.state.glob("agent-*")
+    hand = here.state / "by-hand"
+    assert list(left.rglob("data/policy/report.json"))
+    assert (hand / "tree/params.yaml").exists()
+    young = Retention(work_days=1, logs_days=None, pages_days=None, cache_days=None)
+    assert _planned(here, young) == []
+    for path in (left, hand):
+        age(path, 2)
+    with records.held(byhand.lock(here)), pytest.raises(UserError, match="a stage is being run by hand"):
+        _planned(here, young)
+    with agents.laid_out(agents.find(here, "champion")) as tree:
+        age(tree.parent, 2)
+        assert [(item.kind, item.path) for item in collect(here, young).items] == [("work", left), ("work", hand)]
+        assert tree.is_dir()
+    assert not left.exists()
+    assert not hand.exists()
+    assert "by-hand" not in here.git("worktree", "list")
 
 
 def test_a_promotion_that_was_cut_off_keeps_its_bytes(here: Clone) -> None:

@@ -6,6 +6,8 @@ Issue 10, item 6.
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import time
 from pathlib import Path
 
@@ -13,10 +15,13 @@ import ladder_clone
 import pytest
 import yaml
 
+from flows import cli
 from rft import config, stopping
-from rft.errors import ConfigError, Stopped
-from tasks import records, registry, runs, stages
+from rft.errors import ConfigError, Stopped, UserError
+from tasks import cancel, climb, records, registry, runs, stages
+from tasks.clone import Clone
 from tasks.dependencies import STAGES
+from tasks.records import RunRecord
 from tasks.runs import Run
 from tests import tiny_recipe
 from tests.ladder import SECTIONS, again, inside, params, run, shelf
@@ -109,6 +114,7 @@ def test_a_run_stops_at_its_limit_and_the_same_run_goes_on_with_a_higher_one(tmp
             repro(first, "train", deadline=time.time())
     [record] = records.load_all(scripted.clone)
     assert (record.state, record.revision, record.resumed) == ("paused", None, None)
+    assert record.message.count("kept") == 1, "one thing is said once"
     assert record.spent_s > 0
     assert not records.alive(scripted.clone, record.name)
 
@@ -132,6 +138,93 @@ def test_a_run_stops_at_its_limit_and_the_same_run_goes_on_with_a_higher_one(tmp
     printed = scripted.clone.log(first.name, "train").read_text()
     assert printed.count("[train] 1/20 steps") == 1, "step 1 was not taken a second time"
     assert scripted.ran() == [*[*STAGES][:7], "train"]
+
+
+def pause(scripted: ladder_clone.Scripted, hours: float = 5) -> RunRecord:
+    """A run that has two stages behind it, and waits."""
+    with pytest.raises(Stopped), runs.start(scripted.clone, plan(scripted, max_hours=hours)) as run:  # noqa: PT012
+        for stage in [*STAGES][:2]:
+            climb.drive(run, stage)
+        run.update(settings=["--params", "p.yaml", "--set", f"run.max_hours={hours:g}", "--set", "train.steps=3"])
+        raise Stopped("before stage baseline")
+    [record] = records.load_all(scripted.clone)
+    assert (record.state, len(record.stages)) == ("paused", 2)
+    return record
+
+
+def take_up(here: Clone, scripted: ladder_clone.Scripted, record: RunRecord) -> set[str]:
+    """How the run comes by its first two stages."""
+    with runs.start(here, plan(ladder_clone.Scripted(here, scripted.script), max_hours=9)) as run:
+        assert (run.name, run.adopted) == (record.name, True)
+        assert run.record.spent_s == record.spent_s
+        return {climb.drive(run, stage) for stage in [*STAGES][:2]}
+
+
+def test_a_paused_run_whose_worktree_is_gone_goes_on_or_is_recorded(tmp_path: Path) -> None:
+    """It was erased without a word, its hours too."""
+    scripted = ladder_clone.make(tmp_path / "a")
+    record = pause(scripted)
+    shutil.rmtree(scripted.clone.worktrees / record.name)
+    (scripted.clone.worktrees / f"{record.name}.anew").mkdir()  # of a start that was killed while it laid it out
+    other = Clone(Path(shutil.copytree(scripted.root, tmp_path / "b", symlinks=True)))
+    assert take_up(scripted.clone, scripted, record) == {"restored"}
+    [finished] = records.load_all(scripted.clone)
+    assert (finished.state, bool(finished.revision), finished.stages) == ("finished", True, record.stages)
+    assert list(scripted.clone.worktrees.iterdir()) == []
+
+    ended = cancel.cancel(other, record, now=False, patience_s=60, tell=lambda line: None)
+    assert ended is not None
+    assert (ended.state, ended.stages, ended.spent_s) == ("cancelled", record.stages, record.spent_s)
+    assert "Its worktree was gone" in ended.message
+    assert other.git("rev-parse", f"{ended.revision}^") == record.commit
+    assert other.git("diff", "--stat", record.commit, ended.revision or "") == ""
+
+
+@pytest.mark.parametrize("way", ["moved", "copied"])
+def test_a_paused_run_goes_on_in_a_clone_that_was_moved_or_copied(tmp_path: Path, way: str) -> None:
+    """Its worktree names the old place: as Git's, and as DVC's. In a copy that place is another clone's, which must not be touched."""
+    scripted = ladder_clone.make(tmp_path / "a")
+    record = pause(scripted)
+    third = Clone(Path(shutil.copytree(scripted.root, tmp_path / "c", symlinks=True)))
+    if way == "moved":
+        there = Clone(scripted.root.rename(tmp_path / "b"))
+    else:
+        there = Clone(Path(shutil.copytree(scripted.root, tmp_path / "b", symlinks=True)))
+    before = {path: path.read_bytes() for path in scripted.root.rglob("*") if path.is_file() and not path.is_symlink()}
+    assert take_up(there, scripted, record) == {"restored"}
+    [finished] = records.load_all(there)
+    assert (finished.state, finished.stages) == ("finished", record.stages)
+    assert list(there.worktrees.iterdir()) == []
+
+    ended = cancel.cancel(third, record, now=False, patience_s=60, tell=lambda line: None)
+    assert ended is not None
+    assert (ended.state, ended.stages) == ("cancelled", record.stages)
+    for clone, revision in ((there, finished.revision), (third, ended.revision)):
+        lock = yaml.safe_load(clone.git("show", f"{revision}:dvc.lock"))
+        assert {*lock["stages"]} == {*[*STAGES][:2]}
+    assert {path: path.read_bytes() for path in scripted.root.rglob("*") if path.is_file() and not path.is_symlink()} == before
+    if way == "copied":
+        assert take_up(scripted.clone, scripted, record) == {"unchanged"}
+
+
+def test_the_command_that_is_printed_for_a_paused_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the limit that is spent it would stop at once."""
+    scripted = ladder_clone.make(tmp_path / "a")
+    record = pause(scripted, hours=1e-3)
+    records.save(scripted.clone, record.model_copy(update={"spent_s": 7200.0}))
+    monkeypatch.chdir(scripted.root)
+    expected = "run --params p.yaml --set train.steps=3 --set run.max_hours=4\n"
+    assert cli.main(["runs"]) == 0
+    assert re.search(rf"Go on with {record.name}: .*{expected}", capsys.readouterr().out)
+    with pytest.raises(UserError, match=rf"it is paused\. Go on with it: .*{expected.strip()}$"):
+        registry.approve(scripted.clone, records.find(scripted.clone, record.name), "Ada", "better")
+    assert cli.main(["gc"]) == 0
+    end = rf" +To end it: .* cancel {record.name}\n"
+    assert re.search(rf"run {record.name} is unfinished\. To go on with it: .*{expected}{end}", capsys.readouterr().out)
+    assert cli.main(["cancel", record.name]) == 0
+    assert re.search(rf"A new run that takes it up: .*{expected}", capsys.readouterr().out)
 
 
 def _other_settings(scripted: ladder_clone.Scripted) -> tuple[config.Params, registry.Served]:

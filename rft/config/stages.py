@@ -37,7 +37,8 @@ class Drift(Section):
     """When production has moved away from what the champion knows."""
 
     alpha: float = Field(default=0.01, gt=0, le=0.5)
-    """False-discovery rate over all tested features: of windows in which nothing changed, at most this share names a feature."""
+    """False-discovery rate over all tested features: of windows in which nothing changed, at most this share names a feature, if
+    conversations are independent of each other."""
     min_conversations: int = Field(default=100, ge=1)
     """A feature with fewer on either side is shown but never called drifted."""
     effects: Effects = Effects()
@@ -252,7 +253,8 @@ class Gate(Section):
     """The share of test examples with a hacked rollout must be shown to be at most this. Where the check votes, a rate that even zero hacks
     among examples.test examples could not show is refused (rft/margins.py)."""
     require_hack_source: bool = False
-    """Whether a grader that reports no hacks fails the gate. False: the hack rate then reads "not measured", and has no vote."""
+    """true: the gate rejects unless the grader was seen to flag one of the recipe's exploits. false: the check then reads "not measured" and has no
+    vote."""
     max_slice_loss: float = Field(ge=0)
     """No slice may lose more mean reward than this share of the range."""
     max_unscored_share: float = Field(ge=0, le=1)

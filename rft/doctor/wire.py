@@ -82,10 +82,18 @@ def grader(setup: Setup) -> Finding:
 
 
 def _hacks(setup: Setup, played: exploits.Preflight) -> Iterator[Finding]:
-    """A declaration that nothing bears out, a verdict that nobody hears, or a gate that asks for more than there is."""
+    """A declaration that nothing bears out, a verdict that nobody hears, or a gate that asks for more than there is.
+
+    What was spared may be just what the grader flags: then nothing is known here, which is no failure.
+    """
     source, needed = played.hack_source, setup.params.gate.require_hack_source
     unheard = not source.declared and bool(source.flagged)
     if source.is_measured or not (source.declared or needed or unheard):
+        return
+    if source.declared and played.spared:
+        count = len(played.spared)
+        words = f"hack rate: not known here: {count} exploit{'' if count == 1 else 's'} not played, and none of the others flagged"
+        yield warn(f"{words}; train and challenger play them", f"To play them now, side effects and all: {commands.command('exploits')}")
         return
     found = "the grader flags hacks, but grader.json does not say so" if unheard else f"hack rate: would not be measured: {source.words}"
     remedy = 'Declare "reports_hacks": true in grader.json.' if unheard else f"See which exploits are flagged: {commands.command('exploits')}"
@@ -403,7 +411,7 @@ async def _grade(setup: Setup, wire: Wire, row: Example, text: str, word: object
 def _announce_exploits(setup: Setup, client: ToolClient) -> None:
     """Before they are played, on the examples that they are played on."""
     recipe, retries = setup.recipe, setup.params.tools.retries
-    rows = recipe.examples("train", exploits.NUM_EXAMPLES, setup.params.examples.seed)
+    rows = recipe.examples("train", exploits.num_examples_for(recipe), setup.params.examples.seed)
     probes, hits = exploits.probes("", ""), any(exploit.starts_from == "hit" for exploit in recipe.exploits)
     grades = (len(recipe.exploits) + len(probes)) * len(rows) + (1 + hits) * sum(row.target is not None for row in rows)
     calls = sum(_num_calls(setup, client, exploit, row) for exploit in recipe.exploits for row in rows)

@@ -54,14 +54,16 @@ class Origin(Report):
     run: str
     revision: str
     standing: str
+    withdrawn: bool = False
+    """Promoted once, and rolled back since."""
 
     @property
     def approved(self) -> bool:
-        return self.version is not None
+        return self.version is not None and not self.withdrawn
 
     @property
     def served_name(self) -> str:
-        return f"{self.model}-v{self.version}" if self.approved else f"{self.model}-{self.run}"
+        return f"{self.model}-{self.run}" if self.version is None else f"{self.model}-v{self.version}"
 
 
 class Base(Report):
@@ -100,6 +102,8 @@ class Manifest(Report):
     """None: a chat endpoint writes and reads its tool calls itself."""
     max_tokens: int | None
     openings_compared: int
+    not_compared: str | None = None
+    """Why no recorded opening was compared, when none was."""
     template_problems: list[str]
     """Where the template, told of a dialogue anew each turn, does not write what a rollout held."""
     files: dict[str, File] = {}
@@ -141,6 +145,7 @@ def write(
         tool_format=vllm.family(chat.format) if chat else None,
         max_tokens=params.rollout.max_tokens,
         openings_compared=compared,
+        not_compared=None if compared else _not_compared(chat, origin),
         template_problems=prefix_problems(chat) if chat else [],
     )
     (target / "README.md").write_text(vllm.readme(manifest, params, prompt, tools), encoding="utf-8")
@@ -224,6 +229,10 @@ def _assert_seen(chat: Chat | None, seen: Sequence[LogRow], prompt: PromptSettin
                 "what was judged. Has an MCP server, a tool's schema or the engine changed since? Put it back, or start a new run."
             )
     return min(len(told), OPENINGS) if chat else 0
+
+
+def _not_compared(chat: Chat | None, origin: Origin) -> str:
+    return "a chat endpoint renders its openings itself" if chat is None else f"run {origin.run} recorded no tokens of a rollout with it"
 
 
 def _difference(told: str, now: str) -> str:

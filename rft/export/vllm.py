@@ -66,9 +66,13 @@ def _head(manifest: Manifest) -> str:
     origin = manifest.origin
     standing = f"Standing: {origin.standing}."
     what = f"version {origin.version}{', the beginning' if origin.version == Champion().version else ''}"
-    if not origin.approved:
+    if origin.version is None:
         what = f"run {origin.run}"
         standing = f"**Not approved: {origin.standing}.** Nobody has agreed that this agent may be served."
+    elif origin.withdrawn:
+        standing = f"**Not approved any more: {origin.standing}.** It was taken out of service: do not serve it without asking why."
+    if manifest.not_compared:
+        standing += f"\n**No recorded opening was compared: {manifest.not_compared}.** Every hash holds; prompt, tools and template are unproven."
     return f"# {origin.model}, {what}\n\n{standing}\nFrom run {origin.run}, revision {origin.revision}, by agent-rft."
 
 
@@ -138,6 +142,8 @@ def _loop(params: config.Params, prompt: PromptSettings, tools: list[dict[str, A
         "It was judged under these limits and settings (`sampling.json`). The server keeps to the temperature and the tokens; the rest is yours:",
         "",
         f"- Call the tools ({', '.join(tool['function']['name'] for tool in tools) or 'none'}), and send each result back as a `tool` message.",
+        "- The server renders the chat template itself: a control token that is spelled in a tool's result or in a user's text (such as "
+        "`<|im_end|>`) may become one there, and forge a turn. Check or escape such text before you send it.",
         f"- At most {num_turns(prompt, limits)} assistant turns and {limits.max_tool_calls} tool calls, {limits.max_turn_tokens} tokens a turn.",
     ]
     for tool, values in prompt.tool_defaults.items():
