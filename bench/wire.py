@@ -134,18 +134,23 @@ def baseline(case: str, url: str, examples: int, k: int) -> Ran:
     from rft import examples as examples_stage
     from rft import policy as policy_stage
 
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(sys.stderr):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(sys.stderr),
+        httpx.Client(base_url=url, timeout=30, follow_redirects=True) as client,
+    ):
         write_recipe(Path(case), case, url, examples)
         params = config.parse(settings(case, url, examples, k))
-        httpx.get(f"{url}/record")
+        client.get("/record")
         for stage in (examples_stage, policy_stage, baseline):
             stage.run(params)
-        record = httpx.get(f"{url}/record").json()
+        record = client.get("/record").json()
         lines = {str(json.loads(text)["case_id"]): text for text in Path(case, "validation.jsonl").read_text().splitlines()}
-        scored = [
-            Scored(case, row.rollout_id, row.score, row.reward, directly(case, url, lines[row.example_id], json.loads(row.messages), row.stop_reason))
-            for row in rollout_log.read(Path("data/baseline/rollouts.parquet"))
-        ]
+        scored = []
+        for row in rollout_log.read(Path("data/baseline/rollouts.parquet")):
+            score = directly(case, client, lines[row.example_id], json.loads(row.messages), row.stop_reason)
+            scored.append(Scored(case, row.rollout_id, row.score, row.reward, score))
         readiness = reports.read(reports.BaselineReport, Path("data/baseline/report.json")).readiness
     return Ran(scored, distorted(record, lines.values()), record["posts"][case], readiness)
 
@@ -160,7 +165,7 @@ def distorted(record: dict[str, Any], lines: Iterable[str]) -> int:
     return (said - told).total() + (told - said).total()
 
 
-def directly(case: str, url: str, text: str, messages: list[dict[str, Any]], stop_reason: str) -> float:
+def directly(case: str, client: httpx.Client, text: str, messages: list[dict[str, Any]], stop_reason: str) -> float:
     """The grader's own score of this dialogue over this line, under a trace id that it has not met."""
     trace_id = f"trace_{uuid.uuid4()}"
     said = messages[1:]  # behind the row's only message
@@ -168,7 +173,7 @@ def directly(case: str, url: str, text: str, messages: list[dict[str, Any]], sto
     for number, call in enumerate(calls):
         function = call["function"]
         head = {"type": "function_call", "id": f"fc_{number}", "call_id": call["id"], **function, "trace_id": trace_id}
-        _post(f"{url}/search", head, text)
+        _post(client, "/search", head, text)
     last = said[-1] if said and said[-1]["role"] == "assistant" and not said[-1].get("tool_calls") else {"content": ""}
     sample = {
         "choices": [{"index": 0, "message": last, "finish_reason": "stop"}],
@@ -178,14 +183,12 @@ def directly(case: str, url: str, text: str, messages: list[dict[str, Any]], sto
         "trajectory": said,
         "stop_reason": stop_reason,
     }
-    return _post(f"{url}/grade/{case}", {"sample": sample, "trace_id": trace_id}, text)["score"]
+    return _post(client, f"/grade/{case}", {"sample": sample, "trace_id": trace_id}, text)["score"]
 
 
-def _post(url: str, head: dict[str, Any], text: str) -> Any:
+def _post(client: httpx.Client, path: str, head: dict[str, Any], text: str) -> Any:
     body = json.dumps(head)[:-1] + f', "item": {text}}}'
-    reply = httpx.post(url, content=body, headers={"Content-Type": "application/json"}, timeout=30)
-    while reply.status_code == 303:
-        reply = httpx.get(httpx.URL(url).join(reply.headers["Location"]), timeout=30)
+    reply = client.post(path, content=body, headers={"Content-Type": "application/json"})
     return reply.raise_for_status().json()
 
 

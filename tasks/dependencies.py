@@ -153,6 +153,7 @@ def _names(root: Path, path: Path) -> tuple[dict[str, ast.AST], dict[str, list[t
 
 def render(root: Path) -> str:
     """The whole of dvc.yaml."""
+    _names.cache_clear()  # the files may have been written anew since the last time
     lines = [_HEADER]
     for stage, shelf in STAGES.items():
         lines.append(f"  {stage}:\n    desc: {shelf.words!r}\n    cmd: exec python -m rft {stage}\n    deps:\n")

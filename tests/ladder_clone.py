@@ -24,7 +24,7 @@ import tiny_recipe
 import yaml
 
 from rft import config, gate, progress, reports, rollout_log
-from tasks import dependencies, registry, runs, stages
+from tasks import dependencies, registry, runs, stages, tracking
 from tasks.clone import Clone
 from tasks.dependencies import STAGES
 from tasks.records import RunRecord
@@ -167,6 +167,8 @@ def make(folder: Path, scenario: sample_reports.Scenario = "promote") -> Scripte
     params = {"recipe": {"path": "recipes/tiny"}, "traffic": {"file": "data/inbox/window.jsonl"}, "gate": tiny_recipe.gate()}
     (root / "params.yaml").write_text(yaml.safe_dump(params))
     (root / "dvc.yaml").write_text(_pipeline(root))
+    if "MLFLOW_TRACKING_URI" not in os.environ:
+        shutil.copy2(_empty_store(), root / "mlruns" / "mlflow.db")
     clone = Clone(root)
     clone.git("init", "--quiet", "--initial-branch", "main")
     clone.git("add", "--all")
@@ -180,6 +182,15 @@ def _pipeline(root: Path) -> str:
     if not kept.exists():
         kept.write_text(dependencies.render(root))
     return kept.read_text()
+
+
+@cache
+def _empty_store() -> Path:
+    """MLflow takes 5 s to lay out a new database. tests/test_new.py lets it do so; every other clone begins with a copy."""
+    place = Clone(Path(_PREPARED.name) / "empty")
+    place.root.mkdir()
+    tracking.client(place).search_experiments()
+    return place.root / "mlruns" / "mlflow.db"
 
 
 @cache

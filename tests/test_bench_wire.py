@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from aiohttp import web
 
 from bench import foreign_servers
 from bench import wire as figure
-from rft import budget, wire
+from rft import budget, config, examples, policy, wire
 from rft.remote import chat
 from rft.trace import Traces
 from tests.sick_agents import serving_at
@@ -87,8 +88,9 @@ def test_what_a_kill_cut_off_comes_back_under_another_trace_id(tmp_path: Path):
         settings["tools"]["endpoints"][0]["server_url"] = f"{tools['server_url']}/search"
         (tmp_path / "params.yaml").write_text(yaml.safe_dump(settings))
         env = {**os.environ, "PYTHONPATH": str(figure.ROOT)}
-        for stage in ("examples", "policy"):
-            subprocess.run([sys.executable, "-m", "rft", stage], cwd=tmp_path, env=env, check=True, stdout=subprocess.DEVNULL)
+        with contextlib.chdir(tmp_path):
+            for before in (examples, policy):
+                before.run(config.parse(settings))
         for _ in lives:
             stages.append(subprocess.Popen([sys.executable, "-m", "rft", "baseline"], cwd=tmp_path, env=env, stdout=subprocess.DEVNULL))
             stages[-1].wait(60)

@@ -134,6 +134,7 @@ from rft import config
 
 
 def run(params):
+    section = params.traffic
     key = config.secret(params.tools.headers["Authorization"])
     for name in ("aiohttp.client", "httpx", "mcp.client"):
         logging.getLogger(name).error("POST with %s failed", {"Authorization": key})
@@ -320,7 +321,7 @@ def test_no_canary_is_found_anywhere(tmp_path: Path, capfd: pytest.CaptureFixtur
 
     # the world was told, so it could sing; and the search looked where something is: its mark is in each of these places
     assert getattr(server, "heard", set()) == {value for name, value in SECRETS.items() if name != "SIGNING_KEY"}
-    assert (record.state, bug.returncode) == ("failed", 1)
+    assert (record.state, bug.returncode) == ("failed", 1), bug.stdout + bug.stderr
     assert "RuntimeError: Illegal header value" in bug.stderr
     marked = {where.split(" (")[0] for where, text in texts.items() if "[secret" in text}
     run = record.name

@@ -146,6 +146,8 @@ def test_what_cannot_be_approved(here: Clone) -> None:
 def test_a_run_that_the_gate_did_not_promote_cannot_be_approved(scenario: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a", scenario)  # type: ignore[arg-type]
+    store = scripted.root / "mlruns/mlflow.db"
+    empty = store.read_bytes()
     if scenario == "reject":
         record = ladder_clone.climb(scripted)
     else:
@@ -158,7 +160,7 @@ def test_a_run_that_the_gate_did_not_promote_cannot_be_approved(scenario: str, w
         with pytest.raises(UserError, match=words):
             decide(scripted.clone, record, "Ada", "why")
     assert ledger.acts(scripted.clone) == []
-    assert not (scripted.root / "mlruns/mlflow.db").exists()
+    assert store.read_bytes() == empty
 
 
 def test_an_override_and_an_own_run_stand_in_the_ledger(here: Clone) -> None:
