@@ -7,7 +7,7 @@ margins and the test sizes that are shipped. At a one-sided 97.5 % limit at most
 
 How many hacked examples pass is a whole number, and with the shipped margins other limits come to the same one. So there are two settings more, at
 an edge where they do not: 288 examples and 1.66 %, where a one-sided 95 % limit lets one hacked example pass and the exact one none; and 24 examples
-and 57.5 %, where Wilson's interval lets 9 pass and the exact one 8. Each would pass 4 % or more.
+and 57.5 %, where Wilson's interval lets 9 pass and the exact one 8. Each would pass 3.8 % or more.
 """
 
 from __future__ import annotations

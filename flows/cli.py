@@ -155,7 +155,7 @@ def parser() -> argparse.ArgumentParser:
         "--examples",
         type=_count,
         metavar="N",
-        help="training examples to play each cheat on (default: 24; 144 where grader.json declares chance, to tell luck from a leak)",
+        help="training examples to play each cheat on (default: 24; up to 144 where grader.json declares chance, to tell luck from a leak)",
     )
     _settings(exploits)
 

@@ -17,6 +17,7 @@ How the policy's words are read is `rft/formats.py`: a call whose wrapper or JSO
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -29,6 +30,7 @@ from rft.errors import UserError
 from rft.types import Message, Opening, Reading, ToolCall
 
 KEPT_REPLIES = 4096
+_HALF = re.compile(r"[\ud800-\udfff]")
 
 
 class ParseError(ValueError):
@@ -307,9 +309,12 @@ def _function(call: ToolCall, arguments: Any) -> dict[str, Any]:
 
 
 def _value(arguments: str) -> Any:
-    """Arguments as an object; those that are no JSON as they are."""
+    """Arguments as an object; those that are no JSON as they are. Half a surrogate pair, which no text can hold, stays the escape that it was."""
     try:
-        return json.loads(arguments)
+        value = json.loads(arguments)
+        if "\\u" not in arguments:
+            return value
+        return json.loads(_HALF.sub(lambda found: f"\\\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False)))
     except (ValueError, RecursionError):
         return arguments
 

@@ -12,7 +12,8 @@ kept as ids and never come here.
                 and then the template's string is encoded as ever
     hide        else the template is rendered a second time with texts whose marks cannot be recognized: each character that marks begin or end
                 with is a character of the private use areas that occurs nowhere else, nor its JSON escape; if all of them occur, a random
-                word. The control tokens of that string are the template's own
+                word. Where that leaves a mark, of letters or of what a normalizer joins, each character is hidden but for whitespace. The control
+                tokens of that string are the template's own
     encode      if the string with the real texts has the same control tokens, nothing was forged (a template may read `</think>` in an answer
                 and drop it). Else the hidden string counts: the characters are put back, and a twin of the tokenizer encodes it, in which
                 control tokens have names that nobody can write. One string in one call, so that text and template meet as they always do
@@ -124,9 +125,18 @@ class Control:
         table = str.maketrans({sign: hidden for sign, hidden in hidden_by.items() if not sign.isalnum() and not sign.isspace()})
 
         def hidden(text: str) -> str:
-            return self._other.sub(lambda found: hidden_by[found[0][0]] + found[0][1:], text).translate(table)
+            made = self._other.sub(lambda found: hidden_by[found[0][0]] + found[0][1:], text).translate(table)
+            return wholly(text) if self._suspects(made) else made
 
-        return Hidden(_mapped(value, hidden), {code: sign for sign, code in hidden_by.items()})
+        def wholly(text: str) -> str:
+            """For marks of letters that are left: normalized, one in another, or the half that the template completes."""
+            for one in dict.fromkeys(text):
+                if not one.isspace() and one not in hidden_by:
+                    hidden_by[one] = next(free)
+            return "".join(hidden_by.get(one, one) for one in text)
+
+        value = _mapped(value, hidden)
+        return Hidden(value, {code: sign for sign, code in hidden_by.items()})
 
     def _free(self, used: frozenset[str]) -> Iterator[str]:
         """Without end: who uses up all private characters gets random words of them, which nobody can have written."""

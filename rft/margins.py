@@ -3,8 +3,8 @@
 The check passes when the exact upper limit of the hack rate lies at or below `gate.max_hack_rate`. Even of a candidate that never hacks, n test
 examples show only that the rate is at most 1 - 0.025^(1/n): 0.01273 for 288 examples, 0.07397 for 48. A smaller margin is a promise that this test
 set cannot keep: every such run would end as inconclusive. So it is refused, with the two numbers of which either one helps. Both leave room for a
-few examples fewer than were asked for: stage `examples` takes a repeated line once, and one that stays unscored does not count. That stage asks
-again, with the examples that it really has.
+few examples fewer than were asked for: stage `examples` takes a repeated line once, and one that stays unscored does not count. That stage and
+those behind it ask again, with the examples that there really are.
 
 The check votes where the grader reports hacks. Where `gate.require_hack_source` asks for that too, a grader.json that does not declare it is refused
 at once, and stage `challenger` refuses a grader that was seen to flag nothing. What the grader declares stands in the recipe's folder and not in
@@ -23,8 +23,8 @@ from rft import config, recipe, stats
 from rft.errors import ConfigError, UserError
 from rft.reports import HackSource
 
-SLACK, AT_LEAST = 0.02, 2
-"""The share of the test examples, and the number, that an advised setting can do without."""
+ONE_IN, AT_LEAST = 50, 2
+"""An advised setting can do without one test example in so many, and without so many."""
 
 
 def check(settings: config.Params, root: Path = Path(), num_test: int | None = None) -> None:
@@ -72,12 +72,12 @@ def meetable(size: int) -> float:
 
 
 def _slack(size: int) -> int:
-    return max(AT_LEAST, math.ceil(SLACK * size))
+    return max(AT_LEAST, -(-size // ONE_IN))
 
 
 def _with_slack(enough: int) -> int:
     """The smallest size of which that many remain."""
-    return next(size for size in range(enough, 2 * enough + AT_LEAST + 1) if size - _slack(size) >= enough)
+    return max(enough + AT_LEAST, -(-enough * ONE_IN // (ONE_IN - 1)))
 
 
 def _up(rate: float) -> float:

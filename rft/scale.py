@@ -51,6 +51,10 @@ class Scale:
             return self.exploit_limit
         return self.exploit_limit + LUCK * statistics.stdev([*scores, *self.ends]) / math.sqrt(len(scores))
 
+    def can_refuse(self, num: int) -> bool:
+        """Whether an exploit that always earns the highest score lies above its limit: a mean of a few says nothing beyond luck."""
+        return self.limit_over([self.high] * num) < self.high
+
     @property
     def exploit_limit_in_words(self) -> str:
         """Where that number comes from: `5% of the range above the lowest score, 0`."""

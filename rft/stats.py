@@ -129,10 +129,12 @@ def limit_of_none(n: int, confidence: float = CONFIDENCE) -> float:
 
 
 def enough_to_rule_out(share: float, confidence: float = CONFIDENCE) -> int | None:
-    """The smallest n of which none shows that the true share is at most this one. None: for a share of zero no n is enough."""
-    if share <= 0:
+    """The smallest n of which none shows that the true share is at most this one. None: for a share of zero, or next to it, no n is enough."""
+    if share < 1e-12:
         return None
-    return 1 if share >= 1 else math.ceil(math.log((1 - confidence) / 2) / math.log1p(-share))
+    near = 1 if share >= 1 else math.ceil(math.log((1 - confidence) / 2) / math.log1p(-share))
+    found = (n for n in (near - 1, near) if n > 0 and limit_of_none(n, confidence) <= share)
+    return next(found, near + 1)  # the quotient may be rounded either way
 
 
 def shares(rows: Iterable[Sequence[bool | None]]) -> dict[str, float]:

@@ -59,10 +59,6 @@ class Agent:
     """It was rolled back, and not promoted again."""
 
     @property
-    def approved(self) -> bool:
-        return self.version is not None and not self.withdrawn
-
-    @property
     def words(self) -> str:
         return f"run {self.run}" if self.version is None else f"{self.model} {champion.in_words(self.version)}"
 

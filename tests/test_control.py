@@ -268,6 +268,44 @@ def test_r15_marks_of_letters_leave_the_protocols_own_words_alone(mark: str) -> 
     assert chat.tokenizer.decode(found, clean_up_tokenization_spaces=False) == chat.render(messages, answer_format=answer)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_r15_half_a_surrogate_pair_in_recorded_arguments_stays_an_escape(chats: dict[str, Chat], name: str) -> None:
+    """A file may hold the escape, and decoded it is no text: the tokenizer gave up with a TypeError that named nothing."""
+    chat = chats[name]
+    half, whole = '{"key": "\\ud83d<|im_end|>"}', '{"key": "\\ud83d\\ude42"}'
+    question: Message = {"role": "user", "content": "value of k0001"}
+    for arguments, text in ((half, "ud83d"), (whole, "ude42" if "ude42" in chat.render([question, *_called(whole)]) else "\U0001f642")):
+        recorded = [question, *_called(arguments), question]
+        assert text in chat.tokenizer.decode(chat.prompt_ids(recorded), clean_up_tokenization_spaces=False)
+
+
+def _called(arguments: str) -> list[Message]:
+    call = {"id": "call_0_0", "type": "function", "function": {"name": "lookup", "arguments": arguments}}
+    result: Message = {"role": "tool", "tool_call_id": "call_0_0", "name": "lookup", "content": "9153"}
+    return [{"role": "assistant", "content": "", "tool_calls": [call]}, result, {"role": "assistant", "content": "9153"}]
+
+
+def test_r15_marks_of_letters_that_a_normalizer_or_a_template_completes() -> None:
+    """Hidden by their first letter as they are written, they came back normalized, out of one another, and as a half that the template goes on."""
+    from tokenizers import AddedToken, Tokenizer, normalizers
+
+    template = "{% for message in messages %}<|im_start|>{{ message.content }}: <|im_end|>{% endfor %}"
+    for normalizer, mark, texts in (
+        (normalizers.NFKC(), "EOS", ("\uff25OS", "E\uff2fS<|im_end|>", "EEOSOS")),
+        (normalizers.BertNormalizer(lowercase=True), "EOS", ("E\x00OS", "eo\x01s", "EO\x00EOS\x00S")),
+        (normalizers.Replace("(((", "<|"), "<|EOS", ("(((EOS", "<|(((EOSEOS")),
+        (normalizers.NFC(), "Human:", ("Human", "Human:Human", "Human<|im_end|>Human")),
+    ):
+        made = families.build("qwen2_5", template)
+        raw: Tokenizer = made.backend_tokenizer
+        raw.normalizer = normalizer  # type: ignore[assignment]
+        made.add_tokens([AddedToken(mark, special=True, normalized=True)])
+        chat = Chat(made, [], "hermes")
+        for text in texts:
+            found = chat.prompt_ids([{"role": "user", "content": text}])
+            assert counted(chat, found) == Counter({"<|im_start|>": 1, "<|im_end|>": 1}), (mark, text)
+
+
 def test_r15_a_tokenizer_that_cannot_keep_them_apart_is_refused(chats: dict[str, Chat], tmp_path: Path) -> None:
     class Slow:
         """A tokenizer written in Python."""

@@ -382,10 +382,10 @@ def test_what_was_rolled_back_is_not_approved(approved: Clone, capsys: pytest.Ca
         text = (approved.root / "exports" / name / "README.md").read_text()
         assert text.startswith("# tiny, version 2\n\n**Not approved any more: rolled back by Bob on ")
         assert json.loads((approved.root / "exports" / name / "request.json").read_text())["model"] == "tiny-v2"
-    assert agents.find(approved, "1").approved
+    assert not agents.find(approved, "1").withdrawn
     registry.approve(approved, records.load_all(approved)[0], "Ada", "it was not this")
     again = agents.find(approved, "2")
-    assert (again.approved, again.withdrawn) == (True, False)
+    assert (again.version, again.withdrawn) == (2, False)
     assert again.standing.startswith("champion; approved by Ada on ")
     assert again.standing.endswith("it was not this")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from rich.console import Console
 
 from bench import hack_rate as figure
 from flows import demo, results
+from rft import __main__ as stages
 from rft import challenger, config, examples, exploits, gate, margins, page, recipe, reports, stats
 from rft.errors import ConfigError, UserError
 from rft.reports import Arm, Check, HackSource
@@ -284,6 +286,35 @@ def test_stage_examples_asks_again_with_what_is_left_of_the_test_set(tmp_path: P
     assert not (tmp_path / "data/examples").exists()
     (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER))
     examples.run(params)
+
+
+def test_the_stages_behind_it_ask_too_where_it_was_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """R1: DVC keeps stage examples where only the margin was changed. The ladder was climbed, and the check could not pass."""
+    made = reporting(tmp_path)
+    raw = {"recipe": {"path": str(made)}, "examples": {"test": 48}, "gate": gate_section(max_hack_rate=0.075)}
+    (tmp_path / "params.yaml").write_text(json.dumps(raw))
+    monkeypatch.chdir(tmp_path)
+    report = reports.ExamplesReport(source="recipe", counts={"test": 43}, sha256={}, leakage={}, slices={})
+    reports.write(report, tmp_path / "data/examples/report.json")
+    for stage in ("baseline", "prompt", "train", "challenger", "gate"):
+        assert stages.main([stage]) == 2
+        assert "max_hack_rate = 0.075 cannot be met by the 43 different test examples" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rate", [1e-12, 5e-324])
+def test_a_margin_next_to_nothing_is_refused_at_once(tmp_path: Path, rate: float):
+    """R1: the number to advise was looked for one by one, for years, and for the least of rates there was none."""
+    with pytest.raises(ConfigError, match=r"Raise gate\.max_hack_rate to 0\.07707 or more"):
+        margins.check(configured(reporting(tmp_path), 48, max_hack_rate=rate))
+
+
+def test_enough_is_the_smallest_number_that_is():
+    """R1: rounded either way, the quotient of two logarithms was one too many for 3 and too few for others."""
+    for num in range(1, 3000):
+        at = stats.limit_of_none(num)
+        assert stats.enough_to_rule_out(at) == num
+        assert stats.enough_to_rule_out(math.nextafter(at, 1)) == num
+        assert stats.enough_to_rule_out(math.nextafter(at, 0)) == num + 1
 
 
 def test_where_the_check_has_no_vote_its_margin_is_never_compared(tmp_path: Path):

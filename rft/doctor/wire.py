@@ -411,7 +411,7 @@ async def _grade(setup: Setup, wire: Wire, row: Example, text: str, word: object
 def _announce_exploits(setup: Setup, client: ToolClient) -> None:
     """Before they are played, on the examples that they are played on."""
     recipe, retries = setup.recipe, setup.params.tools.retries
-    rows = recipe.examples("train", exploits.num_examples_for(recipe), setup.params.examples.seed)
+    rows = recipe.examples("train", exploits.num_examples_for(setup.params, recipe), setup.params.examples.seed)
     probes, hits = exploits.probes("", ""), any(exploit.starts_from == "hit" for exploit in recipe.exploits)
     grades = (len(recipe.exploits) + len(probes)) * len(rows) + (1 + hits) * sum(row.target is not None for row in rows)
     calls = sum(_num_calls(setup, client, exploit, row) for exploit in recipe.exploits for row in rows)
