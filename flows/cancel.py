@@ -26,7 +26,7 @@ def show(run: str, now: bool, patience_s: float) -> int:
 
     ended = cancel.cancel(here, record, now, patience_s, tell)
     if ended is None:
-        say(f"Run {record.name} had not begun: nothing is left of it.")
+        say(f"Run {record.name} is ended. It had not begun, or its worktree and its commit were gone: there was nothing to record.")
         return 0
     say(f"Run {ended.name} is cancelled, and recorded as revision {(ended.revision or '')[:10]}.")
     say(f"What it did is kept until it is past its retention. A new run that takes it up: {ended.again}")

@@ -49,12 +49,14 @@ A_WEEK_S = 7 * 86400.0
 _COMPLETE, _WORK, _SHELF, _ASIDE, _GONE = "complete.json", "work.json", "shelf", ".aside", ".gone"
 _FOLDER = re.compile(r"([a-z_]+)-[0-9a-f]{16}")
 _PATIENCE_S = 2.0
+STATE = "RFT_STATE"
+"""The environment variable in which a stage finds `state()`."""
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def state() -> Path:
     """This clone's state folder; a run in its worktree is told by the environment where it lies."""
-    return Path(os.environ.get("RFT_STATE", ".rft"))
+    return Path(os.environ.get(STATE, ".rft"))
 
 
 # -- the folder of a stage -------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def model_named(clone: Clone, model: str | None) -> str:
     start = f"Start one: {commands.command('run')}"
     known = registry.models(clone)
     is_enough = model in known if model else bool(known)
-    ran = set() if is_enough else {_model_of(Revision(clone, one.revision)) for one in records.load_all(clone) if one.revision}
+    ran = set() if is_enough else _that_ran(clone)
     every = sorted({*known, *ran})
     if model is not None:
         if model not in every:
@@ -105,7 +105,7 @@ def model_named(clone: Clone, model: str | None) -> str:
 def laid_out(agent: Agent, *more: str) -> Iterator[Path]:
     """A folder for as long as the block lasts. `more`: other outputs of the revision, if it has them."""
     clone, at = agent.at.clone, agent.at
-    with tempfile.TemporaryDirectory(prefix=LAID_OUT, dir=clone.state) as scratch, records.held(scratch_lock(Path(scratch))):
+    with tempfile.TemporaryDirectory(prefix=LAID_OUT, dir=clone.state) as scratch, records.held(scratch_lock(Path(scratch)), wait=True):
         tree = Path(scratch) / "tree"
         at.lay_tree(tree)
         shutil.rmtree(tree / "rft", ignore_errors=True)  # the engine is the one that runs here, for the recipe's server too
@@ -135,10 +135,10 @@ def _link_model(clone: Clone, tree: Path) -> None:
 
 # -- which -----------------------------------------------------------------------------------------------------------------
 def _of_version(clone: Clone, model: str, version: Version) -> Agent:
-    if not version.run.strip():
-        if version.number != BEGINNING.champion.version:
-            raise UserError(f"{model} version {version.number} was registered by other hands: it names no run of ours.")
+    if version.is_beginning:
         return _beginning(clone, model)
+    if not version.run.strip():
+        raise UserError(f"{model} version {version.number} was registered by other hands: it names no run of ours.")
     at = Revision(clone, version.tags.get("revision", ""))
     served = champion.of(at, version.run, version.number)
     _assert_registered(served, at, version)
@@ -229,6 +229,12 @@ def _measured(clone: Clone) -> dict[str, RunRecord]:
             if MEASURED.encode() in (at.file("dvc.lock") or b"") and _model_of(at) not in found and {MEASURED, POLICY} <= at.outs.keys():
                 found[_model_of(at)] = record
     return found
+
+
+def _that_ran(clone: Clone) -> set[str]:
+    """The models of all runs that finished a stage: of others the revision may hold settings that are not theirs."""
+    every = (Revision(clone, record.revision) for record in records.load_all(clone) if record.revision)
+    return {_model_of(at) for at in every if at.lock_sha256}
 
 
 def _arm(at: Revision) -> str:

@@ -26,7 +26,7 @@ _METRICS = re.compile(r"\[\w+\] metrics ")
 
 
 def cancel(clone: Clone, record: RunRecord, now: bool, patience_s: float, tell: Callable[[str], None]) -> RunRecord | None:
-    """The run as it is recorded; None when no stage of it had begun, so that nothing was.
+    """The run as it is recorded; None when there was nothing to record.
 
     Raises UserError for a run that is over, InfrastructureError when it goes on after `patience_s` seconds. `tell`: what it does, about each second.
     """
@@ -48,6 +48,8 @@ def cancel(clone: Clone, record: RunRecord, now: bool, patience_s: float, tell: 
             found = _known(clone, record.name)
             if found is None or not found.over:
                 ended = found and runs.end(clone, found, "cancelled", runs.CANCELLED)
+                if ended is not None and ended.state != "cancelled":
+                    raise UserError(_was_at_its_end(ended))
                 _tell_mlflow(clone, ended)
                 return ended
             file.unlink(missing_ok=True)
@@ -62,6 +64,11 @@ def _refuse(record: RunRecord, when: str = "") -> None:
     if record.state == "cancelled":
         raise UserError(f"run {record.name} was cancelled already, at {record.ended}.")
     raise UserError(f"run {record.name} ended {when}at {record.ended} ({record.state}). There is nothing to cancel, and nothing was changed.")
+
+
+def _was_at_its_end(ended: RunRecord) -> str:
+    what = f"run {ended.name} was {ended.state} when its process was killed, before that was recorded"
+    return f"{what}. It is recorded now, as revision {(ended.revision or '')[:10]}, and there is nothing to cancel."
 
 
 def _known(clone: Clone, name: str) -> RunRecord | None:

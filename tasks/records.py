@@ -121,7 +121,8 @@ def load_all(clone: Clone) -> list[RunRecord]:
             found.append(RunRecord.model_validate_json(file.read_bytes()))
         except ValidationError as error:
             raise UserError(
-                f"{file}: not a whole record of a run ({error.errors()[0]['msg']}). Its revision is safe in Git: delete the file."
+                f"{file}: not a whole record of a run ({error.errors()[0]['msg']}). Delete the file: if the run was over, its "
+                "revision is safe in Git; if not, a new one finds its finished stages in DVC's cache."
             ) from None
     return found
 

@@ -83,7 +83,9 @@ def first_promoted(clone: Clone, model: str) -> Version | None:
     """The version that replaced the beginning first: of which the beginning is what it was judged against. Takes no lock, repairs nothing."""
     if _is_empty(clone):
         return None
-    replaced = (one for one in Registry(clone, model).versions() if one.run.strip() and one.tags.get("replaced") == str(BEGINNING.champion.version))
+    every = Registry(clone, model).versions()
+    first = {str(one.number) for one in every if one.is_beginning}  # not 1, where other hands had registered a version
+    replaced = (one for one in every if one.run.strip() and one.tags.get("replaced") in first)
     return min(replaced, key=lambda one: one.number, default=None)
 
 
@@ -260,6 +262,10 @@ class Version:
     """Empty for the beginning."""
     aliases: tuple[str, ...]
     tags: dict[str, str]
+
+    @property
+    def is_beginning(self) -> bool:
+        return not self.run
 
 
 # -- moving the champion, by steps that can be repeated --------------------------------------------------------------------

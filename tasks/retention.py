@@ -105,7 +105,11 @@ def plan(clone: Clone, keep: Retention) -> Plan:
     found.items += _work(clone, keep.work_days, unfinished, now)
     found.items += _aged("logs", _logs(clone), keep.logs_days, unfinished, now)
     found.items += _aged("pages", _pages(clone), keep.pages_days, lasting, now)
-    _bytes(clone, keep.cache_days, needed, by_revision, now, found)
+    unfinished_stages = (record.name for record in every if not record.over and record.stages)
+    if homeless := [name for name in unfinished_stages if not (clone.worktrees / name / "dvc.lock").exists()]:
+        found.kept.append(f"all bytes: with the worktree of run {homeless[0]} the names of those are gone that it will go on with")
+    else:
+        _bytes(clone, keep.cache_days, needed, by_revision, now, found)
     return found
 
 
@@ -157,14 +161,14 @@ def _work(clone: Clone, days: float | None, unfinished: set[str], now: float) ->
     for work in progress.works(clone.state):
         if work.age_s >= days * DAY_S and unfinished.isdisjoint(work.runs):
             yield Item("work", work.path, work.num_bytes, f"stage {work.stage}{_of(work.runs)}, untouched for {_days(work.age_s)}")
-    yield from _aged("work", _scratch(clone), days, set(), now)
+    for item in _aged("work", _scratch(clone), days, set(), now):
+        if _is_free(agents.scratch_lock(item.path)):  # one that somebody works in has its lock held
+            yield item
 
 
 def _scratch(clone: Clone) -> Iterator[Path]:
-    """What commands left that were killed. A folder that somebody works in has its lock held."""
-    for path in sorted(clone.state.glob(f"{agents.LAID_OUT}*")):
-        if _is_free(agents.scratch_lock(path)):
-            yield path
+    """What commands left that were killed, and what others work in."""
+    yield from sorted(clone.state.glob(f"{agents.LAID_OUT}*"))
     if byhand.folder(clone).is_dir():  # nobody is in it: `alone` holds its lock
         yield byhand.folder(clone)
     yield from sorted(clone.state.glob("tmp*"))
@@ -197,7 +201,10 @@ def _pages(clone: Clone) -> Iterator[Path]:
 def _aged(kind: Kind, paths: Iterable[Path], days: float | None, needed: set[str], now: float) -> Iterator[Item]:
     """Those that nobody has changed for so many days. `needed`: names of runs whose files stay."""
     for path in paths if days is not None else ():
-        num_bytes, changed = _measure(path)
+        try:
+            num_bytes, changed = _measure(path)
+        except FileNotFoundError:  # the scratch folder of a command that ended meanwhile
+            continue
         if now - changed >= (days or 0.0) * DAY_S and path.name.removesuffix(".html") not in needed:
             yield Item(kind, path, num_bytes, f"{_days(now - changed)} old")
 
@@ -321,6 +328,9 @@ def _named(clone: Clone, old: set[str], needed: set[str]) -> set[str]:
         for name in {*names, "dvc.lock"} - {""}:
             with contextlib.suppress(FileNotFoundError):
                 found |= _md5s((tree / name).read_bytes())
+    for tree in clone.worktrees.iterdir() if clone.worktrees.is_dir() else ():  # Git looks for them elsewhere, once the clone was moved
+        for file in (tree / "dvc.lock", *tree.rglob("*.dvc")):
+            found |= _md5s(file.read_bytes()) if file.is_file() else set()
     return found
 
 

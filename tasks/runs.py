@@ -32,7 +32,7 @@ from typing import Any
 import psutil
 import yaml
 
-from rft import commands, config, margins, redact, stopping
+from rft import commands, config, margins, progress, redact, stopping
 from rft.errors import RftError, Stopped, UserError
 from tasks import edits as user_edits
 from tasks import records
@@ -203,11 +203,12 @@ def clear(clone: Clone, key: str | None = None) -> list[str]:
 
 
 def end(clone: Clone, record: RunRecord, state: State, message: str) -> RunRecord | None:
-    """Record an unfinished run whose driver is dead. None: no stage of it ever ran, so there was nothing to record. Call with the start's lock."""
+    """Record an unfinished run whose driver is dead. None: no stage of it ever ran, or its worktree and its very commit are gone, so there was
+    nothing to record. Call with the start's lock."""
     kill_stage(clone, record.name)
     run = Run(clone, record)
     lost = not (run.tree.is_dir() or _recorded(clone, record))
-    if record.state == "preparing" or (lost and not record.begun):
+    if record.state == "preparing" or (lost and not (record.begun and _has(clone, record.commit))):
         _forget(run)
         return None
     if lost:
@@ -323,7 +324,12 @@ def lay_out(clone: Clone, tree: Path, commit: str, edits: Edits, inputs: dict[st
 
 
 def _dvc_local(clone: Clone) -> str:
-    return f'[cache]\n    dir = {clone.dvc_cache}\n    type = "reflink,hardlink,symlink,copy"\n'
+    return f'[cache]\n    dir = {_quoted(str(clone.dvc_cache))}\n    type = "reflink,hardlink,symlink,copy"\n'
+
+
+def _quoted(value: str) -> str:
+    """As DVC's settings need it: without quotes a `#` would begin a comment, and a comma a list."""
+    return next((f"{quote}{value}{quote}" for quote in ('"', "'") if quote not in value), f'"""{value}"""')
 
 
 def _bring(source: Path, target: Path) -> None:
@@ -429,6 +435,15 @@ def _recorded(clone: Clone, record: RunRecord) -> str | None:
     return clone.git("for-each-ref", "--format=%(objectname)", _ref(record)) or None
 
 
+def _has(clone: Clone, commit: str) -> bool:
+    """Git drops a commit that was amended, in time, when no worktree holds it."""
+    try:
+        clone.git("cat-file", "-e", f"{commit}^{{commit}}")
+    except GitError:
+        return False
+    return True
+
+
 def _snapshot(run: Run) -> str:
     """Of its folder, whatever that says of where it belongs; of its commit, when the folder is gone."""
     record = run.record
@@ -465,6 +480,8 @@ def remove_tree(clone: Clone, tree: Path) -> None:
         with contextlib.suppress(GitError):  # a folder that Git does not know (any more) as a worktree
             clone.git("worktree", "remove", "--force", str(tree))
         shutil.rmtree(tree, ignore_errors=True)
+    if tree.is_symlink():  # what it points at is its maker's
+        tree.unlink()
     clone.git("worktree", "prune")
 
 
@@ -478,12 +495,19 @@ def _group_file(clone: Clone, name: str) -> Path:
 
 
 def kill_stage(clone: Clone, name: str) -> None:
-    """The last stage's process group, if anything in it still belongs to this run. Process ids are reused: the environment tells."""
+    """The last stage's process group, if anything in it still belongs to this run. Process ids are reused, and a copy of a clone notes the group of
+    the run that goes on in the other: the environment tells."""
     file = _group_file(clone, name)
     group = int(file.read_text(encoding="utf-8") or 0) if file.exists() else 0
     if not group:
         return
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            if os.getpgid(process.pid) == group and process.environ().get(stopping.RUN) == name:
+        with contextlib.suppress(psutil.Error, ProcessLookupError, FileNotFoundError):
+            if os.getpgid(process.pid) == group and _is_of(process.environ(), clone, name):
                 os.kill(process.pid, signal.SIGKILL)
+
+
+def _is_of(environment: dict[str, str], clone: Clone, name: str) -> bool:
+    """A stage that still works for the place where its clone was is ours, when nothing is there any more: the clone was moved."""
+    place = Path(environment.get(progress.STATE, ""))
+    return environment.get(stopping.RUN) == name and (not place.is_dir() or place.samefile(clone.state))

@@ -93,7 +93,7 @@ def repro(
     """
     lines = listener.get()
     lines.begin(stage)
-    environment = {"RFT_STATE": str(state), "PYTHONUNBUFFERED": "1", stopping.RUN: run or "", stopping.DEADLINE: f"{deadline or ''}"}
+    environment = {progress.STATE: str(state), "PYTHONUNBUFFERED": "1", stopping.RUN: run or "", stopping.DEADLINE: f"{deadline or ''}"}
     how: How = "ran"
     last: deque[str] = deque(maxlen=400)
     error: list[str] = []  # what the stage ends with: told once, by whoever catches it

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -24,6 +25,7 @@ from flows import cli
 from rft import config, stopping
 from rft.errors import InfrastructureError, Stopped, UserError
 from tasks import cancel, climb, records, registry, runs
+from tasks.clone import Clone
 from tasks.dependencies import STAGES
 from tasks.stages import StageFailed
 
@@ -182,6 +184,29 @@ def test_a_run_whose_driver_is_dead(scripted: ladder_clone.Scripted) -> None:
     (scripted.script / "pause-policy").unlink()
     with runs.start(scripted.clone, plan(scripted)) as new:
         assert not new.adopted
+
+
+def test_a_copy_of_the_clone_ends_its_own_record_and_not_the_run_of_the_other(scripted: ladder_clone.Scripted, tmp_path: Path) -> None:
+    """It notes the same process group, of a run of the same name: it killed the stage of the other clone."""
+    (scripted.script / "pause-policy").write_text("600")
+    with drive(scripted) as driver:
+        record = working(scripted, driver, "policy")
+        copy = Clone(Path(shutil.copytree(scripted.root, tmp_path / "copy", symlinks=True)))
+        ended = cancel.cancel(copy, record, now=False, patience_s=60, tell=lambda line: None)
+        assert ended is not None
+        assert ended.state == "cancelled"
+        ended = cancel.cancel(scripted.clone, record, now=True, patience_s=60, tell=lambda line: None)
+        assert ended is not None
+        assert (ended.state, driver.wait(30)) == ("cancelled", Stopped.exit_code)
+
+
+def test_a_run_that_was_killed_at_its_end_is_recorded_and_not_called_cancelled(scripted: ladder_clone.Scripted) -> None:
+    run = runs._create(scripted.clone, plan(scripted))
+    run.update(state="finished", ended=records.now())
+    with pytest.raises(UserError, match=r"was finished when its process was killed.* as revision [0-9a-f]{10}, and there is nothing to cancel\."):
+        cancel.cancel(scripted.clone, run.record, now=False, patience_s=60, tell=lambda line: None)
+    record = records.find(scripted.clone, run.name)
+    assert (record.state, bool(record.revision)) == ("finished", True)
 
 
 def test_a_run_that_had_not_begun_is_forgotten(scripted: ladder_clone.Scripted) -> None:

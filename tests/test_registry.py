@@ -12,7 +12,7 @@ import pytest
 
 from rft import config, progress, reports
 from rft.errors import InfrastructureError, UserError
-from tasks import climb, ledger, records, registry, runs, tracking
+from tasks import agents, climb, ledger, records, registry, runs, tracking
 from tasks.artifacts import Revision
 from tasks.clone import Clone
 from tasks.records import RunRecord
@@ -119,6 +119,22 @@ def test_a_version_has_one_number_wherever_it_is_named(here: Clone) -> None:
     back = registry.rollback(here, registry.model_name(params(here)), "Ada", "why")
     assert (back.before, back.after) == ("2", "1")
     assert numbers(another()) == {1}
+
+
+def test_the_beginning_is_known_though_others_had_registered_a_version_first(here: Clone) -> None:
+    """It is not number 1 then, and was called a version of other hands; of theirs it was said that it is the beginning."""
+    client, model = tracking.client(here), registry.model_name(params(here))
+    client.create_registered_model(model)
+    client.create_model_version(model, source="elsewhere:/theirs")
+    act = registry.approve(here, only(here), "Ada", "better")
+    assert (act.before, act.after) == ("2", "3")
+    first = registry.first_promoted(here, model)
+    assert first is not None
+    assert first.number == 3
+    assert registry.rollback(here, model, "Ada", "complaints").after == "2"
+    assert agents.find(here, "champion").served.champion.version == 1
+    with pytest.raises(UserError, match="version 1 was registered by other hands"):
+        agents.find(here, "1")
 
 
 def test_a_run_that_was_judged_when_the_beginning_was_called_0_can_be_approved(here: Clone) -> None:

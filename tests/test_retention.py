@@ -513,6 +513,16 @@ def test_what_a_killed_play_or_stage_left_goes_and_what_one_uses_stays(here: Clo
     assert "by-hand" not in here.git("worktree", "list")
 
 
+def test_a_play_that_ends_while_gc_looks_is_no_error(here: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rft gc` came to a FileNotFoundError, at whatever age. And it locks no folder that is young: its owner would find the lock taken."""
+    young = here.state / "agent-young"
+    young.mkdir()
+    agents.scratch_lock(young).touch()
+    monkeypatch.setattr(retention, "_scratch", lambda clone: iter([clone.state / "agent-gone", young]))
+    monkeypatch.setattr(retention, "_is_free", lambda lock: pytest.fail(f"{lock} was tried"))
+    assert _planned(here, Retention(work_days=1, logs_days=None, pages_days=None, cache_days=None)) == []
+
+
 def test_a_promotion_that_was_cut_off_keeps_its_bytes(here: Clone) -> None:
     """It is finished at the next look at the champion, and needs them then."""
     first = three(here)[0]

@@ -63,6 +63,16 @@ def test_a_run_is_recorded_and_leaves_the_clone_as_it_was(scripted: ladder_clone
     assert scripted.ran() == ["traffic", "drift"]
 
 
+@pytest.mark.parametrize("name", ["a, b", "it's #1", """'"'"""])
+def test_the_name_of_a_folder_may_hold_what_means_something_in_settings(tmp_path: Path, name: str) -> None:
+    """DVC took a part of the name for its cache, outside of the clone, or none at all."""
+    scripted = ladder_clone.make(tmp_path / name)
+    with runs.start(scripted.clone, plan(scripted)) as run:
+        assert repro(run, "traffic") == "ran"
+    assert Revision(scripted.clone, run.record.revision or "").read("data/traffic/report.json")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_the_users_edits_travel_and_make_the_run_dirty(scripted: ladder_clone.Scripted) -> None:
     (scripted.root / "recipes/tiny/tools.py").write_text("# edited\n")
     (scripted.root / "recipes/tiny/new file.bin").write_bytes(bytes(range(256)))

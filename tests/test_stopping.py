@@ -18,7 +18,7 @@ import yaml
 from flows import cli
 from rft import config, stopping
 from rft.errors import ConfigError, Stopped, UserError
-from tasks import cancel, climb, records, registry, runs, stages
+from tasks import agents, cancel, climb, records, registry, retention, runs, stages
 from tasks.clone import Clone
 from tasks.dependencies import STAGES
 from tasks.records import RunRecord
@@ -205,6 +205,76 @@ def test_a_paused_run_goes_on_in_a_clone_that_was_moved_or_copied(tmp_path: Path
     assert {path: path.read_bytes() for path in scripted.root.rglob("*") if path.is_file() and not path.is_symlink()} == before
     if way == "copied":
         assert take_up(scripted.clone, scripted, record) == {"unchanged"}
+
+
+def test_gc_keeps_what_a_paused_run_goes_on_with_though_git_does_not_find_its_worktree(tmp_path: Path) -> None:
+    """In a clone that was moved its bytes went, and with them hours of work; so did those of a run whose worktree is gone."""
+    scripted = ladder_clone.make(tmp_path / "a")
+    record = pause(scripted)
+    here = Clone(scripted.root.rename(tmp_path / "b"))
+    keep = config.Retention(work_days=0, logs_days=0, pages_days=0, cache_days=0)
+
+    def collect() -> list[str]:
+        with retention.alone(here):
+            found = retention.plan(here, keep)
+            retention.carry_out(here, found, lambda done, total: None)
+        assert found.items == []
+        return found.kept
+
+    assert len(collect()) == 1
+    shutil.rmtree(here.worktrees / record.name)
+    assert collect()[1] == f"all bytes: with the worktree of run {record.name} the names of those are gone that it will go on with"
+    assert take_up(here, scripted, record) == {"restored"}
+
+
+def test_a_worktree_that_was_moved_to_another_disk_leaves_no_link_behind(tmp_path: Path) -> None:
+    scripted = ladder_clone.make(tmp_path / "a")
+    record = pause(scripted)
+    tree = scripted.clone.worktrees / record.name
+    tree.rename(tmp_path / "roomy")
+    tree.symlink_to(tmp_path / "roomy")
+    assert take_up(scripted.clone, scripted, record) == {"unchanged"}
+    assert list(scripted.clone.worktrees.iterdir()) == []
+
+
+def test_a_run_whose_commit_is_gone_too_ends_and_hinders_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Amended, and dropped by Git, which nothing kept from it any more. Nothing can hang below it: no run could start, and none be cancelled."""
+    scripted = ladder_clone.make(tmp_path / "a")
+    record = pause(scripted)
+    here = scripted.clone
+    shutil.rmtree(here.worktrees / record.name)
+    here.git("worktree", "prune")
+    here.git("commit", "--quiet", "--amend", "--message", "better")
+    here.git("reflog", "expire", "--expire=now", "--all")
+    here.git("gc", "--quiet", "--prune=now")
+    records.save(here, record.model_copy(update={"name": "killed", "state": "running"}))
+    monkeypatch.chdir(here.root)
+    assert cli.main(["cancel", record.name]) == 0
+    assert "its worktree and its commit were gone: there was nothing to record." in capsys.readouterr().out
+    with runs.start(here, plan(scripted)) as new:
+        pass
+    assert [one.name for one in records.load_all(here)] == [new.name]
+
+
+def test_a_run_that_is_recorded_without_its_settings_names_no_model(tmp_path: Path) -> None:
+    """Its revision holds the params.yaml of its commit, which need not name a recipe, or may name another."""
+    scripted = ladder_clone.make(tmp_path / "a")
+    here, file = scripted.clone, scripted.root / "params.yaml"
+    raw = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({name: section for name, section in raw.items() if name != "recipe"}))
+    here.git("commit", "--quiet", "--all", "--message", "the recipe is named by --set")
+    params = config.parse(raw)
+    with pytest.raises(Stopped), runs.start(here, runs.plan(here, params, registry.served(here, params))) as run:  # noqa: PT012
+        climb.drive(run, "traffic")
+        raise Stopped("before stage drift")
+    shutil.rmtree(run.tree)
+    ended = cancel.cancel(here, run.record, now=False, patience_s=60, tell=lambda line: None)
+    assert ended is not None
+    assert ended.revision
+    with pytest.raises(UserError, match=r"this clone has no run yet\. Start one: "):
+        agents.find(here, "champion")
 
 
 def test_the_command_that_is_printed_for_a_paused_run_goes_on(
