@@ -55,14 +55,15 @@ def resume_exact(args: list[str]) -> Figure:
         code, lasted, began = _train(whole, None)
         if code:
             return failed("resume", f"the undisturbed training ended with exit code {code}")
-        draw = random.Random(0)
+        draw, longest = random.Random(0), lasted - began
         other: list[str] = []
         late, resumed, number = 0, 0, 0
         while number < KILLS and late < KILLS:
             one = _prepared(folder, ours, f"killed-{number}")
-            code, _, _ = _train(one, draw.uniform(0, lasted - began))
-            if code == 0:  # it was done before the kill: another moment is drawn
-                late += 1
+            moment = draw.uniform(0, longest)
+            code, _, _ = _train(one, moment)
+            if code == 0:  # it was done before the kill: another moment is drawn, an earlier one, since the machine is faster now
+                late, longest = late + 1, moment
             else:
                 number += 1
                 resumed += any((one / ".rft/progress").glob("train-*/checkpoints/0*"))

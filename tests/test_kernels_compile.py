@@ -86,7 +86,7 @@ def test_for_an_h100(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("chip", [80, 89, 90, 100, 120])
 @pytest.mark.parametrize("name", KERNELS)
 def test_for_every_chip(name: str, chip: int, dtype: torch.dtype) -> None:
-    for aligned in (True, False):
+    for aligned in (True, False) if chip == 90 else (True,):  # each compilation takes a second or two
         kernel, _ = compiled(name, chip, dtype, aligned)
         assert kernel.metadata.shared <= SHARED_MEMORY[chip]
         if name != "finish" and not (chip == 100 and dtype == torch.float32):
