@@ -45,12 +45,13 @@ failed() {
 }
 endef
 
-.PHONY: help setup demo test check figures figure record dvc docs clean
+.PHONY: help setup demo test stories check figures figure record dvc docs clean
 
 help:
 	@echo "make setup    the virtual environment .venv with every package, a few minutes"
 	echo "make demo     the whole ladder on the ICD-10 recipe; run again, it skips what has not changed"
 	echo "make test     linters, types, tests; ARGS='-k gate' chooses tests"
+	echo "make stories  the tests that take half a minute or more each: whole sessions at the command line"
 	echo "make figures  the figures that the project promises; make figure NAME=demo_time measures one"
 	echo "make record   write the goldens anew (then read the diff: CONTRIBUTING.md)"
 	echo "make dvc      write dvc.yaml anew from the stages' imports"
@@ -82,7 +83,10 @@ demo: setup
 	@$(BIN)/rft demo $(DEMO)
 
 test: check
-	@$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not gpu and not story' $(ARGS)
+
+stories: setup
+	@$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder -m story $(ARGS)
 
 check: setup
 	@$(BIN)/ruff check

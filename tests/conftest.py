@@ -43,7 +43,7 @@ settings.load_profile("house")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: two workers then end at about the same time."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("story")}
     items.sort(key=lambda item: item.path not in slow)
 
 

@@ -308,7 +308,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     redact.forget()
 
 
-@pytest.mark.slow
+@pytest.mark.story
 @pytest.mark.usefixtures("planted")
 def test_no_canary_is_found_anywhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with echo() as server:
@@ -332,7 +332,7 @@ def test_no_canary_is_found_anywhere(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert any(where.endswith("mlflow.db (dump)") and "env:TOOL_KEY" in text and "ward 7" not in text for where, text in texts.items())
 
 
-@pytest.mark.slow
+@pytest.mark.story
 @pytest.mark.usefixtures("planted")
 def test_prefect_is_told_none(tmp_path: Path) -> None:
     """The flow ends with the bug's words, which Prefect keeps in its database."""

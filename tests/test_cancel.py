@@ -71,7 +71,7 @@ def in_training(scripted: ladder_clone.Scripted, driver: subprocess.Popen[str]) 
     return next(record for record in records.load_all(scripted.clone) if record.state == "running")
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_from_the_command_line(scripted: ladder_clone.Scripted) -> None:
     """Stopped at its limit, gone on by the line that was printed, cancelled meanwhile, and taken up by a new run."""
     limited = scripted.rft("run", "--set", "run.max_hours=1e-6")

@@ -48,7 +48,7 @@ def test_the_verbs_that_need_settings_take_them() -> None:
         assert {"--params", "--set"} <= set(verbs[name]._option_string_actions), name
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_session_of_pasted_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N1: the clone's own params.yaml is another agent's. Started once with --params, each next command is pasted as it was printed, elsewhere."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")

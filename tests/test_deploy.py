@@ -36,7 +36,7 @@ def test_the_schedule_of_this_repository_and_wrong_ones(repository: Path, tmp_pa
         assert words in str(refused.value)
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_schedule_is_served_and_a_run_starts_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a")

@@ -14,9 +14,8 @@ from tasks import ledger, records, tracking
 from tasks.artifacts import Revision
 from tasks.dependencies import STAGES
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.story
 def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a")
@@ -98,6 +97,7 @@ def _killed_in_training(scripted: ladder_clone.Scripted) -> str:
     return record.name
 
 
+@pytest.mark.story
 def test_drift_that_says_stop_ends_the_ladder_with_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a", "drift_stop")

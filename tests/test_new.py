@@ -76,7 +76,7 @@ def test_its_parts_hold(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(gate) | {"num_bootstrap"} == set(config.Gate.model_fields), "every threshold is written down"
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_the_whole_ladder_climbs_on_it(clone: Clone) -> None:
     settings = [part for setting in QUICK for part in ("--set", setting)]
     done = rft(clone, "run", "--params", "recipes/parcels/params.yaml", *settings)
