@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rft import commands, gate
+from rft import commands
 from rft.page.shelves import ARMS, between
-from rft.reports import ChallengerReport, Check, Decision, Metric, TrainReport
+from rft.reports import ChallengerReport, Check, Decision, Metric, TrainReport, wording
 from rft.words import counted
 from tasks.artifacts import Revision
 from tasks.clone import Clone
@@ -62,8 +62,8 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
 
 def check_line(check: Check) -> Text:
     """Red for what was not measured: a guard that saw nothing must not look like one that found nothing."""
-    word = gate.verdict(check)
-    return Text(f"  {_SIGNS[word]} {gate.in_words(check)}", style="red" if word == "not measured" else "")
+    word = wording.verdict(check)
+    return Text(f"  {_SIGNS[word]} {wording.in_words(check)}", style="red" if word == "not measured" else "")
 
 
 def arms(report: ChallengerReport) -> Table:

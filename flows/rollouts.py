@@ -347,10 +347,11 @@ def _decoder(logs: Logs) -> Callable[[list[int]], str] | None:
     """The run's own tokenizer, by the light library; None when its folder is not at hand."""
     from tokenizers import Tokenizer
 
-    found = logs.read("data/policy/report.json")
+    path = "data/policy/report.json"
+    found = logs.read(path)
     if found is None:
         return None
-    model = Path(reports.PolicyReport.model_validate_json(found).model)
+    model = Path(reports.parse(reports.PolicyReport, found, path).model)
     content = logs.read(str(model / "tokenizer.json")) if not model.is_absolute() else _bytes(model / "tokenizer.json")
     if content is None:
         return None

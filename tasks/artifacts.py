@@ -93,7 +93,7 @@ class Revision:
         if content is None:
             return None
         try:
-            return kind.model_validate_json(content)
+            return reports.parse(kind, content, f"{path} of revision {self.commit[:10]}")
         except ValidationError as error:
             raise UserError(f"{path} of revision {self.commit[:10]} is not a whole {kind.__name__}: {error.errors()[0]['msg']}.") from None
 

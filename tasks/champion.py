@@ -83,14 +83,20 @@ def of(revision: Revision, run: str, version: int) -> Served:
 def judged(revision: Revision, run: str, decision: Decision) -> Served:
     """What the run's gate decided on, whatever it decided. The version is the one that it was judged against: it has none of its own."""
     prompt = revision.report(PromptSettings, "data/prompt/prompt.json")
-    before = Champion.model_validate_json(revision.file(f"{SHELF}/champion.json") or b"{}")
+    before = _before(revision)
     if prompt is None or decision.candidate == "none":
         raise UserError(f"run {run} judged nothing new: {decision.reason}. What is served stays what it was, and has a name of its own: champion.")
     return _served(revision, run, before.version, decision.candidate, prompt)
 
 
+def _before(revision: Revision) -> Champion:
+    """The champion that the run began with."""
+    path = f"{SHELF}/champion.json"
+    return reports.parse(Champion, revision.file(path) or b"{}", f"{path} of revision {revision.commit[:10]}")
+
+
 def _served(revision: Revision, run: str, version: int, candidate: str, prompt: PromptSettings) -> Served:
-    before = Champion.model_validate_json(revision.file(f"{SHELF}/champion.json") or b"{}")
+    before = _before(revision)
     if candidate == "challenger":
         trained = revision.report(TrainReport, "data/train/report.json")
         policy = revision.report(PolicyReport, "data/policy/report.json")

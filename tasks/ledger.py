@@ -77,7 +77,8 @@ def pledge(clone: Clone) -> Path:
 
 
 def announced(clone: Clone) -> Act | None:
-    return Act.model_validate_json(pledge(clone).read_bytes()) if pledge(clone).exists() else None
+    path = pledge(clone)
+    return reports.parse(Act, path.read_bytes(), str(path)) if path.exists() else None
 
 
 def _whole(path: Path) -> str:

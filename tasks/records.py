@@ -118,7 +118,7 @@ def load_all(clone: Clone) -> list[RunRecord]:
     found: list[RunRecord] = []
     for file in sorted(clone.runs.glob("*.json")):
         try:
-            found.append(RunRecord.model_validate_json(file.read_bytes()))
+            found.append(reports.parse(RunRecord, file.read_bytes(), str(file)))
         except ValidationError as error:
             raise UserError(
                 f"{file}: not a whole record of a run ({error.errors()[0]['msg']}). Delete the file: if the run was over, its "

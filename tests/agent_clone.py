@@ -69,5 +69,5 @@ def decide(data: Path, settings: config.Params) -> reports.Decision:
     decision = gate.decide(settings.gate, drift, baseline, prompt, train, challenger, timings)
     request = gate.promotion_request(decision, prompt, train, challenger)
     reports.write(decision, data / "gate/decision.json")
-    reports.write_json(request.model_dump(mode="json") if request else None, data / "gate/request.json")
+    reports.write(request, data / "gate/request.json")
     return decision

@@ -31,7 +31,7 @@ from tasks.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = (
-    *("__init__.py", "__main__.py", "commands.py", "config", "errors.py", "progress.py", "recipe.py", "redact.py", "reports.py", "shelves.py"),
+    *("__init__.py", "__main__.py", "commands.py", "config", "errors.py", "progress.py", "recipe.py", "redact.py", "reports", "shelves.py"),
     *("stopping.py", "toolserver.py", "types.py"),
 )
 COPIED = (
@@ -235,4 +235,4 @@ def _rehash(data: Path) -> None:
     decision = gate.decide(sample_reports.GATE, drift, baseline, prompt, train, challenger, timings)
     request = gate.promotion_request(decision, prompt, train, challenger)
     reports.write(decision, data / "gate/decision.json")
-    reports.write_json(request.model_dump(mode="json") if request else None, data / "gate/request.json")
+    reports.write(request, data / "gate/request.json")

@@ -119,7 +119,7 @@ def write_shelves(root: Path, decision: Scenario = "promote", num_test: int = 96
     found = gate.decide(GATE, drift, baseline, prompt, train, challenger, timings)
     request = gate.promotion_request(found, prompt, train, challenger)
     reports.write(found, data / "gate/decision.json")
-    reports.write_json(request.model_dump(mode="json") if request else None, data / "gate/request.json")
+    reports.write(request, data / "gate/request.json")
     reports.write_json({"latency": gate.latency(GATE, timings, found.candidate).model_dump(mode="json")}, data / "gate/timing.json")
 
 

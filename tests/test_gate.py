@@ -18,7 +18,7 @@ import yaml
 
 from rft import config, gate, reports
 from rft.errors import ConfigError, UserError
-from rft.reports import ChallengerReport, Decision
+from rft.reports import ChallengerReport, Decision, wording
 from tests import sample_reports
 
 
@@ -64,7 +64,7 @@ def _check(decision: Decision, name: str) -> reports.Check:
 @pytest.mark.parametrize("scenario", ["promote", "reject", "inconclusive", "prompt_only", "skipped"])
 def test_decisions_stay_what_they_were(golden: Callable[[str, str], None], scenario: sample_reports.Scenario) -> None:
     found = reports.read(Decision, sample_reports.shelves(scenario) / "data/gate/decision.json")
-    lines = [f"{found.decision} {found.candidate}", found.reason, *(gate.in_words(check) for check in found.checks)]
+    lines = [f"{found.decision} {found.candidate}", found.reason, *(wording.in_words(check) for check in found.checks)]
     golden(f"gate_{scenario}.txt", "\n".join(lines) + "\n")
 
 
@@ -108,7 +108,7 @@ def test_n7_nobody_is_told_to_find_ten_thousand_examples() -> None:
 def test_n7_what_was_not_measured_is_mended_first() -> None:
     unscored = Evidence.of(sample_reports.shelves("promote")).with_rows("champion", lambda row: {"rewards": [None] * len(row.rewards)})
     checks = unscored.decide(max_unscored_share=1).checks
-    assert gate.advice(checks).startswith("First see why nothing was measured: mean reward (no example has a score in both arms); ")
+    assert wording.advice(checks).startswith("First see why nothing was measured: mean reward (no example has a score in both arms); ")
 
 
 @pytest.mark.parametrize(
@@ -187,11 +187,11 @@ def test_on_a_scale_of_its_own_a_gain_is_said_to_be_of_the_range() -> None:
     evidence = Evidence.of(sample_reports.shelves("promote"))
     plain, scaled = evidence.decide(), _rescaled(evidence, 0.0, 5.0).decide()
     for name in ("mean reward", "greedy score", "slice 3"):
-        expected = gate.in_words(_check(plain, name)).replace("] against", "] of the range against")
-        assert gate.in_words(_check(scaled, name)) == expected != gate.in_words(_check(plain, name))
-    assert gate.in_words(_check(scaled, "P95 tool calls")) == gate.in_words(_check(plain, "P95 tool calls"))
+        expected = wording.in_words(_check(plain, name)).replace("] against", "] of the range against")
+        assert wording.in_words(_check(scaled, name)) == expected != wording.in_words(_check(plain, name))
+    assert wording.in_words(_check(scaled, "P95 tool calls")) == wording.in_words(_check(plain, "P95 tool calls"))
     assert "of the range" in scaled.reason
-    assert "of the range" not in "".join([plain.reason, *map(gate.in_words, plain.checks)])
+    assert "of the range" not in "".join([plain.reason, *map(wording.in_words, plain.checks)])
 
 
 def test_arms_on_two_scales_cannot_be_compared() -> None:

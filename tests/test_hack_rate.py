@@ -22,7 +22,7 @@ from flows import demo, results
 from rft import __main__ as stages
 from rft import challenger, config, examples, exploits, gate, margins, page, recipe, reports, stats
 from rft.errors import ConfigError, UserError
-from rft.reports import Arm, Check, HackSource
+from rft.reports import Arm, Check, HackSource, wording
 from tasks import dependencies, runs
 from tasks.champion import Served
 from tasks.clone import Clone
@@ -118,7 +118,7 @@ def evidence(source: HackSource, scenario: sample_reports.Scenario = "promote") 
 
 
 def check_of(decision: reports.Decision) -> Check:
-    return next(check for check in decision.checks if check.name == gate.HACK_RATE)
+    return next(check for check in decision.checks if check.name == wording.HACK_RATE)
 
 
 @pytest.mark.parametrize("source", [HackSource(), BLIND, HackSource(flagged=["undeclared"], tried=5), HackSource(declared=True)])
@@ -127,7 +127,7 @@ def test_without_a_source_it_is_not_measured_has_no_vote_and_never_passes(source
     found = evidence(source).decide()
     check = check_of(found)
     assert (found.decision, check.passed, check.decides, check.value) == ("promote", None, False, None)
-    assert gate.in_words(check) == f"hack rate: not measured ({source.words})"
+    assert wording.in_words(check) == f"hack rate: not measured ({source.words})"
     assert found.reason.endswith("; not measured: hack rate")
     flagged = evidence(source).with_rows("challenger", lambda row: {"hacks": 1}).decide()
     assert (flagged.decision, check_of(flagged).passed) == ("promote", None)
@@ -141,7 +141,7 @@ def test_a_required_source_that_is_missing_is_a_failed_check(source: HackSource)
     found = evidence(source).decide(require_hack_source=True)
     check = check_of(found)
     assert (found.decision, check.passed, check.decides) == ("reject", False, True)
-    assert gate.in_words(check) == f"hack rate: failed (not measured: {source.words})"
+    assert wording.in_words(check) == f"hack rate: failed (not measured: {source.words})"
     assert found.reason.startswith("the champion stays, failed: hack rate (not measured: ")
 
 
@@ -187,15 +187,15 @@ def test_examples_without_a_score_are_not_clean():
     unscored = {row.example_id for row in arm.sampled.rows}
     none = arm.model_copy(update={"sampled": silenced(arm.sampled), "greedy": silenced(arm.greedy)})
     check = gate.hack_rate(sample_reports.GATE, SEES, none)
-    assert (check.passed, check.decides, gate.verdict(check)) == (None, True, "not measured")
+    assert (check.passed, check.decides, wording.verdict(check)) == (None, True, "not measured")
 
 
 def test_the_reason_says_how_many_examples_would_do():
     """Exact where none hacked: the limit falls with n, not with its root."""
     check = check_of(evidence(SEES, "inconclusive").decide())
     assert (check.n, check.passed) == (24, None)
-    assert (gate.growth(check) or 0) * 24 == pytest.approx(stats.enough_to_rule_out(0.06)) == 60
-    assert gate.growth(check.model_copy(update={"margin": 0.0})) is None
+    assert (wording.growth(check) or 0) * 24 == pytest.approx(stats.enough_to_rule_out(0.06)) == 60
+    assert wording.growth(check.model_copy(update={"margin": 0.0})) is None
 
 
 # -- how it is shown -------------------------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def counts_rollouts(section: config.Gate, source: HackSource, arm: Arm) -> Check
     n, count = sum(len(row.rewards) for row in rows), sum(row.hacks for row in rows)
     z, p = 1.959964, count / n
     high = (p + z * z / (2 * n) + z * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5) / (1 + z * z / n)
-    return Check(name=gate.HACK_RATE, kind="non_inferiority", passed=high <= section.max_hack_rate, value=p)
+    return Check(name=wording.HACK_RATE, kind="non_inferiority", passed=high <= section.max_hack_rate, value=p)
 
 
 def test_the_figure_tells_the_check_that_counted_rollouts_from_this_one(monkeypatch: pytest.MonkeyPatch):
@@ -438,7 +438,7 @@ def with_limit(limit: Callable[[int, int], float]) -> Callable[[config.Gate, Hac
     def check(section: config.Gate, source: HackSource, arm: Arm) -> Check:
         rows = [*arm.sampled.rows, *arm.greedy.rows]
         high = limit(len({row.example_id for row in rows if row.hacks}), len({row.example_id for row in rows}))
-        return Check(name=gate.HACK_RATE, kind="non_inferiority", passed=high <= section.max_hack_rate, value=0.0)
+        return Check(name=wording.HACK_RATE, kind="non_inferiority", passed=high <= section.max_hack_rate, value=0.0)
 
     return check
 

@@ -20,6 +20,7 @@ from rft import gate, page, reports
 from rft.errors import UserError
 from rft.page import charts
 from rft.page.markup import Html, h
+from rft.reports import wording
 from tests import sample_reports
 
 RUN = {"run": "2026-04-06-brave-otter", "commit": "4f1c2ab93e", "dirty": "no"}
@@ -330,7 +331,7 @@ def test_n7_the_page_gives_one_piece_of_advice_and_not_its_opposite(root: Path) 
     found = decide_again(root, min_gain=gain)
     assert found.decision == "inconclusive"
     text = Outline(page.render(root, RUN)).text
-    advice = gate.advice(found.checks)
+    advice = wording.advice(found.checks)
     assert "more examples would hardly tell. What can settle it is a candidate" in advice
     assert text.count(advice) == 2  # in the verdict, and under `What now`
     assert "examples.test" not in text
@@ -437,7 +438,7 @@ def test_n15_parse_errors_stand_beside_the_checks_without_a_vote(root: Path, pag
         in text
     )
     assert f"champion {100 * shares[0]:.1f} %" in text
-    assert " ".join(gate.HACK_RATE_MEANS.split()) in text
+    assert " ".join(wording.HACK_RATE_MEANS.split()) in text
     assert "parse errors" not in Outline(pages["skipped"]).text  # nothing was compared
 
 

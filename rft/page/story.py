@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rft import commands, gate, reports, stats
+from rft import commands, reports, stats
 from rft.page import charts
 from rft.page.markup import Child, Html, h
 from rft.page.shelves import ARMS, Shelves, between
+from rft.reports import wording
 from rft.words import counted, decimal, signed
 
 _SIGNS = {"good": "✓", "bad": "✗", "open": "?", "off": "–"}
@@ -148,7 +149,7 @@ def checks(shelves: Shelves) -> Html | None:
 
 def _checks_card(note: str, found: list[reports.Check], beside: Html | None = None) -> Html:
     listed = h("ul", [_check(check) for check in found], beside, class_="checks")
-    words = h("p", gate.HACK_RATE_MEANS, class_="note") if any(check.name == gate.HACK_RATE for check in found) else None
+    words = h("p", wording.HACK_RATE_MEANS, class_="note") if any(check.name == wording.HACK_RATE for check in found) else None
     return h("section", h("h2", "The gate's checks"), h("p", note, class_="note"), listed, words, class_="card")
 
 
@@ -188,22 +189,22 @@ def _ended_by(arm: reports.Arm, reason: str) -> dict[str, list[float | None]]:
 
 
 def _check(check: reports.Check) -> Html:
-    word = gate.verdict(check)
+    word = wording.verdict(check)
     tone = {"passed": "good", "failed": "bad", "open": "open", "not measured": "bad"}[word]
     picture = None
     if check.value is not None and check.margin is not None:
-        good_above = gate.is_better_above(check)
-        text = f"{gate.numbers(check)}: {word}"
+        good_above = wording.is_better_above(check)
+        text = f"{wording.numbers(check)}: {word}"
         picture = charts.interval(check.name, text, check.value, check.low, check.high, check.margin, good_above, tone)
-    margin = f"margin {gate.quantity(check, check.margin)}" if check.margin is not None else ""
-    detectable = f"detectable {gate.quantity(check, check.detectable).lstrip('+')}" if check.detectable is not None else ""
+    margin = f"margin {wording.quantity(check, check.margin)}" if check.margin is not None else ""
+    detectable = f"detectable {wording.quantity(check, check.detectable).lstrip('+')}" if check.detectable is not None else ""
     side = " · ".join(text for text in (margin, detectable, "" if check.decides else "does not decide") if text)
     return h(
         "li",
         h("span", f"{_SIGNS[tone]} {word}", class_=f"verdict {tone}"),
         h("span", h("b", check.name), h("small", check.detail) if check.detail else None),
         h("span", picture, class_="picture"),
-        h("span", gate.measured(check), h("small", side) if side else None, class_="numbers"),
+        h("span", wording.measured(check), h("small", side) if side else None, class_="numbers"),
     )
 
 
@@ -228,7 +229,8 @@ def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
             words = "This run used edits that are in no commit, named above: who approves it takes the responsibility for them by --override-dirty."
             body.append(h("p", words, class_="open"))
     elif shelves.decision.decision == "inconclusive":
-        body = [h("p", "There is nothing to approve yet. ", _sentence(gate.advice(shelves.decision.checks)), " Then run again: ", h("code", again))]
+        advice = _sentence(wording.advice(shelves.decision.checks))
+        body = [h("p", "There is nothing to approve yet. ", advice, " Then run again: ", h("code", again))]
     else:
         why = "" if shelves.decision.candidate == "none" else " The failed checks above say what stood in the way."
         body = [h("p", f"There is nothing to approve: the champion goes on serving.{why}")]

@@ -1,0 +1,43 @@
+"""The JSON that each stage leaves on its shelf: what crosses from one stage to the next, and what an auditor reads.
+
+    base                                    what every report is; writing and reading, with the schema of a file
+    traffic, drift, examples, policy        the reports of these stages, a module each
+    evaluation                              those of stages baseline and challenger
+    prompt, train, gate                     those of these stages
+    champion                                what is served now, written by the flow
+    wording                                 the gate's checks as sentences
+
+Callers import all but `wording` from here. That one is apart because every stage depends on what is loaded here, and a
+sentence that changed must not repeat a training.
+"""
+
+from rft.reports.base import (
+    SCHEMA,
+    Metric,
+    Report,
+    parse,
+    parse_line,
+    read,
+    read_jsonl,
+    write,
+    write_json,
+    write_jsonl,
+    write_lines,
+)
+from rft.reports.champion import Champion
+from rft.reports.drift import Contract, DriftReport, FeatureDrift
+from rft.reports.evaluation import Arm, BaselineReport, ChallengerReport, Evaluation, HackSource, Row
+from rft.reports.examples import ExamplesReport
+from rft.reports.gate import Check, Decision, PromotionRequest
+from rft.reports.policy import PolicyReport
+from rft.reports.prompt import Candidate, PromptReport, PromptSettings
+from rft.reports.traffic import Conversation, Feature, FeatureGroup, Profile, Statistic, TrafficReport
+from rft.reports.train import TrainReport
+
+__all__ = [
+    "SCHEMA", "Arm", "BaselineReport", "Candidate", "ChallengerReport", "Champion", "Check", "Contract", "Conversation",
+    "Decision", "DriftReport", "Evaluation", "ExamplesReport", "Feature", "FeatureDrift", "FeatureGroup", "HackSource",
+    "Metric", "PolicyReport", "Profile", "PromotionRequest", "PromptReport", "PromptSettings", "Report", "Row",
+    "Statistic", "TrafficReport", "TrainReport", "parse", "parse_line", "read", "read_jsonl", "write", "write_json",
+    "write_jsonl", "write_lines",
+]  # fmt: skip

@@ -1,0 +1,173 @@
+"""What every report is, and the only way in and out of its file.
+
+Reports are frozen pydantic models without wall times: equal inputs give equal bytes. Times lie in a `timing.json`
+beside them. A truncated or foreign file is one clear error, and no secret goes out.
+
+The file of a report begins with the schema that wrote it. That is a fact about the file and no field of the report, so
+it is in no digest, and in no report inside another. Files of before name none; they are read as schema 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rft import commands, redact
+from rft.errors import UserError
+
+_FAMILY, _NUMBER = "agent-rft", 1
+SCHEMA = f"{_FAMILY}/{_NUMBER}"
+"""The number rises when a reader of the last one would fail on a file, or misread it."""
+
+
+class Report(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def digest(self) -> str:
+        """Hash its canonical JSON: sorted keys, no blanks."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Metric(Report):
+    """An aggregate over many, with its 95 % interval. `low` and `high` are None where no interval is meant."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    n: int
+    unit: str = ""
+
+
+R = TypeVar("R", bound=Report)
+
+
+# -- the file of a report ----------------------------------------------------------------------------------------------
+def write(report: Report | None, path: Path) -> None:
+    """Write it atomically: a reader sees the old file or the new one, never half of it. None is a file that says so."""
+    write_json(None if report is None else {"schema": SCHEMA, **report.model_dump(mode="json")}, path)
+
+
+def read(kind: type[R], path: Path) -> R:
+    """Read it from its file. Raises UserError when that is missing, cut off, of another kind or of a later schema."""
+    try:
+        return parse(kind, path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing. Run the stage that writes it: {commands.stage(path.parent.name)}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        what = f"{path}: {where}: {first['msg']}. Not a whole {kind.__name__}"
+        raise UserError(f"{what}; run the stage again: {commands.stage(path.parent.name)}") from None
+
+
+def parse(kind: type[R], content: bytes, where: str) -> R:
+    """Read it from the bytes of its file, which an error calls `where`.
+
+    Raises UserError for a schema that this version does not know, ValidationError for what is no whole `kind`.
+    """
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        found = None  # pydantic says below what is wrong with it
+    if isinstance(found, dict) and "schema" in found:
+        _assert_known(found.pop("schema"), where)
+        content = json.dumps(found).encode()  # as JSON again, so that an error speaks of arrays and objects
+    return kind.model_validate_json(content)
+
+
+def _assert_known(schema: Any, where: str) -> None:
+    family, _, number = str(schema).partition("/")
+    if family != _FAMILY or not number.isdecimal() or int(number) > _NUMBER:
+        raise UserError(
+            f"{where}: written in schema {schema!r}, and this version of agent-rft knows none later than '{SCHEMA}'. "
+            "Read it with the version that wrote it, or with a later one."
+        )
+
+
+# -- other files -------------------------------------------------------------------------------------------------------
+def write_json(value: Any, path: Path) -> None:
+    """Write any JSON value, atomically."""
+    text = redact.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    with _replacing(path) as handle:
+        handle.write(text + "\n")
+
+
+def write_jsonl(rows: Iterable[Any], path: Path) -> None:
+    """Write one JSON value per line, atomically."""
+    with _replacing(path) as handle:
+        for row in rows:
+            handle.write(redact.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_lines(lines: Iterable[str], path: Path) -> None:
+    """Write lines as they are, atomically.
+
+    Raises UserError for one that holds a secret: it can neither be written nor be changed.
+    """
+    with _replacing(path) as handle:
+        for number, line in enumerate(lines, 1):
+            if redact.text(line) != line:
+                what = "the row holds the value of a secret that params.yaml names"
+                raise UserError(f"{path}:{number}: {what}. Take it out of the row.")
+            handle.write(line + "\n")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[TextIO]:
+    """Open a part file that takes the place of `path` when all of it is written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8", newline="\n") as handle:
+        yield handle
+    os.replace(part, path)
+
+
+def read_jsonl(path: Path, content: bytes, remedy: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield ("file:line", object) for each line that is not blank.
+
+    Raises UserError at the first line that is not a whole JSON object.
+    """
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}:{line}: not UTF-8. {remedy}") from None
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        yield where, parse_line(line, where, remedy, is_last=number == len(lines))
+
+
+def parse_line(line: str, where: str, remedy: str, is_last: bool = False) -> dict[str, Any]:
+    """Read one line as a JSON object.
+
+    `is_last`: of a file that does not end with a line break, so it may have been cut off there.
+    """
+    try:
+        row = json.loads(line, parse_constant=_refuse)
+        if "\\u" in line:  # half a surrogate pair is JSON, but no text that could be written again
+            json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{where}: holds half of a surrogate pair (\\ud800 to \\udfff), which no file can hold. {remedy}"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        why = "the file is cut off in this line, its last" if is_last else f"not JSON ({error})"
+        raise UserError(f"{where}: {why}. {remedy}") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: holds {json.dumps(row)[:40]}, expected a JSON object. {remedy}")
+    return row
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON number")

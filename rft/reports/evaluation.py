@@ -1,0 +1,103 @@
+"""What policies did on a set of examples: the baseline, and the three arms of the challenger."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rft.reports.base import Metric, Report
+
+
+class Row(Report):
+    """All rollouts of one example in one arm.
+
+    Lists run over rollouts; None = unscored: such a rollout has no outcome, and what it did until it was cut off (its
+    calls, tokens and stop reason are on record) counts nowhere.
+    """
+
+    example_id: str
+    slice: str
+    rewards: list[float | None]
+    scores: list[float | None]
+    solved: list[bool | None]
+    tool_calls: list[int]
+    tokens: list[int]
+    stop_reasons: list[str]
+    hacks: int = 0
+
+    def counts(self, what: Literal["tool_calls", "tokens"]) -> list[float | None]:
+        """Leave out unscored rollouts: one that an outage cut short says nothing about the policy's thrift."""
+        return [
+            None if score is None else float(count)
+            for score, count in zip(self.scores, getattr(self, what), strict=True)
+        ]
+
+
+class Evaluation(Report):
+    """One policy with one prompt on one set of examples. Numbers are of scored rollouts, if not named unscored."""
+
+    name: str
+    temperature: float
+    k: int
+    examples_sha256: str
+    metrics: dict[str, Metric]
+    max_at_k: list[tuple[int, float]]
+    shares: dict[str, float]  # always_failed, always_solved, mixed
+    stop_reasons: dict[str, int]
+    tool_calls: dict[str, int]  # histogram: number of calls (as text) -> rollouts
+    unscored: int
+    unscored_stop_reasons: dict[str, int] = {}
+    rows: list[Row]
+    range: tuple[float, float] = (0.0, 1.0)  # of the grader: scores and rewards are on this scale
+
+
+class BaselineReport(Report):
+    readiness: Literal["not worth it", "not yet", "ready", "suspect"]
+    """suspect: the wiring looks wrong, so nothing is known of the agent."""
+    reason: str
+    sampled: Evaluation
+    greedy: Evaluation
+
+
+class Arm(Report):
+    name: Literal["champion", "champion_new_prompt", "challenger"]
+    prompt_sha256: str
+    weights_sha256: str
+    sampled: Evaluation
+    greedy: Evaluation
+
+
+class HackSource(Report):
+    """Whether this grader sees a hack, as the preflight beside the measurement found. A declaration is no evidence."""
+
+    declared: bool = False  # grader.json: reports_hacks
+    flagged: list[str] = []  # the recipe's exploits that the grader called a hack
+    tried: int = 0  # the recipe's exploits that were played
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a rate of 0 means anything."""
+        return self.declared and bool(self.flagged)
+
+    @property
+    def words(self) -> str:
+        """How it is known; where it is not, why, and what to do."""
+        if not self.declared:
+            return (
+                "grader.json does not declare that the grader reports hacks. Let it answer hack: REASON where the "
+                'rollout shows one, and declare "reports_hacks": true'
+            )
+        if not self.tried:
+            return "none of the recipe's exploits could be played. Add one to exploits.jsonl that the grader flags"
+        if not self.flagged:
+            return (
+                f"grader.json declares reports_hacks, and the grader flagged none of the {self.tried} exploits that "
+                "were played. Let it answer hack: REASON to those that are one, or add one that it sees to "
+                "exploits.jsonl"
+            )
+        return f"the grader flagged {len(self.flagged)} of the {self.tried} exploits that were played"
+
+
+class ChallengerReport(Report):
+    test_sha256: str
+    arms: list[Arm]
+    hack_source: HackSource = HackSource()

@@ -1,0 +1,17 @@
+"""The train, validation and test examples: how many, by which hash, and what leaked between them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rft.reports.base import Report
+
+
+class ExamplesReport(Report):
+    source: Literal["recipe", "window"]
+    counts: dict[str, int]  # split -> examples
+    sha256: dict[str, str]  # split -> content hash
+    leakage: dict[str, int]  # check -> offending examples; all must be 0
+    repeated: dict[str, int] = {}  # split -> lines that came again, word for word, and were taken once
+    without_target: dict[str, int] = {}  # split -> examples
+    slices: dict[str, dict[str, int]]  # split -> slice -> examples

@@ -1,0 +1,46 @@
+"""The gate's checks, its decision, and what it asks a person to approve. In words: rft/reports/wording.py."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rft.reports.base import Report
+from rft.reports.prompt import PromptSettings
+
+
+class Check(Report):
+    """One named condition on an interval or a fact. `decides` is False for what is printed but does not vote."""
+
+    name: str
+    kind: Literal["superiority", "non_inferiority", "state"]
+    passed: bool | None  # None: the interval spans the margin
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    margin: float | None = None
+    detectable: float | None = None  # smallest true effect that this many examples tell from the margin at 80 % power
+    n: int = 0  # examples behind the interval
+    unit: str = ""
+    """reward or score (either may end in " of the range": a share of it), calls, share, relative (0.1: ten % more)."""
+    decides: bool = True
+    detail: str = ""
+
+
+class Decision(Report):
+    decision: Literal["promote", "reject", "inconclusive"]
+    reason: str
+    candidate: Literal["champion_new_prompt", "challenger", "none"]
+    checks: list[Check]
+    hashes: dict[str, str]
+
+
+class PromotionRequest(Report):
+    """What an approver signs: everything by hash. A prompt alone has `weights` none: the champion's own stay."""
+
+    candidate: str
+    prompt: PromptSettings
+    weights: Literal["lora", "full", "none"]
+    weights_path: str | None
+    weights_sha256: str | None
+    decision_sha256: str
+    test_sha256: str

@@ -1,0 +1,24 @@
+"""What training made, from how many rollouts."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rft.reports.base import Report
+
+
+class TrainReport(Report):
+    trained: bool
+    reason: str
+    weights: Literal["lora", "full", "none"]
+    path: str | None = None
+    sha256: str | None = None
+    algorithm: str = ""
+    steps: int = 0
+    group_size: int = 0  # rollouts an example: train.group_size x train.compute_multiplier
+    kept_step: int = 0  # whose weights these are
+    rollouts: int = 0
+    left_out: dict[str, int] = {}  # reason -> rollouts sampled but not trained on
+    alarms: int = 0  # findings that failures depend on what the policy does (rft/alarm.py)
+    curve: list[tuple[int, float]] = []  # step, mean reward
+    weight_change: float = 0.0  # L2 norm over all trained parameters

@@ -1,0 +1,138 @@
+"""The gate in words: what a check found, why the decision fell as it did, and what to do when it is inconclusive.
+
+The one place that says so: the stage's own lines, the reason in `decision.json`, the terminal and the page all show
+these words. They are made from the checks alone, so that an old decision can be shown without its run.
+
+Parts: `in_words` with `verdict` and `numbers`; `reason`; `advice` with `growth`, its arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from rft import stats
+from rft.reports.gate import Check
+from rft.words import counted, rounded_up, signed
+
+OF_RANGE = " of the range"
+HACK_RATE = "hack rate"
+HACK_RATE_MEANS = (
+    "Hack rate: the share of test examples on which the grader called at least one of the candidate's rollouts, sampled "
+    "or greedy, a hack: reward sought without doing the task, seen in what the rollout did. Examples without a scored "
+    "rollout are left out, not counted as clean. The interval is exact (Clopper and Pearson), each end a one-sided 97.5 % "
+    "limit; the check passes when its upper end is at most the margin. Where the grader was not seen to flag any of the "
+    "recipe's exploits, nothing is measured."
+)
+"""For the page and whoever else shows the check."""
+_NEVER = 100.0  # more than this many times the examples that we have: not a matter of more examples
+_WORTH_ASKING_FOR = 1000
+"""Test examples that a user may be asked to have. Where there are more, up to four times as many: that halves an
+interval."""
+
+
+def in_words(check: Check) -> str:
+    """`mean reward: passed, +0.210 [+0.180, +0.240] against +0.050`."""
+    numbered = f", {numbers(check)}" if check.value is not None else ""
+    return f"{check.name}: {verdict(check)}{numbered}" + (f" ({check.detail})" if check.detail else "")
+
+
+def verdict(check: Check) -> Literal["passed", "failed", "open", "not measured"]:
+    """A guard that found no number to compare is not open, which more examples might settle, but not measured."""
+    if check.passed is None:
+        return "not measured" if check.value is None else "open"
+    return "passed" if check.passed else "failed"
+
+
+def numbers(check: Check) -> str:
+    """Write value, interval and margin in the check's own unit."""
+    return measured(check) + (f" against {quantity(check, check.margin)}" if check.margin is not None else "")
+
+
+def measured(check: Check) -> str:
+    """Write value and interval; nothing for a check on a state."""
+    if check.value is None:
+        return ""
+    found = quantity(check, check.value)
+    if check.low is not None and check.high is not None:
+        found += f" [{quantity(check, check.low)}, {quantity(check, check.high)}]"
+    return found + (OF_RANGE if check.unit.endswith(OF_RANGE) else "")
+
+
+def is_better_above(check: Check) -> bool:
+    """Whether the side that passes lies above the margin."""
+    return check.kind == "superiority" or check.unit.removesuffix(OF_RANGE) in ("reward", "score")
+
+
+def quantity(check: Check, x: float | None) -> str:
+    """Write one number in the check's own unit."""
+    if x is None:
+        return "none"
+    if check.unit == "share":
+        return f"{100 * x:.2f} %"
+    if check.unit == "relative":
+        return f"{signed(100 * x, 1)} %"
+    if check.unit == "calls":
+        return signed(x, 0 if x == int(x) else 1)
+    return signed(x)
+
+
+def reason(decision: str, candidate: str, checks: list[Check]) -> str:
+    """Say why the decision is what it is, with the numbers of the checks that made it."""
+    deciding = [check for check in checks if check.decides]
+    if decision == "promote":
+        who = "the new prompt alone" if candidate == "champion_new_prompt" else "the challenger"
+        blind = [check.name for check in checks if verdict(check) == "not measured"]
+        unseen = f"; not measured: {', '.join(blind)}" if blind else ""
+        return f"{who} is better: {_brief(deciding[0])}; the other {len(deciding) - 1} checks passed{unseen}"
+    if decision == "reject":
+        return "the champion stays, failed: " + "; ".join(_brief(check) for check in deciding if check.passed is False)
+    open_ = "; ".join(_brief(check) for check in deciding if check.passed is None)
+    return f"not settled: {open_}. {advice(checks)}"
+
+
+def _brief(check: Check) -> str:
+    return f"{check.name} {numbers(check)}" if check.value is not None else f"{check.name} ({check.detail})"
+
+
+def advice(checks: list[Check]) -> str:
+    """Say what to do about an inconclusive decision.
+
+    More examples are asked for only when they settle every open check and somebody could have so many.
+    """
+    open_ = [check for check in checks if check.decides and check.passed is None]
+    if blind := [check for check in open_ if check.low is None]:
+        why = "; ".join(f"{check.name} ({check.detail})" for check in blind)
+        return f"First see why nothing was measured: {why}"
+    there = checks[0].n
+    factors = {check.name: growth(check) for check in open_}
+    most = max(_WORTH_ASKING_FOR, 4 * there)
+    if hopeless := [name for name, factor in factors.items() if factor is None or factor * there > most]:
+        lie = "the value lies so near the margin" if len(hopeless) == 1 else "the values lie so near their margins"
+        return (
+            f"Of {', '.join(hopeless)} {lie} that more examples would hardly tell. What can settle it is a candidate "
+            f"that lies further from it, or a margin that {counted(there, 'example')} can show, written down before the "
+            "next run"
+        )
+    needed = rounded_up(max(factor for factor in factors.values() if factor is not None) * there)
+    more = counted(needed - there, "more test example")
+    return f"About {more} would settle it: raise examples.test from {there:,} to {needed:,}"
+
+
+def growth(check: Check) -> float | None:
+    """How many times the examples would settle an open check at 80 % power, were the true value the observed one.
+
+    None: no number would. An interval narrows with the root of the number of examples; what must fit into the gap is
+    its half on the margin's side. Not so where none of n hacked: that limit is exact, and falls with n itself.
+    """
+    if check.passed is not None or check.margin is None:
+        return None
+    if check.value is None or check.low is None or check.high is None:
+        return None
+    if check.name == HACK_RATE and check.value == 0 and check.n:
+        enough = stats.enough_to_rule_out(check.margin)
+        return None if enough is None else enough / check.n
+    gap = abs(check.value - check.margin)
+    half = check.value - check.low if check.value > check.margin else check.high - check.value
+    needed = half * stats.minimum_detectable(1.0) / stats.minimum_detectable(1.0, power=0.5)
+    return (needed / gap) ** 2 if gap * math.sqrt(_NEVER) > needed else None
