@@ -34,6 +34,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 
 from rft import config, recipe, toolserver
+from rft.process import die_with
 
 ROOT = Path(__file__).resolve().parents[1]
 HANG_S = 20.0
@@ -201,7 +202,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, metavar="PID", help="end when this process, which must be the parent, ends")
     args = parser.parse_args(argv)
     if args.parent is not None:
-        toolserver.die_with(args.parent)
+        die_with(args.parent)
     asyncio.run(toolserver.serve(app(args.recipe), "127.0.0.1", 0, lambda port: print(f"listening 127.0.0.1:{port}", flush=True)))
     return 0
 

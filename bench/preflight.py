@@ -13,10 +13,10 @@ ROOT = Path(__file__).resolve().parents[1]
 def icd10_exploits(args: list[str]) -> Figure:
     """Exploits that recipes/icd10's grader accepts, over real tools and the real grader, of at least 12 tried."""
     from rft import config, recipe
-    from rft.exploits import run_preflight
+    from rft.exploits import preflight
 
     params = config.load(ROOT / "params.yaml")
-    results = run_preflight(params, recipe.load(config.Recipe(path=str(ROOT / "recipes" / "icd10"))))
+    results = preflight(params, recipe.load(config.Recipe(path=str(ROOT / "recipes" / "icd10")))).exploits
     for result in results:
         print(f"{'ACCEPTED' if result.accepted else 'refused':9}{result.mean_score:7.3f}  limit {result.limit:.3f}  {result.name}", file=sys.stderr)
     accepted = [result.name for result in results if result.accepted]

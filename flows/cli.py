@@ -1,7 +1,7 @@
 """The command `rft`. Nothing heavy is imported before a verb needs it, so that `rft --help` answers at once.
 
 What goes wrong is one message behind `error: ` and an exit code that says whose it is: 2 the user's, 3 the world's, 130 Ctrl-C. A traceback is ours:
-a bug; like all that is printed here it holds no secret (`rft.redact`). A run that stopped in order before its end (run.max_hours, `rft cancel`) says
+a bug; like all that is printed here it holds no secret (`rft.secrets`). A run that stopped in order before its end (run.max_hours, `rft cancel`) says
 `stopped: `, with exit code 4. A ladder that stops with its numbers, or a gate that says no, is a success: 0.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from rft import commands, redact
+from rft import commands, secrets
 from rft.errors import RftError, Stopped
 
 ABOUT = """\
@@ -75,7 +75,7 @@ EPILOG = "Run it in a clone of agent-rft. RUN is a name from `rft runs`, or any 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    redact.guard()
+    secrets.guard()
     options = parser().parse_args(argv)
     commands.remember(program=_program(), settings=())
     signal.signal(signal.SIGTERM, _terminate)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import itertools
 import json
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ from flows.screen import say
 from rft import reports, rollout_log, rollout_store, transcript
 from rft.__main__ import STAGES
 from rft.commands import command
-from rft.errors import RftError, UserError
+from rft.errors import RftError, UserError, did_you_mean
 from rft.rollout_log import LogRow
 from rft.types import StopReason
 from rft.words import counted
@@ -157,9 +156,9 @@ def _chosen(table: pa.Table, options: argparse.Namespace) -> pa.Table:
     import pyarrow.compute as pc
 
     if options.stop and options.stop not in list(StopReason):
-        raise UserError(f"--stop {options.stop}: no such stop reason.{_nearest(options.stop, StopReason)} They are: {', '.join(StopReason)}.")
+        raise UserError(f"--stop {options.stop}: no such stop reason. {did_you_mean(options.stop, StopReason)}")
     if options.stage and options.stage not in STAGES:
-        raise UserError(f"--stage {options.stage}: no such stage.{_nearest(options.stage, STAGES)} They are: {', '.join(STAGES)}.")
+        raise UserError(f"--stage {options.stage}: no such stage. {did_you_mean(options.stage, STAGES)}")
     wanted = {"stage": options.stage, "arm": options.arm, "step": options.step, "example_id": options.example, "stop_reason": options.stop}
     wanted["example_id"] = getattr(options, "group", None) or options.example
     for column, value in wanted.items():
@@ -210,11 +209,6 @@ def _where(table: pa.Table, words: str) -> pa.Array:
             reason = str(error).split("\n\n")[0].splitlines()[0]
             raise UserError(f"--where {words!r}: {reason}\nThe columns: {', '.join(rollout_log.COLUMNS)}.") from None
     return pa.array(sorted(row for (row,) in found), pa.int64())
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f" Did you mean '{near[0]}'?" if near else ""
 
 
 # -- many ------------------------------------------------------------------------------------------------------------------

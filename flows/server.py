@@ -21,14 +21,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rft.errors import InfrastructureError
+from rft.process import DIES_WITH_PARENT
 from tasks.clone import Clone
 
-_SERVER = """
-import ctypes, os, signal, sys
-sys.platform == "linux" and ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-os.getppid() == int(sys.argv[1]) or os._exit(1)
+_SERVER = f"""{DIES_WITH_PARENT}
 import uvicorn
-uvicorn.run("prefect.server.api.server:create_app", factory=True, fd=int(sys.argv[2]), log_level="error", lifespan="on")
+uvicorn.run("prefect.server.api.server:create_app", factory=True, fd=int(sys.argv[1]), log_level="error", lifespan="on")
 """
 _PATIENCE_S = 120.0
 

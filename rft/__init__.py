@@ -5,7 +5,8 @@ Read it in this order, an hour from top to bottom. Each module opens with its ow
     errors, types, reports, config      who is to blame; what lives in memory; what lives in files; what configures a run
     commands                            what a message tells to type works as it is pasted
     determinism                         when equal inputs give equal bytes, and what is refused then
-    redact                              no secret in any text that comes in or goes out
+    secrets                             no secret in any text that comes in or goes out
+    process                             a child process: the tree that it imports, its end with ours, its last words
     rows, response_format               the user's own rows, byte for byte, and what we read of them; what an answer must look like
     recipe                              one example agent in a folder, loaded by path: `recipes/icd10`
     trace                               two names of a rollout: ours, from the seed, and the wire's, new in every run

@@ -1,10 +1,10 @@
 """`python -m rft STAGE`: one pure stage, from the files in this folder to the files in this folder.
 
 This is what every command in dvc.yaml says. Four things happen before the stage does. What the process prints and logs is cleared of
-secrets from here on (`rft.redact`). The process asks the kernel to be killed when its
-parent dies, so that a driver that was killed leaves no orphan that writes into a later run. It makes sure that the engine it imported is
-the one in this folder: a run lives in a worktree of its own, and must never execute the code of another. And it reads params.yaml,
-where a wrong key, or a margin that the gate could never find met (rft/margins.py), ends the stage before any compute is spent.
+secrets from here on (`rft.secrets`). The process asks the kernel to be killed when its parent dies (`rft.process`), so that a driver
+that was killed leaves no orphan that writes into a later run. It makes sure that the engine it imported is the one in this folder: a
+run lives in a worktree of its own, and must never execute the code of another. And it reads params.yaml, where a wrong key, or a
+margin that the gate could never find met (rft/margins.py), ends the stage before any compute is spent.
 
 What goes wrong is one message on stderr behind `error: `, and an exit code that says whose it is (see `rft.errors`).
 """
@@ -12,26 +12,24 @@ What goes wrong is one message on stderr behind `error: `, and an exit code that
 from __future__ import annotations
 
 import argparse
-import ctypes
 import errno
 import importlib
 import shutil
-import signal
 import sys
 from pathlib import Path
 
 import rft
-from rft import progress, redact, reports
+from rft import progress, reports, secrets
 from rft.errors import InfrastructureError, RftError, UserError
+from rft.process import die_with
 
 STAGES = ("traffic", "drift", "examples", "policy", "baseline", "prompt", "train", "challenger", "gate")
 INTERRUPTED = 130
-_PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str] | None = None) -> int:
-    redact.guard()
-    _die_with_parent()
+    secrets.guard()
+    die_with()
     parser = argparse.ArgumentParser(prog="python -m rft", description="Run one stage of the ladder in the current folder.")
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--params", default="params.yaml", help="the settings (default: params.yaml)")
@@ -82,12 +80,6 @@ def _fail(message: str, code: int) -> int:
     sys.stdout.flush()
     print(f"error: {message}", file=sys.stderr, flush=True)
     return code
-
-
-def _die_with_parent() -> None:
-    """Linux keeps this per process; elsewhere there is no such promise, and the driver's own clean-up has to do."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _assert_own_tree() -> None:

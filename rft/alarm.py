@@ -93,15 +93,13 @@ def calls_of(trajectories: Sequence[Trajectory]) -> list[CallRecord]:
     return found
 
 
-def find(
-    calls: Sequence[CallRecord], alpha: float = ALPHA, min_effect: float = MIN_EFFECT, min_count: int = MIN_COUNT, min_failed: int = MIN_FAILED
-) -> list[Alarm]:
+def find(calls: Sequence[CallRecord]) -> list[Alarm]:
     """Strongest first; nothing depends on the order of rollouts in `calls`."""
     turns = _turns(calls)
     alarms: list[Alarm] = []
     while len(alarms) < MAX_ALARMS and any(call.failed for turn in turns for call, _ in turn):
-        tables = _tables(turns, min_count)
-        best = _strongest(tables, alpha, min_effect, min_failed)
+        tables = _tables(turns)
+        best = _strongest(tables)
         if best is None:
             break
         alarms.append(best[1])
@@ -183,14 +181,14 @@ class _Table:
         return [row for row in self.strata.values() if 0 < row[0] < row[2] and 0 < row[3] < row[2]]
 
 
-def _tables(turns: Sequence[_Turn], min_count: int) -> dict[Feature, _Table]:
+def _tables(turns: Sequence[_Turn]) -> dict[Feature, _Table]:
     """By feature; of features that the same turns have, the first. The choice looks at no failure, or the p-values would not hold."""
     counts = Counter(feature for turn in turns for feature in frozenset().union(*(features for _, features in turn)))
     tables: dict[Feature, _Table] = {}
     seen: set[tuple[str, frozenset[int]]] = set()
-    for feature in sorted(feature for feature, count in counts.items() if count >= min_count):
+    for feature in sorted(feature for feature, count in counts.items() if count >= MIN_COUNT):
         table, total = _table(turns, feature)
-        if total - len(table.having) >= min_count and (feature[1], table.having) not in seen:
+        if total - len(table.having) >= MIN_COUNT and (feature[1], table.having) not in seen:
             seen.add((feature[1], table.having))
             tables[feature] = table
     return tables
@@ -221,7 +219,7 @@ def _table(turns: Sequence[_Turn], feature: Feature) -> tuple[_Table, int]:
 
 
 # -- the test ----------------------------------------------------------------------------------------------------------------
-def _strongest(tables: dict[Feature, _Table], alpha: float, min_effect: float, min_failed: int) -> tuple[Feature, Alarm] | None:
+def _strongest(tables: dict[Feature, _Table]) -> tuple[Feature, Alarm] | None:
     from scipy.stats import false_discovery_control  # half a second to load, and most batches have no failure
 
     tested = [(feature, table.informative, table.examples) for feature, table in tables.items() if table.informative]
@@ -232,7 +230,7 @@ def _strongest(tables: dict[Feature, _Table], alpha: float, min_effect: float, m
     for (feature, rows, examples), p in zip(tested, adjusted, strict=True):
         num, failed, total, failures = (sum(column) for column in zip(*rows, strict=True))
         effect = _difference(rows)
-        if p <= alpha and effect >= min_effect and failed >= min_failed:
+        if p <= ALPHA and effect >= MIN_EFFECT and failed >= MIN_FAILED:
             alarm = Alarm(feature[1], _words(feature), num, failed, total - num, failures - failed, float(p), examples)
             found.append((float(p), -effect, feature, alarm))
     return min(found)[2:] if found else None

@@ -26,12 +26,11 @@ what tells a group's rollouts apart is looked for in `outcome`, never in a grade
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rft import config
-from rft.errors import ConfigError
+from rft.errors import ConfigError, did_you_mean
 from rft.types import Grade, GradeStatus, Turn
 
 OUTCOME = "outcome"
@@ -95,11 +94,9 @@ def _over(used: float, free: float) -> float:
 # -- what cannot be honoured -----------------------------------------------------------------------------------------------
 def check(section: config.Budget, names: Iterable[str]) -> None:
     """`names`: all tools that a rollout may call. Raises ConfigError for the weight of another one, which would never count."""
-    known = sorted(set(names))
-    unknown = [name for name in section.tool_weights if name not in known]
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.5)
-        hint = f"Did you mean '{near[0]}'?" if near else f"Known here: {', '.join(known) or 'none'}."
+    known = set(names)
+    if unknown := [name for name in section.tool_weights if name not in known]:
+        hint = did_you_mean(unknown[0], known)
         raise ConfigError(f"params.yaml: rollout.budget.tool_weights names {', '.join(map(repr, unknown))}, and there is no such tool. {hint}")
 
 

@@ -50,14 +50,6 @@ def assistant_text(message: Message) -> str:
     return formats.HERMES.write(message)
 
 
-def assistant_message(text: str, calls: Sequence[ToolCall]) -> Message:
-    """The inverse, for records and graders."""
-    message: Message = {"role": "assistant", "content": formats.HERMES.read(text, 0).content if calls else text}
-    if calls:
-        message["tool_calls"] = [_function(call, call.arguments) for call in calls]
-    return message
-
-
 class Chat:
     """A tokenizer with its template and one set of tools. Ids in and out are plain lists of int."""
 
@@ -390,4 +382,4 @@ def _probes() -> dict[str, list[Message]]:
     }
 
 
-__all__ = ["Chat", "ParseError", "assistant_message", "assistant_text", "calls_of", "no_room", "parse_calls", "prefix_problems", "tool_message"]
+__all__ = ["Chat", "ParseError", "assistant_text", "calls_of", "no_room", "parse_calls", "prefix_problems", "tool_message"]

@@ -64,11 +64,10 @@ def remember(program: str | None = None, settings: Iterable[str] | None = None) 
         os.environ[SETTINGS] = shlex.join(settings)
 
 
-def options(root: Path, params: str | None = None, overrides: Iterable[str] = (), window: str | None = None) -> list[str]:
+def options(root: Path, params: str | None = None, overrides: Iterable[str] = ()) -> list[str]:
     """What follows a verb to get these settings again, from any folder of the clone at `root`."""
-    found = ["--window", from_the_top(root, window)] if window else []
     file = from_the_top(root, params) if params else None
-    found += ["--params", file] if file and file != "params.yaml" else []  # which is the default, and in a recipe's folder another file
+    found = ["--params", file] if file and file != "params.yaml" else []  # which is the default, and in a recipe's folder another file
     return [*found, *(word for override in overrides for word in ("--set", override))]
 
 

@@ -110,26 +110,11 @@ def p_value(observed: float, null_D: Floats) -> float:
     return float((1 + np.count_nonzero(null_D >= observed - 1e-12)) / (1 + len(null_D)))
 
 
-def benjamini_hochberg(p_values: Any) -> Floats:
-    """q-values: the smallest false-discovery rate at which each would still be called."""
-    p = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(p, kind="stable")
-    stepped = p[order] * len(p) / np.arange(1, len(p) + 1)
-    q = np.empty_like(p)
-    q[order] = np.minimum(np.minimum.accumulate(stepped[::-1])[::-1], 1.0)
-    return q
+def pairs_won(scores_N: Any, labels_N: Floats) -> tuple[Any, Any]:
+    """Count the pairs in which a current row (1) scores above a reference row (0), and all pairs.
 
-
-def auc(scores_N: Any, labels_N: Any) -> Any:
-    """Chance that a current row (1) scores above a reference row (0); ties count half, and with one side empty nothing is told apart.
-
-    Columns of a 2-D array are separate problems.
+    Ties count half. The quotient is the AUC. Columns of a 2-D array are separate problems.
     """
-    won, pairs = _pairs_won(np.asarray(scores_N), np.asarray(labels_N, dtype=np.float64))
-    return np.where(pairs > 0, won / np.maximum(pairs, 1), 0.5)
-
-
-def _pairs_won(scores_N: Any, labels_N: Floats) -> tuple[Any, Any]:
     num_current = labels_N.sum(axis=0)
     won = (rankdata(scores_N, axis=0) * labels_N).sum(axis=0) - num_current * (num_current + 1) / 2
     return won, num_current * (len(labels_N) - num_current)
@@ -158,7 +143,7 @@ def domain_classifier(rows_NB: sparse.csr_matrix, labels_N: Any, num_permutation
         smoother = np.linalg.solve(ridge, kernel_NN[np.ix_(kept, held)]).T
         # Rounded, so that equal rows tie instead of being ranked by the last bit.
         scores_ND = np.round(smoother @ (labels_ND[kept] - labels_N.mean()), 9)
-        won, pairs = _pairs_won(scores_ND, labels_ND[held])
+        won, pairs = pairs_won(scores_ND, labels_ND[held])
         won_D, pairs_D = won_D + won, pairs_D + pairs
     aucs_D = np.where(pairs_D > 0, won_D / np.maximum(pairs_D, 1), 0.5)
     return float(aucs_D[0]), aucs_D[1:]

@@ -30,10 +30,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from scipy.stats import false_discovery_control
 
 from rft import contracts, distances, profile, progress, recipe, reports, traffic
 from rft.config import Drift, Params
-from rft.errors import ConfigError, UserError
+from rft.errors import ConfigError, UserError, did_you_mean
 from rft.profile import Column
 from rft.recipe import Recipe
 from rft.reports import Contract, Conversation, DriftReport, Feature, FeatureDrift, Profile, Statistic, TrafficReport
@@ -165,7 +166,7 @@ def compare(settings: Drift, references: dict[str, Profile], conversations: Sequ
     """Each feature against the profile that knows it. `references` by group; "" is the one for all groups without their own."""
     found = profile.columns(conversations, loaded)
     if unknown := sorted(settings.thresholds.keys() - found.keys()):
-        raise ConfigError(f"params.yaml: drift.thresholds names '{unknown[0]}', which is no feature. Known here: {', '.join(sorted(found))}.")
+        raise ConfigError(f"params.yaml: drift.thresholds names '{unknown[0]}', which is no feature. {did_you_mean(unknown[0], found)}")
     ids = [conversation.conversation_id for conversation in conversations]
     bucket_words = _bucket_words(conversations)
     rows: list[FeatureDrift] = []
@@ -234,7 +235,7 @@ def _control(rows: list[FeatureDrift], settings: Drift) -> list[FeatureDrift]:
             f"params.yaml: drift.num_resamples = {settings.num_resamples} can show no drift: the smallest p-value, over {len(tested)} features, "
             f"stays above drift.alpha = {settings.alpha}. Take at least {int(needed) + 1} resamples, or a larger alpha."
         )
-    q_values = iter(distances.benjamini_hochberg([one.p_value for one in tested]) if tested else ())
+    q_values = iter(false_discovery_control([one.p_value for one in tested]) if tested else ())
     out: list[FeatureDrift] = []
     for one in rows:
         if one.p_value is not None and one.effect is not None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """End a message about an unknown name: with the nearest known one, or with all of them."""
-    near = difflib.get_close_matches(name, known := sorted(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, known := sorted(map(str, known)), n=1, cutoff=0.5)
     return f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known) or 'none'}."
 
 

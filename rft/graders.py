@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from rft import config, headers, recipe, redact
+from rft import config, headers, recipe, secrets
 from rft.errors import ConfigError
 from rft.scale import Scale, from_to
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn
@@ -107,7 +107,7 @@ def _verdict(value: Any, scale: Scale, declares_range: bool) -> _Verdict:
     parts = reply.get("sub_scores") or {}
     if not isinstance(parts, dict):
         raise Malformed(f"'sub_scores' is {_show(parts)}, expected an object of numbers")
-    components = {redact.text(name): _number(part, f"sub_scores.{name}") for name, part in parts.items()}
+    components = {secrets.redact(name): _number(part, f"sub_scores.{name}") for name, part in parts.items()}
     if "score" not in reply:
         raise Malformed(f"the reply has no 'score': {_show(value)}")
     score = _within(_number(reply["score"], "score"), scale, declares_range)

@@ -4,8 +4,8 @@
     X-RFT-*    which rollout is calling: Trace-Id, Job-Id, Step, Split, Attempt, and Retry when a call is made again
     webhook-*  a Standard-Webhooks signature, when tools.signing_secret is set; `client.webhooks.verify_signature` of the openai package reads it
 
-A server may echo a key that it was sent: into an error page, a tool's output. `Secrets` strikes those values out of every text that comes back,
-so that none reaches a policy, a log or a report. A value that cannot be a header is refused before anything is sent, without being shown.
+A server may echo a key that it was sent: `resolve` says which values are redacted in what comes back
+(rft/secrets.py). A value that cannot be a header is refused before anything is sent, without being shown.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ import base64
 import os
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from rft import config
 from rft.errors import ConfigError
+from rft.secrets import Secrets, names_a_secret
 from rft.stopping import RUN
 from rft.types import RolloutContext
-
-STRUCK_OUT = "[secret]"
-SHORTEST_SECRET = 6  # a shorter one would strike out ordinary words
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[\ud800-\udfff]")  # a tab is allowed in a header, a lone surrogate in no text
@@ -37,7 +35,7 @@ def resolve(headers: Mapping[str, str], where: str) -> tuple[dict[str, str], Sec
     """The values to send, and those among them that are secret. Raises ConfigError, naming `where` and the header."""
     values = {name: config.secret(value) for name, value in headers.items()}
     check(values, where)
-    return values, Secrets(values[name] for name, value in headers.items() if value.startswith("env:") or config.names_a_secret(name))
+    return values, Secrets(values[name] for name, value in headers.items() if value.startswith("env:") or names_a_secret(name))
 
 
 def check(headers: Mapping[str, str], where: str) -> None:
@@ -62,28 +60,6 @@ def of_rollout(context: RolloutContext) -> dict[str, str]:
     if bad := [name for name, value in given.items() if not re.fullmatch(r"[\x20-\x7e]*", value)]:
         raise ValueError(f"{', '.join(bad)}: the value holds a newline, a control character or other than ASCII, and cannot be a header")
     return {name: value for name, value in given.items() if value}
-
-
-class Secrets:
-    """Strikes its values out of what a server sent."""
-
-    def __init__(self, values: Iterable[str] = ()) -> None:
-        parts = {part for value in values for part in (value, value.partition(" ")[2])}  # "Bearer <key>": the key alone too
-        self._values = sorted((part for part in parts if len(part) >= SHORTEST_SECRET), key=len, reverse=True)
-        self._bytes = [value.encode() for value in self._values]
-
-    def __or__(self, other: Secrets) -> Secrets:
-        return Secrets([*self._values, *other._values])
-
-    def strike(self, text: str) -> str:
-        for value in self._values:
-            text = text.replace(value, STRUCK_OUT)
-        return text
-
-    def strike_bytes(self, body: bytes) -> bytes:
-        for value in self._bytes:
-            body = body.replace(value, STRUCK_OUT.encode())
-        return body
 
 
 class Signer:
@@ -115,4 +91,4 @@ def signer(section: config.Tools) -> Signer | None:
     return None if section.signing_secret is None else Signer(section.signing_secret)
 
 
-__all__ = ["OF_THE_BODY", "STRUCK_OUT", "Secrets", "Signer", "check", "of_rollout", "resolve", "signer"]
+__all__ = ["OF_THE_BODY", "Signer", "check", "of_rollout", "resolve", "signer"]

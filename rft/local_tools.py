@@ -28,18 +28,17 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import IO, Any, Self
 
 from rft import commands, config, toolserver
 from rft.errors import ConfigError, InfrastructureError, RftError
+from rft.process import child_environment, die_with, last_words, tail
 from rft.recipe import Recipe, load
 from rft.toolserver import GIVEN, ITEM, TRACE_ID, ToolError, asks_for
 from rft.types import ToolCall
 from rft.wire import Envelope, Limits, Line, NoReply, Outcome, Turnstile, as_text, retrying, too_large, with_item
 
 START_DEADLINE_S = 60.0
-TAIL_BYTES = 2000
 LENGTH = struct.Struct(">I")
 
 log = logging.getLogger("rft.local_tools")
@@ -177,12 +176,10 @@ class _Worker:
         await self._reap()
         if self._output.closed:
             self._output = tempfile.TemporaryFile()  # noqa: SIM115
-        ours = str(Path(__file__).resolve().parents[1])  # the worker must import the tree that we run from
-        path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
         options = self._recipe.options.model_dump_json(by_alias=True)
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "rft.local_tools", str(self._recipe.folder), "--options", options, "--parent", str(os.getpid())),
-            env={**os.environ, "PYTHONPATH": path},
+            env=child_environment(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=self._output,
@@ -196,7 +193,7 @@ class _Worker:
             raise InfrastructureError(f"a tool worker of {self._recipe.folder} did not start: {failure}\n{remedy}") from None
         except TimeoutError:
             self.kill()
-            why = f"it was not ready within {START_DEADLINE_S:g} s. {self._tail()}"
+            why = f"it was not ready within {START_DEADLINE_S:g} s. {last_words(tail(self._output))}"
             raise InfrastructureError(f"a tool worker of {self._recipe.folder} did not start: {why}\n{remedy}") from None
         self.alive = True
 
@@ -215,7 +212,7 @@ class _Worker:
             return json.loads(await process.stdout.readexactly(length))
         except (asyncio.IncompleteReadError, ConnectionError):
             self.kill()
-            raise NoReply(f"the worker process ended with exit code {await process.wait()}. {self._tail()}") from None
+            raise NoReply(f"the worker process ended with exit code {await process.wait()}. {last_words(tail(self._output))}") from None
 
     def kill(self) -> None:
         self.alive = False
@@ -235,11 +232,6 @@ class _Worker:
             self._process.stdin.close()
             await self._process.wait()
             self._process = None
-
-    def _tail(self) -> str:
-        size = os.fstat(self._output.fileno()).st_size
-        text = os.pread(self._output.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)).decode("utf-8", "replace").strip()
-        return f"Its last words:\n{text}" if text else "It printed nothing."
 
 
 # -- a worker, from inside -------------------------------------------------------------------------------------------------
@@ -279,7 +271,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--options", default="{}", metavar="JSON")
     parser.add_argument("--parent", type=int, required=True, metavar="PID")
     args = parser.parse_args(argv)
-    toolserver.die_with(args.parent)
+    die_with(args.parent)
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)

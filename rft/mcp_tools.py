@@ -25,7 +25,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import re
 import tempfile
 from collections.abc import AsyncIterator
@@ -34,8 +33,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from rft import config, headers, redact
+from rft import config, headers
 from rft.errors import ConfigError, InfrastructureError
+from rft.process import last_words, tail
+from rft.secrets import Secrets, redact_json
 from rft.types import ToolCall
 from rft.wire import TRANSIENT, Envelope, Limits, Line, NoReply, Outcome, Turnstile, as_text, http_address, retry_after, retrying, too_large
 
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 OPEN_DEADLINE_S = 60.0
 CLOSE_DEADLINE_S = 10.0  # the package gives a process 2 s to end by itself, and 2 more after SIGTERM
-TAIL_BYTES = 2000
 _CODE = r"(?:MCP error -?\d+: )?"  # the TypeScript package puts it before
 # Python: "Unknown tool: NAME"; Go: 'unknown tool "NAME"'; Java: "Unknown tool: invalid_tool_name", word for word, and once "Tool not found: NAME";
 # Rust: "tool not found"; TypeScript: "Tool NAME not found" or "disabled"; mcp-go: "tool 'NAME' not found: ...". More may follow, such as the tools
@@ -101,7 +101,7 @@ class McpTool:
         """Its texts; a picture or a resource as JSON."""
         parts = [block.text if block.type == "text" else block.model_dump_json(by_alias=True, exclude_none=True) for block in result.content]
         text = "\n".join(parts) if parts or result.structured_content is None else json.dumps(result.structured_content, ensure_ascii=False)
-        text = self.server.secrets.strike(as_text(text))
+        text = self.server.secrets.redact(as_text(text))
         if result.is_error:
             self._blame(text)
         return too_large(self.limits.max_reply_bytes) if len(text.encode()) > self.limits.max_reply_bytes else Outcome(text, result.is_error)
@@ -129,7 +129,7 @@ class Server:
         self._server, self._section, self._line = server, section, line
         self._headers, secrets = headers.resolve(server.headers, self._where)
         self._env = {name: config.secret(value) for name, value in server.env.items()}
-        self.secrets = secrets | headers.Secrets(self._env[name] for name, value in server.env.items() if value.startswith("env:"))
+        self.secrets = secrets | Secrets(self._env[name] for name, value in server.env.items() if value.startswith("env:"))
         self._signer = headers.signer(section)
         if server.url is not None:
             http_address(server.url, f"{self._where}: url", "http://host:8000/mcp")
@@ -141,7 +141,7 @@ class Server:
         self._opening = asyncio.Lock()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __aexit__
         try:
-            self.tools = redact.value(self._allowed(await self._list()))
+            self.tools = redact_json(self._allowed(await self._list()))
         except BaseException:
             await self.__aexit__()
             raise
@@ -168,7 +168,7 @@ class Server:
             if troubles:
                 raise troubles[0] from None
             if error.code == INVALID_PARAMS:
-                raise _Refused(self.secrets.strike(as_text(error.message))) from None
+                raise _Refused(self.secrets.redact(as_text(error.message))) from None
             if (error.code == CONNECTION_CLOSED and self._server.url is None) or error.message == SESSION_LOST:
                 await self._drop(client)
             raise NoReply(self._explain(error)) from None
@@ -277,9 +277,8 @@ class Server:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         text = str(error) if isinstance(error, NoReply) else f"{type(error).__name__}: {error}"
-        size = os.fstat(self._output.fileno()).st_size
-        tail = os.pread(self._output.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)).decode("utf-8", "replace").strip()
-        return self.secrets.strike(as_text(f"{text}\nIts last words:\n{tail}" if tail else text))
+        words = tail(self._output).strip()
+        return self.secrets.redact(as_text(f"{text}\n{last_words(words)}" if words else text))
 
 
 # -- HTTP under the session ------------------------------------------------------------------------------------------------
@@ -341,7 +340,7 @@ def _transport(limit: int, server: Server) -> httpx2.AsyncBaseTransport:
                 return httpx2.Response(503)
             if response.status_code == 401:
                 met(InfrastructureError(f"the MCP server refuses our key (HTTP 401). Mend the headers in {server._where}."))
-            elif response.status_code >= 500 or response.status_code in TRANSIENT:
+            elif response.status_code in TRANSIENT:
                 met(NoReply(f"HTTP {response.status_code}", retry_after_s=retry_after(response.headers.get("Retry-After"))))
             response.stream = Body(response.stream)
             return response

@@ -42,7 +42,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rft import redact, shelves
+from rft import secrets, shelves
 from rft.errors import InfrastructureError, UserError
 
 A_WEEK_S = 7 * 86400.0
@@ -398,4 +398,4 @@ class Reporter:
 
 
 def say(stage: str, message: str) -> None:
-    print(redact.text(f"[{stage}] {message}"), flush=True, file=sys.stdout)
+    print(secrets.redact(f"[{stage}] {message}"), flush=True, file=sys.stdout)

@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rft import commands, redact
+from rft import commands, secrets
 from rft.errors import RftError, UserError
 from rft.reports import PromptSettings
 from rft.rollout import messages_of
@@ -108,8 +108,8 @@ def row(
         num_tokens=trajectory.num_tokens,
         num_forks=trajectory.num_forks,
         components=json.dumps(trajectory.grade.components, sort_keys=True),
-        item=redact.text(example.line),
-        explanation=redact.text(trajectory.grade.explanation),
+        item=secrets.redact(example.line),
+        explanation=secrets.redact(trajectory.grade.explanation),
         messages=_json(messages_of(trajectory, example, prompt)),
         ids=ids,
         mine=mine,
@@ -182,7 +182,7 @@ def cells(one: LogRow) -> dict[str, Any]:
 
 def _json(value: Any) -> str:
     """Readable letters; a lone surrogate, which JSON can hold and UTF-8 cannot, stays an escape."""
-    text = redact.dumps(value, ensure_ascii=False)
+    text = secrets.dumps(value, ensure_ascii=False)
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -16,7 +16,6 @@ ours, it made a published grader answer 0.25 where 0.68 was right, without a wor
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rft import config, reports, response_format
-from rft.errors import ConfigError, UserError
+from rft.errors import ConfigError, UserError, did_you_mean
 from rft.types import Example, Message
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -120,9 +119,7 @@ def check_named(rows: Sequence[Example], keys: config.Keys, where: str) -> None:
     for word, path in keys.model_dump(exclude_none=True).items():
         if not parsed or any(find(row, path) is not _ABSENT for row in parsed):
             continue
-        known = sorted(_paths(parsed[0]))
-        near = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
-        hint = f"Did you mean '{near[0]}'?" if near else f"The first row has {', '.join(known)}."
+        hint = did_you_mean(path, _paths(parsed[0]))
         raise ConfigError(f"params.yaml: examples.keys.{word} = {path!r} names nothing: no row of {where} has it. {hint}")
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import subprocess
 import sys
 import tempfile
@@ -24,20 +23,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import IO
 
 import httpx
 
-from rft import commands, config, headers, local_tools, progress, redact
+from rft import commands, config, headers, local_tools, progress, secrets
 from rft.errors import InfrastructureError
-from rft.headers import Secrets
+from rft.process import child_environment, last_words, tail
 from rft.recipe import Recipe
+from rft.secrets import Secrets
 from rft.toolserver import KEY
 from rft.wire import ToolEndpoint, http_address
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 5.0
-TAIL_BYTES, LOG_BYTES = 2000, 2**20
+LOG_BYTES = 2**20
 RAISED = "Traceback (most recent call last)"
 
 
@@ -50,15 +51,15 @@ def log_of(recipe: Recipe) -> Path:
 def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
     """Raises InfrastructureError when the server does not start, does not answer, or died while the block ran."""
     local_tools.check(tools)
-    static, secrets = headers.resolve(tools.headers, "params.yaml (tools.headers)")
+    static, sent = headers.resolve(tools.headers, "params.yaml (tools.headers)")
     if tools.server_url is not None:
-        yield _external(tools.server_url, static, secrets, tools.timeout_s)
+        yield _external(tools.server_url, static, sent, tools.timeout_s)
         return
     with tempfile.TemporaryFile() as output:
         process = _Process(recipe, output)
         try:
-            keys = headers.Secrets(process.headers.values())
-            endpoint = ToolEndpoint(process.wait_until_healthy(), static | process.headers, process.raise_if_dead, secrets | keys, process.last_words)
+            sent |= Secrets(process.headers.values())
+            endpoint = ToolEndpoint(process.wait_until_healthy(), static | process.headers, process.raise_if_dead, sent, process.last_words)
             try:
                 yield endpoint
             except Exception:
@@ -70,7 +71,7 @@ def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
             process.keep_log()
 
 
-def _external(url: str, static: dict[str, str], secrets: Secrets, timeout_s: float) -> ToolEndpoint:
+def _external(url: str, static: dict[str, str], sent: Secrets, timeout_s: float) -> ToolEndpoint:
     http_address(url, "params.yaml: tools.server_url")
     try:
         httpx.get(url, headers=static, timeout=min(timeout_s, START_DEADLINE_S), trust_env=False)
@@ -78,7 +79,7 @@ def _external(url: str, static: dict[str, str], secrets: Secrets, timeout_s: flo
         raise InfrastructureError(
             f"params.yaml: tools.server_url = {url!r} does not answer: {error}. Start that server, or remove the key to use the recipe's own."
         ) from None
-    return ToolEndpoint(url.rstrip("/"), static, secrets=secrets)
+    return ToolEndpoint(url.rstrip("/"), static, secrets=sent)
 
 
 class _Process:
@@ -88,15 +89,13 @@ class _Process:
         self._recipe = recipe
         self._output = output
         self._stopped = False
-        key = secrets.token_urlsafe(32)
-        redact.add(KEY, key)
+        key = token_urlsafe(32)
+        secrets.add(KEY, key)
         self.headers = {"Authorization": f"Bearer {key}"}
-        ours = str(Path(__file__).resolve().parents[1])  # the server must import the tree that we run from
-        path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "rft.toolserver", str(recipe.folder), "--options", recipe.options.model_dump_json(by_alias=True)]
         self._process = subprocess.Popen(
             [*command, "--port", "0", "--parent", str(os.getpid())],
-            env={**os.environ, KEY: key, "PYTHONPATH": path},
+            env=child_environment() | {KEY: key},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -109,8 +108,8 @@ class _Process:
             while time.monotonic() < deadline:
                 if self._process.poll() is not None:
                     raise InfrastructureError(f"{self._name} did not start: exit code {self._process.returncode}.\n{self._tail()}\n{self._remedy}")
-                if found := re.search(rb"^listening (\S+)$", self._read(1 << 20), re.MULTILINE):
-                    url = f"http://{found[1].decode()}"
+                if found := re.search(r"^listening (\S+)$", tail(self._output, LOG_BYTES), re.MULTILINE):
+                    url = f"http://{found[1]}"
                     try:
                         if client.get(f"{url}/health").status_code == 200:
                             return url
@@ -125,12 +124,12 @@ class _Process:
 
     def keep_log(self) -> None:
         """A file for whoever must find what went wrong: only when the recipe's own code raised, and without secrets."""
-        text = self._read(LOG_BYTES).decode("utf-8", "replace")
+        text = tail(self._output, LOG_BYTES)
         if RAISED in text:
             path = log_of(self._recipe)
             path.parent.mkdir(parents=True, exist_ok=True)
             part = path.with_suffix(f".{os.getpid()}.part")
-            part.write_text(redact.text(text), encoding="utf-8")
+            part.write_text(secrets.redact(text), encoding="utf-8")
             os.replace(part, path)
 
     def stop(self) -> None:
@@ -151,14 +150,8 @@ class _Process:
     def _remedy(self) -> str:
         return f"Try it alone: {commands.toolserver(self._recipe.folder)}; then run the stage again."
 
-    def _read(self, limit: int) -> bytes:
-        """The last bytes of what it printed."""
-        size = os.fstat(self._output.fileno()).st_size
-        return os.pread(self._output.fileno(), limit, max(0, size - limit))
-
     def last_words(self) -> str:
-        return redact.text(self._read(TAIL_BYTES).decode("utf-8", "replace").strip())
+        return secrets.redact(tail(self._output).strip())
 
     def _tail(self) -> str:
-        text = self.last_words()
-        return f"Its last words:\n{text}" if text else "It printed nothing."
+        return last_words(self.last_words())

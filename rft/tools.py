@@ -27,11 +27,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
-from rft import arguments, config, headers, local_tools, mcp_tools, redact, toolserver
+from rft import arguments, config, headers, local_tools, mcp_tools, toolserver
 from rft.arguments import Function, Refused
 from rft.errors import ConfigError, InfrastructureError, did_you_mean
 from rft.local_tools import AsyncTool, WorkerTool
 from rft.recipe import Recipe
+from rft.secrets import redact
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult
 from rft.wire import (
     SERVERS_OWN,
@@ -330,7 +331,7 @@ class ToolClient:
         except NoReply as failure:
             outcome, failed = Outcome(f"tool {call.name} failed: {failure}", retries=failure.retries), True
         seconds = time.monotonic() - started if is_sent else 0.0
-        return ToolResult(call.call_id, redact.text(outcome.output), outcome.is_error, failed, seconds, outcome.retries)
+        return ToolResult(call.call_id, redact(outcome.output), outcome.is_error, failed, seconds, outcome.retries)
 
     def _rollout(self, context: RolloutContext) -> _Rollout:
         known = self._rollouts.get(context.trace_id)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ctypes
 import errno
 import hmac
 import inspect
@@ -37,6 +36,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from rft import config
 from rft.errors import InfrastructureError, RftError, UserError
+from rft.process import die_with
 from rft.recipe import Recipe, load
 
 KEY = "RFT_TOOL_KEY"
@@ -215,14 +215,6 @@ async def serve(served: web.Application, host: str, port: int, listening: Callab
         await stop.wait()
     finally:
         await runner.cleanup()
-
-
-def die_with(parent: int) -> None:
-    """End (SIGKILL: a hanging tool must not prevent it) when the parent does. Linux sends it at the end of the parent's *thread*."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before we asked
-        sys.exit(f"the parent process {parent} is gone")
 
 
 def main(argv: list[str] | None = None) -> int:

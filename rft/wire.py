@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import re
 import time
@@ -37,14 +38,14 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 
-from rft import config, headers, redact
+from rft import config, headers
 from rft.errors import ConfigError, InfrastructureError
-from rft.headers import Secrets
+from rft.secrets import Secrets, redact
 from rft.types import RolloutContext, StopReason, ToolCall, Turn
 
 BACKOFF_S = 0.1  # doubled at each retry, and spread by half of itself
 LONGEST_RETRY_AFTER_S = 30.0  # a server may ask for a pause, not for the afternoon
-TRANSIENT = frozenset({408, 429})  # 4xx by number, but the server's trouble: the policy cannot mend them
+TRANSIENT = frozenset({408, 429, *range(500, 1000)})  # the server's trouble, which may pass; 408 and 429 too
 SERVERS_OWN = frozenset({403, 404, 405, 407, 410})  # these too, unless an `output` says otherwise: no argument makes an address exist
 LONGEST_HOP_S = 10.0  # between two askings for what a 303 promised, at most; the first is at once
 
@@ -68,7 +69,7 @@ class NoReply(Exception):
     """A try that failed, or, out of `retrying`, all of them. `malformed`: the last answer came, and was none. `lasting`: another try cannot help."""
 
     def __init__(self, reason: str, malformed: bool = False, retry_after_s: float = 0.0, retries: int = 0, lasting: bool = False) -> None:
-        super().__init__(redact.text(reason))
+        super().__init__(redact(reason))
         self.malformed = malformed
         self.lasting = lasting
         self.retry_after_s = retry_after_s
@@ -147,7 +148,7 @@ def read_refusal(body: bytes) -> str:
     try:
         return read_output(body)
     except Malformed:
-        return redact.text(body.decode("utf-8", "replace"))
+        return redact(body.decode("utf-8", "replace"))
 
 
 def sample(turns: Iterable[Turn], stop_reason: StopReason) -> dict[str, Any]:
@@ -211,7 +212,7 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
 def as_text(value: Any) -> str:
     """Lone surrogates, which JSON can hold and UTF-8 cannot, become '?'."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return redact.text(text.encode("utf-8", "replace").decode("utf-8"))
+    return redact(text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def read_json(body: bytes) -> Any:
@@ -224,7 +225,7 @@ def read_json(body: bytes) -> Any:
 
 def clip(body: bytes, limit: int = 200) -> str:
     """The beginning of a body on one line, for a message."""
-    text = " ".join(redact.text(body.decode("utf-8", "replace"))[: limit * 4].split())
+    text = " ".join(redact(body.decode("utf-8", "replace"))[: limit * 4].split())
     return text[:limit] + ("..." if len(text) > limit else "")
 
 
@@ -276,30 +277,44 @@ class Turnstile:
 
 
 T = TypeVar("T")
+_Try = Callable[[int], Awaitable[T]]
 
 
-async def retrying(limits: Limits, message: str, once: Callable[[int], Awaitable[T]]) -> tuple[T, int]:
-    """`once(number of the try)` until it gives a value, and how many retries that took. Raises NoReply when they are spent.
+async def retry(once: _Try[T], retries: int, pause_s: Callable[[int], float], overrun: str, ends: float = math.inf) -> tuple[T, int]:
+    """Call `once(number of the try)` until it gives a value; return it and how many retries that took.
 
-    `message` says what is being tried: the jitter is a function of it, so that equal runs pause equally and neighbours do not come back together.
+    `pause_s(number)`: the wait before a retry, on top of what the server asked for. `overrun`: what a
+    TimeoutError means. No try begins after `ends`. Raises NoReply when nothing is left to try.
     """
-    failure, attempt = NoReply(""), 0
-    for attempt in range(limits.retries + 1):
+    failure, tries = NoReply(""), 0
+    for attempt in range(retries + 1):
+        wait_s = min(failure.retry_after_s, LONGEST_RETRY_AFTER_S) + pause_s(attempt) if attempt else 0.0
+        if time.monotonic() + wait_s >= ends:
+            break
         if attempt:
-            spread = random.Random(f"{message} {attempt}").uniform(0.5, 1.5)
-            await asyncio.sleep(min(failure.retry_after_s, LONGEST_RETRY_AFTER_S) + BACKOFF_S * 2 ** (attempt - 1) * spread)
+            await asyncio.sleep(wait_s)
+        tries += 1
         try:
             return await once(attempt), attempt
         except Malformed as error:
             failure = NoReply(str(error), malformed=True)
         except TimeoutError:
-            failure = NoReply(f"no reply within {limits.timeout_key} = {limits.timeout_s:g} s")
+            failure = NoReply(overrun)
         except NoReply as error:
             failure = error
         if failure.lasting:
             break
-    tries = attempt + 1
-    raise NoReply(f"{failure} ({tries} {'try' if tries == 1 else 'tries'})", failure.malformed, retries=attempt, lasting=failure.lasting)
+    words = f"{failure} ({tries} {'try' if tries == 1 else 'tries'})"
+    raise NoReply(words, failure.malformed, retries=max(0, tries - 1), lasting=failure.lasting)
+
+
+async def retrying(limits: Limits, message: str, once: _Try[T]) -> tuple[T, int]:
+    """Retry as tools and graders do. Jitter follows from `message`: equal runs pause equally, neighbours do not."""
+
+    def pause_s(attempt: int) -> float:
+        return BACKOFF_S * 2 ** (attempt - 1) * random.Random(f"{message} {attempt}").uniform(0.5, 1.5)
+
+    return await retry(once, limits.retries, pause_s, f"no reply within {limits.timeout_key} = {limits.timeout_s:g} s")
 
 
 def retry_after(value: str | None) -> float:
@@ -419,7 +434,7 @@ class Line:
                     if isinstance(error, TimeoutError):
                         raise
                     target.raise_if_dead()
-                    raise NoReply(target.secrets.strike(f"{type(error).__name__}: {error}")) from None
+                    raise NoReply(target.secrets.redact(f"{type(error).__name__}: {error}")) from None
 
         return await retrying(target.limits, message, once)
 
@@ -430,7 +445,7 @@ class Line:
             pause_s = retry_after(response.get("Retry-After"))
             if reply.status == 401:
                 raise InfrastructureError(f"the server refuses our key (HTTP 401: {clip(reply.body)}). Mend the headers in {target.where}.")
-            if reply.status >= 500 or reply.status in TRANSIENT:
+            if reply.status in TRANSIENT:
                 raise NoReply(f"HTTP {reply.status}: {clip(reply.body)}", retry_after_s=pause_s)
             if not 300 <= reply.status < 400:
                 return reply
@@ -460,7 +475,7 @@ def _next_address(status: int, location: str, url: str, secrets: Secrets) -> str
             return following
     except ValueError:
         pass  # a Location that is no address is told below
-    said = clip(secrets.strike(location or "?").encode("utf-8", "replace"))
+    said = clip(secrets.redact(location or "?").encode("utf-8", "replace"))
     raise NoReply(f"HTTP {status} redirects to {said}; redirects are not followed, but for a 303 on the same host", lasting=True)
 
 
@@ -479,5 +494,5 @@ async def _read(response: aiohttp.ClientResponse, target: Target) -> Reply:
         body += chunk
         if len(body) > limit:
             response.close()
-            return Reply(response.status, target.secrets.strike_bytes(bytes(body[:limit])), oversized=True)
-    return Reply(response.status, target.secrets.strike_bytes(bytes(body)))
+            return Reply(response.status, target.secrets.redact_bytes(bytes(body[:limit])), oversized=True)
+    return Reply(response.status, target.secrets.redact_bytes(bytes(body)))

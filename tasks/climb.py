@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import yaml
 
-from rft import commands, config, page, redact, reports
+from rft import commands, config, page, reports, secrets
 from rft.errors import Stopped
 from rft.words import counted
 from tasks import champion, registry, runs, stages
@@ -130,7 +130,7 @@ def write_page(clone: Clone, record: RunRecord, root: Path) -> Path:
     spent = {stage: page.Spent(seconds, record.stages.get(stage, "")) for stage, seconds in record.seconds.items()}
     path = clone.page(record.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(redact.text(page.render(root, facts, spent)), encoding="utf-8")
+    path.write_text(secrets.redact(page.render(root, facts, spent)), encoding="utf-8")
     return path
 
 

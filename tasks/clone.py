@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rft import redact
+from rft import secrets
 from rft.errors import UserError
 from tasks.git import GitError, git
 
@@ -83,9 +83,9 @@ class Clone:
         return found.resolve()
 
 
-def find(start: Path | None = None) -> Clone:
-    """The clone around `start` (default: the current folder). Raises UserError when there is none that a run could live in."""
-    start = (start or Path.cwd()).resolve()
+def find() -> Clone:
+    """The clone around the current folder. Raises UserError when there is none that a run could live in."""
+    start = Path.cwd().resolve()
     try:
         root = Path(git(start, "rev-parse", "--show-toplevel"))
     except GitError as error:
@@ -104,10 +104,10 @@ def find(start: Path | None = None) -> Clone:
     return Clone(root)
 
 
-def enter(start: Path | None = None) -> Clone:
+def enter() -> Clone:
     """`find`, and the environment of everything that follows."""
-    redact.guard()
-    clone = find(start)
+    secrets.guard()
+    clone = find()
     os.environ.update(TELEMETRY_OFF)
     defaults = {
         "PREFECT_HOME": str(clone.state / "prefect"),

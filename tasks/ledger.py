@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from rft import redact, reports
+from rft import reports, secrets
 from rft.errors import UserError
 from tasks.clone import Clone
 
@@ -55,7 +55,7 @@ def append(clone: Clone, act: Act) -> None:
     if any(known.id == act.id for known in acts(clone)):
         return
     whole = _whole(clone.ledger).encode()
-    line = redact.dumps(act.model_dump(mode="json"), ensure_ascii=False).encode() + b"\n"
+    line = secrets.dumps(act.model_dump(mode="json"), ensure_ascii=False).encode() + b"\n"
     with clone.ledger.open("ab") as file:
         file.truncate(len(whole))  # a line that a crash cut in half
         file.write(line)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 
-from rft import redact
+from rft import secrets
 
 EVERY_S = 5.0
 PROGRESS = re.compile(r"^\[\w+\] (\d+)/(\d+) ?(.*)$")
@@ -45,4 +45,4 @@ class Lines:
         return time.monotonic() - self._began
 
     def say(self, text: str) -> None:
-        print(redact.text(text), flush=True)
+        print(secrets.redact(text), flush=True)

@@ -32,7 +32,7 @@ from typing import Any
 import psutil
 import yaml
 
-from rft import commands, config, margins, progress, redact, stopping
+from rft import commands, config, margins, progress, secrets, stopping
 from rft.errors import RftError, Stopped, UserError
 from tasks import edits as user_edits
 from tasks import records
@@ -396,7 +396,7 @@ def _ending(error: BaseException) -> dict[str, Any]:
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ in ("TerminationSignal", "CancelledError"):
         return {"state": "interrupted", "message": "interrupted"}
     message = str(error) if isinstance(error, RftError) else f"{type(error).__name__}: {error}"
-    return {"state": "failed", "message": redact.text(message)[:2000]}
+    return {"state": "failed", "message": secrets.redact(message)[:2000]}
 
 
 @contextlib.contextmanager

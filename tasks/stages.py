@@ -29,25 +29,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TextIO
 
-from rft import commands, config, progress, redact, stopping
+from rft import commands, config, progress, secrets, stopping
 from rft.__main__ import STAGES
 from rft.errors import InfrastructureError, RftError, Stopped, UserError
+from rft.process import DIES_WITH_PARENT
 from tasks.clone import TELEMETRY_OFF
 from tasks.lines import Lines
 
 How = Literal["ran", "unchanged", "restored"]
 listener: ContextVar[Lines] = ContextVar("listener", default=Lines())  # noqa: B039 - one voice a process is meant
 
-_DVC = """
-import ctypes, os, signal, sys
-sys.platform == "linux" and ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-os.getppid() == int(sys.argv.pop(1)) or os._exit(1)
+_DVC = f"""{DIES_WITH_PARENT}
 from dvc.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 _UNCHANGED = re.compile(r"^Stage '[^']+' didn't change, skipping")
 _RESTORED = re.compile(r"^Stage '[^']+' is cached - skipping run")
-_RUNNING = re.compile(r"^Running stage '[^']+':")
 _EXITED = re.compile(r"exited with (-?\d+)")
 DVC_SAYS = re.compile(
     r"^(Running stage '|> |Generating lock file|Updating lock file|To (track|enable)|Use `dvc|Data and pipelines|\tgit |\tdvc |Stage '|ERROR: "
@@ -107,7 +104,7 @@ def repro(
             note_group(process.pid)
         assert process.stdout is not None
         for line in process.stdout:
-            line = redact.text(line.rstrip("\n"))
+            line = secrets.redact(line.rstrip("\n"))
             last.append(line)
             if file:
                 print(line, file=file, flush=True)

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rft import redact, reports
+from rft import reports, secrets
 from rft.errors import InfrastructureError
 from tasks.clone import Clone
 from tasks.runs import Run
@@ -81,10 +81,10 @@ class Tracker:
     def settings(self, raw: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         from mlflow.entities import Param, RunTag
 
-        params = [Param(key, redact.text(value)[:MAX_VALUE]) for key, value in flatten(raw)]
+        params = [Param(key, secrets.redact(value)[:MAX_VALUE]) for key, value in flatten(raw)]
         for start in range(0, len(params), 100):
             self._client.log_batch(self.run_id, params=params[start : start + 100])
-        self._client.log_batch(self.run_id, tags=[RunTag(key, redact.text(value)) for key, value in tags.items()])
+        self._client.log_batch(self.run_id, tags=[RunTag(key, secrets.redact(value)) for key, value in tags.items()])
 
     def stage(self, stage: str, how: How, numbers: Mapping[str, reports.Metric | float | None]) -> None:
         """A stage's final numbers, intervals beside them, and whether they are from this run."""
@@ -119,7 +119,7 @@ class Tracker:
     def tag(self, **tags: str | None) -> None:
         for key, value in tags.items():
             if value is not None:
-                self._client.set_tag(self.run_id, key, redact.text(value))
+                self._client.set_tag(self.run_id, key, secrets.redact(value))
 
     def end(self, state: str) -> None:
         status = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}.get(state, "KILLED")

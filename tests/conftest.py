@@ -64,9 +64,9 @@ def _denormals() -> None:
 def _secrets() -> Iterator[None]:
     """A value that one test declares secret is an ordinary word in the next."""
     yield
-    from rft import redact
+    from rft import secrets
 
-    redact.forget()
+    secrets.forget()
 
 
 @pytest.fixture(autouse=True)

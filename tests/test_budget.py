@@ -264,7 +264,7 @@ def test_a_weight_of_no_tool_is_refused():
     check(budget, ["search", "lokup", "archive"])
     with pytest.raises(ConfigError, match=r"tool_weights names 'lokup', and there is no such tool. Did you mean 'lookup'\?"):
         check(budget, ["search", "lookup"])
-    with pytest.raises(ConfigError, match="Known here: none"):
+    with pytest.raises(ConfigError, match="There are: none"):
         check(budget, [])
 
 

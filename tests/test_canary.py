@@ -25,7 +25,7 @@ from urllib.parse import quote
 import ladder_clone
 import pytest
 
-from rft import config, recipe, redact, reports
+from rft import config, recipe, reports, secrets
 from rft.errors import RftError
 from rft.server import running
 from tasks import dependencies, ledger, records, stages
@@ -305,7 +305,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     logging.setLogRecordFactory(factory)
     sys.stdout, sys.stderr = streams
-    redact.forget()
+    secrets.forget()
 
 
 @pytest.mark.story
@@ -348,7 +348,7 @@ def test_prefect_is_told_none(tmp_path: Path) -> None:
 def test_the_key_of_our_own_server_is_a_secret_too(tmp_path: Path) -> None:
     ours = recipe.load(config.Recipe(path=str(tiny_recipe.make(tmp_path))))
     with running(ours, config.Tools()) as endpoint:
-        assert redact.text(str(endpoint.headers)) == "{'Authorization': 'Bearer [secret RFT_TOOL_KEY]'}"
+        assert secrets.redact(str(endpoint.headers)) == "{'Authorization': 'Bearer [secret RFT_TOOL_KEY]'}"
         assert endpoint.headers["Authorization"] not in repr(endpoint)
 
 

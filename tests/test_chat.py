@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bench import forks
 from rft import config
-from rft.chat import Chat, ParseError, assistant_message, assistant_text, parse_calls, prefix_problems
+from rft.chat import Chat, ParseError, assistant_text, parse_calls, prefix_problems
 from rft.errors import UserError
 from rft.reports import PromptSettings
 from rft.rollout import Conditions, Request, run_rollouts
@@ -78,9 +78,9 @@ def test_any_text_parses_or_is_refused(text: str):
         assert "tool_call>" in text or "think>" in text
 
 
-def test_assistant_text_and_message_are_inverse():
-    message = assistant_message(f"{CALL}\n{CALL}", parse_calls(f"{CALL}\n{CALL}"))
-    assert assistant_text(message) == f"{CALL}\n{CALL}"
+def test_assistant_text_and_its_calls_are_inverse():
+    calls = [{"type": "function", "function": {"name": one.name, "arguments": one.arguments}} for one in parse_calls(f"{CALL}\n{CALL}")]
+    assert assistant_text({"role": "assistant", "content": "", "tool_calls": calls}) == f"{CALL}\n{CALL}"
 
 
 @given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\u241e")), min_size=1, max_size=3))

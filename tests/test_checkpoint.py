@@ -15,7 +15,7 @@ from rft.trainer.checkpoint import Manifest
 
 
 def manifest(step: int) -> Manifest:
-    return Manifest(step, "abc", {"place": step}, 16 * step, {"idle": 0}, None, torch.get_rng_state().tolist())
+    return Manifest(step, "abc", {"place": step}, {"idle": 0}, None, torch.get_rng_state().tolist())
 
 
 def write(folder: Path, *steps: int, keep: int = 2) -> None:

@@ -20,8 +20,8 @@ from scripted_tools import context
 
 from rft import config, wire
 from rft.errors import ConfigError, InfrastructureError
-from rft.headers import Secrets
 from rft.mcp_tools import McpTool
+from rft.secrets import Secrets
 from rft.tools import ToolClient
 from rft.types import ToolCall, ToolResult
 from rft.wire import ToolEndpoint

@@ -20,7 +20,6 @@ from rft import config, model, recipe
 from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.graders import EndpointGrader
 from rft.remote import ChatPolicy, TokenPolicy, connection, policy_for
-from rft.remote.connection import Malformed
 from rft.remote.routes import COMPLETIONS, GENERATE, SGLANG, Ask, Route, Said
 from rft.remote.tokens import fold
 from rft.reports import PromptSettings
@@ -29,6 +28,7 @@ from rft.sampler import Engine
 from rft.server import running
 from rft.tools import ToolClient, schemas
 from rft.types import Opening, Sampled, StopReason, ToolCall, ToolResult, Trajectory, Turn
+from rft.wire import Malformed
 from tests import small_policy, tiny_recipe, token_server
 from tests.token_server import LEFT_OUT, MODEL, TokenServer, puts, serving, status
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from rft import config
 from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.remote import ChatPolicy, connection
-from rft.remote.connection import Malformed
 from rft.remote.tokens import fold
 from rft.rollout import PolicyFailed
 from rft.types import Opening, Reading, Sampled, ToolCall, ToolResult
+from rft.wire import Malformed
 from tests import tiny_recipe
 from tests.scripted_server import Scripted, says, scripted
 

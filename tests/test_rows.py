@@ -125,7 +125,7 @@ def test_a_row_that_is_none_is_named_by_the_users_file_and_line(tmp_path: Path, 
     [
         ({"target": "reference_anwser"}, r"keys.target = 'reference_anwser' names nothing: no row of train has it. Did you mean 'reference_answer'"),
         ({"id": "case.numbr"}, r"examples.keys.id = 'case.numbr' names nothing: no row of train has it. Did you mean 'case.number'"),
-        ({"slice": "zzz"}, r"examples.keys.slice = 'zzz' names nothing: .* The first row has big, case, case.number, level, messages"),
+        ({"slice": "zzz"}, r"examples.keys.slice = 'zzz' names nothing: .* There are: big, case, case.number, level, messages"),
     ],
 )
 def test_a_key_that_names_nothing_is_an_error(tmp_path: Path, keys: dict[str, str], words: str) -> None:

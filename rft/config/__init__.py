@@ -16,7 +16,7 @@ from pydantic import BaseModel, model_validator
 
 from rft.config import reading
 from rft.config.learning import Clip, Curriculum, Dpo, Kl, Lora, Overlong, Ppo, Stop, Train
-from rft.config.reading import names_a_secret, read_yaml, secret, unique, yaml_value
+from rft.config.reading import read_yaml, secret, unique, yaml_value
 from rft.config.run import Retention, Run
 from rft.config.section import Section
 from rft.config.stages import (
@@ -98,13 +98,13 @@ def read_sections(path: Path, where: str) -> dict[str, Any]:
 
 
 def parse(found: dict[str, Any], where: str = "params.yaml", model: type[BaseModel] = Params) -> Any:
-    """`found` as `model`; every problem in one ConfigError. The secrets that it names are known to rft/redact.py from here on."""
+    """`found` as `model`; every problem in one ConfigError. The secrets that it names are known to rft/secrets.py from here on."""
     return reading.parse(found, where, model)
 
 
 __all__ = [
     "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects", "Endpoint", "Examples", "Gate",
     "Keys", "Kl", "Lifecycle", "Lora", "McpServer", "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prompt", "Recipe", "Retention",
-    "Rollout", "Run", "Section", "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "load", "names_a_secret", "parse", "read_sections",
+    "Rollout", "Run", "Section", "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "load", "parse", "read_sections",
     "read_yaml", "secret", "unique", "yaml_value",
 ]  # fmt: skip

@@ -8,7 +8,6 @@ is an error.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections import Counter
@@ -19,19 +18,17 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from rft import redact
-from rft.errors import ConfigError
+from rft import secrets
+from rft.errors import ConfigError, did_you_mean
 
 _VARIABLE = re.compile(r"env:(\w+)")
-_NAMES_A_SECRET = re.compile(r"(?i)(authorization|cookie|token|secret|password|signature|(?<!idempotency[-_])key)$")
-_IS_A_KEY = re.compile(r"(?i)(bearer|basic) +\S|whsec_|sk-\w")
 _SAID_IN = {"headers", "env"}
 _MERGE = "tag:yaml.org,2002:merge"
 _RECORDED = "and this file is recorded with every run"
 
 
 def parse(raw: dict[str, Any], where: str, model: type[BaseModel]) -> Any:
-    """`raw` as `model`; every problem in one ConfigError. The secrets that it names are known to rft/redact.py from here on."""
+    """`raw` as `model`; every problem in one ConfigError. The secrets that it names are known to rft/secrets.py from here on."""
     for name in _variables(raw):
         if name in os.environ:
             secret(f"env:{name}")
@@ -122,18 +119,10 @@ def _written_out(raw: Any, key: str = "", inside: bool = False) -> Iterator[tupl
             yield from _written_out(each, f"{key}.{name}" if key else str(name), inside or name in _SAID_IN)
     elif isinstance(raw, str) and not _VARIABLE.fullmatch(raw):
         name = key.rpartition(".")[2]
-        if name == "signing_secret" or (inside and (names_a_secret(name) or _IS_A_KEY.match(raw))):
+        if name == "signing_secret" or (inside and (secrets.names_a_secret(name) or secrets.is_a_key(raw))):
             yield key, f"holds a key, {_RECORDED}. Export its whole value, a scheme such as 'Bearer ' included, and write env:NAME."
         elif name.endswith("url") and re.search(r"//[^/?#]*@", raw):
             yield key, f"holds a user name or password, {_RECORDED}. Write the address alone, and headers: Authorization: env:NAME."
-
-
-def names_a_secret(name: str) -> bool:
-    """Tell whether a header or variable of this name holds a secret: X-Functions-Key, Authorization, GITHUB_TOKEN.
-
-    Decides for files, which must not hold its value, and for replies, which must not show it. An Idempotency-Key is random, not secret.
-    """
-    return _NAMES_A_SECRET.search(name) is not None
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
@@ -148,9 +137,7 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
     loc = [str(part) for part in problem["loc"]]
     key = ".".join(loc)
     if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(loc[-1], _keys_at(model, loc[:-1]), n=1, cutoff=0.5)
-        known = ", ".join(sorted(_keys_at(model, loc[:-1])))
-        return f"{where}: unknown key '{key}'. " + (f"Did you mean '{near[0]}'?" if near else f"Known here: {known}.")
+        return f"{where}: unknown key '{key}'. {did_you_mean(loc[-1], _keys_at(model, loc[:-1]))}"
     if problem["type"] == "missing":
         return f"{where}: '{key}' is missing. It has no default: write it down."
     said = problem["msg"].removeprefix("Value error, ")  # pydantic's, before what a validator of ours says
@@ -171,7 +158,7 @@ def _keys_at(model: type[BaseModel], loc: list[str]) -> list[str]:
 
 
 def secret(value: str) -> str:
-    """`env:NAME` -> the environment's value, which rft/redact.py keeps out of all text from here on; anything else is itself."""
+    """`env:NAME` -> the environment's value, which rft/secrets.py keeps out of all text from here on; anything else is itself."""
     if not (found := _VARIABLE.fullmatch(value)):
         return value
     name = found[1]
@@ -180,7 +167,7 @@ def secret(value: str) -> str:
     if not known.isprintable():
         raise ConfigError(f"the environment variable {name} holds a line break or another character that no header may hold. Export it without.")
     try:
-        redact.add(name, known)
+        secrets.add(name, known)
     except ValueError as error:
         raise ConfigError(
             f"the environment variable {error}: so short a secret cannot be told from ordinary text, and so not be kept out of logs and reports. "

@@ -19,7 +19,6 @@ One whose ground is missing (`needs`, no model yet) is skipped, with the reason.
 
 from __future__ import annotations
 
-import difflib
 import threading
 import time
 import traceback
@@ -27,11 +26,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rft import config, redact
+from rft import config, secrets
 from rft.doctor import capacity, configuration, contents, learning, serving, template, wire
 from rft.doctor.finding import Finding, Skip, fail
 from rft.doctor.setup import Setup
-from rft.errors import InfrastructureError, RftError, UserError
+from rft.errors import InfrastructureError, RftError, UserError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def examine(
     `announce` is told, in the check's own thread and before anything is sent, how many calls go where. `find_policy` may know a shelf of stage
     `policy`, made from these settings, in another place than this folder; it is asked only when there is no `policy.model`.
     """
-    setup = Setup(load, lambda words: announce(redact.text(words)), find_policy)
+    setup = Setup(load, lambda words: announce(secrets.redact(words)), find_policy)
     found: dict[str, Finding] = {}
     for check in _chosen(checks, only):
         begin(check.name)
@@ -106,8 +105,7 @@ def _chosen(checks: Sequence[Check], only: Sequence[str]) -> list[Check]:
 
     def want(name: str) -> None:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            raise UserError(f"--only {name}: no such check. " + (f"Did you mean '{near[0]}'?" if near else f"The checks: {', '.join(known)}."))
+            raise UserError(f"--only {name}: no such check. {did_you_mean(name, known)}")
         wanted.add(name)
         for needed in known[name].needs:
             want(needed)
@@ -155,7 +153,7 @@ def _explain(error: BaseException) -> Finding:
 
 def _hushed(finding: Finding) -> Finding:
     """Without secrets: a server, or an exception, may have quoted them."""
-    return replace(finding, words=redact.text(finding.words), remedy=redact.text(finding.remedy), facts=redact.value(finding.facts))
+    return replace(finding, words=secrets.redact(finding.words), remedy=secrets.redact(finding.remedy), facts=secrets.redact_json(finding.facts))
 
 
 __all__ = ["CHECKS", "Check", "Finding", "examine", "exit_code", "left_behind"]

@@ -26,11 +26,12 @@ from rft import config, progress
 from rft.chat import no_room
 from rft.errors import InfrastructureError, UserError
 from rft.remote import context
-from rft.remote.connection import Connection, Malformed, Refused, parsed
+from rft.remote.connection import Connection, Refused, parsed
 from rft.remote.routes import field, only_choice, token_ids, tokens
 from rft.remote.tokens import fold
 from rft.rollout import PolicyFailed
 from rft.types import Message, Opening, Reading, Sampled, ToolCall, ToolResult
+from rft.wire import Malformed
 
 ENDED = {"stop": True, "tool_calls": True, "function_call": True, "length": False}
 REASONING = ("reasoning_content", "reasoning")
@@ -196,10 +197,10 @@ class ChatDialogue:
         calls = _calls(message.get("tool_calls") or [], self._turn)
         reasoning = {name: _text(message, name) for name in REASONING if message.get(name)}
         reading = Reading(content, calls, next(iter(reasoning.values()), ""))
-        sampled = Sampled(content, reading, *self._tokens(reply, choice), ended=ENDED[finish], context_ids=self._context(reply))
+        sampled = Sampled(content, reading, *self._tokens(choice), ended=ENDED[finish], context_ids=self._context(reply))
         return sampled, _sent_back(content, calls, reasoning), _used(reply.get("usage"))
 
-    def _tokens(self, reply: Any, choice: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def _tokens(self, choice: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
         if not self._policy.trainable:
             return (), ()
         scores = [field(one, "logprob") for one in field(choice, "logprobs.content", list)]

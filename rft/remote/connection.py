@@ -9,7 +9,7 @@ A deadline bounds everything, the wait for a slot included. The session belongs 
 closed when that loop ends (asyncio closes the async generators of a loop), or by `close`. In another loop it is opened anew.
 
 aiohttp, because it was measured at 1,650 to 1,860 small calls a second against one server here, and httpx at 47 to 383. Keys
-are struck out of everything that comes back (rft/headers.py).
+are struck out of everything that comes back (rft/secrets.py).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ import aiohttp
 from rft import config, headers
 from rft.errors import ConfigError, InfrastructureError
 from rft.rollout import PolicyFailed
+from rft.wire import TRANSIENT, Malformed, NoReply, retry
 
 BACKOFF_S = 0.2  # doubled at each retry, and jittered so that rollouts that failed together do not come back together
 LONGEST_BACKOFF_S = 20.0
-PASSING = frozenset({408, 429})  # 4xx by number, but the server's trouble
 NOT_IMPLEMENTED = 501  # the one 5xx that will not pass
 MAX_SHOWN_CHARS = 300
 
@@ -40,10 +40,6 @@ _OTHER_DIALECT = re.compile(
 """How endpoints of reasoning models refuse `max_tokens`, or another temperature than their own."""
 
 T = TypeVar("T")
-
-
-class Malformed(ValueError):
-    """A 200 whose body is not what the route promises. Asked again: it may have broken off."""
 
 
 class Refused(InfrastructureError):
@@ -70,30 +66,27 @@ class Connection:
         """`read`'s value; what it raises as Malformed is retried. Raises PolicyFailed, or Refused."""
         payload = json.dumps(body).encode()
         ends = time.monotonic() + deadline_s
-        failure, tries = "", 0
-        for attempt in range(self._section.retries + 1):
-            pause = min(LONGEST_BACKOFF_S, BACKOFF_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.5) if attempt else 0.0
-            if time.monotonic() + pause >= ends:
-                break
-            await asyncio.sleep(pause)
-            tries += 1
+
+        async def once(attempt: int) -> T:
             try:
                 return read(await self._once("POST", path, payload, ends - time.monotonic()))
-            except (Malformed, _Passing) as error:
-                failure = str(error)
             except TimeoutError:
-                failure = f"no reply in time (policy.server.timeout_s = {self._section.timeout_s:g}, {deadline_s:g} s for the turn)"
-            except (aiohttp.ClientError, OSError) as error:
-                failure = f"{type(error).__name__}: {error}"
-        count = f"{tries} {'try' if tries == 1 else 'tries'}"
-        raise PolicyFailed(f"policy.server: {self.url}{path}: {self._shown(failure)} ({count})")
+                raise
+            except (Malformed, NoReply, aiohttp.ClientError, OSError) as error:
+                raise NoReply(self._explain(error)) from None
+
+        overrun = f"no reply in time (policy.server.timeout_s = {self._section.timeout_s:g}, {deadline_s:g} s for the turn)"
+        try:
+            return (await retry(once, self._section.retries, _pause_s, overrun, ends))[0]
+        except NoReply as failure:
+            raise PolicyFailed(f"policy.server: {self.url}{path}: {failure}") from None
 
     async def get(self, path: str) -> Any:
         """JSON, asked for once. Raises Refused, InfrastructureError."""
         try:
             return parsed(await self._once("GET", path, None, self._section.timeout_s))
-        except (Malformed, _Passing, aiohttp.ClientError, OSError) as error:
-            why = self._shown(f"{type(error).__name__}: {error}")
+        except (Malformed, NoReply, aiohttp.ClientError, OSError) as error:
+            why = self._explain(error)
             raise InfrastructureError(f"policy.server.url = {self.url!r}: {path}: {why}. Is that server running?") from None
 
     async def _once(self, method: str, path: str, payload: bytes | None, left_s: float) -> bytes:
@@ -106,12 +99,12 @@ class Connection:
             # A redirect is not followed: it would carry the key to an address that nobody declared.
             session.request(method, self.url + path, data=payload, headers=sent, allow_redirects=False) as response,
         ):
-            body = self._secrets.strike_bytes(await response.read())
+            body = self._secrets.redact_bytes(await response.read())
         if response.status == 200:
             return body
         shown = self._shown(body.decode("utf-8", "replace"))
-        if (response.status >= 500 and response.status != NOT_IMPLEMENTED) or response.status in PASSING:
-            raise _Passing(f"HTTP {response.status}: {shown}")
+        if response.status in TRANSIENT and response.status != NOT_IMPLEMENTED:
+            raise NoReply(f"HTTP {response.status}: {shown}")
         raise self.refusal(path, response.status, shown)
 
     def refusal(self, path: str, status: int, why: str) -> Refused:
@@ -131,14 +124,17 @@ class Connection:
             await anext(self._life)
         return self._open
 
+    def _explain(self, error: Exception) -> str:
+        return self._shown(str(error) if isinstance(error, Malformed | NoReply) else f"{type(error).__name__}: {error}")
+
     def _shown(self, text: str) -> str:
         """One line, without our keys, then clipped: the other way round half of one could stay."""
-        text = " ".join(self._secrets.strike(text).split())
+        text = " ".join(self._secrets.redact(text).split())
         return text[:MAX_SHOWN_CHARS] + ("..." if len(text) > MAX_SHOWN_CHARS else "")
 
 
-class _Passing(Exception):
-    """Trouble that may be gone at the next try."""
+def _pause_s(attempt: int) -> float:
+    return min(LONGEST_BACKOFF_S, BACKOFF_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.5)
 
 
 _OPEN: set[aiohttp.ClientSession] = set()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rft.errors import InfrastructureError
-from rft.remote.connection import Malformed
+from rft.wire import Malformed
 
 LOWEST = -9999.0  # vLLM's word for minus infinity, which JSON has not
 ROUNDING = 1e-3  # a log-probability may come out this much above 0

@@ -19,7 +19,7 @@ from typing import Any, TextIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rft import commands, redact
+from rft import commands, secrets
 from rft.errors import UserError
 
 _FAMILY, _NUMBER = "agent-rft", 1
@@ -95,7 +95,7 @@ def _assert_known(schema: Any, where: str) -> None:
 # -- other files -------------------------------------------------------------------------------------------------------
 def write_json(value: Any, path: Path) -> None:
     """Write any JSON value, atomically."""
-    text = redact.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    text = secrets.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
     with _replacing(path) as handle:
         handle.write(text + "\n")
 
@@ -104,7 +104,7 @@ def write_jsonl(rows: Iterable[Any], path: Path) -> None:
     """Write one JSON value per line, atomically."""
     with _replacing(path) as handle:
         for row in rows:
-            handle.write(redact.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            handle.write(secrets.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_lines(lines: Iterable[str], path: Path) -> None:
@@ -114,7 +114,7 @@ def write_lines(lines: Iterable[str], path: Path) -> None:
     """
     with _replacing(path) as handle:
         for number, line in enumerate(lines, 1):
-            if redact.text(line) != line:
+            if secrets.redact(line) != line:
                 what = "the row holds the value of a secret that params.yaml names"
                 raise UserError(f"{path}:{number}: {what}. Take it out of the row.")
             handle.write(line + "\n")

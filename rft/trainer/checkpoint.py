@@ -39,8 +39,6 @@ class Manifest:
     configuration: str
     """Hash of what the run depends on: its settings and inputs."""
     curriculum: dict[str, Any]
-    log_rows: int
-    """Rollouts in the store when this was written; later ones are made again."""
     watch: dict[str, Any]
     best: dict[str, Any] | None
     """Step and reward of the best validation so far, whose weights lie in `best/STEP`."""

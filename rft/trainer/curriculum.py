@@ -58,13 +58,6 @@ class Curriculum:
         total, visits = self._seen.get(example_id, (0.0, 0.0))
         return total / visits if visits else None
 
-    def pools(self) -> dict[str, int]:
-        """Examples in each pool."""
-        counts: dict[str, int] = dict.fromkeys(("unseen", "mixed", "solved", "failed"), 0)
-        for one in self._ids:
-            counts[_pool(self.pass_rate(one))] += 1
-        return counts
-
     def state(self) -> dict[str, Any]:
         return {"place": self._place, "seen": {one: list(numbers) for one, numbers in sorted(self._seen.items())}}
 

@@ -145,7 +145,6 @@ class Trainer:
             step=self.step,
             configuration=self.work.name,
             curriculum=self.curriculum.state(),
-            log_rows=len(self.store),
             watch=self.watch.state(),
             best=self.best,
             stopped=self.stopped,

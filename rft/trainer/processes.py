@@ -26,7 +26,6 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -35,6 +34,7 @@ import torch.distributed as dist
 
 from rft import config
 from rft.errors import ConfigError, InfrastructureError, RftError
+from rft.process import child_environment, last_words, tail
 from rft.trainer import sharding
 
 TCPStore: Any = getattr(dist, "TCPStore")  # noqa: B009 - public, and not declared so
@@ -166,11 +166,9 @@ class _Follower:
         self.rank, self.size = rank, size
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": address, "MASTER_PORT": port}
-        ours = str(Path(__file__).resolve().parents[2])  # it must import the tree that we run from
-        path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rft.trainer.processes"],
-            env={**os.environ, "PYTHONPATH": path, **{name: str(value) for name, value in place.items()}},
+            env=child_environment() | {name: str(value) for name, value in place.items()},
             stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=self._output,
@@ -182,9 +180,8 @@ class _Follower:
             code = self._process.wait(STOP_S / 2)
         except subprocess.TimeoutExpired:
             return
-        self._output.seek(0)
-        words = self._output.read().decode("utf-8", "replace").strip()[-2000:]
-        raise InfrastructureError(f"process {self.rank} of {self.size} ended with code {code}. Its last words:\n{words or '(none)'}")
+        words = last_words(tail(self._output))
+        raise InfrastructureError(f"process {self.rank} of {self.size} ended with code {code}. {words}")
 
     def end(self, wait: bool) -> None:
         assert self._process.stdin is not None

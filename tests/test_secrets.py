@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rft import config, progress, recipe, redact, reports
+from rft import config, progress, recipe, reports, secrets
 from rft.errors import ConfigError
 from tasks import tracking
 from tasks.lines import Lines
@@ -28,9 +28,9 @@ BEARER = f"Bearer {KEY}"
 
 @pytest.fixture(autouse=True)
 def _own_registry() -> Iterator[None]:
-    redact.forget()
+    secrets.forget()
     yield
-    redact.forget()
+    secrets.forget()
 
 
 @pytest.fixture
@@ -59,30 +59,30 @@ def key(monkeypatch: pytest.MonkeyPatch) -> str:
     ],
 )
 def test_each_form_is_named_instead(key: str, form: str) -> None:
-    assert redact.text(f"401: no such key <{form}>.") == "401: no such key <[secret TOOL_KEY]>."
+    assert secrets.redact(f"401: no such key <{form}>.") == "401: no such key <[secret TOOL_KEY]>."
 
 
 @given(before=st.binary(max_size=8), after=st.binary(max_size=8), secret=st.binary(min_size=6, max_size=40))
 def test_no_alignment_hides_it_in_base64(before: bytes, after: bytes, secret: bytes) -> None:
-    redact.forget()
-    redact.add("K", secret.hex())
+    secrets.forget()
+    secrets.add("K", secret.hex())
     whole = base64.b64encode(before + secret.hex().encode() + after).decode()
-    assert "[secret K]" in redact.text(whole)
+    assert "[secret K]" in secrets.redact(whole)
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=6, max_size=12), min_size=1, max_size=4), st.data())
-def test_nothing_of_any_secret_is_left_and_twice_is_as_once(secrets: list[str], data: st.DataObject) -> None:
-    redact.forget()
-    for number, secret in enumerate(secrets):
-        redact.add(f"S{number}", secret)
-    parts = data.draw(st.lists(st.sampled_from([*secrets, *map(quote, secrets), "[secret S0]", "a", " ", "["])))
-    clean = redact.text("".join(parts))
-    assert redact.text(clean) == clean
-    marks = [f"[secret S{number}]" for number in range(len(secrets))]
+def test_nothing_of_any_secret_is_left_and_twice_is_as_once(values: list[str], data: st.DataObject) -> None:
+    secrets.forget()
+    for number, secret in enumerate(values):
+        secrets.add(f"S{number}", secret)
+    parts = data.draw(st.lists(st.sampled_from([*values, *map(quote, values), "[secret S0]", "a", " ", "["])))
+    clean = secrets.redact("".join(parts))
+    assert secrets.redact(clean) == clean
+    marks = [f"[secret S{number}]" for number in range(len(values))]
     rest = clean
     for mark in marks:
         rest = rest.replace(mark, "\0")
-    assert [secret for secret in secrets if secret in rest] == []
+    assert [secret for secret in values if secret in rest] == []
 
 
 @pytest.mark.parametrize(
@@ -94,44 +94,44 @@ def test_nothing_of_any_secret_is_left_and_twice_is_as_once(secrets: list[str], 
     ],
 )
 def test_a_server_quotes_a_part_of_a_header(value: str, quoted: str) -> None:
-    redact.add("K", value)
-    assert quoted not in redact.text(f"no such user: {quoted}")
+    secrets.add("K", value)
+    assert quoted not in secrets.redact(f"no such user: {quoted}")
 
 
 def test_short_parts_and_schemes_are_ordinary_words() -> None:
-    redact.add("K", "Bearer sk-1234567")
-    redact.add("C", "session=abcdefgh; theme=dark")
+    secrets.add("K", "Bearer sk-1234567")
+    secrets.add("C", "session=abcdefgh; theme=dark")
     words = "a Bearer token on a dark theme"
-    assert redact.text(words) is words
+    assert secrets.redact(words) is words
 
 
 def test_without_secrets_the_same_object_comes_back() -> None:
     words = {"a": ["b", "c" * 7]}
-    assert redact.value(words) is words
-    assert redact.text(words["a"][1]) is words["a"][1]
-    redact.add("K", "k-1234567")
-    assert redact.text(words["a"][1]) is words["a"][1]
+    assert secrets.redact_json(words) is words
+    assert secrets.redact(words["a"][1]) is words["a"][1]
+    secrets.add("K", "k-1234567")
+    assert secrets.redact(words["a"][1]) is words["a"][1]
 
 
 def test_json_is_cleared_in_keys_and_values_and_numbers_stay(key: str) -> None:
     given = {KEY: [1, None, {"x": f"<{KEY}>"}], "n": 0.5}
     clean = {"[secret TOOL_KEY]": [1, None, {"x": "<[secret TOOL_KEY]>"}], "n": 0.5}
-    assert redact.value(given) == clean
+    assert secrets.redact_json(given) == clean
     for ascii_only in (True, False):
-        assert json.loads(redact.dumps(given, ensure_ascii=ascii_only)) == clean
-    assert redact.dumps({"b": 1, "a": 2}, sort_keys=True) == '{"a": 2, "b": 1}'
+        assert json.loads(secrets.dumps(given, ensure_ascii=ascii_only)) == clean
+    assert secrets.dumps({"b": 1, "a": 2}, sort_keys=True) == '{"a": 2, "b": 1}'
 
 
 def test_the_newest_value_of_a_name_counts() -> None:
-    redact.add("K", "first-value")
-    redact.add("K", "second-value")
-    assert redact.text("first-value second-value") == "first-value [secret K]"
+    secrets.add("K", "first-value")
+    secrets.add("K", "second-value")
+    assert secrets.redact("first-value second-value") == "first-value [secret K]"
 
 
 def test_the_order_of_learning_does_not_show() -> None:
-    redact.add("B", "shared-value")
-    redact.add("A", "shared-value")
-    assert redact.text("shared-value") == "[secret A]"
+    secrets.add("B", "shared-value")
+    secrets.add("A", "shared-value")
+    assert secrets.redact("shared-value") == "[secret A]"
 
 
 # -- settings --------------------------------------------------------------------------------------------------------------
@@ -150,8 +150,8 @@ def test_a_file_that_names_a_variable_makes_its_value_known(monkeypatch: pytest.
         },
         policy={"server": {"kind": "chat", "url": "http://h", "model": "m", "headers": {"Authorization": "env:POLICY"}}},
     )
-    assert redact.text(" ".join(values.values())) == " ".join(f"[secret {name}]" for name in values)
-    assert not any(redact.holds(shown) for shown in (repr(params), params.model_dump_json(), str(params.tools)))
+    assert secrets.redact(" ".join(values.values())) == " ".join(f"[secret {name}]" for name in values)
+    assert not any(secrets.holds(shown) for shown in (repr(params), params.model_dump_json(), str(params.tools)))
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ handler = logging.FileHandler("log.txt")                     # made before the g
 logging.getLogger("aiohttp.client").addHandler(handler)
 logging.getLogger("aiohttp.client").propagate = False
 logging.basicConfig(level=logging.INFO)
-from rft import config, redact
-redact.guard()
-redact.guard()
+from rft import config, secrets
+secrets.guard()
+secrets.guard()
 key = config.secret("env:TOOL_KEY")
 print("printed", key)
 sys.stderr.writelines(["written ", key, chr(10)])
@@ -317,7 +317,7 @@ def test_a_guard_keeps_the_stream_and_quiet_records_as_they_are(
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     before = logging.getLogRecordFactory()
     try:
-        redact.guard()
+        secrets.guard()
         assert sys.stdout.isatty() is False
         assert sys.stdout.write(KEY) == len(KEY)
         record = logging.getLogger("x").makeRecord("x", logging.INFO, "f", 1, "%s and %s", ("a", "b"), None)
