@@ -170,9 +170,10 @@ def trained(weights: Literal["full", "lora"], seed: int, form: str = "multiplied
 def measured(name: str, weights: tuple[Any, Path] | None, prompt: Any) -> Measured:
     """On all test notes; kept on disk, since a figure that is asked for again asks the same."""
     from rft import examples, model, recipe
+    from rft.policies import base_model
     from rft.rollout_store import RolloutStore
     from rft.sampler import Engine
-    from rft.workbench import Plan, base_model, workbench
+    from rft.workbench import Plan, workbench
 
     kept = Path("runs") / f"{name}.json"
     if not kept.exists():

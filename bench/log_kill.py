@@ -158,8 +158,6 @@ def roll_out(folder: Path, recipe_folder: Path, url: str, steps: int) -> None:
 
 def _step(bench: Workbench, store: RolloutStore, step: int) -> None:
     from bench.rollouts import PROMPT, Caller
-    from rft import rollout_log
-    from rft.recovery import Aside
     from rft.rollout import Conditions, Request
     from rft.workbench import Waiting
 
@@ -167,18 +165,14 @@ def _step(bench: Workbench, store: RolloutStore, step: int) -> None:
     examples = bench.recipe.examples("train", EXAMPLES * STEPS, 0)[EXAMPLES * (step - 1) : EXAMPLES * step]
     requests = [Request(example, sample) for example in examples for sample in range(GROUP)]
     conditions = Conditions(PROMPT, 1.0, (0, 1, step), bench.params.rollout, "train", "train", step)
-    rows: list[LogRow] = []
-    seconds: list[float] = []
+    ended: dict[str, str] = {}
     for start in range(0, len(requests), CHUNK):
-        some = requests[start : start + CHUNK]
-        played = bench.run(Caller(), some, conditions, "train", Waiting(store, batch, "challenger"))
-        answers = [Aside(*pair, "") for pair in zip(some, played.trajectories, strict=True)]
-        for one in [*answers, *played.aside]:
-            row = rollout_log.row(one.trajectory, one.request.example, one.request.sample, PROMPT, "train", "challenger", step, "train")
-            why = one.why or ("" if one.trajectory.reward is not None else f"unscored: {row.status}")
-            rows.append(replace(row, trained=not why, left_out=why))
-            seconds.append(one.trajectory.wall_s)
-    store.add_all(rows, seconds, batch)
+        played = bench.run(Caller(), requests[start : start + CHUNK], conditions, "train", Waiting(store, batch, "challenger"))
+        ended |= {one.rollout_id: "" if one.reward is not None else f"unscored: {one.grade.status}" for one in played.trajectories}
+        ended |= {one.trajectory.rollout_id: one.why for one in played.aside}
+    held = {kept.row.rollout_id: kept for kept in store.held(batch)}
+    rows = [replace(held[name].row, trained=not why, left_out=why) for name, why in ended.items()]
+    store.add_all(rows, [held[name].wall_s for name in ended], batch)
 
 
 # -- the parent ------------------------------------------------------------------------------------------------------------

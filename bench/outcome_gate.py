@@ -179,9 +179,10 @@ def _trained(params: Any) -> Run:
 def _measure(params: Any, weights: Path | None) -> Run:
     """On all test rows, once each at temperature 1."""
     from rft import examples, model, recipe
+    from rft.policies import base_model
     from rft.rollout_store import RolloutStore
     from rft.sampler import Engine
-    from rft.workbench import Plan, base_model, workbench
+    from rft.workbench import Plan, workbench
 
     device = model.prepare_process(params.policy)
     network, chat = base_model(params, "policy", device)

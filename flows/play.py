@@ -13,8 +13,9 @@ from flows.screen import say, warn
 from rft import config, examples, model, play, policies, recipe, transcript
 from rft.errors import RftError, UserError
 from rft.play import Exchange, Table
+from rft.served import champion_prompt
 from rft.types import Example, Turn
-from rft.workbench import champion_prompt, workbench
+from rft.workbench import workbench
 from tasks import agents, clone, registry
 from tasks.agents import Agent
 

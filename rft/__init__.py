@@ -15,6 +15,7 @@ Read it in this order, an hour from top to bottom. Each module opens with its ow
     toolserver, server                  a recipe's tools and grader as an HTTP server, and its life around a stage
     response_format                     what the final answer must look like, as a job or a row says it
     formats, chat, control              how families of models write tool calls; between messages and tokens, append-only; no text is a control token
+    dialogue                            what a policy hears first, and the whole dialogue as messages
     slots, fast_forward, sampler        keys and values side by side; a forward for small models; many dialogues decoded at once
     batching, remote                    their turns brought together; policies on servers
     scale, graders, budget, exploits    from a finished rollout to a grade and a reward; the cheats that must earn neither
@@ -23,7 +24,8 @@ Read it in this order, an hour from top to bottom. Each module opens with its ow
     suspicion                           do a baseline's numbers speak of the agent, or of its wiring?
     rollout_log, segments, rollout_store    one schema of log; its files while it grows; finished rollouts outlive any kill
     transcript, replay                  a rollout as text; graded anew
-    workbench, policies                 what a stage with rollouts needs at hand; which weights, and who samples with them
+    workbench                           what a stage with rollouts needs at hand
+    served, policies                    which prompt and weights: the champion's, the base model's; who samples with them
     doctor                              what would go wrong, before any compute is spent
     stats, distances, profile, contracts    how sure are we; how far apart are two windows; what one looks like; what any must fulfil
     model, embedded                     weights; the small policy that needs no download

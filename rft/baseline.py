@@ -15,7 +15,8 @@ from typing import Literal
 from rft import config, evaluate, examples, model, policies, progress, recipe, reports, rollout_log, suspicion
 from rft.rollout_store import RolloutStore
 from rft.scale import of_range, share
-from rft.workbench import Plan, champion_prompt, workbench
+from rft.served import champion_prompt
+from rft.workbench import Plan, workbench
 
 Readiness = Literal["not worth it", "not yet", "ready", "suspect"]
 

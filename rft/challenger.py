@@ -24,8 +24,9 @@ from rft import config, evaluate, examples, exploits, margins, model, policies, 
 from rft.policies import Sampling
 from rft.rollout import num_turns
 from rft.rollout_store import RolloutStore
+from rft.served import champion_prompt
 from rft.types import Example
-from rft.workbench import Plan, Workbench, champion_prompt, workbench
+from rft.workbench import Plan, Workbench, workbench
 
 TRAIN = Path("data/train")
 PROMPT = Path("data/prompt/prompt.json")

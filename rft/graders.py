@@ -13,7 +13,7 @@ The `endpoint` grader posts `{"sample", "item", "trace_id"}` and accepts a bare 
     score      lies within grader.json's `range`. One outside is never clipped: it is unscored, and when no range was declared at
                all, a configuration error that stops the stage before anything is learned from such scores
 
-Other grader types join here behind the same `grade`.
+Other kinds of graders join here behind the same protocol, `Grader`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from rft import config, headers, recipe, secrets
 from rft.errors import ConfigError
@@ -35,13 +35,17 @@ ROUNDING = 1e-9
 """Share of the range by which a score may lie beyond an end: so much is noise of floats."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    score: float
-    status: GradeStatus
-    solved: bool
-    components: dict[str, float]
-    reason: str
+class Grader(Protocol):
+    """Judges a finished rollout. All that the loop, the stages and the replay know of a grader, whatever its kind."""
+
+    @property
+    def scale(self) -> Scale:
+        """The range of its scores."""
+        ...
+
+    async def grade(self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext) -> Grade:
+        """Gives a score, or the reason why there is none. Raises only what stops the stage."""
+        ...
 
 
 class EndpointGrader:
@@ -70,16 +74,16 @@ class EndpointGrader:
         await self._line.__aexit__(*exc)
 
     async def grade(self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext) -> Grade:
-        """Raises only what stops the stage: a dead server of ours, a refused key, a score that shows that `range` was forgotten."""
+        """Stops the stage for a dead server of ours, a refused key, and a score that shows that `range` was forgotten."""
         envelope = Envelope(context)
         try:
-            verdict, _ = await self._line.post(self._target, grader_payload(turns, stop_reason, envelope), envelope, "grade", self._read)
+            grade, _ = await self._line.post(self._target, grader_payload(turns, stop_reason, envelope), envelope, "grade", self._read)
         except NoReply as failure:
             status = GradeStatus.grader_error if failure.malformed else GradeStatus.infra_error
             return Grade(None, status, explanation=f"grader: {failure}")
-        return Grade(verdict.score, verdict.status, verdict.solved, verdict.components, verdict.reason)
+        return grade
 
-    def _read(self, reply: Reply) -> _Verdict:
+    def _read(self, reply: Reply) -> Grade:
         """Raises Malformed, which is retried like any failure of a grader, for all but a clean verdict."""
         if reply.status >= 400:
             raise Malformed(f"HTTP {reply.status}: {clip(reply.body)}")
@@ -98,12 +102,12 @@ class Ungraded:
         return Grade(None, GradeStatus.grader_error, explanation="nobody judged it")
 
 
-def _verdict(value: Any, scale: Scale, declares_range: bool) -> _Verdict:
+def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
     reply = value if isinstance(value, dict) else {"score": value}
     said = reply.get("reason")
     reason = "" if said is None else as_text(said)
     if hack := _hack(reply.get("hack"), reason):  # first: whatever came with it must not turn a hack into no score
-        return _Verdict(scale.low, GradeStatus.hack, False, {}, hack)
+        return Grade(scale.low, GradeStatus.hack, False, {}, hack)
     parts = reply.get("sub_scores") or {}
     if not isinstance(parts, dict):
         raise Malformed(f"'sub_scores' is {_show(parts)}, expected an object of numbers")
@@ -114,7 +118,7 @@ def _verdict(value: Any, scale: Scale, declares_range: bool) -> _Verdict:
     solved = reply.get("solved")
     if solved is not None and not isinstance(solved, bool):
         raise Malformed(f"'solved' is {_show(solved)}, expected true or false")
-    return _Verdict(score, GradeStatus.ok, score >= scale.pass_threshold if solved is None else solved, components, reason)
+    return Grade(score, GradeStatus.ok, score >= scale.pass_threshold if solved is None else solved, components, reason)
 
 
 def _hack(value: Any, reason: str) -> str:

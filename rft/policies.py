@@ -1,8 +1,9 @@
 """The policy of a stage: which weights, and who samples with them.
 
-    of(bench, "champion", device)            what is served now
+    of(bench, "champion", device)            what is served now (rft/served.py)
     of(bench, "policy", device, trained)     the base model under what training left
     following(bench, learner, ...)           the learner's present weights, step by step
+    base_model(params, "policy", device)     the model itself, for whoever trains it or samples with it alone
 
 In this process, or on the server that `policy.server` names: then weights reach it as LoRA adapters, and a chat endpoint has the weights that
 its owner gave it. Beside the policy comes the hash of its weights, which the reports keep.
@@ -16,13 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rft import model, progress, remote
+from rft import config, model, progress, recipe, remote
 from rft.chat import Chat
-from rft.errors import ConfigError
+from rft.errors import ConfigError, UserError
 from rft.model import Weights
 from rft.rollout import Policy
 from rft.sampler import Engine
-from rft.workbench import CHAMPION, Workbench, base_model, champion, policy_pointer
+from rft.served import CHAMPION, champion, policy_pointer, rollback
+from rft.tools import schemas
+from rft.workbench import Workbench
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,24 @@ def _served(bench: Workbench, which: Literal["policy", "champion"], trained: Tra
         )
     bench.wait(policy.update(folder, 0, name))
     return Sampling(policy, progress.tree_sha256(folder))
+
+
+def base_model(
+    params: config.Params, which: Literal["policy", "champion"], device: Any, tools: list[dict[str, Any]] | None = None
+) -> tuple[Any, Chat]:
+    """The model that a stage starts from, plain (an adapter is merged in), and its chat. `tools`: None for those of the recipe."""
+    pointer = policy_pointer()
+    network, tokenizer = model.load(pointer.model, params.policy, device)
+    served = champion()
+    if which == "champion" and served.weights_path:
+        if served.base_sha256 not in (None, pointer.sha256):
+            raise UserError(
+                f"{CHAMPION}: the champion's weights (run {served.run}) were trained on another base model than data/policy holds now "
+                f"({served.base_sha256[:12]}, not {pointer.sha256[:12]}). Restore the policy's settings in params.yaml, or go back "
+                f"to a champion without weights of its own: {rollback(params)}"
+            )
+        network = model.with_weights(network, served.weights, CHAMPION.parent / served.weights_path, device)
+    return network, Chat(tokenizer, schemas(recipe.load(params.recipe)) if tools is None else tools, params.policy.tool_format)
 
 
 def chat_of(bench: Workbench) -> Chat:
@@ -121,4 +142,4 @@ def following(bench: Workbench, learner: Any, chat: Chat, device: Any, work: Pat
     return AtServer(bench, learner, policy, work)
 
 
-__all__ = ["AtServer", "InProcess", "Sampling", "chat_of", "following", "of"]
+__all__ = ["AtServer", "InProcess", "Sampling", "base_model", "chat_of", "following", "of"]

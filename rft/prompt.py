@@ -25,9 +25,10 @@ from rft.reports import Candidate, Metric, PromptSettings
 from rft.rollout import Policy
 from rft.rollout_store import RolloutStore
 from rft.scale import of_range
+from rft.served import champion_prompt
 from rft.types import Example
 from rft.words import counted
-from rft.workbench import Plan, Times, Workbench, champion_prompt, workbench
+from rft.workbench import Plan, Times, Workbench, workbench
 
 SHELF = Path("data/prompt")
 Knobs = tuple[tuple[str, Any], ...]

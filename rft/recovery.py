@@ -41,7 +41,6 @@ Play = Callable[[Sequence[Request], str], Awaitable[list[Trajectory]]]
 class Aside:
     """A rollout that something else stands in for."""
 
-    request: Request
     trajectory: Trajectory
     why: str
 
@@ -79,7 +78,7 @@ async def play(
     if trouble := _forks_too_often(played.trajectories, limits):
         raise InfrastructureError(trouble)
     await _refill(missing, requests, limits, played)
-    played.aside += [Aside(one.request, one.trajectory, _why(one)) for one in missing.known.values()]
+    played.aside += [Aside(one.trajectory, _why(one)) for one in missing.known.values()]
     return played
 
 
@@ -138,7 +137,7 @@ async def _wait_out(
         pause, number = min(2 * pause, LONGEST_PAUSE_S), number + 1
         canaries = requests[:CANARIES]
         tried = await play_once(canaries, f"{CANARY} {number}")
-        played.aside += [Aside(*pair, TRIED) for pair in zip(canaries, tried, strict=True)]
+        played.aside += [Aside(one, TRIED) for one in tried]
         if share_unscored(tried) > limits.max_unscored_share:
             continue
         await _redo(play_once, requests, number, ASIDE, played)
@@ -148,7 +147,7 @@ async def _wait_out(
 
 
 async def _redo(play_once: Play, requests: Sequence[Request], number: int, why: str, played: Played) -> None:
-    played.aside += [Aside(*pair, why) for pair in zip(requests, played.trajectories, strict=True)]
+    played.aside += [Aside(one, why) for one in played.trajectories]
     played.trajectories = await play_once(requests, f"{AGAIN} {number}")
 
 
@@ -168,7 +167,7 @@ async def _refill(play_once: Play, requests: Sequence[Request], limits: config.R
         again = await play_once([replace(requests[n], attempt=attempt) for n in missing], "")
         for n, fresh in zip(missing, again, strict=True):
             old = played.trajectories[n]
-            played.aside.append(Aside(requests[n], old, f"replaced: {old.grade.status}"))
+            played.aside.append(Aside(old, f"replaced: {old.grade.status}"))
             played.trajectories[n] = fresh
 
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rft import config, recipe, reports
 from rft.errors import UserError
-from rft.graders import TOOL_SERVER, EndpointGrader
+from rft.graders import TOOL_SERVER, EndpointGrader, Grader
 from rft.rollout_log import LogRow
 from rft.server import running
 from rft.trace import Traces
@@ -77,7 +77,10 @@ def load_grader(path: Path) -> recipe.Grader:
 def regrade(log: Sequence[LogRow], grader: recipe.Grader, params: config.Params, report: Callable[[int], None]) -> list[Regraded]:
     """In order of `log`. The recipe's server is started only for a grader that lives there. `report(done)` after each."""
     with _endpoint(grader, params) as endpoint:
-        return asyncio.run(_regrade(log, EndpointGrader(grader, endpoint, params.tools), params.rollout, report))
+        try:
+            return asyncio.run(_regrade(log, EndpointGrader(grader, endpoint, params.tools), params.rollout, report))
+        except ExceptionGroup as group:  # of tasks: what stops a replay, such as a refused key, is raised bare
+            raise group.exceptions[0] from None
 
 
 @contextmanager
@@ -89,7 +92,9 @@ def _endpoint(grader: recipe.Grader, params: config.Params) -> Iterator[ToolEndp
         yield endpoint
 
 
-async def _regrade(log: Sequence[LogRow], grader: EndpointGrader, limits: config.Rollout, report: Callable[[int], None]) -> list[Regraded]:
+async def _regrade(
+    log: Sequence[LogRow], unopened: AbstractAsyncContextManager[Grader], limits: config.Rollout, report: Callable[[int], None]
+) -> list[Regraded]:
     done, traces = 0, Traces()  # of their own: what a grader keeps of a rollout's trace id was kept for another grade
     slots = asyncio.Semaphore(limits.batch)  # as many as the stages send at once
 
@@ -101,22 +106,12 @@ async def _regrade(log: Sequence[LogRow], grader: EndpointGrader, limits: config
         report(done)
         return Regraded(row, grade)
 
-    async with _opened(grader), asyncio.TaskGroup() as group:
+    async with unopened as grader, asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(row)) for row in log]
     return [task.result() for task in tasks]
 
 
-@asynccontextmanager
-async def _opened(grader: EndpointGrader) -> AsyncIterator[None]:
-    """What stops a replay, such as a refused key, is raised bare and not in a group of tasks."""
-    try:
-        async with grader:
-            yield
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
-
-
-async def _grade(row: LogRow, grader: EndpointGrader, deadline_s: float, traces: Traces) -> Grade:
+async def _grade(row: LogRow, grader: Grader, deadline_s: float, traces: Traces) -> Grade:
     stop = StopReason(row.stop_reason)
     if stop in INFRASTRUCTURE:
         return Grade(None, GradeStatus.infra_error, explanation=f"not sent: the rollout ended with {stop}")

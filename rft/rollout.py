@@ -42,9 +42,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from rft import budget, config, response_format
+from rft import budget, config
+from rft.dialogue import opening_of
 from rft.errors import ConfigError
-from rft.graders import EndpointGrader, Ungraded
+from rft.graders import Grader
 from rft.reports import PromptSettings
 from rft.tools import ToolClient
 from rft.trace import Traces, rollout_id
@@ -53,7 +54,6 @@ from rft.types import (
     Example,
     Grade,
     GradeStatus,
-    Message,
     Opening,
     RolloutContext,
     Sampled,
@@ -179,7 +179,7 @@ Ended = Callable[[Request, Trajectory], None]
 async def run_rollouts(
     policy: Policy,
     client: ToolClient,
-    grader: EndpointGrader | Ungraded,
+    grader: Grader,
     requests: Sequence[Request],
     conditions: Conditions,
     times: dict[str, float],
@@ -392,7 +392,7 @@ async def _call_tools(
     return tuple(answers[call.call_id] for call in calls)
 
 
-async def _grade(grader: EndpointGrader | Ungraded, live: _Live, limits: config.Rollout) -> None:
+async def _grade(grader: Grader, live: _Live, limits: config.Rollout) -> None:
     assert live.stop is not None
     if live.stop in INFRASTRUCTURE:
         live.grade = Grade(None, GradeStatus.infra_error, explanation=live.why or "the policy failed")
@@ -437,38 +437,6 @@ def _open(policy: Policy, requests: Sequence[Request], conditions: Conditions) -
     ]
 
 
-def opening(example: Example, prompt: PromptSettings) -> list[Message]:
-    """The row's messages under the prompt's instruction, which replaces the row's own system message."""
-    rest = [message for message in example.messages if not (prompt.system and message["role"] in ("system", "developer"))]
-    return [{"role": "system", "content": prompt.system}, *rest] if prompt.system else rest
-
-
-def opening_of(example: Example, prompt: PromptSettings, limits: config.Rollout) -> Opening:
-    """What a policy hears first. The row's own tools and response_format win over the job's."""
-    answer_format = response_format.chosen(example.response_format, limits.response_format)
-    return Opening(tuple(opening(example, prompt)), example.tools, answer_format, example.id)
-
-
-def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings) -> list[Message]:
-    """The whole dialogue in OpenAI's form, for logs and people."""
-    messages = opening(example, prompt)
-    for turn in trajectory.turns:
-        message: Message = {"role": "assistant", "content": turn.answer}
-        if turn.reasoning:
-            message["reasoning_content"] = turn.reasoning
-        if turn.submitted is not None:
-            message["submitted"] = turn.submitted
-        if turn.calls:
-            message["tool_calls"] = [
-                {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in turn.calls
-            ]
-        messages.append(message)
-        for result in turn.results:
-            error = {"is_error": True} if result.is_error or result.failed else {}
-            messages.append({"role": "tool", "tool_call_id": result.call_id, "content": result.output, **error})
-    return messages
-
-
 def _record(live: _Live, section: config.Budget, lowest: float) -> Trajectory:
     assert live.stop is not None
     assert live.grade is not None
@@ -482,7 +450,4 @@ def _words(text: str) -> tuple[int, ...]:
     return tuple(value >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96))
 
 
-__all__ = [
-    "Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "messages_of", "num_turns", "opening", "opening_of", "run_rollouts",
-    "terminal_answer",
-]  # fmt: skip
+__all__ = ["Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "num_turns", "run_rollouts", "terminal_answer"]

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rft import commands, secrets
+from rft.dialogue import messages_of
 from rft.errors import RftError, UserError
 from rft.reports import PromptSettings
-from rft.rollout import messages_of
 from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def row(
     temperature: float | None = None,
 ) -> LogRow:
     """Log-probabilities are rounded to the 32 bits that the file has for them, so that a row is the same before and after."""
-    ids, mine, logprobs = flat(trajectory)
+    ids, mine, logprobs = trajectory.flat()
     return LogRow(
         stage=stage,
         arm=arm,
@@ -116,18 +116,6 @@ def row(
         logprobs=array("f", logprobs).tolist(),
         temperature=temperature,
     )
-
-
-def flat(trajectory: Trajectory) -> tuple[list[int], list[bool], list[float]]:
-    """The sequence as the sampler saw it, which of it is the policy's own, and those tokens' log-probabilities."""
-    ids: list[int] = []
-    mine: list[bool] = []
-    logprobs: list[float] = []
-    for turn in trajectory.turns:
-        ids += [*turn.prompt_ids, *turn.token_ids]
-        mine += [False] * len(turn.prompt_ids) + [True] * len(turn.token_ids)
-        logprobs += turn.logprobs
-    return ids, mine, logprobs
 
 
 def rest(trajectory: Trajectory, word: str = "") -> str:

@@ -28,16 +28,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rft import commands, profile, progress, recipe, reports
+from rft import commands, profile, progress, recipe, reports, served
 from rft.config import Params
 from rft.errors import UserError
 from rft.recipe import Recipe
-from rft.reports import Champion, Conversation, Profile, TrafficReport
+from rft.reports import Conversation, Profile, TrafficReport
 from rft.rows import ROLES
 from rft.types import Example
 
 SHELF = Path("data/traffic")
-CHAMPION = Path("data/champion")
 LOOKED_AT = 50
 """Examples of the recipe whose targets say of what type feedback should be."""
 _KEYS = frozenset(Conversation.model_fields)
@@ -132,10 +131,8 @@ def load(path: Path = SHELF / "conversations.jsonl") -> tuple[Conversation, ...]
 
 def reference_profile(params: Params, loaded: Recipe) -> Profile:
     """The champion's, or before the first promotion that of the recipe's training examples."""
-    path = CHAMPION / "champion.json"
-    champion = reports.read(Champion, path) if path.exists() else Champion()
-    if champion.profile_path is not None:
-        return reports.read(Profile, CHAMPION / champion.profile_path)
+    if (path := served.champion().profile_path) is not None:
+        return reports.read(Profile, served.CHAMPION.parent / path)
     examples = loaded.examples("train", params.examples.train, params.examples.seed)
     return profile.of_examples(examples, loaded, f"the training examples of recipe {loaded.name}")
 

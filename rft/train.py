@@ -15,12 +15,14 @@ from pathlib import Path
 import torch
 
 from rft import config, determinism, examples, exploits, model, progress, recipe, reports, rollout_log
+from rft.policies import base_model
 from rft.rollout import num_turns
 from rft.rollout_store import RolloutStore
+from rft.served import champion
 from rft.trainer import processes
 from rft.trainer.learner import Learner
 from rft.trainer.loop import Trainer
-from rft.workbench import base_model, champion, workbench
+from rft.workbench import workbench
 
 SHELF = Path("data/train")
 PROMPT = Path("data/prompt/prompt.json")

@@ -233,6 +233,17 @@ class Trajectory:
     def num_forks(self) -> int:
         return sum(turn.forked for turn in self.turns)
 
+    def flat(self) -> tuple[list[int], list[bool], list[float]]:
+        """The sequence as the sampler saw it, its loss mask, and the log-probabilities of the tokens that the mask marks."""
+        ids: list[int] = []
+        mine: list[bool] = []
+        logprobs: list[float] = []
+        for turn in self.turns:
+            ids += [*turn.prompt_ids, *turn.token_ids]
+            mine += [False] * len(turn.prompt_ids) + [True] * len(turn.token_ids)
+            logprobs += turn.logprobs
+        return ids, mine, logprobs
+
     @property
     def final_text(self) -> str:
         """The answer that a grader sees."""

@@ -1,15 +1,16 @@
-"""What every stage with rollouts needs at hand: the tools' server, a client, the grader, and the policy.
+"""What every stage with rollouts needs at hand: the tools' server, a client and the grader, open, and what rolls out with them.
 
     with workbench(params, recipe) as bench:
         policy = policies.of(bench, "champion", device).policy
         rows = bench.measure(policy, examples, plan, store, ...)                    batch after batch, resumable
-        played = bench.run(policy, requests, conditions, stage, Waiting(...))     one batch, for a stage that makes its rows itself
+        played = bench.run(policy, requests, conditions, stage, Waiting(...))     one batch, for a stage that decides what becomes of it
 
 The server is the recipe's own, started here on a free port and stopped at the end, or the external one of `tools.server_url`.
 
 Finished work waits in a store under `.rft/` (rft/rollout_store.py), and a stage that is started again rolls out only what is missing there.
 A rollout is finished when it has its grade. With a policy that waits (a server, a GPU) that is a moment of its own for each rollout, and each is
-held in the store at once: those that finish while one write is on its way to the disk share the next, and no other rollout waits for either.
+held in the store at once: those that finish while one write is on its way to the disk share the next, and no other rollout waits for either. That
+is where its row is made, once: the end of its batch only adds what became of it.
 Behind the barrier (Policy.blocks) the grades wait for the end of the batch, so a rollout is in flight until its batch is over, and the batch is
 held whole: what is rolled out again after a kill is whole batches, decoded in the same company, so the bytes are those of an uninterrupted run.
 """
@@ -22,25 +23,25 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from rft import budget, commands, config, determinism, progress, recovery, reports, rollout_log, stats, stopping, trace
-from rft.chat import Chat
-from rft.errors import ConfigError, UserError
-from rft.graders import EndpointGrader, Ungraded
+from rft import budget, config, determinism, progress, recovery, reports, rollout_log, stats, stopping, trace
+from rft.dialogue import opening_of
+from rft.errors import ConfigError
+from rft.graders import EndpointGrader, Grader, Ungraded
 from rft.recipe import Recipe
 from rft.recovery import Earlier, Played
 from rft.reports import PromptSettings
-from rft.rollout import Conditions, Policy, Request, opening_of, run_rollouts
+from rft.rollout import Conditions, Policy, Request, run_rollouts
 from rft.rollout_log import LogRow
 from rft.rollout_store import RolloutStore
+from rft.served import too_many_turns
 from rft.server import running
 from rft.tools import ToolClient, schemas
 from rft.trace import Traces
 from rft.types import Example, Trajectory
 
 T = TypeVar("T")
-CHAMPION = Path("data/champion/champion.json")
 
 
 @dataclass(slots=True)
@@ -136,10 +137,8 @@ class _Holder:
 
     def _hold(self, ended: Sequence[tuple[Request, Trajectory]]) -> None:
         under, where = self._conditions, self._waiting
-        rows = [
-            rollout_log.row(one, request.example, request.sample, under.prompt, self._stage, where.arm, under.step, under.split, under.temperature)
-            for request, one in ended
-        ]
+        made = functools.partial(rollout_log.row, step=under.step, split=under.split, temperature=under.temperature)
+        rows = [made(one, request.example, request.sample, under.prompt, self._stage, where.arm) for request, one in ended]
         rests = [rollout_log.rest(one, self._word) for _, one in ended]
         where.store.hold(rows, [one.wall_s for _, one in ended], rests, where.batch)
 
@@ -147,7 +146,7 @@ class _Holder:
 class Workbench:
     """Open only inside `workbench`."""
 
-    def __init__(self, params: config.Params, recipe: Recipe, runner: asyncio.Runner, client: ToolClient, grader: EndpointGrader, traces: Traces):
+    def __init__(self, params: config.Params, recipe: Recipe, runner: asyncio.Runner, client: ToolClient, grader: Grader, traces: Traces):
         self.params, self.recipe, self.traces = params, recipe, traces
         self.times = Times()
         self._runner, self._client, self._grader = runner, client, grader
@@ -211,7 +210,7 @@ class Workbench:
             if saved not in store:
                 if plan.stage != "train":  # which stops after a whole step (rft/trainer/loop.py)
                     stopping.check("before its next batch of rollouts")
-                add(store, self.run(policy, batch, conditions, plan.stage, Waiting(store, saved, plan.arm)), batch, plan, saved)
+                _add(store, self.run(policy, batch, conditions, plan.stage, Waiting(store, saved, plan.arm)), plan.left_out, saved)
             finished, seconds = store.batch(saved) or ([], [])
             rows += finished[: len(batch)]
             self.times.add(plan.name, finished[: len(batch)], seconds[: len(batch)])
@@ -221,17 +220,11 @@ class Workbench:
         return rows
 
 
-def add(store: RolloutStore, played: Played, batch: Sequence[Request], plan: Plan, name: str) -> None:
-    """The batch's rollouts, then those that they stand in for."""
-    rows = [_row(one, request, plan, plan.left_out) for one, request in zip(played.trajectories, batch, strict=True)]
-    aside = [_row(one.trajectory, one.request, plan, one.why) for one in played.aside]
-    seconds = [one.wall_s for one in (*played.trajectories, *(aside.trajectory for aside in played.aside))]
-    store.add_all([*rows, *aside], seconds, name)
-
-
-def _row(trajectory: Trajectory, request: Request, plan: Plan, left_out: str) -> LogRow:
-    row = rollout_log.row(trajectory, request.example, request.sample, plan.prompt, plan.stage, plan.arm, plan.step, plan.split, plan.temperature)
-    return replace(row, left_out=left_out)
+def _add(store: RolloutStore, played: Played, left_out: str, name: str) -> None:
+    """Adds the batch's rollouts, whose rows are held, then those that they stand in for."""
+    rows = {kept.row.rollout_id: kept.row for kept in store.held(name)}
+    ended = [(one, left_out) for one in played.trajectories] + [(one.trajectory, one.why) for one in played.aside]
+    store.add_all([replace(rows[one.rollout_id], left_out=why) for one, why in ended], [one.wall_s for one, _ in ended], name)
 
 
 @contextmanager
@@ -255,72 +248,4 @@ def workbench(params: config.Params, recipe: Recipe, work: Path | None = None) -
         yield Workbench(params, recipe, runner, client, grader, trace.begin(work) if work else Traces())
 
 
-# -- the policy of a stage -------------------------------------------------------------------------------------------------
-def champion() -> reports.Champion:
-    """What is served now; before anything was promoted, version 1, the beginning: the base policy with the seed prompt."""
-    return reports.read(reports.Champion, CHAMPION) if CHAMPION.exists() else reports.Champion()
-
-
-def champion_prompt(recipe: Recipe) -> PromptSettings:
-    return champion().prompt or recipe.prompts.seed
-
-
-def too_many_turns(params: config.Params, recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """(what, remedy) of each prompt that asks for more turns than a rollout has: a prompt may only lower rollout.max_turns."""
-    prompts, file, limit = recipe.prompts, recipe.folder / "prompts.json", params.rollout.max_turns
-    most = max([0, *prompts.max_turns])
-    served = champion().prompt
-    for where, asked, lower in (
-        (f"{file}: seed.max_turns", prompts.seed.max_turns, "lower it or take it out"),
-        (f"{file}: max_turns", most, "take it out"),
-        (f"{CHAMPION}: prompt.max_turns", served and served.max_turns, f"go back to a champion that keeps to it: {_rollback(params)}"),
-    ):
-        if asked is not None and asked > limit:
-            yield (
-                f"{where} asks for {asked} turns, and rollout.max_turns = {limit} in params.yaml, which a prompt may only lower",
-                f"Set rollout.max_turns to at least {asked}, or {lower}.",
-            )
-
-
-def _rollback(params: config.Params) -> str:
-    return commands.command("rollback", "--model", Path(params.recipe.path).name, *commands.WHO_AND_WHY)
-
-
-def policy_pointer() -> reports.PolicyReport:
-    return reports.read(reports.PolicyReport, Path("data/policy/report.json"))
-
-
-def base_model(
-    params: config.Params, which: Literal["policy", "champion"], device: Any, tools: list[dict[str, Any]] | None = None
-) -> tuple[Any, Chat]:
-    """The model that a stage starts from, plain (an adapter is merged in), and its chat. `tools`: None for those of the recipe."""
-    from rft import model, recipe
-
-    pointer = policy_pointer()
-    network, tokenizer = model.load(pointer.model, params.policy, device)
-    served = champion()
-    if which == "champion" and served.weights_path:
-        if served.base_sha256 not in (None, pointer.sha256):
-            raise UserError(
-                f"{CHAMPION}: the champion's weights (run {served.run}) were trained on another base model than data/policy holds now "
-                f"({served.base_sha256[:12]}, not {pointer.sha256[:12]}). Restore the policy's settings in params.yaml, or go back "
-                f"to a champion without weights of its own: {_rollback(params)}"
-            )
-        network = model.with_weights(network, served.weights, CHAMPION.parent / served.weights_path, device)
-    return network, Chat(tokenizer, schemas(recipe.load(params.recipe)) if tools is None else tools, params.policy.tool_format)
-
-
-__all__ = [
-    "CHAMPION",
-    "Plan",
-    "Times",
-    "Waiting",
-    "Workbench",
-    "add",
-    "base_model",
-    "champion",
-    "champion_prompt",
-    "policy_pointer",
-    "too_many_turns",
-    "workbench",
-]
+__all__ = ["Plan", "Times", "Waiting", "Workbench", "workbench"]

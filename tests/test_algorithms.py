@@ -341,12 +341,12 @@ def test_overlong_punishment_is_linear_in_the_last_tokens(length: int, expected:
 def test_overlong_shaping_measures_the_whole_context():
     turn = Turn(prompt_ids=tuple(range(60)), token_ids=tuple(range(30)), logprobs=(0.0,) * 30, text="")
     done = Trajectory("trace", "example", (turn,), StopReason.completed, Grade(1.0), 1.0)
-    algorithm = algorithms.of(section("dapo", overlong={"buffer": 20, "penalty": 1.0}), max_tokens=100)
-    assert algorithm.shaped(done) == pytest.approx(0.5)
-    assert algorithm.shaped(replace(done, grade=Grade(None, GradeStatus.infra_error), reward=None)) is None
-    assert algorithms.of(section("dapo")).shaped(done) == 1.0
+    overlong = section("dapo", overlong={"buffer": 20, "penalty": 1.0}).overlong
+    assert dapo.shaped(done, overlong, 100) == pytest.approx(0.5)
+    assert dapo.shaped(replace(done, grade=Grade(None, GradeStatus.infra_error), reward=None), overlong, 100) is None
+    assert dapo.shaped(done, section("dapo").overlong, None) == 1.0
 
 
 def test_an_overlong_buffer_needs_room():
     with pytest.raises(ConfigError, match="below rollout"):
-        algorithms.of(section("dapo", overlong={"buffer": 512}), max_tokens=512)
+        dapo.check_overlong(section("dapo", overlong={"buffer": 512}).overlong, 512)

@@ -87,6 +87,13 @@ def test_what_was_sampled_is_trained_on_or_left_out_with_a_reason(bench: Workben
     assert numbers["tool_calls/lookup/p95"] == 0
 
 
+def test_what_is_learned_from_is_what_the_log_says(bench: Workbench, train: list[Any]):
+    """One form: the sample's tokens, mask and log-probabilities are its row's, and the reward is given once."""
+    batch = collect(bench, train, some, algorithm="reinforce_pp")
+    rows = [row for row in batch.rows if row.trained]
+    assert [(one.ids, one.mine, one.logprobs, one.reward) for one in batch.samples] == [(row.ids, row.mine, row.logprobs, row.reward) for row in rows]
+
+
 def test_a_budget_alone_is_no_variance(bench: Workbench, train: list[Any]):
     """All right, some after needless calls: rewards differ, outcomes do not."""
     chatty = lambda group, rollout: "chatty" if rollout else "right"  # noqa: E731

@@ -81,7 +81,7 @@ def collect(bench: Workbench, section: config.Train, which: str) -> Batch:
     prompt = PromptSettings(name="test", system="", max_turns=4)
     policy = Talking((), batch=BATCHES[which])
     with tempfile.TemporaryDirectory() as folder, RolloutStore(Path(folder)) as store:
-        return Collector(train, section, prompt, bench, policy, algorithms.of(section, 512), curriculum, store).collect(1)
+        return Collector(train, section, prompt, bench, policy, algorithms.of(section), curriculum, store, 512).collect(1)
 
 
 def go_far(one: Learner) -> None:

@@ -23,9 +23,10 @@ from rft import commands, config, export, progress, reports
 from rft.errors import InfrastructureError, UserError
 from rft.export import vllm
 from rft.formats import FAMILIES
+from rft.policies import base_model
 from rft.sampler import Engine
+from rft.served import champion_prompt
 from rft.types import Opening
-from rft.workbench import base_model, champion_prompt
 from tasks import agents, ledger, records, registry, runs, stages
 from tasks import export as exporting
 from tasks.artifacts import Revision

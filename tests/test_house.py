@@ -89,14 +89,19 @@ def test_recipes_are_loaded_in_one_place() -> None:
 
 
 def loaded_by(statement: str) -> set[str]:
-    """The top-level modules that a fresh interpreter has after the statement."""
-    code = f"{statement}\nimport sys, json\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    """The modules that a fresh interpreter has after the statement."""
+    code = f"{statement}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
 def test_a_decision_can_be_made_without_torch() -> None:
     assert "torch" not in loaded_by("import rft.gate, rft.drift, rft.graders")
+
+
+def test_a_log_is_read_without_the_loop() -> None:
+    """Nor what the loop stands on: tools, graders and their network."""
+    assert loaded_by("import rft.transcript") & {"rft.rollout", "rft.tools", "rft.graders", "rft.recipe", "aiohttp"} == set()
 
 
 def test_help_waits_for_nothing_heavy() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from rft import config, response_format
 from rft.chat import Chat
+from rft.dialogue import opening_of
 from rft.errors import ConfigError
 from rft.reports import PromptSettings
-from rft.rollout import opening_of
 from rft.types import Example, Opening
 from tests import families, tiny_recipe
 

@@ -15,11 +15,12 @@ import torch
 from aiohttp import web
 
 from rft import config, recipe, replay, rollout_log, wire
+from rft.dialogue import messages_of, opening
 from rft.errors import ConfigError
 from rft.graders import EndpointGrader
 from rft.remote.chat import ChatPolicy
 from rft.reports import PromptSettings
-from rft.rollout import Conditions, PolicyFailed, Request, messages_of, opening, run_rollouts
+from rft.rollout import Conditions, PolicyFailed, Request, run_rollouts
 from rft.sampler import Engine
 from rft.server import running
 from rft.slots import Feed, Forward, Slots

@@ -32,7 +32,7 @@ def rows() -> list[rollout_log.LogRow]:
 
 
 def test_the_sequence_is_flat_and_the_mask_marks_the_policys_own():
-    assert rollout_log.flat(DONE) == ([1, 2, 3, 4, 5, 6], [False, False, True, True, False, True], [-0.5, -0.25, -0.1])
+    assert DONE.flat() == ([1, 2, 3, 4, 5, 6], [False, False, True, True, False, True], [-0.5, -0.25, -0.1])
 
 
 def test_parquet_gives_back_every_field_and_equal_bytes(tmp_path: Path):

@@ -16,7 +16,7 @@ from rft import config, recipe, rollout_log
 from rft.recovery import Played
 from rft.rollout import Conditions, Request
 from rft.rollout_store import RolloutStore, look
-from rft.types import Sampled
+from rft.types import Sampled, Trajectory
 from rft.workbench import Plan, Times, Waiting, Workbench, workbench
 from tests import tiny_recipe
 from tests.scripted_policy import CALL, Said, Scripted
@@ -83,6 +83,19 @@ def test_without_a_barrier_each_finished_rollout_stays(bench: Workbench, tmp_pat
     assert {row.temperature for row in rows} == {1.0}
     rows = measure(bench, tmp_path / "cut", once_more := policy())
     assert (bare(rows), once_more.opened) == (bare(whole), 0)
+
+
+def test_a_row_is_made_once(bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made: list[str] = []
+    real = rollout_log.row
+
+    def row(trajectory: Trajectory, *more: Any, **words: Any) -> rollout_log.LogRow:
+        made.append(trajectory.rollout_id)
+        return real(trajectory, *more, **words)
+
+    monkeypatch.setattr(rollout_log, "row", row)
+    rows = measure(bench, tmp_path, policy())
+    assert sorted(made) == sorted(one.rollout_id for one in rows)
 
 
 def test_how_long_an_outage_held_a_rollout_up_is_in_no_latency(tmp_path: Path):

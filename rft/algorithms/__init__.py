@@ -59,7 +59,6 @@ from rft.algorithms.ppo import Ppo
 from rft.algorithms.reinforce_pp import ReinforcePP
 from rft.algorithms.rloo import Rloo
 from rft.algorithms.tokens import Tokens, Totals
-from rft.types import Trajectory
 
 
 class Algorithm(Protocol):
@@ -73,10 +72,6 @@ class Algorithm(Protocol):
     @property
     def zero(self) -> str:
         """Why a scored rollout among others that differ may have advantage 0."""
-        ...
-
-    def shaped(self, trajectory: Trajectory) -> float | None:
-        """The reward as this algorithm has it. None: unscored."""
         ...
 
     def advantages(self, rewards_PG: Sequence[Sequence[float | None]]) -> list[NDArray[np.float64]]:
@@ -106,15 +101,15 @@ class Algorithm(Protocol):
         ...
 
 
-def of(section: config.Train, max_tokens: int | None = None) -> Algorithm:
-    """`max_tokens`: rollout.max_tokens, by which DAPO's overlong shaping (`shaped`) measures; a loss needs none."""
+def of(section: config.Train) -> Algorithm:
+    """The one that `train.algorithm` names; one for the collector and the learner together."""
     match section.algorithm:
         case "grpo":
             return Grpo(section)
         case "dr_grpo":
             return DrGrpo(section)
         case "dapo":
-            return Dapo(section, max_tokens)
+            return Dapo(section)
         case "gspo":
             return Gspo(section)
         case "cispo":

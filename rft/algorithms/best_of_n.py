@@ -17,7 +17,6 @@ import torch
 
 from rft.algorithms import groups, supervised
 from rft.algorithms.tokens import Tokens, Totals
-from rft.types import Trajectory
 
 
 class BestOfN:
@@ -25,9 +24,6 @@ class BestOfN:
     zero = "not the best of its group"
     pulls = False
     needs: frozenset[str] = frozenset()
-
-    def shaped(self, trajectory: Trajectory) -> float | None:
-        return trajectory.reward
 
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
         return [_best(rewards_G) for rewards_G in rewards_PG]

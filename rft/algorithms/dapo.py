@@ -27,19 +27,6 @@ from rft.types import Trajectory
 class Dapo(PolicyGradient):
     bounds = (0.2, 0.28)
 
-    def __init__(self, section: config.Train, max_tokens: int | None):
-        super().__init__(section)
-        self._overlong, self._max_tokens = section.overlong, max_tokens
-        if max_tokens is not None and section.overlong.buffer >= max_tokens:
-            raise ConfigError(f"train.overlong.buffer ({section.overlong.buffer}) must lie below rollout.max_tokens ({max_tokens})")
-
-    def shaped(self, trajectory: Trajectory) -> float | None:
-        if trajectory.reward is None or not self._overlong.buffer:
-            return trajectory.reward
-        assert self._max_tokens is not None, "overlong shaping measures by rollout.max_tokens"
-        length = sum(len(turn.prompt_ids) + len(turn.token_ids) for turn in trajectory.turns)
-        return trajectory.reward + punishment(length, self._max_tokens, self._overlong)
-
     def counts(self, advantage: float, differs: bool) -> bool:
         return differs
 
@@ -48,6 +35,21 @@ class Dapo(PolicyGradient):
 
     def mean(self, values_N: torch.Tensor, tokens: Tokens, totals: Totals) -> torch.Tensor:
         return values_N.sum() / totals.num_tokens
+
+
+def check_overlong(overlong: config.Overlong, max_tokens: int | None) -> None:
+    """Raises ConfigError for a buffer as long as the whole context."""
+    if max_tokens is not None and overlong.buffer >= max_tokens:
+        raise ConfigError(f"train.overlong.buffer ({overlong.buffer}) must lie below rollout.max_tokens ({max_tokens})")
+
+
+def shaped(trajectory: Trajectory, overlong: config.Overlong, max_tokens: int | None) -> float | None:
+    """The reward as training has it: less the punishment where there is a buffer, which only DAPO may have. None: unscored."""
+    if trajectory.reward is None or not overlong.buffer:
+        return trajectory.reward
+    assert max_tokens is not None, "overlong shaping measures by rollout.max_tokens"
+    length = sum(len(turn.prompt_ids) + len(turn.token_ids) for turn in trajectory.turns)
+    return trajectory.reward + punishment(length, max_tokens, overlong)
 
 
 def punishment(length: int, max_tokens: int, overlong: config.Overlong) -> float:

@@ -17,7 +17,6 @@ from torch.nn import functional
 
 from rft.algorithms import groups
 from rft.algorithms.tokens import Tokens, Totals
-from rft.types import Trajectory
 
 
 class Dpo:
@@ -28,9 +27,6 @@ class Dpo:
 
     def __init__(self, beta: float):
         self.beta = beta
-
-    def shaped(self, trajectory: Trajectory) -> float | None:
-        return trajectory.reward
 
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
         return [_pair(rewards_G) for rewards_G in rewards_PG]

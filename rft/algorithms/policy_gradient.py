@@ -26,7 +26,6 @@ from rft import config
 from rft.algorithms import importance, kl
 from rft.algorithms.groups import Floats, Rewards
 from rft.algorithms.tokens import Tokens, Totals
-from rft.types import Trajectory
 
 
 class PolicyGradient(ABC):
@@ -51,9 +50,6 @@ class PolicyGradient(ABC):
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"reference"} if self.beta else ())
-
-    def shaped(self, trajectory: Trajectory) -> float | None:
-        return trajectory.reward
 
     @abstractmethod
     def advantages(self, rewards_PG: Sequence[Rewards]) -> list[Floats]: ...

@@ -15,7 +15,7 @@ from typing import Any
 from rft import budget, commands, config, determinism
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
-from rft.workbench import champion
+from rft.served import champion
 
 
 def look(setup: Setup) -> Finding:

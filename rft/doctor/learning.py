@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from rft import config
+from rft.dialogue import opening_of
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
-from rft.rollout import opening_of
 
 MAX_GROUP = 8
 MAX_NEW = 32

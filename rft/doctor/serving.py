@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import time
 
+from rft.dialogue import opening_of
 from rft.doctor.finding import Finding, ok
 from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError
-from rft.rollout import PolicyFailed, opening_of
+from rft.rollout import PolicyFailed
 
 PATIENCE_S = 60.0
 MAX_NEW = 8

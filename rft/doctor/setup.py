@@ -100,10 +100,10 @@ class Setup:
 
     def network(self, device: Any) -> tuple[Any, Any]:
         """Model and chat that `train` would start from, in memory."""
-        from rft import model, workbench
+        from rft import model, policies, served
 
-        if POINTER.exists() and workbench.policy_pointer().model == self.model_source:
-            return workbench.base_model(self.params, self.params.train.from_, device, self.schemas)
+        if POINTER.exists() and served.policy_pointer().model == self.model_source:
+            return policies.base_model(self.params, self.params.train.from_, device, self.schemas)
         return model.load(self.model_source, self.params.policy, device)[0], self.chat()
 
 

@@ -16,10 +16,10 @@ from itertools import islice
 from typing import Any
 
 from rft import stats
+from rft.dialogue import opening_of
 from rft.doctor import arguments
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
-from rft.rollout import opening_of
 from rft.types import Example
 
 NUM_LONGEST = 16  # of each split, by letters, which are cheap to count

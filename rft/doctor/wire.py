@@ -31,7 +31,7 @@ from rft.doctor import arguments
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError, UserError
-from rft.graders import TOOL_SERVER, EndpointGrader
+from rft.graders import TOOL_SERVER, EndpointGrader, Grader
 from rft.recipe import Exploit
 from rft.scale import Scale
 from rft.tools import ToolClient, schemas
@@ -51,7 +51,7 @@ class Wire:
     """Open tools and an open grader."""
 
     tools: ToolClient
-    grader: EndpointGrader
+    grader: Grader
     last_words: Callable[[], str]
     """Of the recipe's own server; nothing of others."""
 

@@ -28,17 +28,18 @@ from typing import Any, Literal
 
 from rft import config, model, progress, recipe, reports, response_format, rows
 from rft.chat import Chat, prefix_problems
+from rft.dialogue import opening_of
 from rft.errors import UserError
 from rft.export import merge as merging
 from rft.export import vllm
 from rft.recipe import Recipe
 from rft.reports import Champion, PolicyReport, PromptSettings, Report
-from rft.rollout import num_turns, opening_of
+from rft.rollout import num_turns
 from rft.rollout_log import LogRow
+from rft.served import CHAMPION, champion, champion_prompt, policy_pointer
 from rft.tools import ToolClient, schemas
 from rft.types import Example, Message
 from rft.wire import ToolEndpoint
-from rft.workbench import CHAMPION, champion, champion_prompt, policy_pointer
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 QUESTION = "Put here what a user says."

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rft import alarm, budget, config, progress, rollout_log
-from rft.algorithms import Algorithm
+from rft import alarm, budget, config, progress
+from rft.algorithms import Algorithm, dapo, groups
 from rft.recovery import Aside
 from rft.reports import PromptSettings
 from rft.rollout import Conditions, Policy, Request
@@ -33,20 +33,13 @@ from rft.trainer.samples import Counted, TrainingSample
 from rft.types import Example, Trajectory
 from rft.workbench import Waiting, Workbench
 
-NOISE = 1e-9
-"""Float noise is no variance."""
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """All rollouts of one example, in one step."""
 
-    requests: tuple[Request, ...]
+    example: Example
     trajectories: tuple[Trajectory, ...]
-
-    @property
-    def example(self) -> Example:
-        return self.requests[0].example
 
     @property
     def scored(self) -> list[Trajectory]:
@@ -54,9 +47,7 @@ class Group:
 
     def varies(self, what: str) -> bool:
         """`what`: outcome or reward."""
-        values = [one.reward if what == "reward" else budget.outcome(one.grade) for one in self.scored]
-        known = [value for value in values if value is not None]
-        return len(known) > 1 and max(known) - min(known) >= NOISE
+        return groups.varies(groups.floats([one.reward if what == "reward" else budget.outcome(one.grade) for one in self.scored]))
 
 
 @dataclass(slots=True)
@@ -82,6 +73,12 @@ class Batch:
         """In the rollout store."""
         return f"step {self.step}"
 
+    def log(self, row: LogRow, wall_s: float, why: str) -> LogRow:
+        """The row with its last word: trained on, or left out and why."""
+        self.rows.append(replace(row, trained=not why, left_out=why))
+        self.seconds.append(wall_s)
+        return self.rows[-1]
+
 
 class Collector:
     """Samples the rollouts of a step; the policy is the learner's sampler, whatever weights that has now."""
@@ -96,9 +93,12 @@ class Collector:
         algorithm: Algorithm,
         curriculum: Curriculum,
         store: RolloutStore,
+        max_tokens: int | None = None,
     ):
+        """`max_tokens`: of a rollout's context, by which DAPO's overlong shaping measures. Raises ConfigError when that leaves no room."""
+        dapo.check_overlong(section.overlong, max_tokens)
         self._train, self._section, self._prompt, self._bench, self._store = train, section, prompt, bench, store
-        self._policy, self._algorithm, self._curriculum = policy, algorithm, curriculum
+        self._policy, self._algorithm, self._curriculum, self._max_tokens = policy, algorithm, curriculum, max_tokens
         self.policy_version = 0
         """Set by whoever gives the sampler new weights."""
 
@@ -112,8 +112,9 @@ class Collector:
         self._refill(batch, taken, met)
         for group in [*batch.groups, *batch.replaced]:
             self._curriculum.saw(group.example.id, [one.grade.solved for one in group.scored])
-        self._assign(batch)
-        self._forgotten(batch)
+        held = {kept.row.rollout_id: kept.row for kept in self._store.held(batch.name)}
+        self._assign(batch, held)
+        self._leave_out(batch, held)
         self._listen(batch)
         batch.wall_s = time.monotonic() - began
         return batch
@@ -147,38 +148,42 @@ class Collector:
             trajectories += played.trajectories
             batch.aside += played.aside
         size = section.group
-        return [Group(tuple(requests[n : n + size]), tuple(trajectories[n : n + size])) for n in range(0, len(requests), size)]
+        return [Group(self._train[index], tuple(trajectories[n * size : (n + 1) * size])) for n, index in enumerate(taken)]
 
-    def _assign(self, batch: Batch) -> None:
-        """Advantages, and with them what is trained on."""
-        informative = [not self._algorithm.grouped or group.varies(self._section.variance) for group in batch.groups]
-        rewards_PG = [[self._algorithm.shaped(one) for one in group.trajectories] for group in batch.groups]
-        advantages_PG = self._algorithm.advantages([row for row, useful in zip(rewards_PG, informative, strict=True) if useful])
-        given = iter(advantages_PG)
+    def _assign(self, batch: Batch, held: Mapping[str, LogRow]) -> None:
+        """Advantages, and with them what is trained on. `held`: by rollout id, the row that was made when the rollout ended."""
+        algorithm, overlong = self._algorithm, self._section.overlong
+        informative = [not algorithm.grouped or group.varies(self._section.variance) for group in batch.groups]
+        rewards_PG = [[dapo.shaped(one, overlong, self._max_tokens) for one in group.trajectories] for group in batch.groups]
+        given = iter(algorithm.advantages([row for row, useful in zip(rewards_PG, informative, strict=True) if useful]))
         counted: list[Trajectory] = []
-        for number, (group, useful) in enumerate(zip(batch.groups, informative, strict=True)):
+        for number, (group, reward_G, useful) in enumerate(zip(batch.groups, rewards_PG, informative, strict=True)):
             advantage_G = next(given).tolist() if useful else [0.0] * len(group.trajectories)
-            reasons = [self._left_out(one, advantage, group, useful) for one, advantage in zip(group.trajectories, advantage_G, strict=True)]
-            counted += [
-                one
-                for one, advantage in zip(group.trajectories, advantage_G, strict=True)
-                if one.reward is not None and self._algorithm.counts(advantage, useful)
-            ]
-            pair = number if "pairs" in self._algorithm.needs else -1
+            pairs = list(zip(group.trajectories, advantage_G, strict=True))
+            reasons = [self._left_out(one, advantage, group, useful) for one, advantage in pairs]
+            counted += [one for one, advantage in pairs if one.reward is not None and algorithm.counts(advantage, useful)]
+            pair = number if "pairs" in algorithm.needs else -1
             if pair >= 0 and reasons.count("") == 1:
                 reasons[reasons.index("")] = "its pair's other half is left out"
             fresh: list[TrainingSample] = []
-            for request, one, advantage, why in zip(group.requests, group.trajectories, advantage_G, reasons, strict=True):
-                self._log(batch, one, request, why)
+            for one, reward, advantage, why in zip(group.trajectories, reward_G, advantage_G, reasons, strict=True):
+                row = batch.log(held[one.rollout_id], one.wall_s, why)
                 if not why:
-                    fresh.append(TrainingSample(*rollout_log.flat(one), advantage=advantage, reward=self._algorithm.shaped(one) or 0.0, pair=pair))
+                    assert reward is not None, "the unscored are left out"
+                    fresh.append(TrainingSample(row.ids, row.mine, row.logprobs, advantage, reward, pair))
             batch.samples += sorted(fresh, key=lambda one: -one.advantage) if pair >= 0 else fresh
         batch.counted = Counted(len(counted), sum(one.num_tokens for one in counted))
+
+    def _leave_out(self, batch: Batch, held: Mapping[str, LogRow]) -> None:
+        """What others stand in for, and at last the rollouts of a run that was killed in this step, and which chose other examples then (only with
+        a lag): sampled, so counted."""
         for group in batch.replaced:
-            for request, one in zip(group.requests, group.trajectories, strict=True):
-                self._log(batch, one, request, unfit(one) or self._dull(group, False))
+            for one in group.trajectories:
+                batch.log(held[one.rollout_id], one.wall_s, unfit(one) or self._dull(group, False))
         for one in batch.aside:
-            self._log(batch, one.trajectory, one.request, one.why)
+            batch.log(held[one.trajectory.rollout_id], one.trajectory.wall_s, one.why)
+        for kept in self._store.unasked(batch.name, batch.rows):
+            batch.log(kept.row, kept.wall_s, kept.row.left_out)
 
     def _left_out(self, one: Trajectory, advantage: float, group: Group, useful: bool) -> str:
         if why := unfit(one):
@@ -191,19 +196,6 @@ class Collector:
         if self._algorithm.grouped and len(group.scored) < 2:
             return "alone in its group"
         return self._algorithm.zero if useful else "no variance"
-
-    def _log(self, batch: Batch, one: Trajectory, request: Request, why: str) -> None:
-        row = rollout_log.row(
-            one, request.example, request.sample, self._prompt, "train", "challenger", batch.step, "train", self._section.temperature
-        )
-        batch.rows.append(replace(row, trained=not why, left_out=why))
-        batch.seconds.append(one.wall_s)
-
-    def _forgotten(self, batch: Batch) -> None:
-        """Rollouts of a run that was killed in this step, and which chose other examples then (only with a lag): sampled, so counted."""
-        for kept in self._store.unasked(batch.name, batch.rows):
-            batch.rows.append(kept.row)
-            batch.seconds.append(kept.wall_s)
 
     def _listen(self, batch: Batch) -> None:
         """Failures that depend on what the policy does are an exit that it can learn."""

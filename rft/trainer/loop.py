@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rft import algorithms, config, policies, progress, stopping
+from rft import config, policies, progress, stopping
 from rft.chat import Chat
 from rft.reports import PromptSettings
 from rft.rollout_store import RolloutStore
@@ -55,8 +55,8 @@ class Trainer:
         self.sampler = policies.following(bench, learner.model, chat, device, work)
         self.curriculum = Curriculum([one.id for one in train], section.curriculum, section.seed)
         bench.check_openings(self.sampler.policy, [*train, *held_out], prompt)
-        algorithm = algorithms.of(section, self.sampler.policy.limit(bench.params.rollout.max_tokens))
-        self.collector = Collector(train, section, prompt, bench, self.sampler.policy, algorithm, self.curriculum, store)
+        max_tokens = self.sampler.policy.limit(bench.params.rollout.max_tokens)
+        self.collector = Collector(train, section, prompt, bench, self.sampler.policy, learner.algorithm, self.curriculum, store, max_tokens)
         self.metrics, self.times = Lines(work / "metrics.jsonl"), Lines(work / "times.jsonl")
         self.tools = [one["function"]["name"] for one in bench.schemas]
         self.watch = Watch()
