@@ -65,7 +65,7 @@ FIGURES = {"hack_rate_null": hack_rate_null}
 
 
 def shipped() -> Iterator[Setting]:
-    from flows import demo
+    from flows.cli import demo
     from rft import config
 
     icd10 = config.load(ROOT / "recipes/icd10/params.yaml")

@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from tasks import stages
 from tasks.lines import PROGRESS, Lines
 
 
 @contextlib.contextmanager
 def watched(console: Console | None = None) -> Iterator[Lines]:
     """Stages of this block are heard: as bars on a terminal, as plain lines elsewhere."""
+    from tasks import stages  # every verb imports this module, and `rft --help` every verb
+
     console = console or Console(highlight=False)
     with contextlib.ExitStack() as stack:
         lines = Bars(stack.enter_context(_progress(console))) if console.is_terminal else Lines()

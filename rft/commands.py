@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-from rft import progress
 
 PROGRAM, SETTINGS = "RFT_PROGRAM", "RFT_SETTINGS"
 """Environment variables; both hold words that are quoted already."""
@@ -45,10 +42,12 @@ def stage(name: str) -> str:
 
 def toolserver(folder: Path) -> str:
     """Serve a recipe's tools by hand. A run's worktree is gone when its message is read: then the clone's own folder is named."""
+    from rft import progress  # not at the top: every `rft --help` would wait for pydantic
+
     worktrees = progress.state().resolve() / "worktrees"
     if folder.is_relative_to(worktrees):
         folder = worktrees.parent.parent.joinpath(*folder.relative_to(worktrees).parts[1:])
-    return shlex.join([sys.executable, "-m", "rft.toolserver", str(folder)])
+    return command("serve-tools", str(folder))
 
 
 def remembered() -> list[str]:

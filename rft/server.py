@@ -94,7 +94,7 @@ class _Process:
         self.headers = {"Authorization": f"Bearer {key}"}
         command = [sys.executable, "-m", "rft.toolserver", str(recipe.folder), "--options", recipe.options.model_dump_json(by_alias=True)]
         self._process = subprocess.Popen(
-            [*command, "--port", "0", "--parent", str(os.getpid())],
+            [*command, "--parent", str(os.getpid())],
             env=child_environment() | {KEY: key},
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -217,32 +217,28 @@ async def serve(served: web.Application, host: str, port: int, listening: Callab
         await runner.cleanup()
 
 
+def run(folder: str, options: str, host: str = "127.0.0.1", port: int = 0) -> None:
+    """Serve the recipe of `folder` until a signal ends it; `options` is JSON. Prints `listening HOST:PORT` when ready."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    try:
+        given = json.loads(options)
+    except ValueError:
+        raise UserError(f"--options {options!r} is not JSON. Write an object, such as '{{\"key\": 1}}'.") from None
+    served = app(load(config.parse({"path": folder, "options": given}, "--options", config.Recipe)))
+    asyncio.run(serve(served, host, port, lambda port: print(f"listening {host}:{port}", flush=True)))
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m rft.toolserver",
-        description="Serve a recipe's tools and grader over HTTP, as a stage does. Prints 'listening HOST:PORT' when ready.",
-        epilog="try it:  python -m rft.toolserver recipes/icd10 --port 8100\n"
-        "         curl -s localhost:8100/health\n"
-        """         curl -s localhost:8100/tools/search -d '{"arguments": "{\\"query\\": \\"angina\\"}"}'\n\n"""
-        f"Set {KEY} to ask for a bearer key. To train on a server that runs elsewhere, name it in params.yaml: tools.server_url.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("recipe", metavar="RECIPE_FOLDER", help="a folder with examples.py and tools.py")
-    parser.add_argument("--options", default="{}", metavar="JSON", help="the recipe's options, as in params.yaml (default: {})")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    parser.add_argument("--port", default=0, type=int, help="0, the default, takes a free port")
+    """The process that a stage starts (rft/server.py). People say `rft serve-tools`."""
+    parser = argparse.ArgumentParser(prog="python -m rft.toolserver")
+    parser.add_argument("recipe", metavar="RECIPE_FOLDER")
+    parser.add_argument("--options", default="{}", metavar="JSON")
     parser.add_argument("--parent", type=int, metavar="PID", help="end when this process, which must be the parent, ends")
     args = parser.parse_args(argv)
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     if args.parent is not None:
         die_with(args.parent)
     try:
-        options = json.loads(args.options)
-    except ValueError:
-        parser.error(f"--options {args.options!r} is not JSON")
-    try:
-        served = app(load(config.parse({"path": args.recipe, "options": options}, "--options", config.Recipe)))
-        asyncio.run(serve(served, args.host, args.port, lambda port: print(f"listening {args.host}:{port}", flush=True)))
+        run(args.recipe, args.options)
     except RftError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -10,7 +10,8 @@ from pathlib import Path
 import ladder_clone
 import pytest
 
-from flows import cli, listing, settings
+from flows import cli, settings
+from flows.cli import runs
 from rft.errors import ConfigError, UserError
 from tasks.clone import Clone
 from tasks.records import RunRecord
@@ -20,6 +21,7 @@ VERBS = (
     "runs",
     "stage",
     "exploits",
+    "serve-tools",
     "report",
     "cancel",
     "gc",
@@ -54,6 +56,12 @@ def test_help_teaches_and_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit, match="0"):
             cli.main([verb, "--help"])
     assert "--override-dirty" in capsys.readouterr().out
+
+
+def test_each_verb_is_a_module_of_its_name(repository: Path) -> None:
+    modules = {path.stem for path in (repository / "flows/cli").glob("*.py")} - {"__init__", "__main__", "options"}
+    assert modules == {verb.replace("-", "_") for verb in VERBS}
+    assert sorted(cli.VERBS) == sorted(VERBS)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +110,7 @@ def test_attempts_at_one_thing_are_one_row(scripted: ladder_clone.Scripted) -> N
         RunRecord(name=f"run-{n}", key=key, state=state, started=f"2026-03-0{n}T00:00:00Z", **common)  # type: ignore[arg-type]
         for n, (key, state) in enumerate(states, 1)
     ]
-    rows = [(record.name, count) for record, count in listing.attempts(oldest_first[::-1])]
+    rows = [(record.name, count) for record, count in runs.attempts(oldest_first[::-1])]
     assert rows == [("run-6", 1), ("run-5", 1), ("run-4", 3), ("run-3", 1)]
 
 

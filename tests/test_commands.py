@@ -14,7 +14,8 @@ import ladder_clone
 import pytest
 import yaml
 
-from flows import cli, doctor, settings
+from flows import cli, settings
+from flows.cli import doctor
 from rft import commands
 from rft.errors import UserError
 from tasks import ledger, records, registry
@@ -38,8 +39,9 @@ def test_settings_go_along_quoted_and_only_where_they_are_needed(tmp_path: Path,
 def test_a_tool_server_of_a_worktree_is_named_in_the_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worktree is gone when the message is read."""
     monkeypatch.setenv("RFT_STATE", str(tmp_path / ".rft"))
+    commands.remember("rft")
     told = commands.toolserver(tmp_path / ".rft" / "worktrees" / "a-run" / "recipes" / "mine")
-    assert shlex.split(told) == [sys.executable, "-m", "rft.toolserver", str(tmp_path / "recipes" / "mine")]
+    assert shlex.split(told) == ["rft", "serve-tools", str(tmp_path / "recipes" / "mine")]
 
 
 def test_the_verbs_that_need_settings_take_them() -> None:

@@ -18,7 +18,9 @@ import pytest
 from rich.console import Console
 
 from bench import hack_rate as figure
-from flows import demo, results
+from flows import results
+from flows.cli import demo
+from flows.cli.exploits import table
 from rft import __main__ as stages
 from rft import challenger, config, examples, exploits, gate, margins, page, recipe, reports, stats
 from rft.errors import ConfigError, UserError
@@ -58,7 +60,7 @@ def test_the_preflight_sees_which_exploits_a_recipe_s_own_grade_calls_a_hack(tmp
     found = preflight(reporting(tmp_path), tools={"where": where})
     assert found.hack_source == HackSource(declared=True, flagged=["to the grader"], tried=5)
     assert {one.name: (one.hacks, one.mean_score) for one in found.exploits if one.hacks} == {"to the grader": (3, 0.0)}
-    shown = exploits.table(found)
+    shown = table(found)
     [line] = [line for line in shown.splitlines() if line.startswith("to the grader")]
     assert line.endswith("refused, flagged as a hack")
     assert "hacks: the grader flagged 1 of the 5 exploits that were played" in shown
@@ -78,8 +80,8 @@ def test_what_is_only_declared_or_only_done_is_no_source(tmp_path: Path, hack: s
     found = preflight(reporting(tmp_path, hack, declares))
     assert found.hack_source == source
     assert not found.hack_source.is_measured
-    assert "hacks: not measured: " in exploits.table(found)
-    assert words in exploits.table(found)
+    assert "hacks: not measured: " in table(found)
+    assert words in table(found)
 
 
 def test_without_exploits_nothing_was_seen(tmp_path: Path):
@@ -91,7 +93,7 @@ def test_without_exploits_nothing_was_seen(tmp_path: Path):
 
 def test_a_grader_that_calls_the_targets_a_hack_is_refused_with_its_own_words(tmp_path: Path):
     made = reporting(tmp_path, '"no tool was called" if not sample["output_tools"] else None')
-    assert "REFUSED: expected at least 1 (the grader said 'hack: no tool was called; exact')" in exploits.table(preflight(made))
+    assert "REFUSED: expected at least 1 (the grader said 'hack: no tool was called; exact')" in table(preflight(made))
 
 
 @pytest.mark.parametrize("value", ["yes", 1, None])

@@ -17,7 +17,8 @@ import tokenizers
 from mlflow import MlflowClient
 from test_replay import row, server, value
 
-from flows import cli, rollouts
+from flows import cli
+from flows.cli import rollouts
 from rft import reports, rollout_log
 from rft.rollout_log import LogRow
 from rft.rollout_store import RolloutStore

@@ -211,29 +211,34 @@ def test_health_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 # -- the process -----------------------------------------------------------------------------------------------------------
-def run_server(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "rft.toolserver", *args], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+BY_A_STAGE = ("rft.toolserver",)
+BY_HAND = ("flows.cli", "serve-tools")
+
+
+def run_server(how: tuple[str, ...], *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", *how, *args], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
 
 
 def test_a_port_in_use_is_one_message(tmp_path: Path):
     folder = tiny_recipe.make(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run_server(str(folder), "--port", str(port))
+        done = run_server(BY_HAND, str(folder), "--port", str(port))
     assert done.returncode == 3
-    assert done.stderr == f"port {port} on 127.0.0.1 is in use. Stop its owner, or take a free port with --port 0.\n"
+    assert done.stderr == f"error: port {port} on 127.0.0.1 is in use. Stop its owner, or take a free port with --port 0.\n"
 
 
-def test_options_are_checked_before_it_listens(tmp_path: Path):
+@pytest.mark.parametrize("how", [BY_A_STAGE, BY_HAND])
+def test_options_are_checked_before_it_listens(tmp_path: Path, how: tuple[str, ...]):
     folder = str(tiny_recipe.make(tmp_path))
-    done = run_server(folder, "--options", '{"polit": true}')
+    done = run_server(how, folder, "--options", '{"polit": true}')
     assert (done.returncode, "Did you mean 'polite'?" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
-    assert "--options '{' is not JSON" in run_server(folder, "--options", "{").stderr
-    assert "no examples.py" in run_server(str(tmp_path)).stderr
+    assert "--options '{' is not JSON" in run_server(how, folder, "--options", "{").stderr
+    assert "no examples.py" in run_server(how, str(tmp_path)).stderr
 
 
 def test_help_teaches():
-    text = run_server("--help").stdout
+    text = run_server(BY_HAND, "--help").stdout
     assert "RFT_TOOL_KEY" in text
     assert "curl -s localhost" in text
 
@@ -263,13 +268,14 @@ time.sleep(60)
 
 
 def test_it_does_not_start_for_a_parent_that_is_gone(tmp_path: Path):
-    done = run_server(str(tiny_recipe.make(tmp_path)), "--parent", "999999999")
+    done = run_server(BY_A_STAGE, str(tiny_recipe.make(tmp_path)), "--parent", "999999999")
     assert done.returncode != 0
     assert "the parent process 999999999 is gone" in done.stderr
 
 
-def test_sigterm_ends_it_cleanly(tmp_path: Path):
-    command = [sys.executable, "-m", "rft.toolserver", str(tiny_recipe.make(tmp_path))]
+@pytest.mark.parametrize("how", [BY_A_STAGE, BY_HAND])
+def test_sigterm_ends_it_cleanly(tmp_path: Path, how: tuple[str, ...]):
+    command = [sys.executable, "-m", *how, str(tiny_recipe.make(tmp_path))]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert re.fullmatch(r"listening 127\.0\.0\.1:\d+\n", process.stdout.readline())

@@ -1,7 +1,11 @@
-"""`rft new FOLDER`: a small working recipe to change piece by piece, and invented traffic, so that the ladder runs at once."""
+"""Write a recipe to start from.
+
+A small working agent, and invented traffic for it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import os
 import shlex
@@ -9,11 +13,11 @@ import shutil
 from pathlib import Path
 
 from flows.screen import say
-from rft import commands, config, recipe
+from rft import commands
 from rft.errors import UserError
 from tasks import clone
 
-TEMPLATE = Path(__file__).parent / "template"
+TEMPLATE = Path(__file__).parents[1] / "template"
 START = datetime.date(2026, 3, 2)
 INVENTED = "0000-invented.jsonl"
 """By name before every window that is named by its date: of a pattern the last is taken."""
@@ -24,8 +28,14 @@ NEXT = {
 }
 
 
-def write(folder: str) -> int:
-    here = clone.find()
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="inside the clone, such as recipes/mine")
+
+
+def run(options: argparse.Namespace) -> int:
+    from rft import config, recipe
+
+    here, folder = clone.find(), options.folder
     target = Path(folder).resolve()
     if target.exists():
         raise UserError(f"{folder} exists already. Name a folder that does not, such as recipes/mine.")

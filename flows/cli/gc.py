@@ -1,15 +1,23 @@
-"""`rft gc`: say what is past its retention, ask, and remove it."""
+"""Remove what is past its retention: worktrees, unfinished work, logs, pages, bytes of old runs.
+
+Section run.retention of params.yaml says how old. Without --yes it says what it would remove, and asks. Revisions,
+the ledger, and what a champion, a request or an unfinished run needs stay.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from flows import settings
+from flows.cli.options import add_settings
 from flows.screen import say
 from rft import commands
-from tasks import clone, retention
-from tasks.retention import Item, Plan
+from tasks import clone
+
+if TYPE_CHECKING:
+    from tasks.retention import Item, Plan
 
 WORDS = {
     "worktrees": "worktrees of runs that are over",
@@ -21,16 +29,24 @@ WORDS = {
 SHOWN = 5
 
 
-def show(yes: bool, params: str | None, overrides: tuple[str, ...]) -> int:
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="remove it without asking")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from flows import settings
+    from tasks import retention
+
     here = clone.enter()
-    keep = settings.resolve(here, params, overrides).run.retention
+    keep = settings.resolve(here, options.params, options.overrides).run.retention
     say("Looking for what is past its retention (section run.retention of params.yaml) ...")
     with retention.alone(here):
         seen = retention.plan(here, keep)
     _tell(seen)
     if not seen.items:
         return 0
-    if not yes and not _agreed():
+    if not options.yes and not _agreed():
         say(f"Nothing was removed. To remove it: {commands.command('gc', '--yes')}")
         return 0
     named = {item.path for item in seen.items}

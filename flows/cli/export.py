@@ -1,21 +1,44 @@
-"""`rft export`: what is needed to serve an agent elsewhere, in a folder of its own."""
+"""Take out what is needed to serve an agent elsewhere.
+
+FOLDER must not exist yet. VERSION is a number of the registry, champion or previous; RUN is what a run's gate judged, approved or not.
+
+  rft export champion exports/today              the adapter as trained, and its base model or its name
+  rft export 2 exports/v2 --merge                one whole model, in the dtype that it was judged in
+  rft export RUN exports/look --merge --dtype float32
+"""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flows.screen import say, warn
-from rft.export import Dtype, Manifest
-from tasks import agents, clone
-from tasks import export as exporting
+from tasks import clone
+
+if TYPE_CHECKING:
+    from rft.export import Manifest
 
 
-def write(which: str, folder: str, model: str | None, merge: bool, dtype: Dtype | None) -> int:
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("which", metavar="VERSION|RUN")
+    parser.add_argument("folder", metavar="FOLDER")
+    parser.add_argument("--model", metavar="NAME", help="of which recipe, where the clone has run several (default: its only one)")
+    parser.add_argument("--merge", action="store_true", help="one whole model instead of adapter and base: merged in float32, cast once at the end")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="of the whole model (default: policy.dtype of its run, in which it was judged)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from tasks import agents
+    from tasks import export as exporting
+
     here = clone.enter()
-    target = Path(folder).resolve()
+    target = Path(options.folder).resolve()
     exporting.check_place(here, target)
-    agent = agents.find(here, which, model)
-    manifest = exporting.write(agent, target, merge, dtype)
+    agent = agents.find(here, options.which, options.model)
+    manifest = exporting.write(agent, target, options.merge, options.dtype)
     if not manifest.approved:
         warn(f"not approved: {agent.standing}. Its README says so too.")
     if manifest.not_compared:

@@ -1,63 +1,88 @@
-"""`rft play`: one conversation with an agent, at the terminal. Its tools are served as in a stage, and nothing is recorded."""
+"""Talk to an agent, its tools at work; nothing is recorded.
+
+Without RUN: with the champion of the recipe that params.yaml names. Its tools are served as in a stage, by the settings of its own run.
+
+  rft play                                       a line is what you say; /quit or the end of input ends it
+  rft play RUN --temperature 0                   with what a run's gate judged
+  rft play --example ID                          begin with a validation example, and see the grade
+  rft play --once "value of k0001"               one exchange, for scripts
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flows import settings
+from flows.cli.options import add_settings
 from flows.screen import say, warn
-from rft import config, examples, model, play, policies, recipe, transcript
 from rft.errors import RftError, UserError
-from rft.play import Exchange, Table
-from rft.served import champion_prompt
-from rft.types import Example, Turn
-from rft.workbench import workbench
-from tasks import agents, clone, registry
-from tasks.agents import Agent
+from tasks import clone
 
-_EXAMPLES = tuple(str(examples.SHELF / name) for name in (*(f"{split}.jsonl" for split in examples.SPLITS), examples.KEYS))
+if TYPE_CHECKING:
+    from rft import config
+    from rft.play import Exchange
+    from rft.types import Example, Turn
+    from tasks.agents import Agent
+
 QUIT = "/quit"
 
 
-def run(
-    name: str | None, params: str | None, overrides: tuple[str, ...], example: str | None, once: str | None,
-    temperature: float | None, seed: int, show_tools: bool,
-) -> int:  # fmt: skip
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", nargs="?", help="a run, or a version of the registry (default: the champion)")
+    parser.add_argument("--example", metavar="ID", help="begin with this validation example, and show its grade")
+    parser.add_argument("--once", metavar="TEXT", help="say this, show the answer, and end")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (default: challenger.temperature, under which it was judged)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampling (default: 0)")
+    parser.add_argument("--show-tools", action="store_true", help="first say which tools it has")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from flows import settings
+    from rft import examples
+    from tasks import agents, registry
+
     here = clone.enter()
+    temperature = options.temperature
     if temperature is not None and not (math.isfinite(temperature) and temperature >= 0):
         raise UserError(f"--temperature {temperature:g}: write a number from 0 (greedy) on.")
-    which = name or registry.CHAMPION
+    which = options.run or registry.CHAMPION
     if agents.is_a_run(which):
-        if params is not None:
+        if options.params is not None:
             raise UserError("--params says of which recipe the champion is, and RUN has settings of its own. Leave one of them out.")
         agent = agents.find(here, which)
     else:
-        agent = agents.find(here, which, registry.model_name(settings.resolve(here, params)))
-    with agents.laid_out(agent, *_EXAMPLES) as tree, contextlib.chdir(tree):
-        _converse(agent, settings.of_file(Path("params.yaml"), overrides), example, once, temperature, seed, show_tools)
+        agent = agents.find(here, which, registry.model_name(settings.resolve(here, options.params)))
+    files = (*(f"{split}.jsonl" for split in examples.SPLITS), examples.KEYS)
+    with agents.laid_out(agent, *(str(examples.SHELF / name) for name in files)) as tree, contextlib.chdir(tree):
+        _converse(agent, settings.of_file(Path("params.yaml"), options.overrides), options)
     return 0
 
 
-def _converse(
-    agent: Agent, params: config.Params, example: str | None, once: str | None, temperature: float | None, seed: int, show_tools: bool
-) -> None:
+def _converse(agent: Agent, params: config.Params, options: argparse.Namespace) -> None:
+    from rft import model, policies, recipe
+    from rft.play import Table
+    from rft.served import champion_prompt
+    from rft.workbench import workbench
+
     ours = recipe.load(params.recipe)
-    opening = None if example is None else _example(example)
-    heat = params.challenger.temperature if temperature is None else temperature
+    opening = None if options.example is None else _example(options.example)
+    heat = params.challenger.temperature if options.temperature is None else options.temperature
     server = params.policy.server
     if server is not None and server.dialect == "openai_reasoning" and heat != 1:
         raise UserError(f"--temperature {heat:g}: {server.model} takes none (policy.server.dialect = openai_reasoning). Leave it out.")
     prompt = champion_prompt(ours)
     device = model.prepare_process(params.policy)
     with workbench(params, ours) as bench:
-        table = Table(bench, policies.of(bench, "champion", device).policy, prompt, heat, seed)
-        if once is None:
+        table = Table(bench, policies.of(bench, "champion", device).policy, prompt, heat, options.seed)
+        if options.once is None:
             say(f"{agent.words} ({agent.standing}), prompt {prompt.name!r}, temperature {heat:g}. {QUIT} or the end of input ends it.")
-        if show_tools:
+        if options.show_tools:
             for tool in bench.schemas:
                 function = tool["function"]
                 say(f"  {function['name']}({', '.join(function.get('parameters', {}).get('properties', {}))})  {function.get('description', '')}")
@@ -65,8 +90,8 @@ def _converse(
             for message in opening.messages:
                 say(f"{message['role']}> {message.get('content') or ''}")
             _show(table.begin(opening))
-        if once is not None:
-            _show(table.say(once))
+        if options.once is not None:
+            _show(table.say(options.once))
             return
         for text in _lines():
             try:
@@ -101,6 +126,8 @@ def _show(exchange: Exchange) -> None:
 
 
 def _show_turn(turn: Turn) -> None:
+    from rft import transcript
+
     if turn.answer or not turn.calls:
         say(f"agent> {turn.answer}")
     results = {result.call_id: result for result in turn.results}
@@ -111,6 +138,8 @@ def _show_turn(turn: Turn) -> None:
 
 
 def _example(name: str) -> Example:
+    from rft import examples, play
+
     if not (examples.SHELF / "validation.jsonl").exists():
         raise UserError(f"--example {name}: this run came to no examples. Leave it out, or name a later run.")
     others = {split: examples.load(split) for split in ("test", "train")}

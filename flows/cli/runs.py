@@ -1,27 +1,34 @@
-"""`rft runs`: what ran in this clone and how it ended, newest first. Reads the records and the ledger, nothing heavier.
-
-Attempts at one thing (the same commit, edits, settings, window and champion: the same key) are one row: that of the last, with their number. An
-attempt is a run that was interrupted, killed or failed, and that a later run of the same key took up again. `--all` shows each.
-"""
+"""List the runs of this clone, newest first."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from flows.results import approval
 from flows.screen import say
 from rft.commands import command
-from tasks import clone, ledger, records
+from tasks import clone
 from tasks.clone import Clone
-from tasks.records import RunRecord
+
+if TYPE_CHECKING:
+    from tasks.records import RunRecord
+
 
 UNFINISHED = ("preparing", "running", "interrupted", "killed", "failed")
 
 
-def show(number: int, every_attempt: bool = False) -> int:
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="each attempt in a row of its own, also those that a later one went on with")
+    parser.add_argument("-n", type=int, default=20, metavar="N", help="how many (default: 20)")
+
+
+def run(options: argparse.Namespace) -> int:
+    from tasks import records
+
     here = clone.find()
     every = sorted(records.load_all(here), key=lambda one: one.started, reverse=True)
     if not every:
@@ -31,19 +38,23 @@ def show(number: int, every_attempt: bool = False) -> int:
     for column in ("run", "ended as", "gain in reward", "code", "then"):
         table.add_column(column, no_wrap=column != "then")
     champions = _champions(here)
-    shown = [(one, 1) for one in every] if every_attempt else list(attempts(every))
-    for record, count in shown[:number]:
+    shown = [(one, 1) for one in every] if options.all else list(attempts(every))
+    for record, count in shown[: options.n]:
         code = record.commit[:7] + (" + edits" if record.dirty else "")
         ended = _end(here, record) + (f" ({count} attempts)" if count > 1 else "")
         table.add_row(record.name, ended, _gain(record), code, _then(here, record, champions))
     Console(highlight=False).print(table)
-    for line in _next(here, [record for record, _ in shown[:number]], champions):
+    for line in _next(here, [record for record, _ in shown[: options.n]], champions):
         say(line)
     return 0
 
 
 def attempts(newest_first: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, int]]:
-    """(the last attempt, how many there were), newest first."""
+    """Yield the last attempt at one thing, and how many there were, newest first.
+
+    One thing is one key: the same commit, edits, settings, window and champion. An attempt is a run that was interrupted,
+    killed or failed, and that a later run of the same key took up again.
+    """
     counts: dict[str, int] = {}  # name of the row's run -> attempts
     rows: dict[str, RunRecord] = {}  # key -> the row that an earlier attempt belongs to
     order: list[RunRecord] = []
@@ -59,6 +70,8 @@ def attempts(newest_first: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, int
 
 
 def _end(here: Clone, record: RunRecord) -> str:
+    from tasks import records
+
     if record.state in ("running", "preparing"):
         return "(running)" if records.alive(here, record.name) else "(cut off)"
     return record.decision or ("stopped at drift" if record.state == "stopped" else record.state)
@@ -72,6 +85,8 @@ def _gain(record: RunRecord) -> str:
 
 
 def _then(here: Clone, record: RunRecord, champions: set[str]) -> str:
+    from tasks import ledger
+
     if record.name in champions:
         return "champion"
     if record.state == "paused":
@@ -85,11 +100,15 @@ def _then(here: Clone, record: RunRecord, champions: set[str]) -> str:
 
 
 def _goes_on(here: Clone, record: RunRecord) -> bool:
+    from tasks import records
+
     return record.state in ("interrupted", "killed") or (record.state == "running" and not records.alive(here, record.name))
 
 
 def _next(here: Clone, shown: Sequence[RunRecord], champions: set[str]) -> Iterator[str]:
     """What can be done with the newest that waits for somebody, to be pasted."""
+    from flows.results import approval
+
     if going_on := [record for record in shown if record.state == "paused" or _goes_on(here, record)]:
         yield f"\nGo on with {going_on[0].name}: {going_on[0].again}"
     if waiting := [record for record in shown if _then(here, record, champions) == "waits for approval"]:
@@ -98,5 +117,7 @@ def _next(here: Clone, shown: Sequence[RunRecord], champions: set[str]) -> Itera
 
 def _champions(here: Clone) -> set[str]:
     """The runs that are served: of each model the last that was moved to."""
+    from tasks import ledger
+
     moved = {act.model: act.run for act in ledger.acts(here) if act.action in ("promote", "rollback")}
     return {run for run in moved.values() if run}

@@ -1,11 +1,11 @@
-"""`rft drift FILE`: one window of traffic against what the champion knows, outside of any run.
+"""Compare one window of traffic with what the champion knows.
 
-The judgement is stage `drift`'s own. It is made in a scratch folder that holds what the stage would see: the champion's profile, and the
-traffic shelf of the last run, which is what the agent's habits are compared with. It is kept under the hash of all that it depends on.
+Nothing else runs, and nothing is recorded.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import io
@@ -14,27 +14,36 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows import settings
+from flows.cli.options import add_settings
 from flows.screen import say
-from rft import config, progress, reports
 from rft.errors import UserError
-from rft.reports import DriftReport
-from tasks import clone, records, registry
-from tasks.artifacts import Revision
+from tasks import clone
 from tasks.clone import Clone
+
+if TYPE_CHECKING:
+    from rft import config
+    from rft.reports import DriftReport
 
 TRAFFIC = ("reference_profile.json", "current_profile.json", "report.json")
 
 
-def show(window: str, params: str | None, overrides: tuple[str, ...]) -> int:
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("window", metavar="FILE")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from flows import settings
+
     here = clone.enter()
-    wanted = settings.resolve(here, params, overrides)
-    path = settings.newest(here, window, wanted.recipe.path)
+    wanted = settings.resolve(here, options.params, options.overrides)
+    path = settings.newest(here, options.window, wanted.recipe.path)
     assert path is not None
     report, _ = check(here, wanted, path)
     tell(here, report)
@@ -42,7 +51,15 @@ def show(window: str, params: str | None, overrides: tuple[str, ...]) -> int:
 
 
 def check(here: Clone, params: config.Params, window: Path) -> tuple[DriftReport, bool]:
-    """The report, and whether it was made now or is known from before. Raises UserError for a window that cannot be read."""
+    """Return the report, and whether it was made now or is known from before. Raises UserError for a window that cannot be read.
+
+    The judgement is stage `drift`'s own. It is made in a scratch folder that holds what the stage would see: the
+    champion's profile, and the traffic shelf of the last run, which is what the agent's habits are compared with. It is
+    kept under the hash of all that it depends on.
+    """
+    from rft import reports
+    from rft.reports import DriftReport
+
     if not window.is_file():
         raise UserError(f"{window}: no such window of traffic.")
     window = window.resolve()
@@ -83,6 +100,9 @@ def tell(here: Clone, report: DriftReport, console: Console | None = None) -> No
 
 def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
     """What stage `traffic` would find there: the champion without its weights, and the shelf of the last run that came so far."""
+    from tasks import records, registry
+    from tasks.artifacts import Revision
+
     registry.served(here, params).place(scratch, weights=False)
     for record in reversed(records.load_all(here)):
         shelf = (
@@ -98,6 +118,8 @@ def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
 
 
 def _key(params: config.Params, window: Path) -> str:
+    from rft import progress
+
     digest = hashlib.sha256()
     for section in (params.recipe, params.tools, params.drift, params.traffic, params.examples):
         digest.update(section.model_dump_json(by_alias=True).encode() + b"\0")

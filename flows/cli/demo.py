@@ -1,18 +1,22 @@
-"""`rft demo`: the whole ladder on the example recipe, for somebody who has just cloned the repository.
+"""Run the ladder on the example recipe and invented traffic.
 
-Two windows of invented traffic (the recipe's simulator), one like the reference and one drifted. The ladder climbs on the first; `drift` alone
-looks at the second, and its verdict is shown. Everything that is written is ignored by Git or kept by DVC.
+Run again, it skips what has not changed.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flows import lookout, results, running, settings
+from flows.cli import drift
+from flows.cli.run import climb
 from flows.screen import say
-from rft import config, recipe
 from tasks import clone
+
+if TYPE_CHECKING:
+    from rft import config
 
 DRIFTED = "data/inbox/drifted.jsonl"
 START = datetime.date(2026, 3, 2)
@@ -41,27 +45,39 @@ SMALL = (
 """Enough of everything to see every rung at work and the agent learn, in three minutes on two cores."""
 
 
-def run(small: bool) -> int:
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--small", action="store_true", help="three minutes instead of ten: it learns less, on fewer examples")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Climb on one window of invented traffic, and look with `drift` alone at a drifted one.
+
+    Everything that is written is ignored by Git or kept by DVC.
+    """
+    from flows import results, settings
+
     here = clone.enter()
-    overrides = SMALL if small else ()
+    overrides = SMALL if options.small else ()
     params = settings.resolve(here, overrides=overrides)
     like, drifted = here.root / params.traffic.file, here.root / DRIFTED
     say("1/3  traffic: two invented weeks, one like the reference and one drifted")
     _invent(params, like, START, drifted=False)
     _invent(params, drifted, START + datetime.timedelta(days=7), drifted=True)
     say("2/3  the ladder, on the first week")
-    record = running.climb(overrides=overrides)
+    record = climb(overrides=overrides)
     say("3/3  drift alone, on the second week")
-    report, made = lookout.check(here, params, drifted)
+    report, made = drift.check(here, params, drifted)
     if not made:
         say("     (nothing changed since it was judged)")
-    lookout.tell(here, report)
+    drift.tell(here, report)
     say()
     results.show(here, record)
     return 0
 
 
 def _invent(params: config.Params, path: Path, start: datetime.date, drifted: bool) -> None:
+    from rft import recipe
+
     if path.exists():
         say(f"     {path.name} is there already")
         return

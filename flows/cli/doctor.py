@@ -1,10 +1,12 @@
-"""`rft doctor` on a screen: a line a check while it works, a table, and what to do; or one JSON object for scripts.
+"""Look for what would go wrong, before any compute is spent.
 
-The checks are rft/doctor's. Here is only drawn. What they print on the way goes to the standard error, so that JSON stays JSON.
+Settings, recipe, tools, grader, template, memory, one optimizer step. Exit code 0: go on; 2: mend the settings; 3:
+the world failed.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -13,41 +15,66 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import yaml
 from rich.console import Console
 from rich.table import Table
 
-from flows import settings
+from flows.cli.options import add_settings
 from flows.screen import say
-from rft import commands, config, doctor
-from rft.config import reference
-from rft.doctor import Finding, configuration
+from rft import commands
 from rft.errors import RftError
-from tasks import artifacts, clone, records
+from tasks import clone
 from tasks.clone import Clone
+
+if TYPE_CHECKING:
+    from rft import config
+    from rft.doctor import Finding
+    from tasks.artifacts import Revision
 
 SHELF = "data/policy"
 SIGNS = {"ok": "✓", "warn": "!", "fail": "✗", "skipped": "-"}
 
 
-def show(params: str | None, overrides: tuple[str, ...], only: tuple[str, ...], use_model: bool, as_json: bool) -> int:
-    """The exit code. What a check left behind at its deadline ends with the process (rft/doctor/__init__.py)."""
-    here = clone.enter()
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", metavar="CHECK", action="append", default=[], help="this check and those that it needs; repeatable")
+    parser.add_argument("--no-model", action="store_true", help="leave out what looks at the policy's model: a quick look")
+    parser.add_argument("--json", action="store_true", help="one JSON object for scripts: checks and ok")
+    parser.add_argument("--show-resolved", action="store_true", help="print all settings as they hold, defaults included, and look at nothing")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    return _show_resolved(options) if options.show_resolved else _examine(options)
+
+
+def _examine(options: argparse.Namespace) -> int:
+    """Run the checks of rft/doctor, and return the exit code. What they print goes to stderr, so that JSON stays JSON.
+
+    What a check left behind at its deadline ends with the process (rft/doctor/__init__.py).
+    """
+    from flows import settings
+    from rft import doctor
+
+    here, params = clone.enter(), options.params
     if params and Path(params).exists():
         params = str(Path(params).absolute())  # the checks run in the clone's root, as stages do
 
     def load() -> config.Params:
-        return settings.resolve(here, params, overrides)
+        return settings.resolve(here, params, options.overrides)
 
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         stack.enter_context(contextlib.chdir(here.root))
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         begin = stack.enter_context(_progress())
-        found = list(doctor.examine(load, only, use_model, begin, announce=_announce, find_policy=lambda params: _policy(here, params, scratch)))
+        found = list(
+            doctor.examine(
+                load, options.only, not options.no_model, begin, announce=_announce, find_policy=lambda params: _policy(here, params, scratch)
+            )
+        )
     code = doctor.exit_code(found)
-    if as_json:
+    if options.json:
         say(json.dumps({"checks": [asdict(one) for one in found], "ok": code == 0}, ensure_ascii=False, allow_nan=False))
     else:
         draw(found)
@@ -57,22 +84,17 @@ def show(params: str | None, overrides: tuple[str, ...], only: tuple[str, ...], 
     return code
 
 
-def play(params: str | None, overrides: tuple[str, ...], examples: int | None) -> int:
-    """`rft exploits`: the grader's own part of it, on more examples and in a table."""
-    from rft import exploits, recipe
-
-    here = clone.enter()
-    found = settings.resolve(here, params, overrides)
-    with contextlib.chdir(here.root):  # recipe.path is relative to it
-        result = exploits.preflight(found, recipe.load(found.recipe, found.examples.keys), examples)
-    say(exploits.table(result))
-    return 2 if result.accepted or not result.targets_pass else 0
-
-
-def show_resolved(params: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
+def _show_resolved(options: argparse.Namespace) -> int:
     """All settings, defaults included, in the order of rft/config; for people with their meaning, and which of them are set."""
-    found = settings.resolve(clone.enter(), params, overrides)
-    say(json.dumps(configuration.resolved(found), ensure_ascii=False) if as_json else reference.commented(found, configuration.written(found)))
+    from flows import settings
+    from rft.config import reference
+    from rft.doctor import configuration
+
+    found = settings.resolve(clone.enter(), options.params, options.overrides)
+    if options.json:
+        say(json.dumps(configuration.resolved(found), ensure_ascii=False))
+    else:
+        say(reference.commented(found, configuration.written(found)))
     return 0
 
 
@@ -96,6 +118,8 @@ def draw(found: Sequence[Finding], console: Console | None = None) -> None:
 
 def _policy(here: Clone, params: config.Params, scratch: Path) -> Path | None:
     """What stage `policy` made of these settings and this recipe in the newest run that came so far, taken out of the cache."""
+    from tasks import artifacts, records
+
     for record in reversed(records.load_all(here)):
         if record.revision is None or record.bytes_removed:
             continue
@@ -109,7 +133,11 @@ def _policy(here: Clone, params: config.Params, scratch: Path) -> Path | None:
     return None
 
 
-def _made_alike(at: artifacts.Revision, params: config.Params) -> bool:
+def _made_alike(at: Revision, params: config.Params) -> bool:
+    import yaml
+
+    from rft import config
+
     then: config.Params = config.parse(yaml.safe_load(at.file("params.yaml") or b"") or {}, "params.yaml")
     same = (then.recipe, then.policy) == (params.recipe, params.policy)
     return same and at.has_same(params.recipe.path)

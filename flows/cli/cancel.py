@@ -1,0 +1,53 @@
+"""End a run before its end, in order, and for good.
+
+It stops at its next checkpoint and is recorded. A new run takes up what it did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from flows.screen import say
+from rft import commands
+from tasks import clone
+
+EVERY_S = 5.0
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--now", action="store_true", help="do not wait for the checkpoint: end its stage at once")
+    parser.add_argument("--wait", type=_seconds, default=600.0, metavar="SECONDS", help="how long to wait for its end (default: 600)")
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return number
+
+
+def run(options: argparse.Namespace) -> int:
+    from tasks import cancel, records
+
+    here = clone.enter()
+    record = records.find(here, options.run)
+    told = 0.0
+
+    def tell(line: str) -> None:
+        nonlocal told
+        if not told:
+            say(f"Run {record.name} is asked to end {'now' if options.now else 'at its next checkpoint'}.")
+        if time.monotonic() - told >= EVERY_S and line:
+            say(f"  {line}")
+        told = told if told and time.monotonic() - told < EVERY_S else time.monotonic()
+
+    ended = cancel.cancel(here, record, options.now, options.wait, tell)
+    if ended is None:
+        say(f"Run {record.name} is ended. It had not begun, or its worktree and its commit were gone: there was nothing to record.")
+        return 0
+    say(f"Run {ended.name} is cancelled, and recorded as revision {(ended.revision or '')[:10]}.")
+    say(f"What it did is kept until it is past its retention. A new run that takes it up: {ended.again}")
+    say(f"To clear away what is past it: {commands.command('gc')}")
+    return 0

@@ -1,0 +1,26 @@
+"""Say no to what the gate would promote.
+
+It cannot be approved any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from flows.cli.options import add_person, person
+from flows.screen import say
+from tasks import clone
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN")
+    add_person(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from tasks import records, registry
+
+    here = clone.enter()
+    act = registry.reject(here, records.find(here, options.run), *person(options))
+    say(f"Run {act.run} is rejected. In the ledger: {act.when}, {act.who}: {act.why}")
+    return 0

@@ -1,0 +1,107 @@
+"""Grade stored rollouts with another grader, without sampling.
+
+The scores of then beside those of now. What ended in an outage stays unscored; nothing in the run changes. The settings are the run's own, with
+--set; --params names others.
+
+  rft replay --grader recipes/mine/grader.json
+  rft replay RUN --stage challenger --grader stricter.json --out both.parquet
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flows.cli.options import add_selection, add_settings
+from flows.screen import say
+from rft.errors import UserError
+from rft.words import counted
+from tasks import clone
+
+if TYPE_CHECKING:
+    from flows.rollouts import Logs
+    from rft.replay import Regraded
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--grader", required=True, metavar="FILE", help="a grader's JSON; {tool_server} in its url: the recipe's own server is started"
+    )
+    parser.add_argument("--out", metavar="FILE", help="both grades of every rollout, as .parquet or .jsonl")
+    add_selection(parser)
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from flows import rollouts, settings
+    from rft import replay as engine
+    from rft import rollout_log
+
+    place = clone.enter()
+    out = Path(options.out).resolve() if options.out else None
+    if out and out.suffix not in (".parquet", ".jsonl"):
+        raise UserError(f"--out {options.out}: end the name with .parquet or .jsonl, so that the form is known.")
+    grader = engine.load_grader(Path(options.grader))
+    logs = rollouts.find(place, options)
+    if logs.record and not options.params:
+        params = settings.of_run(place, logs.record, options.overrides)
+    else:
+        params = settings.resolve(place, options.params, options.overrides)
+    rows = rollout_log.rows_of(rollouts.chosen(logs.table, options))
+    if not rows:
+        raise UserError(f"no rollout of {logs.words} fits: there is nothing to grade.")
+    with contextlib.chdir(place.root):  # recipe.path in params.yaml is relative to it
+        regraded = engine.regrade(rows, grader, params, rollouts.counter("replay", len(rows)))
+    if out:
+        _write_out([engine.record(one) for one in regraded], out)
+    _compared(logs, grader.name, regraded)
+    return 0
+
+
+def _write_out(lines: Sequence[dict[str, Any]], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from flows.rollouts import whole
+
+    with whole(path) as part:
+        if path.suffix == ".parquet":
+            pq.write_table(pa.Table.from_pylist(lines), part)
+        else:
+            part.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+
+
+def _compared(logs: Logs, name: str, regraded: Sequence[Regraded]) -> None:
+    from flows.rollouts import short
+    from rft import replay as engine
+    from rft import transcript
+
+    console = Console(highlight=False)
+    found = engine.compare(regraded)
+    say(f"{counted(len(regraded), 'rollout')} of {logs.words}, graded anew by {name!r}; {found.both} have a score from both graders.")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("", "then", "now", "difference"):
+        table.add_column(column, justify="right" if column else "left")
+    for words, old, new in (("mean score", found.old_mean, found.new_mean), ("solved", found.old_solved, found.new_solved)):
+        if old is not None and new is not None:
+            table.add_row(words, f"{old:z.3f}", f"{new:z.3f}", f"{new - old:+z.3f}")
+    if found.both:
+        console.print(table)
+    say(f"changed: {found.changed} of {found.both} ({found.up} up, {found.down} down)")
+    say(f"unscored now, and in no mean: {found.unscored} ({found.only_old} had a score then); scored now and not then: {found.only_new}")
+    worst = engine.disagreements(regraded)[:10]
+    for one in worst:
+        change = f"{transcript.number(one.row.score)} → {transcript.number(one.grade.score)}"
+        line = f"  {short(one.row.rollout_id)}  {transcript.title(one.row)}, {one.row.example_id}: {change}  {one.grade.explanation}"
+        console.print(Text(line), no_wrap=True, overflow="ellipsis")
+    for reason in sorted({one.grade.explanation for one in regraded if one.grade.score is None})[:3]:
+        console.print(Text(f"  unscored: {reason}"), no_wrap=True, overflow="ellipsis")

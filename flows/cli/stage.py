@@ -1,0 +1,34 @@
+"""Run one stage alone, in this folder.
+
+What it reads must lie in data/ already. For trying things: nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from flows.cli.options import add_settings
+from flows.screen import say, watched
+from rft.errors import UserError
+from tasks import clone
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="STAGE", help="a stage of dvc.yaml, such as baseline")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from flows import settings
+    from rft.__main__ import STAGES
+    from tasks import byhand
+
+    place, name = clone.enter(), options.name
+    if name not in STAGES:
+        raise UserError(f"no stage {name!r}. The stages: {', '.join(STAGES)}.")
+    wanted = settings.resolve(place, options.params, options.overrides)
+    with watched():
+        byhand.run_stage(place, wanted, name)
+    made_with = f"{options.params or 'params.yaml'}{' and of --set' if options.overrides else ''}"
+    say(f"Its shelf: data/{name}, made with the settings of {made_with}")
+    return 0
