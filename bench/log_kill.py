@@ -1,8 +1,9 @@
 """The figure of the rollout log: kill -9 at random moments, then open it. What was acknowledged is there, once; what is missing is rolled out.
 
-`store`: a child adds numbered rows to a rollout store, alone and in batches, seals it and drops from it, and says on a pipe what it begins and
-what it has finished. The parent kills it at a random moment, opens the log, compares it with what was acknowledged, and lets the next child go on
-in the same folder. What was in flight may be there or not, but whole: a batch is all there or not at all, and so is a drop.
+`store`: a child adds numbered rows to a rollout store, alone and in batches, drops from it, closes and opens it, and
+says on a pipe what it begins and what it has finished. The parent kills it at a random moment, opens the log, compares
+it with what was acknowledged, and lets the next child go on in the same folder. What was in flight may be there or not,
+but whole: a batch is all there or not at all, and so is a drop.
 
 `rollouts`: a child rolls out as a training does, step after step, with a scripted policy that waits (no barrier) against a tool server in a process
 of its own that fails now and then (bench/faulty_server.py), so that rollouts are refilled and batches paused and redone. It says which rollouts the
@@ -43,7 +44,8 @@ KILLS = 100
 LIFE_S = 0.25  # a child is killed within it: after some 50 operations, or none
 AHEAD = 3  # children that wait, with everything imported
 KEPT = 150  # rows that stay, so that a drop, which rewrites the log, takes a child's life and not a minute
-OPERATIONS = {"add": 8, "batch": 5, "seal": 2, "drop": 1}
+OPERATIONS = {"add": 8, "batch": 5, "close": 2, "drop": 1}
+CHECKPOINT_PAGES = 40  # so that a life has some in which the WAL moves into the database
 
 STEPS, EXAMPLES, GROUP, CHUNK = 6, 6, 8, 24  # a step is two batches
 CHECKPOINT = 2  # steps; a training that goes on does so from there
@@ -88,23 +90,23 @@ def row(number: int) -> LogRow:
 # -- the child that writes -------------------------------------------------------------------------------------------------
 def write(folder: Path) -> None:
     """Waits for the word; then writes until it is killed."""
+    from rft import rollout_store
     from rft.rollout_store import RolloutStore
 
-    with tempfile.TemporaryDirectory() as scratch, RolloutStore(Path(scratch)) as store:
-        store.add(row(0), 0.0)
-        store.seal()  # the first one loads pandas: before the word, so that a life is spent on the log
-        store.rows()
+    rollout_store.CHECKPOINT_PAGES = CHECKPOINT_PAGES
     say("ready")
     number, seed = map(int, sys.stdin.readline().split())
     draw = random.Random(seed)
-    with RolloutStore(folder, seal_rows=40) as store:
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(RolloutStore(folder))
         while True:
             kind = draw.choices(list(OPERATIONS), list(OPERATIONS.values()))[0]
             count = {"add": 1, "batch": draw.randint(2, 9)}.get(kind, 0)
             low, high = (number, number + count) if count else _dropped(number, draw)
             say(f"begin {kind} {low} {high}")
-            if kind == "seal":
-                store.seal()
+            if kind == "close":
+                stack.close()
+                store = stack.enter_context(RolloutStore(folder))
             elif kind == "drop":
                 store.drop(lambda one, low=low, high=high: low <= number_of(one) < high)
             else:

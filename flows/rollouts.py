@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.screen import warn
 from rft import rollout_log, rollout_store
 from rft.__main__ import STAGES
 from rft.commands import command
@@ -87,8 +88,13 @@ def _shelves(words: str, read: Callable[[str], bytes | None], record: RunRecord 
 
 def _live(place: Clone) -> Logs:
     folders = sorted(path for path in (place.state / "progress").glob("*/rollouts") if path.is_dir())
-    rows = [row for folder in folders for row in rollout_store.look(folder)]
-    return Logs(LIVE, _table(rows), lambda path: None)
+    rows: list[LogRow] = []
+    for folder in folders:
+        try:
+            rows += rollout_store.look(folder)
+        except rollout_store.OtherVersion as error:
+            warn(str(error))
+    return Logs(LIVE, rollout_log.table_of(rows), lambda path: None)
 
 
 def read_bytes(path: Path) -> bytes | None:
@@ -99,12 +105,6 @@ def _together(tables: Sequence[pa.Table]) -> pa.Table:
     import pyarrow as pa
 
     return pa.concat_tables(tables) if tables else rollout_log.schema().empty_table()
-
-
-def _table(rows: Sequence[LogRow]) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.Table.from_pylist([rollout_log.cells(row) for row in rows], schema=rollout_log.schema())
 
 
 # -- which of them ---------------------------------------------------------------------------------------------------------

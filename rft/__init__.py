@@ -22,7 +22,7 @@ Read it in this order, an hour from top to bottom. Each module opens with its ow
     margins                             which hack rate can this many test examples show at all?
     rollout, recovery, alarm            THE loop; pause, redo, refill; do failures depend on what the policy does?
     suspicion                           do a baseline's numbers speak of the agent, or of its wiring?
-    rollout_log, segments, rollout_store    one schema of log; its files while it grows; finished rollouts outlive any kill
+    rollout_log, rollout_store          one schema of log; finished rollouts outlive any kill
     transcript, replay                  a rollout as text; graded anew
     workbench                           what a stage with rollouts needs at hand
     served, policies                    which prompt and weights: the champion's, the base model's; who samples with them

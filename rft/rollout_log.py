@@ -16,7 +16,7 @@ import json
 import os
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
@@ -179,7 +179,7 @@ def _json(value: Any) -> str:
 
 
 # -- a file ----------------------------------------------------------------------------------------------------------------
-def schema(more: Iterable[tuple[str, Any]] = ()) -> pa.Schema:
+def schema() -> pa.Schema:
     """The columns of every rollouts.parquet, in order."""
     import pyarrow as pa
 
@@ -191,33 +191,25 @@ def schema(more: Iterable[tuple[str, Any]] = ()) -> pa.Schema:
         + [(name, pa.int32()) for name in ("num_turns", "num_tool_calls", "num_tool_errors", "num_tokens", "num_forks")]
         + [(name, pa.string()) for name in ("components", "explanation", "item", "messages")]
         + [("ids", pa.list_(pa.int32())), ("mine", pa.list_(pa.bool_())), ("logprobs", pa.list_(pa.float32()))]
-        + [("trained", pa.bool_()), ("left_out", pa.string()), ("temperature", pa.float64()), *more]
+        + [("trained", pa.bool_()), ("left_out", pa.string()), ("temperature", pa.float64())]
     )
 
 
 def write(rows: Iterable[LogRow], path: Path) -> None:
-    """Whole or not at all; equal rows give equal bytes."""
-    import pyarrow as pa
+    """Write the shelf's file, whole or not at all; equal rows give equal bytes.
 
-    def tables() -> Iterator[pa.Table]:
-        waiting = iter(rows)
-        while chunk := [cells(one) for one in islice(waiting, CHUNK)]:
-            yield pa.Table.from_pylist(chunk, schema=schema())
-
-    write_tables(tables(), schema(), path)
-
-
-def write_tables(tables: Iterable[pa.Table], columns: pa.Schema, path: Path) -> None:
-    """Visible under its name only after its bytes are on the disk; the name too has reached the disk when this returns."""
+    Visible under its name only after its bytes are on the disk; the name too has reached the disk when this returns.
+    """
     import pyarrow.parquet as pq
 
+    waiting = iter(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as handle:
-            with pq.ParquetWriter(handle, columns, compression="zstd") as writer:
-                for table in tables:
-                    writer.write_table(table)
+            with pq.ParquetWriter(handle, schema(), compression="zstd") as writer:
+                while chunk := list(islice(waiting, CHUNK)):
+                    writer.write_table(table_of(chunk))
             handle.flush()
             os.fsync(handle.fileno())
         os.replace(part, path)
@@ -249,6 +241,12 @@ def table(source: Path | bytes, name: str = "") -> pa.Table:
     if missing := [column for column in COLUMNS if column not in found.column_names]:
         raise UserError(f"{name} has no column {', '.join(missing)}: another version of agent-rft wrote it. Run the stage again to read it here.")
     return found.select(COLUMNS).cast(schema())
+
+
+def table_of(rows: Iterable[LogRow]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_pylist([cells(one) for one in rows], schema=schema())
 
 
 def rows_of(found: pa.Table) -> list[LogRow]:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import log_kill
-from rft import rollout_log
+from rft import rollout_log, rollout_store
 from rft.errors import InfrastructureError
-from rft.rollout_store import RolloutStore, look
+from rft.rollout_store import OtherVersion, RolloutStore, look
 
 ROWS = [log_kill.row(n) for n in range(80)]
 
@@ -30,15 +33,31 @@ def numbers(rows: list[rollout_log.LogRow]) -> list[int]:
 
 
 def filled(folder: Path, close: bool = True) -> RolloutStore:
-    """Rows 0 to 29 sealed, 30 to 49 in the journal, in batches of ten."""
+    """Rows 0 to 49, in batches of ten."""
     store = RolloutStore(folder)
     for start in range(0, 50, 10):
-        if start == 30:
-            store.seal()
         store.add_all(ROWS[start : start + 10], [n / 8 for n in range(start, start + 10)], f"b-{start}")
     if close:
         store.close()
     return store
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def killed(folder: Path, store: RolloutStore, wal: bytes | None = None) -> Path:
+    """Copy what a kill would leave of an open store, without the shared memory. `wal`: instead of its own."""
+    folder.mkdir(exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    shutil.copyfile(store.path, folder / "rollouts.db")
+    (folder / "rollouts.db-wal").write_bytes(wal_of(store) if wal is None else wal)
+    return folder
+
+
+def wal_of(store: RolloutStore) -> bytes:
+    return Path(f"{store.path}-wal").read_bytes()
 
 
 def test_what_was_added_is_there_in_order(tmp_path: Path):
@@ -62,15 +81,47 @@ def test_a_batch_is_found_by_its_name(tmp_path: Path):
     assert len(look(tmp_path)) == 50
 
 
-def test_it_seals_itself(tmp_path: Path):
-    with RolloutStore(tmp_path, seal_rows=16) as store:
-        for row in ROWS[:40]:
+def test_values_come_back_as_they_were(tmp_path: Path):
+    rows = [
+        replace(ROWS[1], reward=-0.0, score=None, solved=None, temperature=0.0, trained=False, explanation="a\0b\n'é"),
+        replace(ROWS[2], reward=1.0, solved=False, ids=[0, 2**31 - 1], mine=[True, False], logprobs=[-0.0, -(2.0**100)]),
+    ]
+    with RolloutStore(tmp_path) as store:
+        store.add_all(rows, [0.1, 1e-300], "b")
+        assert list(map(repr, store)) == list(map(repr, rows))
+        assert store.seconds() == [0.1, 1e-300]
+    assert list(map(repr, look(tmp_path))) == list(map(repr, rows))
+
+
+def test_the_wal_moves_into_the_database_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rollout_store, "CHECKPOINT_PAGES", 20)
+    with RolloutStore(tmp_path) as store:
+        for row in ROWS:
             store.add(row, 0.0)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["000001.parquet", "000002.parquet", "000003.jsonl"]
-        assert store.rows() == ROWS[:40]
-    with RolloutStore(tmp_path / "bytes", seal_bytes=5_000) as store:
-        store.add_all(ROWS[:10], [0.0] * 10)
-        assert [path.suffix for path in (tmp_path / "bytes").iterdir()] == [".parquet"]
+        assert files(tmp_path) == ["rollouts.db", "rollouts.db-shm", "rollouts.db-wal"]
+        assert len(wal_of(store)) < 30 * 4120
+        assert store.rows() == ROWS
+    assert files(tmp_path) == ["rollouts.db"]
+    before = (tmp_path / "rollouts.db").stat().st_mtime_ns
+    assert look(tmp_path) == ROWS
+    assert (files(tmp_path), (tmp_path / "rollouts.db").stat().st_mtime_ns) == (["rollouts.db"], before)
+
+
+def test_who_reads_delays_nobody(tmp_path: Path):
+    """Also who stays in the middle of it, while the store is written, dropped from and closed."""
+    store = filled(tmp_path, close=False)
+    with closing(sqlite3.connect(f"{store.path.as_uri()}?mode=ro", uri=True)) as reader:
+        reading = reader.execute("SELECT rollout_id FROM rollouts ORDER BY number")
+        assert reading.fetchone() == ("rollout_000000",)
+        store.add_all(ROWS[50:60], [0.0] * 10, "b-50")
+        store.drop(lambda row: log_kill.number_of(row) < 30)
+        assert look(tmp_path) == ROWS[30:60]
+        store.close()
+        assert len(reading.fetchall()) == 49
+    assert look(tmp_path) == ROWS[30:60]
+    with RolloutStore(tmp_path) as store:
+        assert store.rows() == ROWS[30:60]
+    assert files(tmp_path) == ["rollouts.db"]
 
 
 def test_dropping_is_remembered(tmp_path: Path):
@@ -87,7 +138,7 @@ def test_dropping_is_remembered(tmp_path: Path):
         assert store.rows() == []
         store.add(ROWS[0], 1.0)
         assert store.drop(lambda row: True) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["000004-all.parquet"]
+    assert files(tmp_path) == ["rollouts.db"]
     assert look(tmp_path) == []
 
 
@@ -97,131 +148,335 @@ def test_a_batch_is_not_torn_apart(tmp_path: Path):
     assert look(tmp_path) == ROWS[:50]
 
 
-@pytest.mark.parametrize("moment", ["written", "replaced"])
-def test_a_kill_while_sealing_or_dropping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str):
-    """The two moments between which both forms of a row lie in the folder."""
+CHANGES: dict[str, Callable[[RolloutStore], object]] = {
+    "add": lambda store: store.add(ROWS[60], 1.0),
+    "a batch, in the place of what was held": lambda store: store.add_all(ROWS[50:58], [0.0] * 8, "b-50"),
+    "hold": lambda store: hold(store, 60, 63, "b-60"),
+    "drop": lambda store: store.drop(lambda row: log_kill.number_of(row) < 30),
+    "reopen": lambda store: store.reopen(lambda row: log_kill.number_of(row) >= 20),
+    "settle": lambda store: store.settle("the stage ended"),
+}
 
-    def killed(*where: object) -> None:
-        raise KeyboardInterrupt
 
-    for name, change in (("seal", RolloutStore.seal), ("drop", lambda store: store.drop(lambda row: log_kill.number_of(row) < 30))):
-        folder = tmp_path / name
-        store = filled(folder, close=False)
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_kill_in_the_middle_of_a_change(tmp_path: Path, name: str):
+    """However much of it reached the disk, it is there whole or not at all. The next start can do it again."""
+    with filled(tmp_path / "whole", close=False) as store:
+        hold(store, 50, 55, "b-50")
+        start, before = len(wal_of(store)), look(tmp_path / "whole")
+        CHANGES[name](store)
+        whole, after = wal_of(store), look(tmp_path / "whole")
+        assert before != after
+        sizes = [*range(start, len(whole), 4120), *range(start + 1500, len(whole), 3 * 4120), len(whole) - 1]
+        for n, size in enumerate(sizes):
+            cut = killed(tmp_path / "cut", store, whole[:size])
+            assert look(cut) == before
+            if n % 8 == 0:
+                with RolloutStore(cut) as again:
+                    CHANGES[name](again)
+                assert look(cut) == after
+        assert look(killed(tmp_path / "cut", store)) == after
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_interruption_in_the_middle_of_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    with filled(tmp_path, close=False) as store:
+        hold(store, 50, 55, "b-50")
+        before = look(tmp_path)
+        real = RolloutStore._ask
+
+        def interrupted(*_: object) -> Iterator[object]:
+            raise KeyboardInterrupt
+
         with monkeypatch.context() as patch:
-            if moment == "written":
-                patch.setattr(os, "replace", killed)
-                patch.setattr(Path, "unlink", lambda path, missing_ok: None)
-            else:
-                patch.setattr(Path, "unlink", killed)
+            patch.setattr(rollout_store, "_packed", interrupted)
+            patch.setattr(RolloutStore, "_delete", lambda store, *_: (real(store, "DELETE FROM rollouts"), interrupted()))
             with pytest.raises(KeyboardInterrupt):
-                change(store)
-        store.close()
-        wanted = ROWS[30:50] if (name, moment) == ("drop", "replaced") else ROWS[:50]
-        assert len(list(folder.iterdir())) >= 3
-        assert look(folder) == wanted
-        with RolloutStore(folder) as store:
-            assert store.rows() == wanted
-        assert not list(folder.glob("*.part"))
-        assert len(list(folder.iterdir())) == 1 + ((name, moment) != ("drop", "replaced"))
+                CHANGES[name](store)
+        assert look(tmp_path) == before
+        CHANGES[name](store)
+    assert look(tmp_path) != before
 
 
-def test_what_reaches_the_disk_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static void tell(const char *what, int handle) {
+  char link[64], name[4096], line[4200];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", handle);
+  ssize_t size = readlink(link, name, sizeof name - 1);
+  if (size < 0) return;
+  name[size] = 0;
+  int notes = open(getenv("NOTES"), O_WRONLY | O_APPEND);
+  size = snprintf(line, sizeof line, "%s %s\n", what, strrchr(name, '/') + 1);
+  if (write(notes, line, size) < 0) abort();
+  close(notes);
+}
+#define WRITE(NAME)                                                                    \
+  ssize_t NAME(int handle, const void *data, size_t size, off64_t where) {             \
+    ssize_t (*real)(int, const void *, size_t, off64_t) = dlsym(RTLD_NEXT, #NAME);     \
+    tell("write", handle);                                                             \
+    if (access(getenv("FULL"), F_OK)) return real(handle, data, size, where);          \
+    if (size > 100) return real(handle, data, 100, where);                             \
+    errno = ENOSPC;                                                                    \
+    return -1;                                                                         \
+  }
+#define SYNC(NAME)                                                                     \
+  int NAME(int handle) {                                                               \
+    int (*real)(int) = dlsym(RTLD_NEXT, #NAME);                                        \
+    tell("sync", handle);                                                              \
+    return real(handle);                                                               \
+  }
+WRITE(pwrite)
+WRITE(pwrite64)
+SYNC(fsync)
+SYNC(fdatasync)
+"""
+
+
+def under_the_shim(folder: Path, code: str) -> list[str]:
+    """Run this code with a store in `folder`/store. Returns each write and fsync, and what `say` said."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("needs a C compiler: it watches what the system is asked for")
+    (folder / "shim.c").write_text(SHIM)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "shim.so", folder / "shim.c"], check=True)
+    notes = folder / "notes"
+    notes.touch()
+    start = f"""
+import os
+from pathlib import Path
+from bench import log_kill
+from rft.rollout_store import RolloutStore, look
+ROWS = [log_kill.row(n) for n in range(80)]
+full = Path({str(folder / "full")!r})
+def say(text):
+    with open({str(notes)!r}, "a") as file:
+        print(text, file=file)
+store = RolloutStore(Path({str(folder / "store")!r}))
+"""
+    more = {"LD_PRELOAD": str(folder / "shim.so"), "NOTES": str(notes), "FULL": str(folder / "full")}
+    command = [sys.executable, "-c", start + code]
+    done = subprocess.run(command, env=os.environ | more, cwd=log_kill.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return notes.read_text().splitlines()
+
+
+def test_what_reaches_the_disk_when(tmp_path: Path):
     """A kill -9 leaves the system's memory alone, a power failure does not: so the order of the calls is the test."""
-    done: list[str] = []
-
-    def noted(name: str, real: Callable[..., object]) -> Callable[..., object]:
-        def call(*arguments: object, **more: object) -> object:
-            target = arguments[0]
-            path = Path(os.readlink(f"/proc/self/fd/{target}")) if isinstance(target, int) else Path(str(target))
-            done.append(f"{name} {'folder' if path == tmp_path else path.name}")
-            return real(*arguments, **more)
-
-        return call
-
-    with RolloutStore(tmp_path) as store:
-        for owner, name in ((os, "fsync"), (os, "write"), (os, "replace"), (Path, "unlink")):
-            monkeypatch.setattr(owner, name, noted(name, getattr(owner, name)))
-        store.add(ROWS[0], 0.0)
-        store.add(ROWS[1], 0.0)
-        assert done == ["fsync folder", *["write 000001.jsonl", "fsync 000001.jsonl"] * 2]
-        for change, name in ((store.seal, "000001"), (lambda: store.drop(lambda row: row == ROWS[0]), "000001-all")):
-            done.clear()
-            change()
-            told = [one for one in done if ".unlink" not in one]
-            assert told[:3] == [f"fsync {name}.parquet.part", f"replace {name}.parquet.part", "fsync folder"]
-            assert [one for one in told[3:] if one.startswith("unlink")] == told[3:]
-            assert told[3:]
+    told = under_the_shim(
+        tmp_path,
+        """
+for change in (
+    lambda: store.add(ROWS[0], 0.0),
+    lambda: store.hold(ROWS[1:3], [0.0] * 2, ["{}"] * 2, "b"),
+    lambda: store.add_all(ROWS[1:3], [0.0] * 2, "b"),
+    lambda: store.reopen(lambda row: row == ROWS[1] or row == ROWS[2]),
+    lambda: store.drop(lambda row: row == ROWS[0]),
+):
+    say("begin")
+    change()
+say("close")
+store.close()
+""",
+    )
+    first = told.index("begin")
+    created = [line for line in told[:first] if "rollouts.db-" not in line]
+    assert created.index("sync rollouts.db.part") < created.index("sync store"), "its tables, then its name"
+    changes = " ".join(told[first : told.index("close")]).split("begin")[1:]
+    assert len(changes) == 5
+    for change in changes:
+        assert change.strip().endswith("write rollouts.db-wal sync rollouts.db-wal"), "it is on the disk first"
+        assert "rollouts.db " not in change
+    closing = told[told.index("close") :]
+    order = [closing.index(one) for one in ("sync rollouts.db-wal", "write rollouts.db", "sync rollouts.db")]
+    assert order == sorted(order)
 
 
 # -- torn, damaged, full ---------------------------------------------------------------------------------------------------
-def test_a_journal_cut_anywhere_keeps_its_whole_lines(tmp_path: Path):
-    """At every byte of the last two lines, a row and a batch of two. Now and then it is opened and goes on."""
+def test_a_wal_cut_anywhere_keeps_its_whole_transactions(tmp_path: Path):
+    """A row, another, a batch of two, and what was held. Now and then it is opened and goes on."""
+    ends: list[int] = []
     with RolloutStore(tmp_path / "whole") as store:
         for rows in ([ROWS[0]], [ROWS[1]], ROWS[2:4]):
             store.add_all(rows, [0.0] * len(rows))
-    whole = (tmp_path / "whole" / "000001.jsonl").read_bytes()
-    ends = [n + 1 for n, byte in enumerate(whole) if byte == 10]
-    folder = tmp_path / "cut"
-    folder.mkdir()
-    for size in range(ends[0], len(whole) + 1):
-        (folder / "000001.jsonl").write_bytes(whole[:size])
-        kept = [0, *([1] if size >= ends[1] else []), *([2, 3] if size >= ends[2] else [])]
-        assert numbers(look(folder)) == kept
-        if size % 89 == 0 or size + 1 in ends or size in ends:
-            with RolloutStore(folder) as store:
-                assert numbers(store.rows()) == kept
-                store.add(ROWS[9], 0.0)
-            assert numbers(look(folder)) == [*kept, 9]
+            ends.append(len(wal_of(store)))
+        for low, high in ((4, 5), (5, 7)):
+            hold(store, low, high, "b-4")
+            ends.append(len(wal_of(store)))
+        whole = wal_of(store)
+        near = [end + by for end in ends for by in (-1, 0, 1)]
+        for size in sorted({*range(ends[0], len(whole), 331), *near} - {len(whole) + 1, ends[0] - 1}):
+            cut = killed(tmp_path / "cut", store, whole[:size])
+            kept = [0, 1, 2, 3, 4, 5, 6][: [1, 2, 4, 5, 7][sum(end <= size for end in ends) - 1]]
+            assert numbers(look(cut)) == kept
+            if size in near:
+                with RolloutStore(cut) as again:
+                    assert numbers(again.rows()) == kept[:4]
+                    assert [log_kill.number_of(one.row) for one in again.held("b-4")] == kept[4:]
+                    again.add(ROWS[9], 0.0)
+                assert numbers(look(cut)) == [*kept[:4], 9, *kept[4:]]
 
 
 @given(torn=st.binary(max_size=200))
 def test_any_torn_end_is_cut_off(tmp_path_factory: pytest.TempPathFactory, torn: bytes):
     """Also zeros and other blocks that a power failure leaves."""
     folder = tmp_path_factory.mktemp("torn")
-    with RolloutStore(folder) as store:
+    with RolloutStore(folder / "whole") as store:
         store.add_all(ROWS[:2], [0.0, 0.0])
-    with (folder / "000001.jsonl").open("ab") as journal:
-        journal.write(torn)
-    with RolloutStore(folder) as store:
+        cut = killed(folder / "cut", store, wal_of(store) + torn * 50)
+    with RolloutStore(cut) as store:
         store.add(ROWS[2], 0.0)
-    assert look(folder) == ROWS[:3]
+    assert look(cut) == ROWS[:3]
 
 
-def test_damage_is_not_a_shorter_log(tmp_path: Path):
-    filled(tmp_path)
-    journal = tmp_path / "000002.jsonl"
-    text = journal.read_bytes()
-    journal.write_bytes(text.replace(b'"reward": 4.2857', b'"reward": 9.2857'))
-    with pytest.raises(InfrastructureError, match=r"000002\.jsonl: line 1 was changed after it was written"):
+Undamaged = tuple[Path, bytes, bytes, bytes]
+
+
+@pytest.fixture(scope="module")
+def undamaged(tmp_path_factory: pytest.TempPathFactory) -> Undamaged:
+    """A scratch folder; a database that was closed; one that was killed, and its WAL of six transactions."""
+    folder = tmp_path_factory.mktemp("undamaged")
+    with filled(folder, close=False) as store:
+        hold(store, 50, 55, "b-50")
+        database, wal = store.path.read_bytes(), wal_of(store)
+    return folder, store.path.read_bytes(), database, wal
+
+
+def opened(folder: Path, database: bytes, wal: bytes | None = None) -> list[rollout_log.LogRow]:
+    """All that a store on these files gives; it is opened twice."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / "rollouts.db").write_bytes(database)
+    if wal is not None:
+        (folder / "rollouts.db-wal").write_bytes(wal)
+    with RolloutStore(folder) as store:
+        store.rows()
+    with RolloutStore(folder) as store:
+        batches = [row for start in range(0, 50, 10) for row in (store.batch(f"b-{start}") or ([], []))[0]]
+        assert batches == store.rows()
+        assert len(store) == len(batches)
+        return [*batches, *(one.row for one in store.held("b-50"))]
+
+
+ALL = [*ROWS[:50], *(replace(row, trained=False, left_out="in progress") for row in ROWS[50:55])]
+
+
+@settings(max_examples=40)  # it opens six stores each time
+@given(where=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+def test_a_changed_byte_is_not_another_log(undamaged: Undamaged, where: float, flip: int):
+    """The log is the same, or an error names the folder. A WAL may lack its last transaction: a kill can tear it."""
+    scratch, closed, database, wal = undamaged
+    folder = scratch / "changed"
+    for name, first, second in (("closed", closed, None), ("database", database, wal), ("wal", database, wal)):
+        damaged = bytearray(wal if name == "wal" else first)
+        damaged[int(where * len(damaged))] ^= flip
+        given = (first, bytes(damaged)) if name == "wal" else (bytes(damaged), second)
+        found, said = ALL, f"{folder}, delete the folder"
+        try:
+            found = opened(folder, *given)
+        except InfrastructureError as error:
+            said = str(error)
+        assert str(folder) in said
+        assert "delete the folder" in said or "See to the disk" in said
+        assert found == ALL or (name == "wal" and found == ALL[:50])
+
+
+def test_damage_is_not_a_shorter_log(tmp_path: Path, undamaged: Undamaged):
+    _, closed, database, wal = undamaged
+    remedy = r"Put the old file back, or delete the folder: the stage then starts anew\."
+    assert opened(tmp_path, closed) == opened(tmp_path, database, wal) == ALL
+    place = wal.index(b"n-000013")  # SQLite by itself would open this with the rows before it, and without a word
+    for changed in (wal[:place] + b"n-000099" + wal[place + 8 :], b"\1" + wal[1:], wal[:16] + b"salt" + wal[20:]):
+        with pytest.raises(InfrastructureError, match=rf"rollouts\.db-wal was changed after it was written\. {remedy}"):
+            opened(tmp_path, database, changed)
+        assert (tmp_path / "rollouts.db-wal").read_bytes() == changed, "the evidence stays"
+    with pytest.raises(InfrastructureError, match=rf"rollouts\.db: rollout rollout_000013 was changed .*\. {remedy}"):
+        opened(tmp_path, closed.replace(b"n-000013", b"n-000099"))
+    with pytest.raises(InfrastructureError, match="rollout_000013 was changed"):
+        look(tmp_path)
+    for damaged in (b"", b"no database", closed[: len(closed) // 2], bytes(4096) + closed[4096:]):
+        with pytest.raises(InfrastructureError, match=rf"rollouts\.db is damaged \(.*\)\. {remedy}"):
+            opened(tmp_path, damaged)
+        with suppress(InfrastructureError):
+            assert look(tmp_path) != []
+    opened(tmp_path, database, wal)
+    shutil.copyfile(tmp_path / "rollouts.db", tmp_path / "rollouts.db-wal")
+    (tmp_path / "rollouts.db").unlink()
+    with pytest.raises(InfrastructureError, match=rf"rollouts\.db is missing, so .* are lost\. {remedy}"):
         RolloutStore(tmp_path)
-    journal.write_bytes(text)
-    (tmp_path / "000001.parquet").rename(tmp_path / "away")
+
+
+def test_a_store_of_another_version(tmp_path: Path):
+    """Of one that had segments, and of one whose rows have other columns. Nothing is touched."""
+    for name in ("000001.parquet", "000002.jsonl", "held.lines"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).touch()
+        for opens in (RolloutStore, look):
+            with pytest.raises(OtherVersion, match=r"another version of agent-rft.*go back to that version, or delete the"):
+                opens(folder)
+        assert files(folder) == [name]
+    filled(tmp_path / "columns")
+    with closing(sqlite3.connect(tmp_path / "columns" / "rollouts.db")) as database:
+        database.execute("ALTER TABLE rollouts RENAME COLUMN mine TO loss_mask")
     for opens in (RolloutStore, look):
-        with pytest.raises(InfrastructureError, match="segment 000001 of the rollout log is missing"):
-            opens(tmp_path)
+        with pytest.raises(OtherVersion):
+            opens(tmp_path / "columns")
 
 
-def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_kill_while_the_store_is_made(tmp_path: Path):
+    (tmp_path / "rollouts.db.part").write_bytes(b"half of it")
+    assert look(tmp_path) == []
     with RolloutStore(tmp_path) as store:
         store.add(ROWS[0], 0.0)
-        real = os.write
-        with monkeypatch.context() as patch:
-
-            def full(handle: int, data: memoryview) -> int:
-                if len(data) > 100:
-                    return real(handle, data[:100])
-                raise OSError(28, "No space left on device")
-
-            patch.setattr(os, "write", full)
-            with pytest.raises(OSError, match="No space left"):
-                store.add(ROWS[1].__class__(**{**asdict(ROWS[1]), "explanation": "x" * (100 - len_of(ROWS[1]) % 100)}), 0.0)
-        store.add(ROWS[2], 0.0)
-        assert store.rows() == [ROWS[0], ROWS[2]]
-    assert look(tmp_path) == [ROWS[0], ROWS[2]]
+    assert files(tmp_path) == ["rollouts.db"]
 
 
-def len_of(row: rollout_log.LogRow) -> int:
-    return len(json.dumps(asdict(row)))
+def test_a_full_disk_loses_nothing(tmp_path: Path):
+    with RolloutStore(tmp_path) as store:
+        store.add(ROWS[0], 0.0)
+        hold(store, 1, 3, "b-1")
+        [(pages,)] = store._ask("PRAGMA page_count")
+        store._ask(f"PRAGMA max_page_count = {pages}")
+        for change in (lambda: store.add_all(ROWS[1:40], [0.0] * 39, "b-1"), lambda: hold(store, 3, 40, "b-3")):
+            with pytest.raises(OSError, match="No space left") as caught:
+                change()
+            assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(store.path))
+            assert look(tmp_path) == [ROWS[0], *in_progress(1, 3)]
+        store._ask("PRAGMA max_page_count = 1000000")
+        store.add_all(ROWS[1:40], [0.0] * 39, "b-1")
+        assert store.rows() == ROWS[:40]
+    assert look(tmp_path) == ROWS[:40]
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_write(tmp_path: Path):
+    told = under_the_shim(
+        tmp_path,
+        """
+store.add(ROWS[0], 0.0)
+for n in (1, 2):
+    full.touch()
+    try:
+        store.add(ROWS[n], 0.0)
+    except OSError as error:
+        say(f"{error.strerror}: {os.path.basename(error.filename)}")
+    full.unlink()
+    say([log_kill.number_of(row) for row in look(store.folder)] == list(range(n)))
+    store.add(ROWS[n], 0.0)
+say(store.rows() == ROWS[:3])
+os._exit(0)
+""",
+    )
+    said = [line for line in told if line.split()[0] not in ("write", "sync")]
+    assert said == ["No space left on device: rollouts.db", "True"] * 2 + ["True"]
+    assert look(tmp_path / "store") == ROWS[:3]
 
 
 def test_two_writers_are_one_too_many(tmp_path: Path):
@@ -264,7 +519,7 @@ def test_what_is_held_outlives_a_kill_and_is_in_the_log_once(tmp_path: Path):
     assert look(tmp_path) == [*ROWS[:5], *in_progress(10, 12)]
     with RolloutStore(tmp_path) as store:
         store.add_all(ROWS[10:12], [0.0] * 2, "b-10")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["000001.jsonl"]
+    assert files(tmp_path) == ["rollouts.db"]
 
 
 def test_a_held_rollout_that_nobody_asks_for_again_is_left_out_with_that_reason(tmp_path: Path):
@@ -287,13 +542,11 @@ def test_a_held_rollout_that_nobody_asks_for_again_is_left_out_with_that_reason(
 
 
 def test_what_is_newer_than_a_checkpoint_is_held_again(tmp_path: Path):
-    with RolloutStore(tmp_path, seal_rows=15) as store:
+    with RolloutStore(tmp_path) as store:
         for start in range(0, 50, 10):
             hold(store, start, start + 10, f"b-{start}")
             store.add_all(ROWS[start : start + 10], [n / 8 for n in range(start, start + 10)], f"b-{start}")
         hold(store, 50, 51, "b-50")
-        before = sorted(path.name for path in tmp_path.iterdir())
-        assert before == ["000001.parquet", "000002.parquet", "000003.jsonl", "held.lines"]
         assert store.reopen(lambda row: log_kill.number_of(row) >= 30) == 20
         assert store.reopen(lambda row: log_kill.number_of(row) >= 30) == 0
         with pytest.raises(AssertionError, match="only a part of batch"):
@@ -309,60 +562,9 @@ def test_what_is_newer_than_a_checkpoint_is_held_again(tmp_path: Path):
     assert look(tmp_path) == [*ROWS[:40], *in_progress(50, 51), *in_progress(40, 45)]
 
 
-@pytest.mark.parametrize("moment", ["held", "written", "replaced"])
-def test_a_kill_while_a_batch_is_held_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str):
-    def killed(*where: object) -> None:
-        raise KeyboardInterrupt
-
-    store = filled(tmp_path, close=False)
-    where = {"held": (RolloutStore, "_rewrite"), "written": (os, "replace"), "replaced": (Path, "unlink")}[moment]
-    with monkeypatch.context() as patch:
-        if moment == "written":
-            patch.setattr(Path, "unlink", lambda path, missing_ok: None)
-        patch.setattr(*where, killed)
-        with pytest.raises(KeyboardInterrupt):
-            store.reopen(lambda row: log_kill.number_of(row) >= 20)
-    store.close()
-    wanted = [*ROWS[:20], *in_progress(20, 50)] if moment == "replaced" else ROWS[:50]
-    assert look(tmp_path) == wanted
-    with RolloutStore(tmp_path) as store:
-        assert len(store) == (20 if moment == "replaced" else 50)
-        store.reopen(lambda row: log_kill.number_of(row) >= 20)
-    assert look(tmp_path) == [*ROWS[:20], *in_progress(20, 50)]
-
-
-def test_a_kill_between_a_batch_and_what_was_held_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    store = RolloutStore(tmp_path)
-    hold(store, 0, 3, "b-0")
-    hold(store, 3, 4, "b-3")
-    with monkeypatch.context() as patch:
-        patch.setattr(RolloutStore, "_shrink", lambda store: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            store.add_all(ROWS[:3], [0.0] * 3, "b-0")
-    store.close()
-    assert look(tmp_path) == [*ROWS[:3], *in_progress(3, 4)]
-    with RolloutStore(tmp_path) as store:
-        assert (store.rows(), store.held("b-0"), len(store.held("b-3"))) == (ROWS[:3], [], 1)
-
-
-def test_held_lines_cut_anywhere_keep_those_that_are_whole(tmp_path: Path):
-    with RolloutStore(tmp_path) as store:
-        hold(store, 0, 1, "b-0")
-        hold(store, 1, 3, "b-0")
-    whole = (tmp_path / "held.lines").read_bytes()
-    first = whole.index(b"\n") + 1
-    for size in [*range(first, len(whole), 97), len(whole) - 1, len(whole)]:
-        (tmp_path / "held.lines").write_bytes(whole[:size])
-        assert len(look(tmp_path)) == (3 if size == len(whole) else 1)
-        with RolloutStore(tmp_path) as store:
-            assert len(store.held("b-0")) == (3 if size == len(whole) else 1)
-    (tmp_path / "held.lines").write_bytes(whole.replace(b"n-000000", b"n-000009"))
-    with pytest.raises(InfrastructureError, match=r"held\.lines: line 1 was changed after it was written"):
-        RolloutStore(tmp_path)
-
-
-def test_one_thread_holds_while_another_adds(tmp_path: Path):
-    with RolloutStore(tmp_path, seal_rows=7) as store, ThreadPoolExecutor(1) as other:
+def test_one_thread_holds_while_another_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rollout_store, "CHECKPOINT_PAGES", 7)
+    with RolloutStore(tmp_path) as store, ThreadPoolExecutor(1) as other:
         holding = other.submit(lambda: [hold(store, n, n + 1, "later") for n in range(40, 80)])
         for start in range(0, 40, 4):
             store.add_all(ROWS[start : start + 4], [0.0] * 4, f"b-{start}")
@@ -374,27 +576,28 @@ def test_one_thread_holds_while_another_adds(tmp_path: Path):
 
 # -- other readers ---------------------------------------------------------------------------------------------------------
 def test_duckdb_and_pandas_read_it(tmp_path: Path):
-    """The parts while the stage runs, the journal as JSON lines, and the shelf's file."""
-    with filled(tmp_path / "rollouts", close=False) as store:
-        parts, shelf = f"{tmp_path}/rollouts/*.parquet", tmp_path / "rollouts.parquet"
-        asked = "SELECT count(*), sum(reward), count(DISTINCT rollout_id), list_sum(first(logprobs ORDER BY num_tokens DESC)) FROM '{}'"
-        with duckdb.connect() as database:
-            assert database.execute(asked.format(parts)).fetchall() == [(30, pytest.approx(sum(range(30)) / 7), 30, -14.5)]
-            journal = f"SELECT count(row.rollout_id) FROM (SELECT unnest(rows) AS row FROM read_json('{tmp_path}/rollouts/*.jsonl'))"
-            assert database.execute(journal).fetchall() == [(20,)]
-            rollout_log.write(store, shelf)
-            assert database.execute(asked.format(shelf)).fetchall()[0][0] == 50
-    assert len(pd.read_parquet(tmp_path / "rollouts" / "000001.parquet")) == 30
+    """The store while the stage runs, DuckDB as an Arrow table, and the shelf's file."""
+    shelf = tmp_path / "rollouts.parquet"
+    asked = "SELECT count(*), sum(reward), count(DISTINCT rollout_id), list_sum(first(logprobs ORDER BY num_tokens DESC)) FROM {}"
+    wanted = [(50, pytest.approx(sum(range(50)) / 7), 50, -24.5)]
+    with filled(tmp_path / "rollouts", close=False) as store, duckdb.connect() as database:
+        database.register("log", rollout_log.table_of(look(tmp_path / "rollouts")))
+        assert database.execute(asked.format("log")).fetchall() == wanted
+        with closing(sqlite3.connect(f"{store.path.as_uri()}?mode=ro", uri=True)) as other:
+            frame = pd.read_sql("SELECT example_id, reward, batch FROM rollouts ORDER BY number", other)
+        assert (frame["reward"].sum(), frame["batch"].nunique()) == (pytest.approx(sum(range(50)) / 7), 5)
+        rollout_log.write(store, shelf)
+        assert database.execute(asked.format(f"'{shelf}'")).fetchall() == wanted
     frame = pd.read_parquet(shelf)
     assert list(frame.columns) == list(rollout_log.COLUMNS)
     assert frame["ids"].map(len).tolist() == [n % 97 for n in range(50)]
 
 
 def test_the_shelf_is_that_of_a_stage_that_was_not_disturbed(tmp_path: Path):
-    """Sealed early, reopened, rewritten: equal bytes."""
+    """Closed, reopened, dropped from: equal bytes."""
     rollout_log.write(ROWS[:50], tmp_path / "plain.parquet")
     filled(tmp_path / "store")
-    with RolloutStore(tmp_path / "store", seal_rows=7) as store:
+    with RolloutStore(tmp_path / "store") as store:
         store.drop(lambda row: log_kill.number_of(row) >= 20)
         for row in ROWS[20:50]:
             store.add(row, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -269,15 +270,21 @@ def test_a_log_that_does_not_add_up(rft: Rft, ran: tuple[ladder_clone.Scripted, 
 
 
 def test_stages_in_progress(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord]) -> None:
-    """While somebody else writes them, sealed or not."""
+    """While somebody else writes them. A store of another version is told of, and hides no other."""
     with RolloutStore(ran[0].clone.state / "progress" / "train-0123" / "rollouts") as store:
         store.add_all(TRAIN[:2], [1.0, 2.0], "step-1")
-        store.seal()
         store.add_all(TRAIN[2:4], [1.0, 2.0], "step-2")
         store.hold(TRAIN[4:5], [1.0], ["{}"], "step-3")
         assert traces(rft, "--live") == [one.rollout_id for one in TRAIN[:5]]
         assert traces(rft, "--live", "--where", "left_out = 'in progress'") == [TRAIN[4].rollout_id]
         assert "1 in progress" in rft("rollouts", "--live", "--summary")[1]
+        older = ran[0].clone.state / "progress" / "train-4567" / "rollouts"
+        older.mkdir(parents=True)
+        (older / "000001.jsonl").touch()
+        code, out, err = rft("rollouts", "--live", "--json")
+        assert (code, len(out.splitlines())) == (0, 5)
+        assert err.startswith(f"warning: {older}: another version of agent-rft stored these rollouts")
+        shutil.rmtree(older)
         store.drop(lambda row: True)
     assert "There is no rollout of stages in progress" in rft("rollouts", "--live")[1]
 
