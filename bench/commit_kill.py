@@ -169,11 +169,11 @@ def _counted(tree: Path) -> Counter[str]:
 
 
 def _differing(calm: Path, killed: Path, stage: str) -> list[str]:
-    from rft import progress
+    from rft import files
     from tasks.dependencies import STAGES as SHELVES
 
     names = [f"data/{stage}/{name}".rstrip("/") for name in SHELVES[stage].leaves if name != "timing.json"]
-    return [name for name in names if progress.tree_sha256(calm / name) != progress.tree_sha256(killed / name)]
+    return [name for name in names if files.tree_sha256(calm / name) != files.tree_sha256(killed / name)]
 
 
 FIGURES = {"commit_kill": commit_kill}

@@ -151,10 +151,10 @@ class Training:
 
     def _state(self) -> list[str]:
         """Hashes of what the stage keeps between its steps."""
-        from rft import progress
+        from rft import files
 
         (work,) = (self.folder / ".rft" / "progress").glob("train-*")
-        return [progress.tree_sha256(work / name) for name in ("checkpoints", "metrics.jsonl")]
+        return [files.tree_sha256(work / name) for name in ("checkpoints", "metrics.jsonl")]
 
     def _moved(self, before: list[str]) -> int:
         return sum(a != b for a, b in zip(before, self._state(), strict=True))

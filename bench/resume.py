@@ -104,9 +104,9 @@ def _train(folder: Path, kill_after_s: float | None) -> tuple[int, float, float]
 
 
 def _differing(whole: Path, other: Path) -> list[str]:
-    from rft import progress
+    from rft import files
 
-    return [name for name in COMPARED if progress.tree_sha256(whole / "data/train" / name) != progress.tree_sha256(other / "data/train" / name)]
+    return [name for name in COMPARED if files.tree_sha256(whole / "data/train" / name) != files.tree_sha256(other / "data/train" / name)]
 
 
 def _prepared(folder: Path, ours: Path, name: str) -> Path:

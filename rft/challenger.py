@@ -24,6 +24,7 @@ from rft import config, evaluate, examples, exploits, margins, model, policies, 
 from rft.policies import Sampling
 from rft.rollout import num_turns
 from rft.rollout_store import RolloutStore
+from rft.rows import sha256
 from rft.served import champion_prompt
 from rft.types import Example
 from rft.workbench import Plan, Workbench, workbench
@@ -65,7 +66,7 @@ def _compare(params: config.Params, work: Path, shelf: Path) -> None:
             done += measured
         bench.times.write(shelf / "timing.json", bench.traces)
         rollout_log.write(store, shelf / "rollouts.parquet")
-    reports.write(reports.ChallengerReport(test_sha256=examples.sha256(rows), arms=arms, hack_source=source), shelf / "report.json")
+    reports.write(reports.ChallengerReport(test_sha256=sha256(rows), arms=arms, hack_source=source), shelf / "report.json")
 
 
 def _hack_source(params: config.Params) -> reports.HackSource:

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rft import stats
-from rft.examples import sha256
 from rft.reports import Evaluation, Metric, Row
 from rft.rollout_log import LogRow
+from rft.rows import sha256
 from rft.scale import UNIT, Scale
 from rft.types import Example, GradeStatus
 

@@ -14,7 +14,6 @@ a line that comes twice is taken once and counted. `load` is the only reader.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -57,7 +56,7 @@ def run(params: Params) -> None:
         counts={split: len(some) for split, some in splits.items()},
         repeated={split: given[split] - len(some) for split, some in splits.items()},
         without_target={split: sum(row.target is None for row in some) for split, some in splits.items()},
-        sha256={split: sha256(some) for split, some in splits.items()},
+        sha256={split: rows.sha256(some) for split, some in splits.items()},
         leakage=leakage,
         slices={split: dict(sorted(Counter(row.slice for row in some).items())) for split, some in splits.items()},
     )
@@ -134,11 +133,6 @@ def _text(row: Example) -> str:
 
 
 # -- files -----------------------------------------------------------------------------------------------------------------
-def sha256(some: Iterable[Example]) -> str:
-    """Of the bytes of their lines, in order: of a whole split, its file's own."""
-    return hashlib.sha256("".join(f"{row.line}\n" for row in some).encode()).hexdigest()
-
-
 def load(split: Split, path: Path | None = None, keys: config.Keys | None = None) -> list[Example]:
     """Raises UserError naming file and line for a row that is cut off, has no messages, does not end with the user, or repeats an id."""
     if path is None:

@@ -133,9 +133,7 @@ def _checks(gate: config.Gate, challenger: reports.ChallengerReport, new: Arm, o
     yield _unscored(gate, new, old)
 
 
-def _superior(
-    name: str, gain: Metric | None, margin: float, unit: str, decides: bool = True, detail: str = ""
-) -> Check:
+def _superior(name: str, gain: Metric | None, margin: float, unit: str, decides: bool = True, detail: str = "") -> Check:
     passed = None
     if gain is not None:
         low, high = _ends(gain)
@@ -143,9 +141,7 @@ def _superior(
     return _check(name, "superiority", passed, gain, margin, unit, detail, decides)
 
 
-def _not_worse(
-    name: str, change: Metric | None, margin: float, unit: str, higher_is_better: bool = False, detail: str = ""
-) -> Check:
+def _not_worse(name: str, change: Metric | None, margin: float, unit: str, higher_is_better: bool = False, detail: str = "") -> Check:
     """Pass a change that ends exactly at the margin, too: no more calls than before is not worse."""
     passed = None
     if change is not None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rft import config, model, progress, recipe, remote
+from rft import config, files, model, recipe, remote
 from rft.chat import Chat
 from rft.errors import ConfigError, UserError
 from rft.model import Weights
@@ -67,7 +67,7 @@ def _served(bench: Workbench, which: Literal["policy", "champion"], trained: Tra
             "Serve them there yourself and set policy.model to them, or sample in this process: policy.server: null."
         )
     bench.wait(policy.update(folder, 0, name))
-    return Sampling(policy, progress.tree_sha256(folder))
+    return Sampling(policy, files.tree_sha256(folder))
 
 
 def base_model(

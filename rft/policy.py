@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rft import config, embedded, model, progress, recipe, reports, stopping
+from rft import config, embedded, files, model, progress, recipe, reports, stopping
 from rft.chat import Chat, assistant_text
 from rft.errors import UserError
 from rft.tools import schemas
@@ -73,7 +73,7 @@ def _build(params: config.Params, work: Path, shelf: Path) -> None:
     report = reports.PolicyReport(
         kind="embedded",
         model=str(SHELF / "model"),
-        sha256=progress.tree_sha256(shelf / "model"),
+        sha256=files.tree_sha256(shelf / "model"),
         num_parameters=sum(parameter.numel() for parameter in network.parameters()),
         demonstrations=len(dialogues),
         left_out=len(demonstrations) - len(dialogues),
@@ -179,7 +179,7 @@ def _pointer(source: str) -> reports.PolicyReport:
     folder = Path(source)
     section = config.Policy(model=source, device="cpu", threads=None)
     loaded, _ = model.load(source, section, torch.device("cpu"))
-    sha256 = progress.tree_sha256(folder) if folder.is_dir() else model.weights_sha256(loaded)
+    sha256 = files.tree_sha256(folder) if folder.is_dir() else model.weights_sha256(loaded)
     return reports.PolicyReport(kind="given", model=source, sha256=sha256, num_parameters=sum(p.numel() for p in loaded.parameters()))
 
 
@@ -189,7 +189,7 @@ def _checkpoint(work: Path, step: int, network: Any, optimizer: Any, losses: lis
     part.mkdir()
     torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, part / "state.pt")
     (part / "state.json").write_text(json.dumps({"step": step, "losses": losses, "running": running}))
-    progress.publish(part, work / "checkpoint")
+    files.publish(part, work / "checkpoint")
 
 
 def _resume(work: Path, network: Any, optimizer: Any) -> tuple[int, list[tuple[int, float]], list[float]]:

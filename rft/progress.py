@@ -25,14 +25,12 @@ A stage holds its folder by a lock (flock) that dies with its process: a second 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -42,16 +40,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rft import secrets, shelves
+from rft import files, secrets, shelves
 from rft.errors import InfrastructureError, UserError
 
 A_WEEK_S = 7 * 86400.0
-_COMPLETE, _WORK, _SHELF, _ASIDE, _GONE = "complete.json", "work.json", "shelf", ".aside", ".gone"
+_COMPLETE, _WORK, _SHELF, _GONE = "complete.json", "work.json", "shelf", ".gone"
 _FOLDER = re.compile(r"([a-z_]+)-[0-9a-f]{16}")
 _PATIENCE_S = 2.0
 STATE = "RFT_STATE"
 """The environment variable in which a stage finds `state()`."""
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def state() -> Path:
@@ -73,7 +70,7 @@ def once(stage: str, params: BaseModel, make: Callable[[Path, Path], None]) -> N
             _verify(work)
             say(stage, f"had been finished: its files come from {work}, nothing is computed again. Delete that folder to compute it anew")
         else:
-            _recover(work)
+            files.recover(work)
             part = work / f"{_SHELF}.part"
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir()
@@ -110,29 +107,29 @@ def _name(stage: str, sections: Iterable[BaseModel], paths: Iterable[Path]) -> s
     for section in sections:
         digest.update(section.model_dump_json(by_alias=True).encode() + b"\0")
     for path in paths:
-        digest.update(tree_sha256(path).encode())
+        digest.update(files.tree_sha256(path).encode())
     return f"{stage}-{digest.hexdigest()[:16]}"
 
 
 def needs(stage: str, params: Any) -> tuple[list[BaseModel], list[Path]]:
     """The sections and the files that the stage depends on, as dvc.yaml has them."""
     found = shelves.NEEDS[stage]
-    files = [params.recipe.path if name == shelves.RECIPE else name for name in found.files]
-    return [getattr(params, name) for name in found.sections], [Path(name) for name in files]
+    paths = [params.recipe.path if name == shelves.RECIPE else name for name in found.files]
+    return [getattr(params, name) for name in found.sections], [Path(path) for path in paths]
 
 
 def _complete(work: Path, stage: str, part: Path) -> None:
-    publish(part, work / _SHELF)
+    files.publish(part, work / _SHELF)
     shelf = work / _SHELF
     _write(
-        {"stage": stage, "finished": _now(), "num_bytes": _measure(shelf)[0], "sha256": tree_sha256(shelf)},
+        {"stage": stage, "finished": _now(), "num_bytes": _measure(shelf)[0], "sha256": files.tree_sha256(shelf)},
         work / _COMPLETE,
     )
 
 
 def _verify(work: Path) -> None:
     marker = _read(work / _COMPLETE)
-    if tree_sha256(work / _SHELF) != marker.get("sha256"):
+    if files.tree_sha256(work / _SHELF) != marker.get("sha256"):
         when = f" on {marker['finished']}" if "finished" in marker else ""
         raise UserError(f"{work / _SHELF}: these are not the bytes that the stage left{when}. Delete {work} to compute it anew.")
 
@@ -141,14 +138,14 @@ def _keep_only_shelf(work: Path) -> None:
     """What the shelf was made of takes the most room, and is needed no more."""
     for path in work.iterdir():
         if path.name not in (_COMPLETE, _WORK, _SHELF):
-            _delete(path)
+            files.delete(path)
 
 
 def _copy_out(shelf: Path, target: Path) -> None:
     """What lies on the shelf beside (DVC's .gitignore) stays."""
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(shelf.iterdir()):
-        _delete(target / path.name)
+        files.delete(target / path.name)
         (shutil.copytree if path.is_dir() else shutil.copyfile)(path, target / path.name)
 
 
@@ -285,8 +282,8 @@ def _is_live(path: Path) -> bool:
 def _measure(path: Path) -> tuple[int, float]:
     """Bytes, and the time of the last change, of a folder that somebody may be writing to."""
     size, changed = 0, path.stat().st_mtime
-    for place, folders, files in os.walk(path):
-        for name in [*folders, *files]:
+    for place, folders, names in os.walk(path):
+        for name in [*folders, *names]:
             with contextlib.suppress(FileNotFoundError):
                 found = os.lstat(os.path.join(place, name))
                 size += 0 if name in folders else found.st_size
@@ -304,83 +301,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(value: dict[str, Any], path: Path) -> None:
-    """Atomically, and on the disk when it returns."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(value) + "\n", encoding="utf-8")
-    _sync(part)
-    os.replace(part, path)
-    _sync(path.parent)
+    files.write_text(json.dumps(value) + "\n", path, durable=True)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-# -- bytes -----------------------------------------------------------------------------------------------------------------
-def tree_sha256(path: Path) -> str:
-    """Over relative names and bytes of a file or folder; a missing path has a hash of its own."""
-    if path.is_file():
-        return _sha256(path).hex()
-    digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")):
-        if file.is_file() and "__pycache__" not in file.parts:
-            digest.update(f"{file.relative_to(path)}\0".encode() + _sha256(file))
-    return digest.hexdigest()
-
-
-def _sha256(path: Path) -> bytes:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").digest()
-
-
-def publish(part: Path, whole: Path) -> None:
-    """Make a finished folder visible under its name, after its bytes are on the disk. At every instant `whole` is an old folder or the new one."""
-    for path in [*part.rglob("*"), part]:
-        _sync(path)
-    if not whole.exists():
-        os.replace(part, whole)
-    elif not _exchange(part, whole):
-        aside = whole.with_name(whole.name + _ASIDE)
-        shutil.rmtree(aside, ignore_errors=True)
-        os.rename(whole, aside)  # a kill from here to the next line: `_recover` takes this back
-        os.rename(part, whole)
-        shutil.rmtree(aside)
-    _sync(whole.parent)
-    shutil.rmtree(part, ignore_errors=True)  # after an exchange, the old one
-
-
-def _exchange(a: Path, b: Path) -> bool:
-    """Both names swap what they stand for, at one moment. False where the system or the file system cannot."""
-    if sys.platform != "linux":
-        return False
-    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    return renameat2 is not None and renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0
-
-
-def _recover(work: Path) -> None:
-    """What a kill in `publish` left aside comes back, unless its successor is there."""
-    for aside in sorted(work.rglob(f"*{_ASIDE}")):
-        whole = aside.with_name(aside.name.removesuffix(_ASIDE))
-        if whole.exists():
-            shutil.rmtree(aside)
-        else:
-            os.rename(aside, whole)
-
-
-def _sync(path: Path) -> None:
-    """Files and directories alike: a name is on the disk when its directory is."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # -- progress lines --------------------------------------------------------------------------------------------------------
@@ -398,4 +323,4 @@ class Reporter:
 
 
 def say(stage: str, message: str) -> None:
-    print(secrets.redact(f"[{stage}] {message}"), flush=True, file=sys.stdout)
+    print(secrets.redact(f"[{stage}] {message}"), flush=True)

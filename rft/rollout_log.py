@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from array import array
 from collections import Counter
 from collections.abc import Iterable
@@ -22,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rft import commands, secrets
+from rft import commands, files, secrets
 from rft.dialogue import messages_of
 from rft.errors import RftError, UserError
 from rft.reports import PromptSettings
@@ -203,28 +202,9 @@ def write(rows: Iterable[LogRow], path: Path) -> None:
     import pyarrow.parquet as pq
 
     waiting = iter(rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as handle:
-            with pq.ParquetWriter(handle, schema(), compression="zstd") as writer:
-                while chunk := list(islice(waiting, CHUNK)):
-                    writer.write_table(table_of(chunk))
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with files.replacing(path, durable=True) as part, pq.ParquetWriter(part, schema(), compression="zstd") as writer:
+        while chunk := list(islice(waiting, CHUNK)):
+            writer.write_table(table_of(chunk))
 
 
 def table(source: Path | bytes, name: str = "") -> pa.Table:

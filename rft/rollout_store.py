@@ -49,8 +49,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from rft import files
 from rft.errors import InfrastructureError
-from rft.rollout_log import COLUMNS, LogRow, cells, sync_folder
+from rft.rollout_log import COLUMNS, LogRow, cells
 
 FILE = "rollouts.db"
 IN_PROGRESS = "in progress"
@@ -356,13 +357,11 @@ def _connected(path: Path, mode: str) -> sqlite3.Connection:
 
 def _create(path: Path) -> None:
     """Visible under its name with its tables: a database without them was damaged."""
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)
-    with _in_words(path), contextlib.closing(sqlite3.connect(part, isolation_level=None)) as database:
-        for line in (f"PRAGMA page_size = {_PAGE}", "PRAGMA journal_mode = OFF", "BEGIN", *_SCHEMA, "COMMIT"):
-            database.execute(line)
-    os.replace(part, path)
-    sync_folder(path.parent)
+    with files.replacing(path, durable=True) as part, _in_words(path):
+        part.unlink(missing_ok=True)
+        with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as database:
+            for line in (f"PRAGMA page_size = {_PAGE}", "PRAGMA journal_mode = OFF", "BEGIN", *_SCHEMA, "COMMIT"):
+                database.execute(line)
 
 
 def _refuse_segments(folder: Path) -> None:

@@ -113,6 +113,11 @@ def find(row: Mapping[str, Any], path: str | None) -> Any:
     return value
 
 
+def sha256(some: Iterable[Example]) -> str:
+    """Of the bytes of their lines, in order: of a whole split, its file's own."""
+    return hashlib.sha256("".join(f"{row.line}\n" for row in some).encode()).hexdigest()
+
+
 def check_named(rows: Sequence[Example], keys: config.Keys, where: str) -> None:
     """Raises ConfigError for a key of `examples.keys` that no row has."""
     parsed = [row.row() for row in rows]

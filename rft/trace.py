@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from rft import files
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,7 @@ def begin(work: Path) -> Traces:
         traces = Traces(uuid.UUID(kept["nonce"]), kept["starts"] + 1)
     except FileNotFoundError:
         traces = Traces()
-    part = path.with_suffix(".part")
-    with part.open("w") as handle:
-        handle.write(json.dumps(traces.published()))
-        handle.flush()
-        os.fsync(handle.fileno())  # a start that the disk forgot would say its ids again
-    os.replace(part, path)
+    files.write_text(json.dumps(traces.published()), path, durable=True)  # a start that the disk forgot would say its ids again
     return traces
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from rft import config, determinism, examples, exploits, model, progress, recipe, reports, rollout_log
+from rft import config, determinism, examples, exploits, files, model, progress, recipe, reports, rollout_log
 from rft.policies import base_model
 from rft.rollout import num_turns
 from rft.rollout_store import RolloutStore
@@ -77,7 +77,7 @@ def _publish(trainer: Trainer, section: config.Train, shelf: Path) -> None:
         else "no group had anything to learn from",
         weights=kind if change > 0 else "none",
         path=str(SHELF / "weights") if change > 0 else None,
-        sha256=progress.tree_sha256(shelf / "weights") if change > 0 else None,
+        sha256=files.tree_sha256(shelf / "weights") if change > 0 else None,
         algorithm=section.algorithm,
         steps=trainer.step,
         group_size=section.group,

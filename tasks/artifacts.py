@@ -107,7 +107,7 @@ class Revision:
         yield from sorted(((row["relpath"], row["md5"]) for row in listing), key=lambda row: PurePosixPath(row[0]))
 
     def tree_sha256(self, folder: str) -> str:
-        """What `rft.progress.tree_sha256` says of the folder, from the cache's bytes, each verified."""
+        """What `rft.files.tree_sha256` says of the folder, from the cache's bytes, each verified."""
         digest = hashlib.sha256()
         for relative, md5 in self.files(folder):
             digest.update(f"{relative}\0".encode() + hashlib.sha256(self._cached(md5, f"{folder}/{relative}")).digest())

@@ -32,7 +32,7 @@ from typing import Any
 import psutil
 import yaml
 
-from rft import commands, config, margins, progress, secrets, stopping
+from rft import commands, config, files, margins, progress, secrets, stopping
 from rft.errors import RftError, Stopped, UserError
 from tasks import edits as user_edits
 from tasks import records
@@ -148,7 +148,7 @@ def with_inputs(clone: Clone, params: config.Params, window: Path) -> tuple[conf
     inputs = {inside: window.resolve()}
     if params.policy.model and (model := clone.root / params.policy.model).is_dir() and (relative := _inside(model, clone)):
         inputs[relative] = model.resolve()
-    sha256 = params.traffic.sha256 or _sha256(window)
+    sha256 = params.traffic.sha256 or files.sha256(window)
     return params.model_copy(update={"traffic": params.traffic.model_copy(update={"file": inside, "sha256": sha256})}), inputs
 
 
@@ -347,9 +347,7 @@ def _bring(source: Path, target: Path) -> None:
 
 
 def write_params(path: Path, raw: dict[str, Any]) -> None:
-    part = path.with_name("params.yaml.part")
-    part.write_text("# Of one run, every value written out.\n" + yaml.safe_dump(raw, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    os.replace(part, path)
+    files.write_text("# Of one run, every value written out.\n" + yaml.safe_dump(raw, sort_keys=False, allow_unicode=True), path)
 
 
 def _name(clone: Clone, key: str) -> str:
@@ -363,11 +361,6 @@ def _inside(path: Path, clone: Clone) -> str | None:
         return path.resolve().relative_to(clone.root).as_posix()
     except ValueError:
         return None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _user(clone: Clone) -> str:

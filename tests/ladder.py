@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rft import config, progress
+from rft import config, files
 from tests import small_policy, tiny_recipe
 
 STAGES = ("examples", "policy", "baseline", "prompt", "train", "challenger")
@@ -68,7 +68,7 @@ def climb(folder: Path, recipe: Path) -> Path:
 
 def shelf(folder: Path, name: str) -> dict[str, str]:
     """Hashes of what a stage wrote, without wall times."""
-    return {path.name: progress.tree_sha256(path) for path in sorted((folder / "data" / name).iterdir()) if path.name != "timing.json"}
+    return {path.name: files.tree_sha256(path) for path in sorted((folder / "data" / name).iterdir()) if path.name != "timing.json"}
 
 
 def again(ladder: Path, folder: Path, recipe: Path, stage: str, **changes: dict[str, Any]) -> Path:

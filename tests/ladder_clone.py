@@ -23,7 +23,7 @@ import sample_reports
 import tiny_recipe
 import yaml
 
-from rft import config, gate, progress, reports, rollout_log
+from rft import config, files, gate, reports, rollout_log
 from tasks import dependencies, registry, runs, stages, tracking
 from tasks.clone import Clone
 from tasks.dependencies import STAGES
@@ -222,7 +222,7 @@ def _rehash(data: Path) -> None:
     """The train report names the weights that lie there, and the decision the train report."""
     train = reports.read(reports.TrainReport, data / "train/report.json")
     if train.trained:
-        train = train.model_copy(update={"path": "data/train/weights", "sha256": progress.tree_sha256(data / "train/weights")})
+        train = train.model_copy(update={"path": "data/train/weights", "sha256": files.tree_sha256(data / "train/weights")})
         reports.write(train, data / "train/report.json")
     drift = reports.read(reports.DriftReport, data / "drift/report.json")
     baseline = reports.read(reports.BaselineReport, data / "baseline/report.json")

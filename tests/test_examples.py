@@ -16,6 +16,7 @@ from rft import config, examples, reports, traffic
 from rft.errors import UserError
 from rft.recipe import Split
 from rft.reports import ExamplesReport, Profile
+from rft.rows import sha256
 from rft.types import Example
 
 
@@ -61,7 +62,7 @@ def test_the_recipes_examples_become_a_shelf(clone: Path) -> None:
     for split in examples.SPLITS:
         rows = examples.load(split)
         assert len(rows) == report.counts[split]
-        assert report.sha256[split] == examples.sha256(rows)
+        assert report.sha256[split] == sha256(rows)
         assert sum(report.slices[split].values()) == len(rows)
     inputs = reports.read(Profile, Path("data/examples/profile.json"))
     assert (inputs.num_conversations, inputs.source) == (40, "the training examples of recipe tiny")
@@ -247,4 +248,4 @@ def test_rows_survive_their_file(tmp_path_factory: pytest.TempPathFactory, rows:
     reports.write_lines((one.line for one in written), path)
     read = examples.load("train", path)
     assert read == written
-    assert examples.sha256(read) == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert sha256(read) == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from flows import cli
-from rft import commands, config, export, progress, reports
+from rft import commands, config, export, files, reports
 from rft.errors import InfrastructureError, UserError
 from rft.export import vllm
 from rft.formats import FAMILIES
@@ -125,17 +125,17 @@ def test_every_byte_is_named_and_comes_by_hash(approved: Clone) -> None:
     assert cli.main(["export", "2", "exports/a"]) == 0
     folder = approved.root / "exports/a"
     said = manifest(folder)
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"}
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"}
     assert {name: one.sha256 for name, one in said.files.items()} == {
-        name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()
+        name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items()
     }
     at = Revision(approved, said.origin.revision)
     trained = at.report(reports.TrainReport, "data/train/report.json")
     policy = at.report(reports.PolicyReport, "data/policy/report.json")
     assert trained
     assert policy
-    assert progress.tree_sha256(folder / "adapter") == trained.sha256 == said.weights.sha256
-    assert progress.tree_sha256(folder / "base") == policy.sha256 == said.base.sha256
+    assert files.tree_sha256(folder / "adapter") == trained.sha256 == said.weights.sha256
+    assert files.tree_sha256(folder / "base") == policy.sha256 == said.base.sha256
     assert (folder / "system_prompt.txt").read_text() == clones.SYSTEM
     assert json.loads((folder / "prompt.json").read_text())["system"] == clones.SYSTEM
     sampling = json.loads((folder / "sampling.json").read_text())
@@ -144,7 +144,7 @@ def test_every_byte_is_named_and_comes_by_hash(approved: Clone) -> None:
     assert str(approved.root) not in (folder / "README.md").read_text()
     again = approved.root.parent / "again"
     assert cli.main(["export", "champion", str(again)]) == 0
-    assert {name: path.read_bytes() for name, path in files.items()} == {name: (again / name).read_bytes() for name in files}
+    assert {name: path.read_bytes() for name, path in paths.items()} == {name: (again / name).read_bytes() for name in files}
 
 
 def test_a_cast_is_one_and_says_what_it_cost(here: Clone) -> None:
@@ -251,7 +251,7 @@ def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(approved: 
     assert cli.main(["export", record.name, "exports/words"]) == 0
     folder = approved.root / "exports/words"
     assert (folder / "system_prompt.txt").read_text() == words.system
-    assert manifest(folder).weights.sha256 == served.champion.weights_sha256 == progress.tree_sha256(folder / "adapter")
+    assert manifest(folder).weights.sha256 == served.champion.weights_sha256 == files.tree_sha256(folder / "adapter")
     assert json.loads((folder / "sampling.json").read_text())["max_turns"] == 2
     why = f"o recorded opening was compared: run {record.name} recorded no tokens of a rollout with it"
     assert f"warning: n{why}" in capsys.readouterr().err
@@ -347,7 +347,7 @@ def cut_off_after_policy(clone: Clone, folder: Path) -> records.RunRecord:
     for path in (shelf / "model").glob("*.safetensors"):
         save_file({name: torch.randn_like(one) for name, one in load_file(path).items()}, path, metadata={"format": "pt"})
     pointer = reports.read(reports.PolicyReport, shelf / "report.json")
-    reports.write(pointer.model_copy(update={"sha256": progress.tree_sha256(shelf / "model")}), shelf / "report.json")
+    reports.write(pointer.model_copy(update={"sha256": files.tree_sha256(shelf / "model")}), shelf / "report.json")
     with pytest.raises(KeyboardInterrupt), runs.start(clone, runs.plan(clone, params, registry.served(clone, params))) as run:  # noqa: PT012
         shutil.copytree(shelf, run.tree / "data/policy", dirs_exist_ok=True)
         stages.dvc(run.tree, "commit", "--force", "--quiet", "policy")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rft import policy, progress, reports
+from rft import files, policy, reports
 from rft.errors import UserError
 from tests import small_policy
 from tests.ladder import SECTIONS, inside, params, run
@@ -48,7 +48,7 @@ def test_a_warm_start_that_was_cut_off_ends_with_the_same_bytes(tmp_path: Path, 
             run("policy", settings)
         monkeypatch.undo()
         run("policy", settings)
-    assert progress.tree_sha256(tmp_path / "cut/data/policy") == progress.tree_sha256(tmp_path / "whole/data/policy")
+    assert files.tree_sha256(tmp_path / "cut/data/policy") == files.tree_sha256(tmp_path / "whole/data/policy")
 
 
 def test_a_given_model_is_a_pointer_with_a_hash(ladder: Path, tmp_path: Path, ladder_recipe: Path):
@@ -56,7 +56,7 @@ def test_a_given_model_is_a_pointer_with_a_hash(ladder: Path, tmp_path: Path, la
     with inside(tmp_path):
         run("policy", params(ladder_recipe, policy={"model": str(given)}))
     report = reports.read(reports.PolicyReport, tmp_path / "data/policy/report.json")
-    assert (report.kind, report.model, report.sha256) == ("given", str(given), progress.tree_sha256(given))
+    assert (report.kind, report.model, report.sha256) == ("given", str(given), files.tree_sha256(given))
 
 
 def test_a_model_folder_without_a_tokenizer_is_named(tmp_path: Path, ladder_recipe: Path):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from rft import config, progress, reports, shelves
+from rft import config, files, progress, reports, shelves
 from rft.errors import InfrastructureError, UserError
 from tests import tiny_recipe
 from tests.ladder import again, inside, params, run, shelf
@@ -359,11 +359,11 @@ def test_all_work_is_listed_with_what_a_person_wants_to_know(tmp_path: Path, set
 PUBLISHER = """
 import os, signal, sys
 from pathlib import Path
-from rft import progress
+from rft import files
 
 number, exchange = int(sys.argv[1]), sys.argv[2] == "exchange"
 if not exchange:
-    progress._exchange = lambda a, b: False
+    files._exchange = lambda a, b: False
 seen = 0
 
 def count(event, *args):
@@ -378,7 +378,7 @@ part.mkdir()
 (part / "a").write_text("new")
 (part / "b").write_text("new")
 sys.addaudithook(lambda event, args: count(event))
-progress.publish(part, whole)
+files.publish(part, whole)
 """
 
 
@@ -393,7 +393,7 @@ def test_a_kill_never_leaves_a_published_folder_without_a_whole_one(tmp_path: Pa
         (place / "whole/b").write_text("old")
         done = subprocess.run([sys.executable, "-c", PUBLISHER, str(number), way], cwd=place, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
         if way == "renames":
-            progress._recover(place)
+            files.recover(place)
             assert not list(place.glob("*.aside"))
         words = {path.read_text() for path in (place / "whole").iterdir()}
         assert len(words) == 1

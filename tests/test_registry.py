@@ -10,7 +10,7 @@ from pathlib import Path
 import ladder_clone
 import pytest
 
-from rft import config, progress, reports
+from rft import config, files, reports
 from rft.errors import InfrastructureError, UserError
 from tasks import agents, climb, ledger, records, registry, runs, tracking
 from tasks.artifacts import Revision
@@ -69,7 +69,7 @@ def test_approve_serve_roll_back_and_approve_again(here: Clone) -> None:
         shelf = run.shelf("champion")
         champion = reports.read(reports.Champion, shelf / "champion.json")
         assert (champion.version, champion.run, champion.weights) == (2, record.name, "lora")
-        assert progress.tree_sha256(shelf / (champion.weights_path or "")) == champion.weights_sha256
+        assert files.tree_sha256(shelf / (champion.weights_path or "")) == champion.weights_sha256
         assert (shelf / (champion.profile_path or "")).exists()
     at = Revision(here, run.record.revision or "")
     assert at.file("data/champion/weights.dvc") is not None

@@ -14,7 +14,7 @@ import pytest
 
 from rft import rollout_log
 from rft.errors import RftError, UserError
-from rft.progress import tree_sha256
+from rft.files import tree_sha256
 from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn
 from tests.test_rollout import PROMPT
 

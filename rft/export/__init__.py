@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rft import config, model, progress, recipe, reports, response_format, rows
+from rft import config, files, model, recipe, reports, response_format, rows
 from rft.chat import Chat, prefix_problems
 from rft.dialogue import opening_of
 from rft.errors import UserError
@@ -150,8 +150,8 @@ def write(
         template_problems=prefix_problems(chat) if chat else [],
     )
     (target / "README.md").write_text(vllm.readme(manifest, params, prompt, tools), encoding="utf-8")
-    files = sorted(path for path in target.rglob("*") if path.is_file())
-    named = {path.relative_to(target).as_posix(): File(sha256=progress.tree_sha256(path), num_bytes=path.stat().st_size) for path in files}
+    paths = sorted(path for path in target.rglob("*") if path.is_file())
+    named = {path.relative_to(target).as_posix(): File(sha256=files.sha256(path), num_bytes=path.stat().st_size) for path in paths}
     manifest = manifest.model_copy(update={"files": named})
     reports.write(manifest, target / "manifest.json")
     return manifest
@@ -163,13 +163,13 @@ def _weights(params: config.Params, made: Champion, pointer: PolicyReport, targe
     if pointer.kind == "served":
         return base, Weights(kind="none", sha256=None, path=None)
     if Path(pointer.model).is_dir():
-        _assert_hash("the base model", progress.tree_sha256(Path(pointer.model)), pointer.sha256)
+        _assert_hash("the base model", files.tree_sha256(Path(pointer.model)), pointer.sha256)
         base = base.model_copy(update={"verified": True})
     folder = CHAMPION.parent / made.weights_path if made.weights_path else None
     if folder is not None:
         if made.base_sha256 not in (None, pointer.sha256):
             raise UserError(f"these weights were trained on base model {made.base_sha256}, and data/policy holds {pointer.sha256}. Start a new run.")
-        _assert_hash("the trained weights", progress.tree_sha256(folder), made.weights_sha256)
+        _assert_hash("the trained weights", files.tree_sha256(folder), made.weights_sha256)
     rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"] if folder and made.weights == "lora" else None
     if merge or made.weights == "full" or (dtype and made.weights == "none"):
         as_dtype: Dtype = dtype or params.policy.dtype

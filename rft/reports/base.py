@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, TextIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rft import commands, secrets
+from rft import commands, files, secrets
 from rft.errors import UserError
 
 _FAMILY, _NUMBER = "agent-rft", 1
@@ -122,12 +121,9 @@ def write_lines(lines: Iterable[str], path: Path) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[TextIO]:
-    """Open a part file that takes the place of `path` when all of it is written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8", newline="\n") as handle:
+    """Open a file that takes the place of `path` when all of it is written."""
+    with files.replacing(path) as part, part.open("w", encoding="utf-8", newline="\n") as handle:
         yield handle
-    os.replace(part, path)
 
 
 def read_jsonl(path: Path, content: bytes, remedy: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -158,9 +154,7 @@ def parse_line(line: str, where: str, remedy: str, is_last: bool = False) -> dic
         if "\\u" in line:  # half a surrogate pair is JSON, but no text that could be written again
             json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise UserError(
-            f"{where}: holds half of a surrogate pair (\\ud800 to \\udfff), which no file can hold. {remedy}"
-        ) from None
+        raise UserError(f"{where}: holds half of a surrogate pair (\\ud800 to \\udfff), which no file can hold. {remedy}") from None
     except (ValueError, RecursionError) as error:
         why = "the file is cut off in this line, its last" if is_last else f"not JSON ({error})"
         raise UserError(f"{where}: {why}. {remedy}") from None

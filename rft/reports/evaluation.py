@@ -26,10 +26,7 @@ class Row(Report):
 
     def counts(self, what: Literal["tool_calls", "tokens"]) -> list[float | None]:
         """Leave out unscored rollouts: one that an outage cut short says nothing about the policy's thrift."""
-        return [
-            None if score is None else float(count)
-            for score, count in zip(self.scores, getattr(self, what), strict=True)
-        ]
+        return [None if score is None else float(count) for score, count in zip(self.scores, getattr(self, what), strict=True)]
 
 
 class Evaluation(Report):

@@ -19,7 +19,6 @@ falls back by itself to older weights: what a run continues from is never a surp
 
 from __future__ import annotations
 
-import hashlib
 import json
 import pickle
 import shutil
@@ -29,7 +28,7 @@ from typing import Any
 
 import torch
 
-from rft import progress
+from rft import files
 from rft.errors import UserError
 
 
@@ -56,9 +55,9 @@ def write(folder: Path, manifest: Manifest, state: dict[str, Any], keep: int) ->
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     torch.save(state, part / "state.pt")
-    whole = asdict(manifest) | {"sha256": _sha256(part / "state.pt")}
+    whole = asdict(manifest) | {"sha256": files.sha256(part / "state.pt")}
     (part / "manifest.json").write_text(json.dumps(whole) + "\n")
-    progress.publish(part, folder / f"{manifest.step:06d}")
+    files.publish(part, folder / f"{manifest.step:06d}")
     for old in _all(folder)[:-keep]:
         shutil.rmtree(old)
 
@@ -72,7 +71,7 @@ def newest(folder: Path, configuration: str) -> tuple[Manifest, dict[str, Any]] 
     remedy = f"Delete {last} to go on from the checkpoint before it, or {folder.parent} to train anew."
     try:
         manifest = Manifest(**json.loads((last / "manifest.json").read_text()))
-        damaged = _sha256(last / "state.pt") != manifest.sha256
+        damaged = files.sha256(last / "state.pt") != manifest.sha256
     except (OSError, TypeError, ValueError) as error:
         raise UserError(f"{last}: this checkpoint cannot be read ({type(error).__name__}: {error}). {remedy}") from error
     if damaged:
@@ -88,7 +87,7 @@ def write_best(folder: Path, step: int, state: dict[str, Any]) -> None:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     torch.save(state, part / "weights.pt")
-    progress.publish(part, folder / f"{step:06d}")
+    files.publish(part, folder / f"{step:06d}")
 
 
 def read_best(folder: Path, step: int) -> dict[str, Any]:
@@ -112,8 +111,3 @@ def forget_bests(folder: Path, checkpoints: Path) -> None:
 
 def _all(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("[0-9]*") if path.is_dir() and path.name.isdigit())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

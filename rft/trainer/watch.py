@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from rft import config, stats
+from rft import config, files, stats
 from rft.trainer.collect import Batch, Group
 from rft.types import Trajectory
 
@@ -111,12 +111,7 @@ class Lines:
     def back_to(self, step: int) -> None:
         """Whole lines up to the step; a kill may have cut the last. The old file stands until the new one is whole."""
         self.rows = [one for one in _whole(self.path) if one["step"] <= step]
-        part = self.path.with_name(self.path.name + ".part")
-        with part.open("w") as handle:
-            handle.write(self.text())
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(part, self.path)
+        files.write_text(self.text(), self.path, durable=True)
 
     def text(self) -> str:
         return "".join(json.dumps(one) + "\n" for one in self.rows)

@@ -1,0 +1,116 @@
+"""Files and folders that are whole or not there, and the hash that names their bytes.
+
+A process may be killed, a disk may fill up, at any line. So nothing is written in place: `replacing` hands out a neighbour's name and
+gives the file its own name when the block has ended well, and `publish` does the same with a folder. What must outlive a power cut asks
+for `durable`: then the bytes are on the disk before the name is, and the name when the call returns.
+
+There is one hash of a file or folder: `tree_sha256`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_ASIDE = ".aside"
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+# -- one file --------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
+    """Yields where to write what becomes `path` when the block has ended well. A reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        if durable:
+            sync(part)
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync(path.parent)
+
+
+def write_text(text: str, path: Path, durable: bool = False) -> None:
+    """Whole or not at all."""
+    with replacing(path, durable) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def sync(path: Path) -> None:
+    """Bring a file to the disk, or a folder: a name is on the disk when its folder is."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def delete(path: Path) -> None:
+    """Remove a file, a link or a whole folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# -- a folder --------------------------------------------------------------------------------------
+def publish(part: Path, whole: Path) -> None:
+    """Make a finished folder visible under its name, once its bytes are on the disk. At every instant `whole` is an old folder or the new one."""
+    for path in [*part.rglob("*"), part]:
+        sync(path)
+    if not whole.exists():
+        os.replace(part, whole)
+    elif not _exchange(part, whole):
+        aside = whole.with_name(whole.name + _ASIDE)
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(whole, aside)  # after a kill from here to the next line, `recover` takes this back
+        os.rename(part, whole)
+        shutil.rmtree(aside)
+    sync(whole.parent)
+    shutil.rmtree(part, ignore_errors=True)  # after an exchange, the old one
+
+
+def recover(folder: Path) -> None:
+    """Take back what a kill in `publish` left aside anywhere below, unless its successor is there."""
+    for aside in sorted(folder.rglob(f"*{_ASIDE}")):
+        whole = aside.with_name(aside.name.removesuffix(_ASIDE))
+        if whole.exists():
+            shutil.rmtree(aside)
+        else:
+            os.rename(aside, whole)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Both names swap what they stand for, at one moment. False where the system or the file system cannot."""
+    if sys.platform != "linux":
+        return False
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    return renameat2 is not None and renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0
+
+
+# -- hashes ----------------------------------------------------------------------------------------
+def sha256(path: Path) -> str:
+    """Of a file's bytes, read in pieces."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def tree_sha256(path: Path) -> str:
+    """Of a file, or over the relative names and bytes of a folder; a missing path has a hash of its own."""
+    if path.is_file():
+        return sha256(path)
+    whole = hashlib.sha256()
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            whole.update(f"{file.relative_to(path)}\0".encode() + bytes.fromhex(sha256(file)))
+    return whole.hexdigest()
