@@ -144,7 +144,7 @@ def test_every_byte_is_named_and_comes_by_hash(approved: Clone) -> None:
     assert str(approved.root) not in (folder / "README.md").read_text()
     again = approved.root.parent / "again"
     assert cli.main(["export", "champion", str(again)]) == 0
-    assert {name: path.read_bytes() for name, path in paths.items()} == {name: (again / name).read_bytes() for name in files}
+    assert {name: path.read_bytes() for name, path in paths.items()} == {name: (again / name).read_bytes() for name in paths}
 
 
 def test_a_cast_is_one_and_says_what_it_cost(here: Clone) -> None:

@@ -211,19 +211,20 @@ def test_windows_and_what_cannot_travel(scripted: ladder_clone.Scripted, tmp_pat
 
 
 def test_where_no_run_can_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="is not inside a Git repository"):
-        clone.find(tmp_path)
+        clone.find()
     clone.git(tmp_path, "init", "--quiet")
     with pytest.raises(UserError, match=r"has no dvc\.yaml"):
-        clone.find(tmp_path)
+        clone.find()
     (tmp_path / ".dvc").mkdir()
     for name in ("dvc.yaml", "params.yaml", ".dvc/config"):
         (tmp_path / name).touch()
     with pytest.raises(UserError, match="no commit yet"):
-        clone.find(tmp_path)
+        clone.find()
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match="git is not installed"):
-        clone.find(tmp_path)
+        clone.find()
 
 
 def test_a_run_is_found_by_any_unique_part_of_its_name(scripted: ladder_clone.Scripted) -> None:

@@ -109,7 +109,7 @@ def test_a_server_that_hangs_at_the_start(tiny: Recipe, monkeypatch: pytest.Monk
 
 
 def test_a_server_killed_in_the_middle_stops_the_stage(tiny: Recipe):
-    expected = r"(?s)tool server of .*tiny died in the middle: exit code -9.*Try it alone: \S*python -m rft\.toolserver .*then run the stage again"
+    expected = r"(?s)tool server of .*tiny died in the middle: exit code -9.*Try it alone: \S*rft serve-tools .*then run the stage again"
 
     def stage() -> None:
         with running(tiny, OURS) as endpoint:
