@@ -42,6 +42,7 @@ import shutil
 import sqlite3
 import struct
 import threading
+import time
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,6 +58,7 @@ FILE = "rollouts.db"
 IN_PROGRESS = "in progress"
 NOT_ASKED = "not asked for again"
 CHECKPOINT_PAGES = 1000  # of the WAL; then they move into the database
+PATIENCE_S = 2.0  # with readers, when the store is closed
 _PAGE = 4096
 _SETTINGS = ("journal_mode = WAL", "synchronous = FULL", "secure_delete = OFF")
 _CHUNK = 32  # rows that are in memory at once: a log may be longer than memory
@@ -108,15 +110,25 @@ class RolloutStore:
         self.close()
 
     def close(self) -> None:
-        """May be called twice. Nothing waits to be written; the WAL goes, unless somebody is reading."""
+        """May be called twice. Nothing waits to be written; the WAL goes, unless somebody reads on and on."""
         with self._alone:
-            with contextlib.suppress(sqlite3.Error):
-                self._database.execute("PRAGMA busy_timeout = 0")
-                self._database.execute("PRAGMA journal_mode = DELETE")
+            if self._lock < 0:
+                return
+            deadline = time.monotonic() + PATIENCE_S
+            while not self._left_wal() and time.monotonic() < deadline:
+                time.sleep(0.01)
             self._database.close()
-            if self._lock >= 0:
-                os.close(self._lock)
+            os.close(self._lock)
             self._lock = -1
+
+    def _left_wal(self) -> bool:
+        """Make it one plain file, in whose folder readers make no others: whoever deletes the folder is not disturbed."""
+        try:
+            self._database.execute("PRAGMA busy_timeout = 0")
+            self._database.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.Error as error:
+            return getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_BUSY
+        return True
 
     # -- adding ------------------------------------------------------------------------------------------------------------
     def add(self, row: LogRow, wall_s: float, batch: str = "") -> None:
@@ -297,21 +309,22 @@ def look(folder: Path) -> list[LogRow]:
     read.
     """
     path = folder / FILE
-    if not path.exists():
-        _refuse_segments(folder)
-        return []
-    with _in_words(path):
+    if path.exists():
         try:
-            database = _connected(path, "ro")
-        except sqlite3.OperationalError:
-            if not path.exists():  # the stage ended between the looks
-                return []
-            raise
-        with contextlib.closing(database):
-            database.execute("BEGIN")
-            _check_columns(database, path)
-            tables = [database.execute(f"SELECT {_STORED} FROM {table} ORDER BY number") for table in _TABLES]
-            return [_unpacked(values, path).row for table in tables for values in table]
+            return _rows_in(path)
+        except InfrastructureError:
+            if path.exists():
+                raise
+    _refuse_segments(folder)
+    return []  # it was not made yet, or the stage ended between the looks
+
+
+def _rows_in(path: Path) -> list[LogRow]:
+    with _in_words(path), contextlib.closing(_connected(path, "ro")) as database:
+        database.execute("BEGIN")
+        _check_columns(database, path)
+        tables = [database.execute(f"SELECT {_STORED} FROM {table} ORDER BY number") for table in _TABLES]
+        return [_unpacked(values, path).row for table in tables for values in table]
 
 
 def _in_progress(one: Kept) -> Kept:
@@ -366,8 +379,9 @@ def _create(path: Path) -> None:
 
 def _refuse_segments(folder: Path) -> None:
     """Numbered segments and `held.lines`: so a version before this one stored rollouts."""
-    if folder.is_dir() and any(path.suffix in (".jsonl", ".parquet", ".lines") for path in folder.iterdir()):
-        raise _other_version(folder)
+    with contextlib.suppress(FileNotFoundError):
+        if any(name.endswith((".jsonl", ".parquet", ".lines")) for name in os.listdir(folder)):
+            raise _other_version(folder)
 
 
 def _check_columns(database: sqlite3.Connection, path: Path) -> None:

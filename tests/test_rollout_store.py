@@ -104,8 +104,9 @@ def test_the_wal_moves_into_the_database_and_goes(tmp_path: Path, monkeypatch: p
     assert (files(tmp_path), (tmp_path / "rollouts.db").stat().st_mtime_ns) == (["rollouts.db"], before)
 
 
-def test_who_reads_delays_nobody(tmp_path: Path):
+def test_who_reads_delays_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Also who stays in the middle of it, while the store is written, dropped from and closed."""
+    monkeypatch.setattr(rollout_store, "PATIENCE_S", 0.05)
     store = filled(tmp_path, close=False)
     with closing(sqlite3.connect(f"{store.path.as_uri()}?mode=ro", uri=True)) as reader:
         reading = reader.execute("SELECT rollout_id FROM rollouts ORDER BY number")
