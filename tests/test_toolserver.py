@@ -237,6 +237,20 @@ def test_options_are_checked_before_it_listens(tmp_path: Path, how: tuple[str, .
     assert "no examples.py" in run_server(how, str(tmp_path)).stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--port", "99999"), "99999 is no port: they go from 0 to 65535"),
+        (("--host", "0.0.0.0"), "--host 0.0.0.0 lets other machines call these tools. Set RFT_TOOL_KEY"),
+        (("--host", "tools.example"), "--host tools.example lets other machines"),
+    ],
+)
+def test_where_it_will_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str):
+    monkeypatch.delenv(toolserver.KEY, raising=False)
+    done = run_server(BY_HAND, str(tiny_recipe.make(tmp_path)), *arguments)
+    assert (done.returncode, words in done.stderr, done.stdout) == (2, True, ""), done.stderr
+
+
 def test_help_teaches():
     text = run_server(BY_HAND, "--help").stdout
     assert "RFT_TOOL_KEY" in text

@@ -6,23 +6,46 @@ Prints 'listening HOST:PORT' when ready.
   curl -s localhost:8100/health
   curl -s localhost:8100/tools/search -d '{"arguments": "{\\"query\\": \\"angina\\"}"}'
 
-Set RFT_TOOL_KEY to ask for a bearer key. To train on a server that runs elsewhere, name it in params.yaml: tools.server_url.
+Set RFT_TOOL_KEY to ask for a bearer key; a --host that other machines reach needs one. To train on a server that runs
+elsewhere, name it in params.yaml: tools.server_url.
 """
 
 from __future__ import annotations
 
 import argparse
+import ipaddress
+import os
+
+from rft.errors import UserError
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE_FOLDER", help="a folder with examples.py and tools.py")
     parser.add_argument("--options", default="{}", metavar="JSON", help="the recipe's options, as in params.yaml (default: {})")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    parser.add_argument("--port", default=0, type=int, help="0, the default, takes a free port")
+    parser.add_argument("--port", default=0, type=_port, help="0, the default, takes a free port")
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{number} is no port: they go from 0 to 65535")
+    return number
 
 
 def run(options: argparse.Namespace) -> int:
     from rft import toolserver
 
+    if not _is_loopback(options.host) and not os.environ.get(toolserver.KEY):
+        raise UserError(
+            f"--host {options.host} lets other machines call these tools. Set {toolserver.KEY} to a key that they must send, or leave --host out."
+        )
     toolserver.run(options.recipe, options.options, options.host, options.port)
     return 0
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
