@@ -174,7 +174,7 @@ class _Anew:
     number: int = 0
 
     async def sample(self, max_new: int, deadline_s: float) -> Any:
-        from rft.rollout import PolicyFailed
+        from rft.speaking import PolicyFailed
         from rft.types import Sampled
 
         try:

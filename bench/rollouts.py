@@ -30,8 +30,8 @@ import aiohttp
 from bench import faulty_server
 from bench.faulty_server import Faults
 from bench.measure import Figure, Part
-from rft import config, recipe, wire
-from rft.graders import EndpointGrader
+from rft import config, http_client, recipe, wire
+from rft.endpoint import EndpointGrader
 from rft.reports import PromptSettings
 from rft.rollout import Conditions, Request, run_rollouts
 from rft.tools import ToolClient, schemas
@@ -99,7 +99,7 @@ class World:
         """All rollouts once, and the seconds that they took."""
         section = config.Tools(server_url=self.url, version="1", **tools)
         limits = config.Rollout(max_turns=PROMPT.max_turns or 12, deadline_s=DEADLINE_S, budget=config.Budget(tool_calls=None))
-        endpoint = wire.ToolEndpoint(self.url)
+        endpoint = http_client.ToolEndpoint(self.url)
         async with ToolClient(endpoint, section, schemas(self.ours)) as client, EndpointGrader(self.ours.grader, endpoint, section) as grader:
             began = time.perf_counter()
             done = await run_rollouts(Caller(), client, grader, self.requests, Conditions(PROMPT, 1.0, (0,), limits, "figure"), {})

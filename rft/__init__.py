@@ -11,15 +11,16 @@ Read it in this order, an hour from top to bottom. Each module opens with its ow
     rows, response_format               the user's own rows, byte for byte, and what we read of them; what an answer must look like
     recipe                              one example agent in a folder, loaded by path: `recipes/icd10`
     trace                               two names of a rollout: ours, from the seed, and the wire's, new in every run
-    wire, headers                       what crosses to tools and graders, what travels beside it, and what never comes back
+    wire, headers, http_client          what crosses to tools and graders; what travels beside it; how it is sent and retried
     tools, arguments, local_tools, mcp_tools    a call: is it well-formed, where does it go, what does the policy see
     toolserver, server                  a recipe's tools and grader as an HTTP server, and its life around a stage
     response_format                     what the final answer must look like, as a job or a row says it
     formats, chat, control              how families of models write tool calls; between messages and tokens, append-only; no text is a control token
     dialogue                            what a policy hears first, and the whole dialogue as messages
     slots, fast_forward, sampler        keys and values side by side; a forward for small models; many dialogues decoded at once
-    batching, remote                    their turns brought together; policies on servers
-    scale, graders, budget, exploits    from a finished rollout to a grade and a reward; the cheats that must earn neither
+    speaking, batching, remote          what the loop asks of a policy; turns brought together; policies on servers
+    scale, endpoint, graders            from a finished rollout to a grade, or to the word that there is none
+    budget, exploits                    from a grade to a reward; the cheats that must earn neither
     margins                             which hack rate can this many test examples show at all?
     rollout, recovery, alarm            THE loop; pause, redo, refill; do failures depend on what the policy does?
     suspicion                           do a baseline's numbers speak of the agent, or of its wiring?

@@ -32,11 +32,12 @@ from typing import IO, Any, Self
 
 from rft import commands, config, toolserver
 from rft.errors import ConfigError, InfrastructureError, RftError
+from rft.http_client import Limits, Line, NoReply, Turnstile, retrying
 from rft.process import child_environment, die_with, last_words, tail
 from rft.recipe import Recipe, load
 from rft.toolserver import GIVEN, ITEM, TRACE_ID, ToolError, asks_for
 from rft.types import ToolCall
-from rft.wire import Envelope, Limits, Line, NoReply, Outcome, Turnstile, as_text, retrying, too_large, with_item
+from rft.wire import Envelope, Outcome, as_text, too_large, with_item
 
 START_DEADLINE_S = 60.0
 LENGTH = struct.Struct(">I")

@@ -35,10 +35,11 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from rft import config, headers
 from rft.errors import ConfigError, InfrastructureError
+from rft.http_client import TRANSIENT, Limits, Line, NoReply, Turnstile, http_address, retry_after, retrying
 from rft.process import last_words, tail
 from rft.secrets import Secrets, redact_json
 from rft.types import ToolCall
-from rft.wire import TRANSIENT, Envelope, Limits, Line, NoReply, Outcome, Turnstile, as_text, http_address, retry_after, retrying, too_large
+from rft.wire import Envelope, Outcome, as_text, too_large
 
 if TYPE_CHECKING:
     import httpx2

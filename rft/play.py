@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from rft.chat import tool_message
 from rft.errors import InfrastructureError, UserError
 from rft.reports import PromptSettings
-from rft.rollout import Conditions, Policy, Request
+from rft.rollout import Conditions, Request
+from rft.speaking import Policy
 from rft.types import INFRASTRUCTURE, Example, Message, StopReason, Trajectory, Turn
 from rft.workbench import Workbench
 

@@ -21,9 +21,9 @@ from rft import config, files, model, recipe, remote
 from rft.chat import Chat
 from rft.errors import ConfigError, UserError
 from rft.model import Weights
-from rft.rollout import Policy
 from rft.sampler import Engine
 from rft.served import CHAMPION, champion, policy_pointer, rollback
+from rft.speaking import Policy
 from rft.tools import schemas
 from rft.workbench import Workbench
 

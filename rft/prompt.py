@@ -22,10 +22,10 @@ from typing import Any
 
 from rft import config, examples, model, policies, progress, recipe, reports, rollout_log, stats
 from rft.reports import Candidate, Metric, PromptSettings
-from rft.rollout import Policy
 from rft.rollout_store import RolloutStore
 from rft.scale import of_range
 from rft.served import champion_prompt
+from rft.speaking import Policy
 from rft.types import Example
 from rft.words import counted
 from rft.workbench import Plan, Times, Workbench, workbench

@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from rft import config, recipe, reports
+from rft.endpoint import TOOL_SERVER
 from rft.errors import UserError
-from rft.graders import TOOL_SERVER, EndpointGrader, Grader
+from rft.graders import Grader, grader_of
+from rft.http_client import ToolEndpoint
 from rft.rollout_log import LogRow
 from rft.server import running
 from rft.trace import Traces
 from rft.transcript import dialogue
 from rft.types import INFRASTRUCTURE, Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
-from rft.wire import ToolEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def regrade(log: Sequence[LogRow], grader: recipe.Grader, params: config.Params,
     """In order of `log`. The recipe's server is started only for a grader that lives there. `report(done)` after each."""
     with _endpoint(grader, params) as endpoint:
         try:
-            return asyncio.run(_regrade(log, EndpointGrader(grader, endpoint, params.tools), params.rollout, report))
+            return asyncio.run(_regrade(log, grader_of(grader, endpoint, params.tools), params.rollout, report))
         except ExceptionGroup as group:  # of tasks: what stops a replay, such as a refused key, is raised bare
             raise group.exceptions[0] from None
 

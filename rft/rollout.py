@@ -40,13 +40,13 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from rft import budget, config
 from rft.dialogue import opening_of
 from rft.errors import ConfigError
 from rft.graders import Grader
 from rft.reports import PromptSettings
+from rft.speaking import Dialogue, Policy, PolicyFailed
 from rft.tools import ToolClient
 from rft.trace import Traces, rollout_id
 from rft.types import (
@@ -54,7 +54,6 @@ from rft.types import (
     Example,
     Grade,
     GradeStatus,
-    Opening,
     RolloutContext,
     Sampled,
     StopReason,
@@ -63,45 +62,6 @@ from rft.types import (
     Trajectory,
     Turn,
 )
-
-
-class PolicyFailed(Exception):
-    """The sampler or its server gave no turn: infrastructure."""
-
-
-class Dialogue(Protocol):
-    """One rollout's side of a policy."""
-
-    @property
-    def prompt_ids(self) -> tuple[int, ...]:
-        """The opening's tokens; empty for a policy without tokens."""
-        ...
-
-    async def sample(self, max_new: int, deadline_s: float) -> Sampled:
-        """The next assistant turn, cut after `deadline_s` of its own sampling. Raises PolicyFailed, at the latest after `deadline_s` of waiting for a
-        server. Nobody else watches this clock."""
-        ...
-
-    def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
-        """The tokens that the results become, or None, appending nothing, when they do not fit into the context."""
-        ...
-
-    def close(self) -> None:
-        """No further turn will be asked for. May be called twice."""
-        ...
-
-
-class Policy(Protocol):
-    blocks: bool
-    """Sampling holds up the event loop, so nothing else may be under way while it runs: grades wait for the end of the batch."""
-
-    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
-        """Raises UserError naming the example whose opening leaves no room for an answer. Asked once before a stage's first batch."""
-        ...
-
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> Sequence[Dialogue]:
-        """One dialogue an opening; `max_tokens` bounds the whole context of each. None: by what the policy itself takes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +233,7 @@ async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None
 def _end_by_terminal_tool(live: _Live, client: ToolClient) -> None:
     """Limit 7. The call's arguments are then the answer that a grader sees."""
     turn = live.turns[-1]
-    call = terminal_answer(turn, client)
+    call = client.terminal_answer(turn)
     if call is None:
         return
     result = next(one for one in turn.results if one.call_id == call.call_id)
@@ -282,12 +242,6 @@ def _end_by_terminal_tool(live: _Live, client: ToolClient) -> None:
     else:
         live.turns[-1] = replace(turn, submitted=call.arguments)
         live.end(StopReason.completed)
-
-
-def terminal_answer(turn: Turn, client: ToolClient) -> ToolCall | None:
-    """The first call of a terminal tool in this turn that the tool did not refuse."""
-    pairs = zip(turn.calls, turn.results, strict=True)
-    return next((call for call, result in pairs if not result.is_error and client.traits(call.name).terminal), None)
 
 
 def num_turns(prompt: PromptSettings, limits: config.Rollout, where: str = "") -> int:
@@ -361,7 +315,7 @@ def _keep_unanswered(live: _Live, client: ToolClient) -> None:
     hung = {call.call_id: ToolResult(call.call_id, f"no reply: {live.why}", failed=True, latency_s=waited) for call in sampled.reading.calls}
     results = [live.arrived.get(call.call_id, hung[call.call_id]) for call in sampled.reading.calls]
     live.turns.append(_turn(sampled, results, added, live))
-    call = terminal_answer(live.turns[-1], client)
+    call = client.terminal_answer(live.turns[-1])
     if call is not None and (call.call_id in live.arrived or live.stop in INFRASTRUCTURE):
         _end_by_terminal_tool(live, client)
 
@@ -450,4 +404,4 @@ def _words(text: str) -> tuple[int, ...]:
     return tuple(value >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96))
 
 
-__all__ = ["Conditions", "Dialogue", "Ended", "Policy", "PolicyFailed", "Request", "num_turns", "run_rollouts", "terminal_answer"]
+__all__ = ["Conditions", "Ended", "Request", "num_turns", "run_rollouts"]

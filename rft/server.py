@@ -30,11 +30,11 @@ import httpx
 
 from rft import commands, config, headers, local_tools, progress, secrets
 from rft.errors import InfrastructureError
+from rft.http_client import ToolEndpoint, http_address
 from rft.process import child_environment, last_words, tail
 from rft.recipe import Recipe
 from rft.secrets import Secrets
 from rft.toolserver import KEY
-from rft.wire import ToolEndpoint, http_address
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 5.0

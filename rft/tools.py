@@ -2,10 +2,11 @@
 
     call -> arguments are a JSON object? -> defaults of the prompt filled in -> fit the schema? -> the tool's source -> ToolResult
 
-A tool's name leads to its source: the recipe's server or an address of `tools.endpoints` (HttpTool, over rft/wire.py), a function of the recipe
-here or in a worker process (rft/local_tools.py), a tool of an MCP server (rft/mcp_tools.py). All are under the same limits, and before all of
-them stands the same check of arguments. Its schema is the job's, or the row's own, which wins. A tool that declares `validate: false` judges its
-arguments itself. What a tool declares about itself (`traits`) stands in its entry of `tools.endpoints`, or by its name in `tools.traits`.
+A tool's name leads to its source: the recipe's server or an address of `tools.endpoints` (HttpTool, over rft/http_client.py), a function of
+the recipe here or in a worker process (rft/local_tools.py), a tool of an MCP server (rft/mcp_tools.py). All are under the same limits, and before
+all of them stands the same check of arguments. Its schema is the job's, or the row's own, which wins. A tool that declares `validate: false`
+judges its arguments itself. What a tool declares about itself (`traits`) stands in its entry of `tools.endpoints`, or by its name in
+`tools.traits`.
 
 Everything that the policy can have caused is a result that it sees (`is_error`): an unknown tool, bad JSON, arguments that do not
 fit, a 4xx, a request or reply that is too large. Everything that it cannot have caused is retried, then `failed`, and the rollout goes unscored.
@@ -30,29 +31,12 @@ from typing import Any, Protocol, Self
 from rft import arguments, config, headers, local_tools, mcp_tools, toolserver
 from rft.arguments import Function, Refused
 from rft.errors import ConfigError, InfrastructureError, did_you_mean
+from rft.http_client import Limits, Line, NoReply, Reply, Target, ToolEndpoint, http_address
 from rft.local_tools import AsyncTool, WorkerTool
 from rft.recipe import Recipe
 from rft.secrets import redact
-from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult
-from rft.wire import (
-    SERVERS_OWN,
-    Envelope,
-    Limits,
-    Line,
-    Malformed,
-    NoReply,
-    Outcome,
-    Reply,
-    Target,
-    ToolEndpoint,
-    call_payload,
-    clip,
-    http_address,
-    read_output,
-    read_refusal,
-    too_large,
-    with_item,
-)
+from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult, Turn
+from rft.wire import SERVERS_OWN, Envelope, Malformed, Outcome, call_payload, clip, read_output, read_refusal, too_large, with_item
 
 MAX_ENVELOPES = 4096  # of rollouts under way; an older one is encoded anew
 END_DEADLINE_S = 30.0  # for the word of a rollout's end, retries included: nobody waits for its answer
@@ -188,6 +172,11 @@ class ToolClient:
         """The URL of a tool that somebody else runs, without its query, which may hold a key; else the file or setting that it comes from."""
         route = self._routes[name]
         return route.url.partition("?")[0] or route.origin
+
+    def terminal_answer(self, turn: Turn) -> ToolCall | None:
+        """The first call of a terminal tool in this turn that the tool did not refuse."""
+        pairs = zip(turn.calls, turn.results, strict=True)
+        return next((call for call, result in pairs if not result.is_error and self.traits(call.name).terminal), None)
 
     async def _route_recipe(self, stack: AsyncExitStack) -> None:
         tools = {tool["function"]["name"]: tool for tool in self.recipe_schemas}

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,15 +28,16 @@ from typing import Any, TypeVar
 from rft import budget, config, determinism, progress, recovery, reports, rollout_log, stats, stopping, trace
 from rft.dialogue import opening_of
 from rft.errors import ConfigError
-from rft.graders import EndpointGrader, Grader, Ungraded
+from rft.graders import Grader, Ungraded, grader_of
 from rft.recipe import Recipe
 from rft.recovery import Earlier, Played
 from rft.reports import PromptSettings
-from rft.rollout import Conditions, Policy, Request, run_rollouts
+from rft.rollout import Conditions, Request, run_rollouts
 from rft.rollout_log import LogRow
 from rft.rollout_store import RolloutStore
 from rft.served import too_many_turns
 from rft.server import running
+from rft.speaking import Policy
 from rft.tools import ToolClient, schemas
 from rft.trace import Traces
 from rft.types import Example, Trajectory
@@ -239,10 +240,14 @@ def workbench(params: config.Params, recipe: Recipe, work: Path | None = None) -
     names = schemas(recipe)
     with running(recipe, params.tools) as endpoint, asyncio.Runner() as runner, ExitStack() as stack:
         client = ToolClient(endpoint, params.tools, names, recipe=recipe)
-        grader = EndpointGrader(recipe.grader, endpoint, params.tools)
-        for one in (client, grader):
-            runner.run(one.__aenter__())
-            stack.callback(lambda one=one: runner.run(one.__aexit__(None, None, None)))
+        unopened = grader_of(recipe.grader, endpoint, params.tools)
+
+        def opened(one: AbstractAsyncContextManager[T]) -> T:
+            entered = runner.run(one.__aenter__())
+            stack.callback(lambda: runner.run(one.__aexit__(None, None, None)))
+            return entered
+
+        client, grader = opened(client), opened(unopened)
         served = [*(tool["function"]["name"] for tool in client.schemas), *(one.name for one in params.tools.endpoints)]
         budget.check(params.rollout.budget, served)  # an endpoint's schema may stand in the rows alone
         yield Workbench(params, recipe, runner, client, grader, trace.begin(work) if work else Traces())

@@ -12,16 +12,16 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from scripted_tools import IN_BERN, ITEM, OK, ROW_TOOL, SCHEMAS, TOWN, WEATHER, context, one, play
 
-from rft import arguments, config, wire
+from rft import arguments, config, http_client
 from rft.errors import ConfigError
+from rft.http_client import ToolEndpoint
 from rft.tools import ToolClient
 from rft.types import Example, ToolCall
-from rft.wire import ToolEndpoint
 
 
 @pytest.fixture(autouse=True)
 def _fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(http_client, "BACKOFF_S", 0.001)
 
 
 @pytest.mark.parametrize(

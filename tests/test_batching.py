@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from rft.batching import Batch, Row
-from rft.rollout import PolicyFailed
+from rft.speaking import PolicyFailed
 from rft.types import Reading, Sampled, ToolCall, ToolResult
 
 

@@ -154,7 +154,7 @@ def test_an_algorithm_without_groups_learns_from_all_that_is_scored(bench: Workb
 
 
 def test_unscored_rollouts_are_in_no_mean(bench: Workbench, train: list[Any], monkeypatch: pytest.MonkeyPatch):
-    from rft.rollout import PolicyFailed
+    from rft.speaking import PolicyFailed
 
     def turns(self: Knowing, word: str, value: str) -> tuple[Said, ...]:
         return (Said("", fails=PolicyFailed("gone")),) if word == "down" else ordinary(self, word, value)

@@ -17,8 +17,8 @@ import pytest
 from aiohttp import web
 
 from rft import config, recipe, rows, traffic
+from rft.endpoint import EndpointGrader
 from rft.errors import UserError
-from rft.graders import EndpointGrader
 from rft.reports import Conversation, PromptSettings
 from rft.rollout import Conditions, Request, run_rollouts
 from rft.tools import ToolClient

@@ -19,8 +19,8 @@ import torch
 
 from rft import algorithms, config, recipe
 from rft.reports import PromptSettings
-from rft.rollout import PolicyFailed
 from rft.rollout_store import RolloutStore
+from rft.speaking import PolicyFailed
 from rft.trainer.collect import Batch, Collector
 from rft.trainer.curriculum import Curriculum
 from rft.trainer.learner import Learner

@@ -14,12 +14,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from scripted_server import Answer, Scripted, says, scripted, writes
 
-from rft import config, rows, wire
+from rft import config, http_client, rows
+from rft.endpoint import EndpointGrader
 from rft.errors import ConfigError, InfrastructureError
-from rft.graders import EndpointGrader
+from rft.http_client import ToolEndpoint
 from rft.recipe import Grader
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
-from rft.wire import ToolEndpoint
 
 EXAMPLE = Example("n-1", ({"role": "user", "content": "angina"},), ["I20.9"], {"slice": "1"})
 CALLS = (ToolCall("call_0_0", "search", '{"query": "angina"}'), ToolCall("call_0_1", "lookup", '{"code": "I20.9"}'))
@@ -29,7 +29,7 @@ TURNS = (Turn("<tool_call>...", CALLS, RESULTS, content="", reasoning="look firs
 
 @pytest.fixture(autouse=True)
 def _fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(http_client, "BACKOFF_S", 0.001)
 
 
 def grade(

@@ -9,15 +9,15 @@ from aiohttp import web
 from scripted_server import says
 from scripted_tools import ITEM, OK, SCHEMAS, context, one, rft_headers
 
-from rft import config, wire
+from rft import config, http_client
 from rft.errors import ConfigError
+from rft.http_client import ToolEndpoint
 from rft.tools import ToolClient
-from rft.wire import ToolEndpoint
 
 
 @pytest.fixture(autouse=True)
 def _fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(http_client, "BACKOFF_S", 0.001)
 
 
 def test_the_run_and_a_retry_are_named(monkeypatch: pytest.MonkeyPatch):

@@ -104,6 +104,18 @@ def test_a_log_is_read_without_the_loop() -> None:
     assert loaded_by("import rft.transcript") & {"rft.rollout", "rft.tools", "rft.graders", "rft.recipe", "aiohttp"} == set()
 
 
+@pytest.mark.parametrize(
+    ("module", "spared"),
+    [
+        ("rft.remote", {"rft.rollout", "rft.tools", "rft.graders"}),
+        ("rft.exploits", {"rft.rollout", "rft.rollout_log", "torch"}),
+        ("rft.wire", {"rft.http_client", "aiohttp"}),
+    ],
+)
+def test_what_stands_below_the_loop_and_the_network_does_not_load_them(module: str, spared: set[str]) -> None:
+    assert loaded_by(f"import {module}") & spared == set()
+
+
 def test_help_waits_for_nothing_heavy() -> None:
     heavy = {"torch", "transformers", "pandas", "great_expectations", "mlflow", "prefect", "dvc"}
     assert loaded_by("import flows.cli; flows.cli.parser()") & heavy == set()

@@ -16,13 +16,13 @@ import pytest
 import tiny_recipe
 from scripted_tools import context
 
-from rft import config, local_tools, recipe, wire
+from rft import config, http_client, local_tools, recipe
 from rft.errors import ConfigError, InfrastructureError
+from rft.http_client import ToolEndpoint
 from rft.recipe import Recipe
 from rft.server import running
 from rft.tools import ToolClient, schemas
 from rft.types import ToolCall, ToolResult
-from rft.wire import ToolEndpoint
 
 TOOLS = '''
 import asyncio, os, subprocess, sys, time
@@ -135,7 +135,7 @@ NOWHERE = ToolEndpoint("http://127.0.0.1:1")
 
 @pytest.fixture(autouse=True)
 def _fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(http_client, "BACKOFF_S", 0.001)
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +276,7 @@ import asyncio
 from rft import config, recipe
 from rft.tools import ToolClient, schemas
 from rft.types import Example, RolloutContext, ToolCall
-from rft.wire import ToolEndpoint
+from rft.http_client import ToolEndpoint
 
 async def main():
     ours = recipe.load(config.Recipe(path={str(ours.folder)!r}))

@@ -18,13 +18,13 @@ import pytest
 from mcp.types import CallToolResult, TextContent
 from scripted_tools import context
 
-from rft import config, wire
+from rft import config, http_client, wire
 from rft.errors import ConfigError, InfrastructureError
+from rft.http_client import ToolEndpoint
 from rft.mcp_tools import McpTool
 from rft.secrets import Secrets
 from rft.tools import ToolClient
 from rft.types import ToolCall, ToolResult
-from rft.wire import ToolEndpoint
 
 FILE = Path(__file__).with_name("mcp_server.py")
 STDIO = [sys.executable, str(FILE), "stdio"]
@@ -34,7 +34,7 @@ NOWHERE = ToolEndpoint("http://127.0.0.1:1")
 
 @pytest.fixture(autouse=True)
 def _fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(http_client, "BACKOFF_S", 0.001)
 
 
 def _start(folder: Path, *args: str) -> tuple[subprocess.Popen[bytes], str]:
@@ -176,12 +176,12 @@ def test_a_refusal_by_the_protocol(text: str, failed: bool):
 )
 def test_the_same_words_come_as_a_result(text: str, gone: bool):
     server = SimpleNamespace(secrets=Secrets())
-    tool = McpTool(server, "add", wire.Limits.of(config.Tools()), wire.Turnstile(asyncio.Semaphore(), None))  # type: ignore[arg-type]
+    tool = McpTool(server, "add", http_client.Limits.of(config.Tools()), http_client.Turnstile(asyncio.Semaphore(), None))  # type: ignore[arg-type]
     result = CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
     if not gone:
         assert tool._read(result) == wire.Outcome(text, is_error=True)
         return
-    with pytest.raises(wire.NoReply, match="the server listed add and does not know it now") as caught:
+    with pytest.raises(http_client.NoReply, match="the server listed add and does not know it now") as caught:
         tool._read(result)
     assert caught.value.lasting
 

@@ -19,7 +19,7 @@ from rft.errors import InfrastructureError
 from rft.play import Table
 from rft.recipe import load
 from rft.reports import PromptSettings
-from rft.rollout import PolicyFailed
+from rft.speaking import PolicyFailed
 from rft.types import Example, Opening
 from rft.workbench import workbench
 from tasks import agents, records

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rft import alarm, config, recipe, recovery
+from rft.endpoint import EndpointGrader
 from rft.errors import InfrastructureError, TooManyUnscored
-from rft.graders import EndpointGrader
 from rft.recovery import Earlier, Played
 from rft.rollout import Conditions, Request, run_rollouts
 from rft.tools import ToolClient, schemas

@@ -17,15 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rft import config, model, recipe
+from rft.endpoint import EndpointGrader
 from rft.errors import ConfigError, InfrastructureError, UserError
-from rft.graders import EndpointGrader
 from rft.remote import ChatPolicy, TokenPolicy, connection, policy_for
 from rft.remote.routes import COMPLETIONS, GENERATE, SGLANG, Ask, Route, Said
 from rft.remote.tokens import fold
 from rft.reports import PromptSettings
-from rft.rollout import Conditions, Policy, PolicyFailed, Request, run_rollouts
+from rft.rollout import Conditions, Request, run_rollouts
 from rft.sampler import Engine
 from rft.server import running
+from rft.speaking import Policy, PolicyFailed
 from rft.tools import ToolClient, schemas
 from rft.types import Opening, Sampled, StopReason, ToolCall, ToolResult, Trajectory, Turn
 from rft.wire import Malformed

@@ -18,7 +18,7 @@ from rft import config
 from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.remote import ChatPolicy, connection
 from rft.remote.tokens import fold
-from rft.rollout import PolicyFailed
+from rft.speaking import PolicyFailed
 from rft.types import Opening, Reading, Sampled, ToolCall, ToolResult
 from rft.wire import Malformed
 from tests import tiny_recipe

@@ -16,14 +16,15 @@ from aiohttp import web
 
 from rft import config, recipe, replay, rollout_log, wire
 from rft.dialogue import messages_of, opening
+from rft.endpoint import EndpointGrader
 from rft.errors import ConfigError
-from rft.graders import EndpointGrader
 from rft.remote.chat import ChatPolicy
 from rft.reports import PromptSettings
-from rft.rollout import Conditions, PolicyFailed, Request, run_rollouts
+from rft.rollout import Conditions, Request, run_rollouts
 from rft.sampler import Engine
 from rft.server import running
 from rft.slots import Feed, Forward, Slots
+from rft.speaking import PolicyFailed
 from rft.tools import ToolClient, schemas
 from rft.types import Example, GradeStatus, Reading, StopReason, ToolCall, Trajectory
 from tests import small_policy, tiny_recipe

@@ -17,7 +17,7 @@ import pytest
 import tiny_recipe
 from scripted_tools import context
 
-from rft import config, recipe, server, wire
+from rft import config, http_client, recipe, server
 from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.recipe import Recipe
 from rft.server import running
@@ -33,7 +33,7 @@ def tiny(tmp_path: Path) -> Recipe:
     return recipe.load(tiny_recipe.params(tiny_recipe.make(tmp_path)).recipe)
 
 
-def call(endpoint: wire.ToolEndpoint, tiny: Recipe, section: config.Tools = OURS) -> ToolResult:
+def call(endpoint: http_client.ToolEndpoint, tiny: Recipe, section: config.Tools = OURS) -> ToolResult:
     async def run() -> ToolResult:
         async with ToolClient(endpoint, section, schemas(tiny)) as client:
             return await client.call(CALL, context({"id": "n"}))
@@ -61,7 +61,7 @@ def test_the_key_is_random_needed_and_not_shown(tiny: Recipe):
         assert one.headers != other.headers
         assert httpx.post(f"{one.url}/tools/lookup", json={}, trust_env=False).status_code == 401
         with pytest.raises(InfrastructureError, match="refuses our key"):
-            call(wire.ToolEndpoint(one.url, other.headers), tiny)
+            call(http_client.ToolEndpoint(one.url, other.headers), tiny)
         assert one.headers["Authorization"].removeprefix("Bearer ") not in repr(one)
 
 

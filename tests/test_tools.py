@@ -13,17 +13,17 @@ from aiohttp import web
 from scripted_server import Answer, Scripted, says, scripted, writes
 from scripted_tools import CONTEXT, IN_BERN, ITEM, OK, ROW_TOOL, SCHEMAS, TOWN, WEATHER, context, one, play, rft_headers, search_call, settings
 
-from rft import config, wire
+from rft import config, http_client
 from rft.errors import ConfigError, InfrastructureError
+from rft.http_client import ToolEndpoint
 from rft.tools import ToolClient
 from rft.types import StopReason, ToolCall, ToolResult
-from rft.wire import ToolEndpoint
 from tests import tiny_recipe
 
 
 @pytest.fixture(autouse=True)
 def _fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(http_client, "BACKOFF_S", 0.001)
 
 
 # -- the wire --------------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_a_303_that_leads_nowhere_ends_with_the_deadline():
 
 def test_a_303_is_followed_for_as_long_as_the_deadline_lasts(monkeypatch: pytest.MonkeyPatch):
     """A platform that answers 303 at once and has the result much later; askings become rarer, and are not counted."""
-    monkeypatch.setattr(wire, "LONGEST_HOP_S", 0.002)
+    monkeypatch.setattr(http_client, "LONGEST_HOP_S", 0.002)
     result, server = one(*[sees("/later")] * 60, OK)
     assert (result.output, result.retries, server.methods.count("POST"), len(server.methods)) == ("fine", 0, 1, 61)
 
@@ -277,15 +277,15 @@ def test_a_body_shorter_than_it_says_is_retried():
 
 @pytest.mark.parametrize(("value", "least"), [("1", 1.0), ("999999999", 0.2), ("soon", 0.0)])
 def test_retry_after_is_heard_within_bounds(monkeypatch: pytest.MonkeyPatch, value: str, least: float):
-    monkeypatch.setattr(wire, "LONGEST_RETRY_AFTER_S", min(1.0, least or 1.0))
+    monkeypatch.setattr(http_client, "LONGEST_RETRY_AFTER_S", min(1.0, least or 1.0))
     result, _ = one(writes("busy", 503, headers={"Retry-After": value}), OK)
     assert (result.output, result.retries, result.latency_s >= least) == ("fine", 1, True)
 
 
 def test_retry_after_may_be_a_date():
-    assert wire.retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
-    assert wire.retry_after("Fri, 21 Oct 2999 07:28:00 GMT") > 1e9
-    assert [wire.retry_after(value) for value in (None, "", "-3", "1e9", "7")] == [0, 0, 0, 0, 7]
+    assert http_client.retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+    assert http_client.retry_after("Fri, 21 Oct 2999 07:28:00 GMT") > 1e9
+    assert [http_client.retry_after(value) for value in (None, "", "-3", "1e9", "7")] == [0, 0, 0, 0, 7]
 
 
 def test_retries_are_counted_also_in_a_failure():

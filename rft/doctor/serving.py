@@ -10,7 +10,7 @@ from rft.dialogue import opening_of
 from rft.doctor.finding import Finding, ok
 from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError
-from rft.rollout import PolicyFailed
+from rft.speaking import PolicyFailed
 
 PATIENCE_S = 60.0
 MAX_NEW = 8

@@ -30,8 +30,9 @@ from rft import chat, commands, config, exploits, server, stats
 from rft.doctor import arguments
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
+from rft.endpoint import TOOL_SERVER
 from rft.errors import InfrastructureError, UserError
-from rft.graders import TOOL_SERVER, EndpointGrader, Grader
+from rft.graders import Grader, grader_of
 from rft.recipe import Exploit
 from rft.scale import Scale
 from rft.tools import ToolClient, schemas
@@ -514,7 +515,7 @@ def _visit(setup: Setup, work: Callable[[Wire], Awaitable[Finding]]) -> Finding:
     async def inside(endpoint: Any) -> Finding:
         async with (
             ToolClient(endpoint, params.tools, schemas(recipe), recipe=recipe) as client,
-            EndpointGrader(recipe.grader, endpoint, params.tools) as graded,
+            grader_of(recipe.grader, endpoint, params.tools) as graded,
         ):
             setup.offered = client.schemas
             return await work(Wire(client, graded, endpoint.last_words))

@@ -32,6 +32,7 @@ from rft.dialogue import opening_of
 from rft.errors import UserError
 from rft.export import merge as merging
 from rft.export import vllm
+from rft.http_client import ToolEndpoint
 from rft.recipe import Recipe
 from rft.reports import Champion, PolicyReport, PromptSettings, Report
 from rft.rollout import num_turns
@@ -39,7 +40,6 @@ from rft.rollout_log import LogRow
 from rft.served import CHAMPION, champion, champion_prompt, policy_pointer
 from rft.tools import ToolClient, schemas
 from rft.types import Example, Message
-from rft.wire import ToolEndpoint
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 QUESTION = "Put here what a user says."

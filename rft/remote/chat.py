@@ -29,7 +29,7 @@ from rft.remote import context
 from rft.remote.connection import Connection, Refused, parsed
 from rft.remote.routes import field, only_choice, token_ids, tokens
 from rft.remote.tokens import fold
-from rft.rollout import PolicyFailed
+from rft.speaking import PolicyFailed
 from rft.types import Message, Opening, Reading, Sampled, ToolCall, ToolResult
 from rft.wire import Malformed
 

@@ -26,8 +26,9 @@ import aiohttp
 
 from rft import config, headers
 from rft.errors import ConfigError, InfrastructureError
-from rft.rollout import PolicyFailed
-from rft.wire import TRANSIENT, Malformed, NoReply, retry
+from rft.http_client import TRANSIENT, NoReply, retry
+from rft.speaking import PolicyFailed
+from rft.wire import Malformed
 
 BACKOFF_S = 0.2  # doubled at each retry, and jittered so that rollouts that failed together do not come back together
 LONGEST_BACKOFF_S = 20.0

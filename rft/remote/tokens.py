@@ -25,7 +25,7 @@ from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.remote import context
 from rft.remote.connection import Connection, Refused, parsed
 from rft.remote.routes import COMPLETIONS, GENERATE, SGLANG, Ask, Route, Said
-from rft.rollout import PolicyFailed
+from rft.speaking import PolicyFailed
 from rft.types import Opening, Sampled, ToolCall, ToolResult
 from rft.wire import Malformed
 

@@ -25,9 +25,10 @@ from rft import alarm, budget, config, progress
 from rft.algorithms import Algorithm, dapo, groups
 from rft.recovery import Aside
 from rft.reports import PromptSettings
-from rft.rollout import Conditions, Policy, Request
+from rft.rollout import Conditions, Request
 from rft.rollout_log import LogRow
 from rft.rollout_store import RolloutStore
+from rft.speaking import Policy
 from rft.trainer.curriculum import Curriculum
 from rft.trainer.samples import Counted, TrainingSample
 from rft.types import Example, Trajectory
