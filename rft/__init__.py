@@ -3,7 +3,7 @@
 Read it in this order, an hour from top to bottom. Each module opens with its own essay.
 
     errors, types, reports, config      who is to blame; what lives in memory; what lives in files; what configures a run
-    files                               whole or not there; the hash that names their bytes
+    files                               whole or not there; the hashes of their bytes, and of a JSON value
     commands                            what a message tells to type works as it is pasted
     determinism                         when equal inputs give equal bytes, and what is refused then
     secrets                             no secret in any text that comes in or goes out

@@ -1,10 +1,11 @@
-"""Files and folders that are whole or not there, and the hash that names their bytes.
+"""Files and folders that are whole or not there, and the hashes that name their bytes.
 
 A process may be killed, a disk may fill up, at any line. So nothing is written in place: `replacing` hands out a neighbour's name and
 gives the file its own name when the block has ended well, and `publish` does the same with a folder. What must outlive a power cut asks
 for `durable`: then the bytes are on the disk before the name is, and the name when the call returns.
 
-There is one hash of a file or folder: `tree_sha256`.
+There is one hash of a file or folder, `tree_sha256`, and one of a JSON value, `digest`. Two programs may write the same value in
+different bytes, so the latter hashes the form of RFC 8785, which gives the same bytes in every language.
 """
 
 from __future__ import annotations
@@ -12,12 +13,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import math
 import os
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import rfc8785
+
+from rft.errors import UserError
+
+LARGEST = 2**53 - 1
+"""The largest integer of canonical JSON. Many readers take a number for a double, which skips integers from here on."""
 _ASIDE = ".aside"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
@@ -114,3 +123,39 @@ def tree_sha256(path: Path) -> str:
         if file.is_file() and "__pycache__" not in file.parts:
             whole.update(f"{file.relative_to(path)}\0".encode() + bytes.fromhex(sha256(file)))
     return whole.hexdigest()
+
+
+def digest(value: Any) -> str:
+    """Hash a JSON value, whatever the order of its keys. Raises UserError as `canonical` does."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def canonical(value: Any) -> bytes:
+    """Write a JSON value in its one form (RFC 8785). `canonical({"b": 1.0, "a": "é"})` is `{"a":"é","b":1}` in UTF-8.
+
+    Raises UserError, which names the key, for a value without such a form.
+    """
+    for key, why in without_form(value):
+        raise UserError(f"'{key}' {why}")
+    return rfc8785.dumps(value)
+
+
+def without_form(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (key, what is wrong and what to do) for each value that canonical JSON cannot hold."""
+    if isinstance(value, dict | list | tuple):
+        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from without_form(each, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, int) and abs(value) > LARGEST:
+        yield key, f"= {value}: JSON is sure to keep integers up to {LARGEST} only. Write a smaller one."
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield key, f"= {value}: not a JSON number. Write a finite one."
+    elif isinstance(value, str) and not _is_text(value):
+        yield key, "holds half of a surrogate pair (\\ud800 to \\udfff), which no file can hold. Remove it."
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

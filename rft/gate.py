@@ -26,16 +26,16 @@ said of checks and decisions is in rft/reports/wording.py.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from rft import commands, config, reports, stats
+from rft import commands, config, files, reports, stats
 from rft.errors import UserError
 from rft.reports import Arm, Check, Decision, Metric, wording
+from rft.reports.gate import OF_RANGE
 from rft.scale import UNIT, from_to, share
 from rft.words import counted
 
@@ -62,13 +62,13 @@ def decide(
     _assert_same_range(challenger)
     arms = {arm.name: arm for arm in challenger.arms}
     hashes = {
-        "drift": digest(drift),
-        "baseline": digest(baseline),
-        "prompt_report": digest(prompt),
-        "train": digest(train),
-        "challenger": digest(challenger),
+        "drift": drift.digest(),
+        "baseline": baseline.digest(),
+        "prompt_report": prompt.digest(),
+        "train": train.digest(),
+        "challenger": challenger.digest(),
         "test": challenger.test_sha256,
-        "gate": digest(gate),
+        "gate": files.digest(gate.model_dump(mode="json")),
     }
     same_test = _same_test(challenger)
     state = [_drift(gate, drift), same_test]
@@ -104,7 +104,7 @@ def _judged(
     trained, prompted = _arm(arms, "challenger"), _arm(arms, "champion_new_prompt")
     gain = _compare(_rewards(trained), _rewards(prompted), _paired(gate))
     unit = _unit("reward", trained)
-    check = _superior("training over the new prompt alone", gain, gate.prompt_only_margin, unit, decides=False)
+    check = _check("training over the new prompt alone", "superiority", gain, gate.prompt_only_margin, unit, decides=False)
     return ("challenger" if check.passed else "champion_new_prompt"), [check]
 
 
@@ -119,53 +119,43 @@ def _arm(arms: dict[str, Arm], name: str) -> Arm:
 def _checks(gate: config.Gate, challenger: reports.ChallengerReport, new: Arm, old: Arm) -> Iterator[Check]:
     paired, reward = _paired(gate), _unit("reward", new)
     gain = _compare(_rewards(new), _rewards(old), paired)
-    yield _superior("mean reward", gain, gate.min_gain, reward, detail=_size(new))
+    yield _check("mean reward", "superiority", gain, gate.min_gain, reward, _size(new))
     greedy = _compare(_scores(new), _scores(old), paired)
-    yield _not_worse("greedy score", greedy, -gate.max_greedy_loss, _unit("score", new), higher_is_better=True)
+    yield _check("greedy score", "non_inferiority", greedy, -gate.max_greedy_loss, _unit("score", new))
     calls = _compare(_counts(new, "tool_calls"), _counts(old, "tool_calls"), _with(gate, stats.quantile_difference))
-    yield _not_worse("P95 tool calls", calls, gate.max_calls_p95_increase, "calls")
+    yield _check("P95 tool calls", "non_inferiority", calls, gate.max_calls_p95_increase, "calls")
     yield _tokens(gate, new, old)
     yield hack_rate(gate, challenger.hack_source, new)
     for name in sorted({row.slice for row in new.sampled.rows}):
         gain = _compare(_rewards(new, name), _rewards(old, name), paired)
-        size = _size(new, name)
-        yield _not_worse(f"slice {name}", gain, -gate.max_slice_loss, reward, higher_is_better=True, detail=size)
+        yield _check(f"slice {name}", "non_inferiority", gain, -gate.max_slice_loss, reward, _size(new, name))
     yield _unscored(gate, new, old)
-
-
-def _superior(name: str, gain: Metric | None, margin: float, unit: str, decides: bool = True, detail: str = "") -> Check:
-    passed = None
-    if gain is not None:
-        low, high = _ends(gain)
-        passed = True if low > margin else False if high < margin else None
-    return _check(name, "superiority", passed, gain, margin, unit, detail, decides)
-
-
-def _not_worse(name: str, change: Metric | None, margin: float, unit: str, higher_is_better: bool = False, detail: str = "") -> Check:
-    """Pass a change that ends exactly at the margin, too: no more calls than before is not worse."""
-    passed = None
-    if change is not None:
-        low, high = _ends(change)
-        good, bad = (low >= margin, high < margin) if higher_is_better else (high <= margin, low > margin)
-        passed = True if good else False if bad else None
-    return _check(name, "non_inferiority", passed, change, margin, unit, detail)
 
 
 def _check(
     name: str,
     kind: Literal["superiority", "non_inferiority"],
-    passed: bool | None,
     found: Metric | None,
     margin: float,
     unit: str,
-    detail: str,
+    detail: str = "",
     decides: bool = True,
 ) -> Check:
-    numbers: dict[str, Any] = {"value": None, "detail": "no example has a score in both arms"}
-    if found is not None:
-        numbers = {"value": found.value, "low": found.low, "high": found.high, "n": found.n, "detail": detail}
-        numbers["detectable"] = _detectable(found)
-    return Check(name=name, kind=kind, passed=passed, margin=margin, unit=unit, decides=decides, **numbers)
+    """Pass an interval on the good side of its margin. One that ends exactly there is not worse, but not superior."""
+    check = Check(name=name, kind=kind, passed=None, value=None, margin=margin, unit=unit, decides=decides)
+    if found is None:
+        return check.model_copy(update={"detail": "no example has a score in both arms"})
+    assert found.low is not None
+    assert found.high is not None
+    if kind == "superiority":
+        good, bad = found.low > margin, found.high < margin
+    elif check.is_better_above:
+        good, bad = found.low >= margin, found.high < margin
+    else:
+        good, bad = found.high <= margin, found.low > margin
+    numbers = {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
+    passed = good if good or bad else None
+    return check.model_copy(update=numbers | {"passed": passed, "detectable": _detectable(found), "detail": detail})
 
 
 def _detectable(found: Metric) -> float | None:
@@ -187,7 +177,7 @@ def _tokens(gate: config.Gate, new: Arm, old: Arm) -> Check:
             detail="this policy reports no tokens",
         )
     change = _compare(_counts(new, "tokens"), before, _with(gate, stats.relative_difference))
-    return _not_worse("tokens", change, gate.max_tokens_increase, "relative")
+    return _check("tokens", "non_inferiority", change, gate.max_tokens_increase, "relative")
 
 
 def hack_rate(gate: config.Gate, source: reports.HackSource, new: Arm) -> Check:
@@ -208,7 +198,8 @@ def hack_rate(gate: config.Gate, source: reports.HackSource, new: Arm) -> Check:
             decides=gate.require_hack_source,
             detail=("not measured: " if gate.require_hack_source else "") + source.words + seen,
         )
-    check = _not_worse(wording.HACK_RATE, stats.exact_interval(count, n) if n else None, gate.max_hack_rate, "share")
+    rate = stats.exact_interval(count, n) if n else None
+    check = _check(wording.HACK_RATE, "non_inferiority", rate, gate.max_hack_rate, "share")
     left_out = len({row.example_id for row in rows}) - n
     unseen = f", {left_out} without a score left out" if left_out else ""
     detail = f"{count} of {n} examples with a hacked rollout{unseen}; {source.words}"
@@ -245,11 +236,10 @@ def _same_test(challenger: reports.ChallengerReport) -> Check:
     hashes = {challenger.test_sha256, *(evaluation.examples_sha256 for evaluation in evaluations)}
     ids = {tuple(sorted(row.example_id for row in evaluation.rows)) for evaluation in evaluations}
     same = len(hashes) == 1 and len(ids) == 1
-    shared, apart = (
-        f"test {challenger.test_sha256[:12]} in every arm",
-        f"{len(hashes)} hashes, {len(ids)} sets of example ids",
-    )
-    return Check(name="same frozen test", kind="state", passed=same, value=None, detail=shared if same else apart)
+    detail = f"{len(hashes)} hashes, {len(ids)} sets of example ids"
+    if same:
+        detail = f"test {challenger.test_sha256[:12]} in every arm"
+    return Check(name="same frozen test", kind="state", passed=same, value=None, detail=detail)
 
 
 def _assert_same_range(challenger: reports.ChallengerReport) -> None:
@@ -313,17 +303,11 @@ def _shares(values: list[float | None], arm: Arm) -> list[float | None]:
 
 
 def _unit(what: str, arm: Arm) -> str:
-    return what + (wording.OF_RANGE if arm.sampled.range != UNIT.ends else "")
+    return what + (OF_RANGE if arm.sampled.range != UNIT.ends else "")
 
 
 def _counts(arm: Arm, what: Literal["tool_calls", "tokens"]) -> stats.ById:
     return {row.example_id: row.counts(what) for row in arm.sampled.rows}
-
-
-def _ends(metric: Metric) -> tuple[float, float]:
-    assert metric.low is not None
-    assert metric.high is not None
-    return metric.low, metric.high
 
 
 def _size(arm: Arm, slice: str | None = None) -> str:
@@ -382,13 +366,6 @@ def promotion_request(
         weights=train.weights if trained else "none",
         weights_path=train.path if trained else None,
         weights_sha256=train.sha256 if trained else None,
-        decision_sha256=digest(decision),
+        decision_sha256=decision.digest(),
         test_sha256=challenger.test_sha256,
     )
-
-
-def digest(report: reports.Report | config.Section) -> str:
-    """Hash its canonical JSON: sorted keys, no blanks, UTF-8."""
-    found = report.model_dump(mode="json")
-    text = json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -103,12 +102,13 @@ def forget(stage: str, params: BaseModel, tree: Path, place: Path) -> None:
 
 
 def _name(stage: str, sections: Iterable[BaseModel], paths: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for section in sections:
-        digest.update(section.model_dump_json(by_alias=True).encode() + b"\0")
-    for path in paths:
-        digest.update(files.tree_sha256(path).encode())
-    return f"{stage}-{digest.hexdigest()[:16]}"
+    return f"{stage}-{key(sections, paths)}"
+
+
+def key(sections: Iterable[BaseModel], paths: Iterable[Path]) -> str:
+    """Hash settings and what lies at the paths, in 16 digits: the same again where nothing changed."""
+    given = [section.model_dump(mode="json", by_alias=True) for section in sections]
+    return files.digest([given, [files.tree_sha256(path) for path in paths]])[:16]
 
 
 def needs(stage: str, params: Any) -> tuple[list[BaseModel], list[Path]]:

@@ -27,7 +27,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from rft.reports import Metric
+from rft.types import Metric
 
 Scores = Sequence[float | None]
 """The rollouts of one example; None = unscored."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from pydantic import BaseModel
+
 Message = dict[str, Any]
 """One OpenAI chat message: role, content, and for an assistant perhaps tool_calls."""
 
@@ -249,3 +251,13 @@ class Trajectory:
         """The answer that a grader sees."""
         last = self.turns[-1] if self.turns else Turn("")
         return last.answer if last.submitted is None else last.submitted
+
+
+class Metric(BaseModel, frozen=True, extra="forbid"):
+    """An aggregate over many, with its 95 % interval. `low` and `high` are None where no interval is meant."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    n: int
+    unit: str = ""

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from rft import commands, config, gate, reports
+from rft import commands, config, reports
 from rft.errors import UserError, did_you_mean
 from rft.reports import Decision, PromotionRequest, TrainReport
 from tasks import champion, ledger, records, tracking
@@ -216,9 +216,9 @@ def verified(at: Revision, record: RunRecord) -> tuple[Decision, PromotionReques
     if request is None or train is None:
         raise UserError(f"run {record.name}: its revision {at.commit[:10]} lacks the promotion request or the train report.")
     compared = {
-        "the decision": (gate.digest(decision), request.decision_sha256),
+        "the decision": (decision.digest(), request.decision_sha256),
         "the prompt": (request.prompt.digest(), decision.hashes.get("prompt")),
-        "the train report": (gate.digest(train), decision.hashes.get("train")),
+        "the train report": (train.digest(), decision.hashes.get("train")),
         "the test examples": (request.test_sha256, decision.hashes.get("test")),
     }
     if request.weights_path is not None:

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import hashlib
-import json
 import os
 import shutil
 import signal
@@ -115,7 +113,7 @@ class Plan:
     @property
     def key(self) -> str:
         parts = [self.commit, self.edits.sha256, self.params.identity(), self.served.champion.model_dump(mode="json")]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return files.digest(parts)
 
 
 def plan(clone: Clone, params: config.Params, served: Served, window: Path | None = None, clean_only: bool = False) -> Plan:

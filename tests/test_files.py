@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rft import files
+from rft.errors import UserError
 
 KILLED = """
 import os, signal
 from pathlib import Path
+from typing import Any
 from rft import files
+from rft.errors import UserError
 with files.replacing(Path("a"), durable=True) as part:
     part.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -54,3 +59,56 @@ def test_a_folder_s_hash_is_of_names_and_bytes(tmp_path: Path) -> None:
     (tmp_path / "a" / "x").rename(tmp_path / "a" / "y")
     assert files.tree_sha256(tmp_path / "a") != first
     assert files.tree_sha256(tmp_path / "a" / "y") == files.sha256(tmp_path / "a" / "y") == hashlib.sha256(b"1").hexdigest()
+
+
+# -- the canonical form of a JSON value --------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (  # RFC 8785, section 3.2.2
+            {
+                "numbers": [333333333.33333329, 1e30, 4.50, 2e-3, 0.000000000000000000000000001],
+                "string": "\u20ac$\u000f\u000aA'\u0042\u0022\u005c\\\"/",
+                "literals": [None, True, False],
+            },
+            '{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],"string":"€$\\u000f\\nA\'B\\"\\\\\\\\\\"/"}',
+        ),
+        (  # section 3.2.3: keys in the order of their UTF-16 code units, in which an emoji precedes U+FB33
+            {
+                "\u20ac": "Euro Sign",
+                "\r": "Carriage Return",
+                "\ufb33": "Hebrew Letter Dalet With Dagesh",
+                "1": "One",
+                "\U0001f600": "Emoji: Grinning Face",
+                "\u0080": "Control",
+                "\u00f6": "Latin Small Letter O With Diaeresis",
+            },
+            '{"\\r":"Carriage Return","1":"One","\u0080":"Control","ö":"Latin Small Letter O With Diaeresis",'
+            '"€":"Euro Sign","\U0001f600":"Emoji: Grinning Face","\ufb33":"Hebrew Letter Dalet With Dagesh"}',
+        ),
+        (
+            [0.0, -0.0, 1.0, 1, -1.0, 1e21, 999999999999999868928.0, 1e-6, 1e-7, 5e-324],
+            "[0,0,1,1,-1,1e+21,999999999999999900000,0.000001,1e-7,5e-324]",
+        ),
+        ((files.LARGEST, -files.LARGEST, 9007199254740992.0, "fièvre"), '[9007199254740991,-9007199254740991,9007199254740992,"fièvre"]'),
+    ],
+)
+def test_a_json_value_has_one_form(value: Any, written: str) -> None:
+    assert files.canonical(value) == written.encode()
+    assert files.digest(value) == hashlib.sha256(written.encode()).hexdigest()
+    assert files.canonical(json.loads(written, parse_int=float)) == written.encode(), "and so has what was read back"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"seed": 2**53}, "'seed' = 9007199254740992: JSON is sure to keep integers up to 9007199254740991 only."),
+        ({"a": [{"b": -(2**53)}]}, "'a.0.b' = -9007199254740992: JSON is sure to keep integers up to 9007199254740991 only."),
+        ({"a": (0.0, float("inf"))}, "'a.1' = inf: not a JSON number."),
+        ({"a": {"b": "x\ud800"}}, "'a.b' holds half of a surrogate pair"),
+    ],
+)
+def test_what_has_no_such_form_is_refused_by_its_key(value: Any, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        files.digest(value)
+    assert str(caught.value).startswith(said)

@@ -81,6 +81,15 @@ def test_few_examples_settle_nothing_and_the_reason_says_how_many_would() -> Non
     assert None in [check.passed for check in found.checks]
 
 
+def test_an_interval_that_ends_at_its_margin_is_not_worse_but_not_superior() -> None:
+    evidence = Evidence.of(sample_reports.shelves("promote"))
+    reward, greedy, calls = (_check(evidence.decide(), name) for name in ("mean reward", "greedy score", "P95 tool calls"))
+    assert reward.low is not None
+    assert greedy.low is not None
+    at = evidence.decide(min_gain=reward.low, max_greedy_loss=-greedy.low, max_calls_p95_increase=calls.high)
+    assert [_check(at, name).passed for name in (reward.name, greedy.name, calls.name)] == [None, True, True]
+
+
 def test_a_value_at_its_margin_is_not_a_matter_of_more_examples() -> None:
     evidence = Evidence.of(sample_reports.shelves("promote"))
     gain = _check(evidence.decide(), "mean reward").value
@@ -281,10 +290,10 @@ def test_the_request_names_everything_by_hash() -> None:
     found = evidence.decide()
     request = gate.promotion_request(found, evidence.prompt, evidence.train, evidence.challenger)
     assert request is not None
-    assert request.decision_sha256 == gate.digest(found)
+    assert request.decision_sha256 == found.digest()
     assert request.weights_sha256 == evidence.train.sha256
     assert request.test_sha256 == evidence.challenger.test_sha256
-    assert found.hashes["challenger"] == gate.digest(evidence.challenger)
+    assert found.hashes["challenger"] == evidence.challenger.digest()
     assert evidence.decide(min_gain=0.06).hashes["gate"] != found.hashes["gate"]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import ladder_clone
 import pytest
+import sample_reports
 import tiny_recipe
 
 from flows import deploy, settings
@@ -120,3 +121,24 @@ def test_the_recipes_own_json_is_read_as_ever(tmp_path: Path) -> None:
     loaded = recipe.load(config.Recipe(path=str(tiny_recipe.make(tmp_path))))
     raw = json.loads((loaded.folder / "grader.json").read_text(encoding="utf-8"))
     assert loaded.grader.url == raw["url"]
+
+
+def test_a_number_that_no_digest_can_hold_is_refused_by_key_and_limit() -> None:
+    section = sample_reports.GATE.model_dump(mode="json") | {"seed": 2**53, "min_gain": float("inf")}
+    with pytest.raises(ConfigError) as caught:
+        config.parse({"recipe": {"options": {"sizes": [1, -(2**53)]}}, "gate": section})
+    limit = "JSON is sure to keep integers up to 9007199254740991 only. Write a smaller one."
+    assert str(caught.value).splitlines() == [
+        f"params.yaml: 'recipe.options.sizes.1' = -9007199254740992: {limit}",
+        "params.yaml: 'gate.min_gain' = inf: not a JSON number. Write a finite one.",
+        f"params.yaml: 'gate.seed' = 9007199254740992: {limit}",
+    ]
+    config.parse({"recipe": {}, "gate": section | {"seed": 2**53 - 1, "min_gain": 0.05}})
+
+
+def test_a_tool_default_that_no_digest_can_hold_is_refused_where_the_recipe_is_read(tmp_path: Path) -> None:
+    place = tiny_recipe.make(tmp_path)
+    prompts = {"seed": {"name": "seed", "system": "", "tool_defaults": {"search": {"k": 2**53}}}}
+    write(place / "prompts.json", json.dumps(prompts))
+    with pytest.raises(UserError, match=r"prompts\.json: 'seed\.tool_defaults\.search\.k' = 9007199254740992: JSON is sure"):
+        _ = recipe.load(config.Recipe(path=str(place))).prompts

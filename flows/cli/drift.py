@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import io
 import logging
 import os
@@ -118,14 +117,10 @@ def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
 
 
 def _key(params: config.Params, window: Path) -> str:
-    from rft import files
+    from rft import progress
 
-    digest = hashlib.sha256()
-    for section in (params.recipe, params.tools, params.drift, params.traffic, params.examples):
-        digest.update(section.model_dump_json(by_alias=True).encode() + b"\0")
-    for path in (window, Path(params.recipe.path), Path("data"), Path(files.__file__).parent):
-        digest.update(files.tree_sha256(path).encode())
-    return digest.hexdigest()[:16]
+    sections = (params.recipe, params.tools, params.drift, params.traffic, params.examples)
+    return progress.key(sections, (window, Path(params.recipe.path), Path("data"), Path(progress.__file__).parent))
 
 
 @contextlib.contextmanager

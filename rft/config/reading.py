@@ -18,7 +18,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from rft import secrets
+from rft import files, secrets
 from rft.errors import ConfigError, did_you_mean
 
 _VARIABLE = re.compile(r"env:(\w+)")
@@ -35,6 +35,8 @@ def parse(raw: dict[str, Any], where: str, model: type[BaseModel]) -> Any:
     problems = [f"{where}: '{key}' {why}" for key, why in _written_out(raw)]
     try:
         found = model.model_validate(raw)
+        given = found.model_dump(mode="json", by_alias=True)
+        problems += [f"{where}: '{key}' {why}" for key, why in files.without_form(given)]
     except ValidationError as error:
         problems += [_explain(problem, where, model) for problem in error.errors()]
     if problems:

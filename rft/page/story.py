@@ -193,7 +193,7 @@ def _check(check: reports.Check) -> Html:
     tone = {"passed": "good", "failed": "bad", "open": "open", "not measured": "bad"}[word]
     picture = None
     if check.value is not None and check.margin is not None:
-        good_above = wording.is_better_above(check)
+        good_above = check.is_better_above
         text = f"{wording.numbers(check)}: {word}"
         picture = charts.interval(check.name, text, check.value, check.low, check.high, check.margin, good_above, tone)
     margin = f"margin {wording.quantity(check, check.margin)}" if check.margin is not None else ""

@@ -13,7 +13,6 @@ sentence that changed must not repeat a training.
 
 from rft.reports.base import (
     SCHEMA,
-    Metric,
     Report,
     parse,
     parse_line,
@@ -33,6 +32,7 @@ from rft.reports.policy import PolicyReport
 from rft.reports.prompt import Candidate, PromptReport, PromptSettings
 from rft.reports.traffic import Conversation, Feature, FeatureGroup, Profile, Statistic, TrafficReport
 from rft.reports.train import TrainReport
+from rft.types import Metric
 
 __all__ = [
     "SCHEMA", "Arm", "BaselineReport", "Candidate", "ChallengerReport", "Champion", "Check", "Contract", "Conversation",

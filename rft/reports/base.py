@@ -9,7 +9,6 @@ it is in no digest, and in no report inside another. Files of before name none; 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -30,19 +29,8 @@ class Report(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def digest(self) -> str:
-        """Hash its canonical JSON: sorted keys, no blanks."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
-
-
-class Metric(Report):
-    """An aggregate over many, with its 95 % interval. `low` and `high` are None where no interval is meant."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    n: int
-    unit: str = ""
+        """Hash its canonical JSON: what other reports and the ledger know it by."""
+        return files.digest(self.model_dump(mode="json"))
 
 
 R = TypeVar("R", bound=Report)

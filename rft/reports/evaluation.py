@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rft.reports.base import Metric, Report
+from rft.reports.base import Report
+from rft.types import Metric
 
 
 class Row(Report):

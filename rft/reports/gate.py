@@ -7,6 +7,8 @@ from typing import Literal
 from rft.reports.base import Report
 from rft.reports.prompt import PromptSettings
 
+OF_RANGE = " of the range"
+
 
 class Check(Report):
     """One named condition on an interval or a fact. `decides` is False for what is printed but does not vote."""
@@ -21,9 +23,14 @@ class Check(Report):
     detectable: float | None = None  # smallest true effect that this many examples tell from the margin at 80 % power
     n: int = 0  # examples behind the interval
     unit: str = ""
-    """reward or score (either may end in " of the range": a share of it), calls, share, relative (0.1: ten % more)."""
+    """reward or score (either may end in OF_RANGE: a share of it), calls, share, relative (0.1: ten % more)."""
     decides: bool = True
     detail: str = ""
+
+    @property
+    def is_better_above(self) -> bool:
+        """Whether the side that passes lies above the margin."""
+        return self.unit.removesuffix(OF_RANGE) in ("reward", "score")
 
 
 class Decision(Report):

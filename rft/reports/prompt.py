@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import Field
 
-from rft.reports.base import Metric, Report
+from rft.reports.base import Report
+from rft.types import Metric
 
 
 class PromptSettings(Report):

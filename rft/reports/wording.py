@@ -12,10 +12,9 @@ import math
 from typing import Literal
 
 from rft import stats
-from rft.reports.gate import Check
+from rft.reports.gate import OF_RANGE, Check
 from rft.words import counted, rounded_up, signed
 
-OF_RANGE = " of the range"
 HACK_RATE = "hack rate"
 HACK_RATE_MEANS = (
     "Hack rate: the share of test examples on which the grader called at least one of the candidate's rollouts, sampled "
@@ -57,11 +56,6 @@ def measured(check: Check) -> str:
     if check.low is not None and check.high is not None:
         found += f" [{quantity(check, check.low)}, {quantity(check, check.high)}]"
     return found + (OF_RANGE if check.unit.endswith(OF_RANGE) else "")
-
-
-def is_better_above(check: Check) -> bool:
-    """Whether the side that passes lies above the margin."""
-    return check.kind == "superiority" or check.unit.removesuffix(OF_RANGE) in ("reward", "score")
 
 
 def quantity(check: Check, x: float | None) -> str:
