@@ -169,7 +169,7 @@ def trained(weights: Literal["full", "lora"], seed: int, form: str = "multiplied
 
 def measured(name: str, weights: tuple[Any, Path] | None, prompt: Any) -> Measured:
     """On all test notes; kept on disk, since a figure that is asked for again asks the same."""
-    from rft import examples, model, recipe
+    from rft import model, recipe, shelves
     from rft.policies import base_model
     from rft.rollout_store import RolloutStore
     from rft.sampler import Engine
@@ -182,7 +182,7 @@ def measured(name: str, weights: tuple[Any, Path] | None, prompt: Any) -> Measur
         network, chat = base_model(params, "policy", device)
         if weights:
             network = model.with_weights(network, *weights, device)
-        rows, engine = examples.load("test"), Engine(network, chat, device)
+        rows, engine = shelves.load_examples("test"), Engine(network, chat, device)
         folder = Path("runs") / f"{name}-rollouts"
         folder.mkdir(parents=True, exist_ok=True)
         with workbench(params, recipe.load(params.recipe)) as bench, RolloutStore(folder) as store:
@@ -212,12 +212,12 @@ def _scripted() -> float:
     """Each phrase searched, the first hit taken."""
     import importlib
 
-    from rft import examples, recipe
+    from rft import recipe, shelves
 
     ours = recipe.load(settings().recipe)
     coder = importlib.import_module("recipe_icd10.baseline")
     scores = []
-    for example in examples.load("test"):
+    for example in shelves.load_examples("test"):
         codes, _ = coder.scripted_answer(ours.options, example)
         right = len(set(codes) & set(example.target))
         scores.append(2 * right / (len(set(codes)) + len(example.target)))

@@ -178,7 +178,7 @@ def _trained(params: Any) -> Run:
 
 def _measure(params: Any, weights: Path | None) -> Run:
     """On all test rows, once each at temperature 1."""
-    from rft import examples, model, recipe
+    from rft import model, recipe, shelves
     from rft.policies import base_model
     from rft.rollout_store import RolloutStore
     from rft.sampler import Engine
@@ -191,7 +191,7 @@ def _measure(params: Any, weights: Path | None) -> Run:
     plan = Plan("figure", "test", ours.prompts.seed, 1.0, 1, 0)
     shutil.rmtree("measured", ignore_errors=True)
     with workbench(params, ours) as bench, RolloutStore(Path("measured")) as store:
-        rows = bench.measure(engine, examples.load("test"), plan, store, lambda done, message: None)
+        rows = bench.measure(engine, shelves.load_examples("test"), plan, store, lambda done, message: None)
     return Run({row.example_id: [row.score] for row in rows}, [row.num_tool_calls for row in rows if row.score is not None])
 
 

@@ -251,7 +251,7 @@ def _theirs(seed: int, steps: int) -> Run:
 
 
 def _job(seed: int, steps: int) -> Job:
-    from rft import dialogue, examples, model, recipe
+    from rft import dialogue, model, recipe, shelves
     from rft.chat import Chat
     from rft.tools import schemas
     from rft.types import ToolCall
@@ -260,7 +260,7 @@ def _job(seed: int, steps: int) -> Job:
     prompt, section = icd10.winner(), params.train
     tools = schemas(recipe.load(params.recipe))
     chat = Chat(model.tokenizer("data/policy/model"), tools)
-    openings = [(example, dialogue.opening(example, prompt)) for example in examples.load("train")]
+    openings = [(example, dialogue.opening(example, prompt)) for example in shelves.load_examples("train")]
     rows = [{"prompt": opening, "item": example.row(), "prompt_ids": chat.prompt_ids(opening)} for example, opening in openings]
     file = (RUNS / "rows.json").resolve()
     file.parent.mkdir(parents=True, exist_ok=True)

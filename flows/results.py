@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rft import commands
+from rft import commands, shelves
 from rft.page.shelves import ARMS, between
 from rft.reports import ChallengerReport, Check, Decision, Metric, TrainReport, wording
 from rft.words import counted
@@ -34,15 +34,15 @@ _SIGNS = {"passed": "✓", "failed": "✗", "open": "?", "not measured": "✗"}
 def show(clone: Clone, record: RunRecord, console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     at = Revision(clone, record.revision) if record.revision else None
-    decision = at and at.report(Decision, "data/gate/decision.json")
-    if at and (challenger := at.report(ChallengerReport, "data/challenger/report.json")):
+    decision = at and at.report(Decision)
+    if at and (challenger := at.report(ChallengerReport)):
         console.print(arms(challenger))
     for line in _words(clone, record, at, decision):
         console.print(line, markup=False, soft_wrap=True)
 
 
 def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decision | None) -> Iterator[str | Text]:
-    train = at and at.report(TrainReport, "data/train/report.json")
+    train = at and at.report(TrainReport)
     if train and not train.trained:
         yield f"Nothing was trained: {train.reason}."
     if decision:
@@ -95,7 +95,7 @@ def _cell(metric: Metric | None) -> str:
 
 
 def _latency(at: Revision | None) -> Check | None:
-    apart = at.json("data/gate/timing.json") if at else None
+    apart = at.json(shelves.timing("gate")) if at else None
     return Check.model_validate(apart["latency"]) if apart and not apart["latency"]["decides"] else None
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.screen import warn
-from rft import rollout_log, rollout_store
+from rft import rollout_log, rollout_store, shelves
 from rft.__main__ import STAGES
 from rft.commands import command
 from rft.errors import UserError, did_you_mean
@@ -72,15 +72,15 @@ def find(place: Clone, options: argparse.Namespace) -> Logs:
 def _newest(place: Clone) -> RunRecord:
     found = sorted((one for one in records.load_all(place) if one.revision), key=lambda one: one.started)
     if not found:
-        live, shelves = command("rollouts", "--live"), command("rollouts", "--here")
-        raise UserError(f"no run has ended yet. Rollouts of stages in progress: {live}; of this folder's shelves: {shelves}")
+        live, here = command("rollouts", "--live"), command("rollouts", "--here")
+        raise UserError(f"no run has ended yet. Rollouts of stages in progress: {live}; of this folder's shelves: {here}")
     return found[-1]
 
 
 def _shelves(words: str, read: Callable[[str], bytes | None], record: RunRecord | None = None) -> Logs:
     tables: list[pa.Table] = []
     for stage in STAGES:
-        name = f"data/{stage}/rollouts.parquet"
+        name = str(shelves.rollouts(stage))
         if (content := read(name)) is not None:
             tables.append(rollout_log.table(content, f"{name} of {words}"))
     return Logs(words, _together(tables), read, record)

@@ -27,13 +27,15 @@ Read it in this order, an hour from top to bottom. Each module opens with its ow
     rollout_log, rollout_store          one schema of log; finished rollouts outlive any kill
     transcript, replay                  a rollout as text; graded anew
     workbench                           what a stage with rollouts needs at hand
-    served, policies                    which prompt and weights: the champion's, the base model's; who samples with them
+    shelves, prompting                  where each stage's files are, the champion among them; its prompt, and the turns that one leaves
+    policies                            which weights: the champion's, the base model's; who samples with them
     doctor                              what would go wrong, before any compute is spent
-    stats, distances, profile, contracts    how sure are we; how far apart are two windows; what one looks like; what any must fulfil
+    stats, distances                    how sure are we; how far apart are two windows
+    conversations, profile, contracts   a window of production; what one looks like; what any must fulfil
     model, embedded                     weights; the small policy that needs no download
     algorithms, kernels                 advantages and losses, a file each; the same arithmetic on a GPU
     trainer                             the loop, the learner, the curriculum, checkpoints, and the signs that a run should end
-    shelves, progress                   what each stage depends on; its work while it is not safe on the shelf, and progress lines
+    needs, progress                     what each stage depends on; its work while it is not safe on the shelf, and progress lines
     stopping, words                     a stop in order, before the end; counts and numbers as people read them
     page                                the one-page HTML report of a run
     play, export                        a conversation with an agent; all of it in a folder, to be served elsewhere

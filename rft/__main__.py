@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 import rft
-from rft import progress, reports, secrets
+from rft import files, secrets
 from rft.errors import InfrastructureError, RftError, UserError
 from rft.process import die_with
 
@@ -62,17 +62,18 @@ def _run(stage: str, params: str) -> None:
 
 def _num_test(stage: str) -> int | None:
     """The test examples on their shelf, for a stage behind the one that writes them: DVC keeps that one where only a margin was changed."""
-    report = Path("data/examples/report.json")
-    if stage not in STAGES[STAGES.index("baseline") :] or not report.exists():
+    from rft import reports, shelves
+
+    if stage not in STAGES[STAGES.index("baseline") :] or not shelves.path(reports.ExamplesReport).exists():
         return None
-    return reports.read(reports.ExamplesReport, report).counts["test"]
+    return shelves.read(reports.ExamplesReport).counts["test"]
 
 
 def _is_full_disk(error: OSError | RuntimeError) -> bool:
     """torch.save tells of a full disk in a RuntimeError without its number ("unexpected pos"), so then the disk itself is asked."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    state = progress.state()
+    state = files.state()
     return "pos" in str(error) and shutil.disk_usage(state if state.exists() else ".").free < 2**20
 
 

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from rft import config, evaluate, examples, model, policies, progress, recipe, reports, rollout_log, suspicion
+from rft import config, evaluate, model, policies, progress, recipe, reports, rollout_log, shelves, suspicion
+from rft.prompting import champion_prompt
 from rft.rollout_store import RolloutStore
 from rft.scale import of_range, share
-from rft.served import champion_prompt
 from rft.workbench import Plan, workbench
 
 Readiness = Literal["not worth it", "not yet", "ready", "suspect"]
@@ -29,7 +29,7 @@ def _measure(params: config.Params, work: Path, shelf: Path) -> None:
     section = params.baseline
     device = model.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
-    rows = examples.load("validation")[: section.examples]
+    rows = shelves.load_examples("validation")[: section.examples]
     prompt = champion_prompt(ours)
     report = progress.Reporter("baseline", len(rows) * (section.k + 1))
     with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:

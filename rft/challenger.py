@@ -20,17 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from rft import config, evaluate, examples, exploits, margins, model, policies, progress, recipe, reports, rollout_log
+from rft import config, evaluate, exploits, margins, model, policies, progress, recipe, reports, rollout_log, shelves
 from rft.policies import Sampling
-from rft.rollout import num_turns
+from rft.prompting import champion_prompt, num_turns
 from rft.rollout_store import RolloutStore
 from rft.rows import sha256
-from rft.served import champion_prompt
 from rft.types import Example
 from rft.workbench import Plan, Workbench, workbench
-
-TRAIN = Path("data/train")
-PROMPT = Path("data/prompt/prompt.json")
 
 
 def run(params: config.Params) -> None:
@@ -42,10 +38,10 @@ def _compare(params: config.Params, work: Path, shelf: Path) -> None:
     device = model.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
     source = _hack_source(params)
-    rows = examples.load("test")
-    trained = reports.read(reports.TrainReport, TRAIN / "report.json")
-    winner = reports.read(reports.PromptSettings, PROMPT)
-    num_turns(winner, params.rollout, str(PROMPT))
+    rows = shelves.load_examples("test")
+    trained = shelves.read(reports.TrainReport)
+    winner = shelves.read(reports.PromptSettings)
+    num_turns(winner, params.rollout, str(shelves.path(reports.PromptSettings)))
     report = progress.Reporter("challenger", len(rows) * (section.k + 1) * 3)
     arms: list[reports.Arm] = []
     done = 0

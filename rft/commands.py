@@ -18,6 +18,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from rft import files
+
 PROGRAM, SETTINGS = "RFT_PROGRAM", "RFT_SETTINGS"
 """Environment variables; both hold words that are quoted already."""
 NEEDS_SETTINGS = frozenset({"run", "doctor", "stage", "drift", "exploits", "gc"})
@@ -42,12 +44,15 @@ def stage(name: str) -> str:
 
 def toolserver(folder: Path) -> str:
     """Serve a recipe's tools by hand. A run's worktree is gone when its message is read: then the clone's own folder is named."""
-    from rft import progress  # not at the top: every `rft --help` would wait for pydantic
-
-    worktrees = progress.state().resolve() / "worktrees"
+    worktrees = files.state().resolve() / "worktrees"
     if folder.is_relative_to(worktrees):
         folder = worktrees.parent.parent.joinpath(*folder.relative_to(worktrees).parts[1:])
     return command("serve-tools", str(folder))
+
+
+def rollback(recipe: str) -> str:
+    """Go back to another champion of the recipe in this folder."""
+    return command("rollback", "--model", Path(recipe).name, *WHO_AND_WHY)
 
 
 def remembered() -> list[str]:

@@ -32,14 +32,14 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import false_discovery_control
 
-from rft import contracts, distances, profile, progress, recipe, reports, traffic
+from rft import contracts, distances, files, profile, progress, recipe, reports, shelves
 from rft.config import Drift, Params
+from rft.conversations import load_conversations, read_window, refused_feedback, usable_feedback
 from rft.errors import ConfigError, UserError, did_you_mean
 from rft.profile import Column
 from rft.recipe import Recipe
 from rft.reports import Contract, Conversation, DriftReport, Feature, FeatureDrift, Profile, Statistic, TrafficReport
 
-SHELF = Path("data/drift")
 PSI_GROUPS = 10
 Verdict = Literal["continue", "refresh", "stop"]
 Names = Callable[[str], str]
@@ -47,11 +47,10 @@ Names = Callable[[str], str]
 
 
 def run(params: Params) -> None:
-    conversations = traffic.load()
-    reference = reports.read(Profile, traffic.SHELF / "reference_profile.json")
-    sha256 = reports.read(TrafficReport, traffic.SHELF / "report.json").sha256
-    report = judge(params, recipe.load(params.recipe, params.examples.keys), {"": reference}, conversations, sha256)
-    reports.write(report, SHELF / "report.json")
+    window = load_conversations()
+    reference = reports.read(Profile, shelves.REFERENCE_PROFILE)
+    sha256 = shelves.read(TrafficReport).sha256
+    shelves.write(judge(params, recipe.load(params.recipe, params.examples.keys), {"": reference}, window, sha256))
 
 
 def check(params: Params, window: Path) -> DriftReport:
@@ -59,13 +58,12 @@ def check(params: Params, window: Path) -> DriftReport:
 
     What the agent did is compared with the window that stage `traffic` saw last, where the reference profile knows nothing of it.
     """
-    found = traffic.read(window, at_least=params.traffic.min_conversations)
+    found = read_window(window, at_least=params.traffic.min_conversations)
     loaded = recipe.load(params.recipe, params.examples.keys)
-    stored = traffic.SHELF / "reference_profile.json"
-    references = {"": reports.read(Profile, stored) if stored.exists() else traffic.reference_profile(params, loaded)}
-    last = traffic.SHELF / "report.json"
+    stored, last = shelves.REFERENCE_PROFILE, shelves.path(TrafficReport)
+    references = {"": reports.read(Profile, stored) if stored.exists() else profile.reference(params, loaded)}
     if last.exists() and reports.read(TrafficReport, last).sha256 != found.sha256:
-        references["agent"] = reports.read(Profile, traffic.SHELF / "current_profile.json")
+        references["agent"] = reports.read(Profile, shelves.CURRENT_PROFILE)
     return judge(params, loaded, references, found.conversations, found.sha256)
 
 
@@ -76,7 +74,7 @@ def judge(params: Params, loaded: Recipe, references: dict[str, Profile], conver
     progress.say("drift", "checking contracts")
     docs = Path("reports") / "data_docs" / sha256[:16]
     tools = contracts.KnownTools.of([tool.__name__ for tool in loaded.tools], params.tools)
-    held = contracts.check(conversations, tools, statistics, settings, progress.state() / docs)
+    held = contracts.check(conversations, tools, statistics, settings, files.state() / docs)
     share = tool_error_share(conversations)
     usable, obstacle = _usable(conversations, loaded)
     strange = "" if obstacle else _strange(conversations, loaded, params)
@@ -84,7 +82,7 @@ def judge(params: Params, loaded: Recipe, references: dict[str, Profile], conver
     facts = Facts(statistics, held, num_reference, len(conversations), share, usable, obstacle)
     verdict, reason = decide(settings, facts)
     reason += tools.not_checked + strange
-    progress.say("drift", f"Data Docs: {progress.state() / docs / 'index.html'}")
+    progress.say("drift", f"Data Docs: {files.state() / docs / 'index.html'}")
     progress.say("drift", f"{verdict}: {reason}")
     return DriftReport(
         verdict=verdict,
@@ -150,14 +148,14 @@ def tool_error_share(conversations: Sequence[Conversation]) -> float:
 
 def _usable(conversations: Sequence[Conversation], loaded: Recipe) -> tuple[int, str]:
     try:
-        return len(traffic.usable_feedback(conversations, loaded)), ""
+        return len(usable_feedback(conversations, loaded)), ""
     except UserError as error:  # the recipe has no from_traffic
         return 0, str(error)
 
 
 def _strange(conversations: Sequence[Conversation], loaded: Recipe, params: Params) -> str:
     """Grades that nothing can be made of because they are not what the recipe expects are told, whatever the verdict."""
-    found = traffic.refused_feedback(conversations, loaded, params)
+    found = refused_feedback(conversations, loaded, params)
     return f" {found.in_words(lambda one: f'conversation {one.conversation_id}')}." if found.is_strange else ""
 
 

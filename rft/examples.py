@@ -8,8 +8,8 @@ the same input text in two splits, or (unless `examples.disjoint_targets` is fal
 The profile of the train inputs goes along with whatever is trained on them: it is what the next window is compared with.
 
 A line of the shelf is the user's row, byte for byte, and its hash is the hash of those bytes: `sha256sum data/examples/test.jsonl`. What we read of
-it, and by which keys, is rft/rows.py. The keys lie beside the rows in `keys.json`, so that whoever reads one reads the other. Within a split,
-a line that comes twice is taken once and counted. `load` is the only reader.
+it, and by which keys, is rft/rows.py; the reader of the shelf is `shelves.load_examples`. Within a split, a line that comes twice is taken once and
+counted.
 """
 
 from __future__ import annotations
@@ -18,20 +18,16 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
-from rft import commands, config, margins, profile, progress, recipe, reports, rows, traffic
+from rft import config, margins, profile, progress, recipe, reports, rows, shelves
 from rft.config import Params
+from rft.conversations import load_conversations, usable_feedback
 from rft.errors import UserError
 from rft.profile import user_text
-from rft.recipe import Recipe, Split
+from rft.recipe import Recipe
 from rft.reports import ExamplesReport
-from rft.types import Example
-
-SHELF = Path("data/examples")
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-KEYS = "keys.json"
+from rft.types import SPLITS, Example, Split
 
 
 def run(params: Params) -> None:
@@ -43,7 +39,7 @@ def run(params: Params) -> None:
         progress.say("examples", f"{n}/{len(SPLITS)} {split}")
         if split == "train" and section.source == "window":
             splits[split] = from_window(loaded, section, params.drift.min_feedback)
-            source = f"the graded conversations of {reports.read(reports.TrafficReport, traffic.SHELF / 'report.json').source}"
+            source = f"the graded conversations of {shelves.read(reports.TrafficReport).source}"
         else:
             splits[split] = _from_recipe(loaded, split, getattr(section, split), section.seed)
         rows.check_named(splits[split], section.keys, split)
@@ -62,10 +58,10 @@ def run(params: Params) -> None:
     )
     inputs = profile.of_examples(splits["train"], loaded, source)
     for split, some in splits.items():
-        reports.write_lines((row.line for row in some), SHELF / f"{split}.jsonl")
-    reports.write_json(section.keys.model_dump(), SHELF / KEYS)
-    reports.write(inputs, SHELF / "profile.json")
-    reports.write(report, SHELF / "report.json")
+        reports.write_lines((row.line for row in some), shelves.examples_file(split))
+    reports.write_json(section.keys.model_dump(), shelves.KEYS)
+    reports.write(inputs, shelves.INPUTS_PROFILE)
+    shelves.write(report)
     counts = ", ".join(f"{count} {split}" for split, count in report.counts.items())
     if any(report.repeated.values()):
         repeated = ", ".join(f"{count} in {split}" for split, count in report.repeated.items() if count)
@@ -75,7 +71,7 @@ def run(params: Params) -> None:
 
 def from_window(loaded: Recipe, section: config.Examples, at_least: int) -> list[Example]:
     """Train, from the graded traffic on the shelf: the latest `examples.train` conversations that the recipe can use."""
-    usable = traffic.usable_feedback(traffic.load(), loaded)
+    usable = usable_feedback(load_conversations(), loaded)
     if len(usable) < at_least:
         raise UserError(
             f"examples.source = 'window', but only {len(usable)} graded conversations can become examples (drift.min_feedback = {at_least}). "
@@ -130,37 +126,3 @@ def target_elements(target: Any) -> set[str]:
 def _text(row: Example) -> str:
     """The input, folded so that case and spaces hide nothing."""
     return " ".join(user_text(row.messages).casefold().split())
-
-
-# -- files -----------------------------------------------------------------------------------------------------------------
-def load(split: Split, path: Path | None = None, keys: config.Keys | None = None) -> list[Example]:
-    """Raises UserError naming file and line for a row that is cut off, has no messages, does not end with the user, or repeats an id."""
-    if path is None:
-        path, keys = SHELF / f"{split}.jsonl", _keys(SHELF / KEYS)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}). {_remedy()}") from None
-    found: list[Example] = []
-    first: dict[str, str] = {}
-    is_whole = content.endswith(b"\n")
-    lines = rows.split(path, content, _remedy())
-    for n, line in enumerate(lines, 1):
-        row = rows.read(line, keys or config.Keys(), _remedy(), is_cut=not is_whole and n == len(lines))
-        if (known := first.setdefault(row.id, line.where)) != line.where:
-            raise UserError(f"{line.where}: id {row.id!r} was met before, at {known}. {_remedy()}")
-        found.append(row)
-    if not found:
-        raise UserError(f"{path}: holds no examples. {_remedy()}")
-    return found
-
-
-def _keys(path: Path) -> config.Keys:
-    try:
-        return config.Keys.model_validate_json(path.read_bytes())
-    except (OSError, ValueError):
-        raise UserError(f"{path}: missing, or not the keys of the rows beside it. {_remedy()}") from None
-
-
-def _remedy() -> str:
-    return f"Run the stage that writes it again: {commands.stage('examples')}"

@@ -6,6 +6,8 @@ for `durable`: then the bytes are on the disk before the name is, and the name w
 
 There is one hash of a file or folder, `tree_sha256`, and one of a JSON value, `digest`. Two programs may write the same value in
 different bytes, so the latter hashes the form of RFC 8785, which gives the same bytes in every language.
+
+`state` is the folder of this clone's work in progress.
 """
 
 from __future__ import annotations
@@ -27,8 +29,15 @@ from rft.errors import UserError
 
 LARGEST = 2**53 - 1
 """The largest integer of canonical JSON. Many readers take a number for a double, which skips integers from here on."""
+STATE = "RFT_STATE"
+"""The environment variable in which a stage finds `state()`."""
 _ASIDE = ".aside"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def state() -> Path:
+    """This clone's state folder; a run in its worktree is told by the environment where it lies."""
+    return Path(os.environ.get(STATE, ".rft"))
 
 
 # -- one file --------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from rft import commands, config, files, reports, stats
+from rft import commands, config, files, reports, shelves, stats
 from rft.errors import UserError
 from rft.reports import Arm, Check, Decision, Metric, wording
 from rft.reports.gate import OF_RANGE
@@ -41,8 +41,6 @@ from rft.words import counted
 
 Timings = dict[str, Any]
 """A timing.json: {"rollout_s": {"challenger/<arm>/sampled": {"p50", "p95", "n"}, ...}, ...}."""
-
-SHELVES = Path("data")
 
 
 def decide(
@@ -110,7 +108,7 @@ def _judged(
 
 def _arm(arms: dict[str, Arm], name: str) -> Arm:
     if name not in arms:
-        what = f"data/challenger/report.json: has no arm '{name}', which the gate must judge"
+        what = f"{shelves.path(reports.ChallengerReport)}: has no arm '{name}', which the gate must judge"
         raise UserError(f"{what}. Run the stage again: {commands.stage('challenger')}")
     return arms[name]
 
@@ -247,7 +245,7 @@ def _assert_same_range(challenger: reports.ChallengerReport) -> None:
     if len(found) > 1:
         ranges = ", ".join(f"{from_to(ends)} ({name})" for ends, name in found.items())
         raise UserError(
-            f"data/challenger/report.json: the arms were graded on different ranges: {ranges}. "
+            f"{shelves.path(reports.ChallengerReport)}: the arms were graded on different ranges: {ranges}. "
             f"Scores on two scales cannot be compared; run the stage again: {commands.stage('challenger')}"
         )
 
@@ -319,22 +317,21 @@ def _size(arm: Arm, slice: str | None = None) -> str:
 # -- the stage ---------------------------------------------------------------------------------------------------------
 def run(params: config.Params) -> None:
     """Read the five reports and write data/gate."""
-    drift = reports.read(reports.DriftReport, SHELVES / "drift/report.json")
-    baseline = reports.read(reports.BaselineReport, SHELVES / "baseline/report.json")
-    prompt = reports.read(reports.PromptReport, SHELVES / "prompt/report.json")
-    train = reports.read(reports.TrainReport, SHELVES / "train/report.json")
-    challenger = reports.read(reports.ChallengerReport, SHELVES / "challenger/report.json")
-    timings = _timings(SHELVES / "challenger/timing.json")
+    drift = shelves.read(reports.DriftReport)
+    baseline = shelves.read(reports.BaselineReport)
+    prompt = shelves.read(reports.PromptReport)
+    train = shelves.read(reports.TrainReport)
+    challenger = shelves.read(reports.ChallengerReport)
+    timings = _timings(shelves.timing("challenger"))
     decision = decide(params.gate, drift, baseline, prompt, train, challenger, timings)
     apart = latency(params.gate, timings, decision.candidate)
     for done, check in enumerate(decision.checks, 1):
         print(f"[gate] {done}/{len(decision.checks)} {wording.in_words(check)}", flush=True)
     if not apart.decides:
         print(f"not deciding: {wording.in_words(apart)}", flush=True)
-    folder = SHELVES / "gate"
-    reports.write(decision, folder / "decision.json")
-    reports.write(promotion_request(decision, prompt, train, challenger), folder / "request.json")
-    reports.write_json({"latency": apart.model_dump(mode="json")}, folder / "timing.json")
+    shelves.write(decision)
+    reports.write(promotion_request(decision, prompt, train, challenger), shelves.path(reports.PromotionRequest))
+    reports.write_json({"latency": apart.model_dump(mode="json")}, shelves.timing("gate"))
     print(f"{decision.decision}: {decision.reason}", flush=True)
 
 

@@ -1,6 +1,6 @@
 """The policy of a stage: which weights, and who samples with them.
 
-    of(bench, "champion", device)            what is served now (rft/served.py)
+    of(bench, "champion", device)            what is served now (rft/shelves.py)
     of(bench, "policy", device, trained)     the base model under what training left
     following(bench, learner, ...)           the learner's present weights, step by step
     base_model(params, "policy", device)     the model itself, for whoever trains it or samples with it alone
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rft import config, files, model, recipe, remote
+from rft import commands, config, files, model, recipe, remote, shelves
 from rft.chat import Chat
 from rft.errors import ConfigError, UserError
 from rft.model import Weights
+from rft.reports import Champion, PolicyReport
 from rft.sampler import Engine
-from rft.served import CHAMPION, champion, policy_pointer, rollback
 from rft.speaking import Policy
 from rft.tools import schemas
 from rft.workbench import Workbench
@@ -49,14 +49,14 @@ def of(bench: Workbench, which: Literal["policy", "champion"], device: Any, trai
 
 
 def _served(bench: Workbench, which: Literal["policy", "champion"], trained: Trained | None, name: str) -> Sampling:
-    params, pointer, served = bench.params, policy_pointer(), champion()
+    params, pointer, served = bench.params, shelves.read(PolicyReport), shelves.champion()
     assert params.policy.server is not None
     policy = remote.policy_for(params.policy.server, bench.schemas, lambda: chat_of(bench))
     bench.wait(policy.ask_limit(params.rollout.max_tokens))
     kind: Weights = "none"
     folder = None
     if which == "champion" and served.weights_path:
-        kind, folder = served.weights, CHAMPION.parent / served.weights_path
+        kind, folder = served.weights, shelves.folder("champion") / served.weights_path
     if trained is not None:
         kind, folder = trained
     if folder is None:
@@ -74,23 +74,23 @@ def base_model(
     params: config.Params, which: Literal["policy", "champion"], device: Any, tools: list[dict[str, Any]] | None = None
 ) -> tuple[Any, Chat]:
     """The model that a stage starts from, plain (an adapter is merged in), and its chat. `tools`: None for those of the recipe."""
-    pointer = policy_pointer()
+    pointer = shelves.read(PolicyReport)
     network, tokenizer = model.load(pointer.model, params.policy, device)
-    served = champion()
+    served = shelves.champion()
     if which == "champion" and served.weights_path:
         if served.base_sha256 not in (None, pointer.sha256):
             raise UserError(
-                f"{CHAMPION}: the champion's weights (run {served.run}) were trained on another base model than data/policy holds now "
+                f"{shelves.path(Champion)}: the champion's weights (run {served.run}) were trained on another base model than data/policy holds now "
                 f"({served.base_sha256[:12]}, not {pointer.sha256[:12]}). Restore the policy's settings in params.yaml, or go back "
-                f"to a champion without weights of its own: {rollback(params)}"
+                f"to a champion without weights of its own: {commands.rollback(params.recipe.path)}"
             )
-        network = model.with_weights(network, served.weights, CHAMPION.parent / served.weights_path, device)
+        network = model.with_weights(network, served.weights, shelves.folder("champion") / served.weights_path, device)
     return network, Chat(tokenizer, schemas(recipe.load(params.recipe)) if tools is None else tools, params.policy.tool_format)
 
 
 def chat_of(bench: Workbench) -> Chat:
     """The tokenizer and template of the base model, without its weights."""
-    return Chat(model.tokenizer(policy_pointer().model), bench.schemas, bench.params.policy.tool_format)
+    return Chat(model.tokenizer(shelves.read(PolicyReport).model), bench.schemas, bench.params.policy.tool_format)
 
 
 class InProcess:
@@ -133,7 +133,7 @@ def following(bench: Workbench, learner: Any, chat: Chat, device: Any, work: Pat
     if server is None:
         return InProcess(bench, learner, chat, device)
     policy = remote.policy_for(server, bench.schemas, lambda: chat)
-    if train.weights != "lora" or (train.from_ == "champion" and champion().weights != "none") or not isinstance(policy, remote.TokenPolicy):
+    if train.weights != "lora" or (train.from_ == "champion" and shelves.champion().weights != "none") or not isinstance(policy, remote.TokenPolicy):
         raise ConfigError(
             f"params.yaml: policy.server (kind {server.kind}) samples with LoRA adapters on the model that it was started with. "
             "Set train.weights: lora and train.from: policy, or sample in this process: policy.server: null."

@@ -23,13 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from rft import config, embedded, files, model, progress, recipe, reports, stopping
+from rft import config, embedded, files, model, progress, recipe, reports, shelves, stopping
 from rft.chat import Chat, assistant_text
 from rft.errors import UserError
 from rft.tools import schemas
 from rft.types import Message
 
-SHELF = Path("data/policy")
 STRIDE = 4
 
 
@@ -44,11 +43,11 @@ class Dialogue:
 def run(params: config.Params) -> None:
     section = params.policy
     if section.model:
-        reports.write(_pointer(section.model), SHELF / "report.json")
+        shelves.write(_pointer(section.model))
         return
     if section.server is not None:  # a chat endpoint: config asks for policy.model with all others
         sha256 = hashlib.sha256(f"{section.server.url} {section.server.model}".encode()).hexdigest()
-        reports.write(reports.PolicyReport(kind="served", model=section.server.model, sha256=sha256, num_parameters=0), SHELF / "report.json")
+        shelves.write(reports.PolicyReport(kind="served", model=section.server.model, sha256=sha256, num_parameters=0))
         return
     progress.once("policy", params, partial(_build, params))
 
@@ -72,7 +71,7 @@ def _build(params: config.Params, work: Path, shelf: Path) -> None:
     tokenizer.save_pretrained(shelf / "model")
     report = reports.PolicyReport(
         kind="embedded",
-        model=str(SHELF / "model"),
+        model=str(shelves.MODEL),
         sha256=files.tree_sha256(shelf / "model"),
         num_parameters=sum(parameter.numel() for parameter in network.parameters()),
         demonstrations=len(dialogues),

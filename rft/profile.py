@@ -36,6 +36,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy import sparse
 
+from rft import reports, shelves
+from rft.config import Params
 from rft.errors import UserError
 from rft.recipe import Recipe
 from rft.reports import Conversation, Feature, FeatureGroup, Profile, Statistic
@@ -167,6 +169,14 @@ def _as_list(value: Any) -> list[str] | None:
 def of_examples(examples: Sequence[Example], recipe: Recipe, source: str) -> Profile:
     found = input_columns([input_messages(example.messages) for example in examples], recipe)
     return summarize(found, source, [example.id for example in examples])
+
+
+def reference(params: Params, loaded: Recipe) -> Profile:
+    """Find what a window is compared with: the champion's profile, or before the first promotion that of the recipe's training examples."""
+    if (path := shelves.champion().profile_path) is not None:
+        return reports.read(Profile, shelves.folder("champion") / path)
+    examples = loaded.examples("train", params.examples.train, params.examples.seed)
+    return of_examples(examples, loaded, f"the training examples of recipe {loaded.name}")
 
 
 def of_conversations(conversations: Sequence[Conversation], recipe: Recipe, source: str) -> Profile:

@@ -2,7 +2,7 @@
 
     progress.once("baseline", params, measure)    measure(work, shelf) works in the folder `work`, and builds in `shelf` what the stage leaves
 
-`work` is `.rft/progress/STAGE-KEY`. The key is a hash of all that the stage depends on (rft/shelves.py: its sections and input files, the recipe's
+`work` is `.rft/progress/STAGE-KEY`. The key is a hash of all that the stage depends on (rft/needs.py: its sections and input files, the recipe's
 bytes among them; the pinned packages; the engine's own source), so work is taken up again only under the conditions under which it was left.
 
 A shelf is not safe when the stage has written it, but when DVC has: it hashes the outputs, moves them into its cache and writes dvc.lock, after the
@@ -39,20 +39,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rft import files, secrets, shelves
+from rft import files, needs, secrets
 from rft.errors import InfrastructureError, UserError
 
 A_WEEK_S = 7 * 86400.0
 _COMPLETE, _WORK, _SHELF, _GONE = "complete.json", "work.json", "shelf", ".gone"
 _FOLDER = re.compile(r"([a-z_]+)-[0-9a-f]{16}")
 _PATIENCE_S = 2.0
-STATE = "RFT_STATE"
-"""The environment variable in which a stage finds `state()`."""
-
-
-def state() -> Path:
-    """This clone's state folder; a run in its worktree is told by the environment where it lies."""
-    return Path(os.environ.get(STATE, ".rft"))
 
 
 # -- the folder of a stage -------------------------------------------------------------------------------------------------
@@ -61,7 +54,7 @@ def once(stage: str, params: BaseModel, make: Callable[[Path, Path], None]) -> N
 
     Raises InfrastructureError when another process works on the same, UserError when a finished shelf was damaged.
     """
-    work = folder(stage, *needs(stage, params))
+    work = folder(stage, *needs.of(stage, params))
     with _alone(work, stage):
         if not os.environ.get("RFT_RUN"):  # by hand
             _clear_old(stage, work)
@@ -81,12 +74,12 @@ def once(stage: str, params: BaseModel, make: Callable[[Path, Path], None]) -> N
                 raise
             _complete(work, stage, part)
         _keep_only_shelf(work)
-        _copy_out(work / _SHELF, Path("data") / stage)
+        _copy_out(work / _SHELF, Path(needs.DATA, stage))
 
 
 def folder(stage: str, sections: Iterable[BaseModel], inputs: Iterable[Path]) -> Path:
     """Named by a hash of what is given, the pinned packages and the engine's source. Made when it is not there."""
-    path = state() / "progress" / _name(stage, sections, [*inputs, Path(shelves.PACKAGES), Path(__file__).parent])
+    path = files.state() / "progress" / _name(stage, sections, [*inputs, Path(needs.PACKAGES), Path(__file__).parent])
     path.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -94,8 +87,8 @@ def folder(stage: str, sections: Iterable[BaseModel], inputs: Iterable[Path]) ->
 def forget(stage: str, params: BaseModel, tree: Path, place: Path) -> None:
     """DVC has the stage's shelf in `tree`: delete the work of just that, if there is any. Of other settings or inputs it stays."""
     if finished := [path for path in _folders(place) if path.name.startswith(f"{stage}-") and (path / _COMPLETE).exists()]:
-        sections, inputs = needs(stage, params)
-        name = _name(stage, sections, [tree / path for path in [*inputs, Path(shelves.PACKAGES), Path("rft")]])
+        sections, inputs = needs.of(stage, params)
+        name = _name(stage, sections, [tree / path for path in [*inputs, Path(needs.PACKAGES), Path("rft")]])
         for path in finished:
             if path.name == name:
                 remove(path)
@@ -109,13 +102,6 @@ def key(sections: Iterable[BaseModel], paths: Iterable[Path]) -> str:
     """Hash settings and what lies at the paths, in 16 digits: the same again where nothing changed."""
     given = [section.model_dump(mode="json", by_alias=True) for section in sections]
     return files.digest([given, [files.tree_sha256(path) for path in paths]])[:16]
-
-
-def needs(stage: str, params: Any) -> tuple[list[BaseModel], list[Path]]:
-    """The sections and the files that the stage depends on, as dvc.yaml has them."""
-    found = shelves.NEEDS[stage]
-    paths = [params.recipe.path if name == shelves.RECIPE else name for name in found.files]
-    return [getattr(params, name) for name in found.sections], [Path(path) for path in paths]
 
 
 def _complete(work: Path, stage: str, part: Path) -> None:
@@ -218,7 +204,7 @@ class Work:
 
 
 def works(place: Path | None = None) -> list[Work]:
-    """All work folders of a clone, oldest change first. `place`: its state folder (default: `state()`)."""
+    """All work folders of a clone, oldest change first. `place`: its state folder (default: `files.state()`)."""
     found: list[Work] = []
     now = time.time()
     for path in _folders(place):
@@ -267,7 +253,7 @@ def _clear_old(stage: str, mine: Path) -> None:
 
 
 def _folders(place: Path | None) -> list[Path]:
-    place = (place or state()) / "progress"
+    place = (place or files.state()) / "progress"
     return [path for path in place.iterdir() if _FOLDER.fullmatch(path.name) and path.is_dir()] if place.is_dir() else []
 
 

@@ -20,17 +20,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rft import config, examples, model, policies, progress, recipe, reports, rollout_log, stats
+from rft import config, model, policies, progress, recipe, reports, rollout_log, shelves, stats
+from rft.prompting import champion_prompt
 from rft.reports import Candidate, Metric, PromptSettings
 from rft.rollout_store import RolloutStore
 from rft.scale import of_range
-from rft.served import champion_prompt
 from rft.speaking import Policy
 from rft.types import Example
 from rft.words import counted
 from rft.workbench import Plan, Times, Workbench, workbench
 
-SHELF = Path("data/prompt")
 Knobs = tuple[tuple[str, Any], ...]
 
 
@@ -51,7 +50,7 @@ class Racer:
 
 
 def run(params: config.Params) -> None:
-    baseline = reports.read(reports.BaselineReport, Path("data/baseline/report.json"))
+    baseline = shelves.read(reports.BaselineReport)
     if baseline.readiness in ("not worth it", "suspect"):
         _skip(champion_prompt(recipe.load(params.recipe)), f"no search: the baseline says '{baseline.readiness}': {baseline.reason}")
         return
@@ -62,7 +61,7 @@ def _search(params: config.Params, work: Path, shelf: Path) -> None:
     section = params.prompt
     device = model.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
-    rows = examples.load("validation")
+    rows = shelves.load_examples("validation")
     cut = max(1, round(len(rows) * section.search_share))
     seed = champion_prompt(ours)
     with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
@@ -86,9 +85,9 @@ def _search(params: config.Params, work: Path, shelf: Path) -> None:
 
 
 def _skip(seed: PromptSettings, reason: str) -> None:
-    Times().write(SHELF / "timing.json")
-    rollout_log.write([], SHELF / "rollouts.parquet")
-    _publish(reports.PromptReport(winner=seed, found=False, reason=reason, candidates=[], num_rollouts=0), SHELF)
+    Times().write(shelves.timing("prompt"))
+    rollout_log.write([], shelves.rollouts("prompt"))
+    _publish(reports.PromptReport(winner=seed, found=False, reason=reason, candidates=[], num_rollouts=0), shelves.folder("prompt"))
 
 
 def _publish(report: reports.PromptReport, shelf: Path) -> None:

@@ -39,9 +39,8 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from rft import config, reports, rows
 from rft.errors import ConfigError, UserError
 from rft.scale import MAX_EXPLOITED, Scale, from_to
-from rft.types import Example, Message
+from rft.types import Example, Message, Split
 
-Split = Literal["train", "validation", "test"]
 _ABOVE = f"an exploit may earn {MAX_EXPLOITED:.0%} of the range beyond chance, and must not pass by it."
 
 

@@ -43,8 +43,8 @@ from dataclasses import dataclass, field, replace
 
 from rft import budget, config
 from rft.dialogue import opening_of
-from rft.errors import ConfigError
 from rft.graders import Grader
+from rft.prompting import num_turns
 from rft.reports import PromptSettings
 from rft.speaking import Dialogue, Policy, PolicyFailed
 from rft.tools import ToolClient
@@ -244,17 +244,6 @@ def _end_by_terminal_tool(live: _Live, client: ToolClient) -> None:
         live.end(StopReason.completed)
 
 
-def num_turns(prompt: PromptSettings, limits: config.Rollout, where: str = "") -> int:
-    """How many turns a rollout has. Raises ConfigError for a prompt (of the file `where`) that asks for more: it may only lower the limit."""
-    if prompt.max_turns is not None and prompt.max_turns > limits.max_turns:
-        raise ConfigError(
-            f"{where or 'the prompt'}: max_turns of {prompt.name!r} is {prompt.max_turns}, and rollout.max_turns = {limits.max_turns} in "
-            "params.yaml, which a prompt may only lower. "
-            f"Set rollout.max_turns to at least {prompt.max_turns}, or run the stage that chose this prompt again."
-        )
-    return prompt.max_turns or limits.max_turns
-
-
 def _continue(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResult], last: bool) -> tuple[int, ...]:
     """Limits 8 to 10; else the tokens that the results become."""
     if failed := [result.output for result in results if result.failed]:
@@ -404,4 +393,4 @@ def _words(text: str) -> tuple[int, ...]:
     return tuple(value >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96))
 
 
-__all__ = ["Conditions", "Ended", "Request", "num_turns", "run_rollouts"]
+__all__ = ["Conditions", "Ended", "Request", "run_rollouts"]

@@ -28,7 +28,7 @@ from typing import IO
 
 import httpx
 
-from rft import commands, config, headers, local_tools, progress, secrets
+from rft import commands, config, files, headers, local_tools, secrets
 from rft.errors import InfrastructureError
 from rft.http_client import ToolEndpoint, http_address
 from rft.process import child_environment, last_words, tail
@@ -44,7 +44,7 @@ RAISED = "Traceback (most recent call last)"
 
 def log_of(recipe: Recipe) -> Path:
     """Where the end of what a recipe's server printed is kept once its tools or its `grade` raised."""
-    return (progress.state() / "logs" / f"tool-server-{recipe.name}.log").resolve()
+    return (files.state() / "logs" / f"tool-server-{recipe.name}.log").resolve()
 
 
 @contextmanager

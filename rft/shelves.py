@@ -1,64 +1,125 @@
-"""What each stage depends on: the sections of params.yaml and the files that it reads. One table for two readers.
+"""Where the files of each stage are, and what several stages read from there.
 
-`tasks/dependencies.py` writes it into dvc.yaml, so that DVC runs a stage again when any of it changed. `rft/progress.py` hashes it into the name of
-the stage's work folder, so that unfinished work is taken up under exactly the conditions under which it was left, and under no others. With a list
-for each they drifted apart: a baseline that a kill cut off was finished under another grader, because DVC knew of the recipe and the folder did not.
+A stage leaves its files on its shelf, `data/STAGE`, and the stages after it read them there. Most of
+these files are reports, and a run has one of each kind: `read(reports.TrainReport)` needs no path.
+Which files a stage depends on stands in rft/needs.py.
 
-The sections are what the code of a stage really reads; a test compares the table with the code (tests/test_dependencies.py). Section `run` says how
-long and where to work, not on what: no stage depends on it.
+    data/champion/champion.json    the champion: prompt, weights, version. Written by a promotion
+                                   (tasks/registry.py), read by every stage
+    data/policy/report.json        the base model of this run. Both are small files that point to weights;
+                                   rft/policies.py loads those, and says who samples with them
+    data/examples/SPLIT.jsonl      the user's rows, byte for byte, and in `keys.json` how to read them, so
+                                   that all read them alike: `load_examples` is the only reader
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
-RECIPE = "${recipe.path}"
-"""Filled from params.yaml, as DVC does it."""
-CHAMPION = "data/champion"
-PACKAGES = "constraints.txt"
-_AGENT = (RECIPE, "data/policy", CHAMPION)
+from rft import commands, config, needs, reports, rows
+from rft.errors import UserError
+from rft.types import Example, Split
 
+R = TypeVar("R", bound=reports.Report)
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    sections: tuple[str, ...]
-    files: tuple[str, ...]
-    """Files and folders, relative to the top of the tree. PACKAGES is everybody's, and not among them."""
-
-
-def of(shelf: str, *names: str) -> tuple[str, ...]:
-    return tuple(f"data/{shelf}/{name}" for name in names)
-
-
-NEEDS = {
-    "traffic": Needs(("recipe", "traffic", "examples"), ("${traffic.file}", RECIPE, CHAMPION)),
-    "drift": Needs(
-        ("recipe", "tools", "drift", "examples"),
-        (*of("traffic", "conversations.jsonl", "current_profile.json", "reference_profile.json", "report.json"), RECIPE),
-    ),
-    "examples": Needs(("recipe", "drift", "examples"), (RECIPE, *of("traffic", "conversations.jsonl", "report.json"))),
-    "policy": Needs(("recipe", "policy"), (RECIPE,)),
-    "baseline": Needs(
-        ("recipe", "tools", "rollout", "policy", "baseline"),
-        (*_AGENT, *of("examples", "keys.json", "validation.jsonl")),
-    ),
-    "prompt": Needs(
-        ("recipe", "tools", "rollout", "policy", "prompt"),
-        (*_AGENT, *of("baseline", "report.json"), *of("examples", "keys.json", "validation.jsonl")),
-    ),
-    "train": Needs(
-        ("recipe", "tools", "rollout", "examples", "policy", "train"),
-        (*_AGENT, *of("baseline", "report.json"), *of("prompt", "prompt.json"), *of("examples", "keys.json", "train.jsonl", "validation.jsonl")),
-    ),
-    "challenger": Needs(
-        ("recipe", "tools", "rollout", "examples", "policy", "train", "challenger"),
-        (*_AGENT, *of("prompt", "prompt.json"), *of("train", "report.json", "weights"), *of("examples", "keys.json", "test.jsonl")),
-    ),
-    "gate": Needs(
-        ("gate",),
-        (
-            *(path for stage in ("drift", "baseline", "prompt", "train") for path in of(stage, "report.json")),
-            *of("challenger", "report.json", "timing.json"),
-        ),
-    ),
+DATA = Path(needs.DATA)
+REPORTS: dict[type[reports.Report], Path] = {
+    reports.Champion: DATA / "champion/champion.json",
+    reports.TrafficReport: DATA / "traffic/report.json",
+    reports.DriftReport: DATA / "drift/report.json",
+    reports.ExamplesReport: DATA / "examples/report.json",
+    reports.PolicyReport: DATA / "policy/report.json",
+    reports.BaselineReport: DATA / "baseline/report.json",
+    reports.PromptReport: DATA / "prompt/report.json",
+    reports.PromptSettings: DATA / "prompt/prompt.json",
+    reports.TrainReport: DATA / "train/report.json",
+    reports.ChallengerReport: DATA / "challenger/report.json",
+    reports.Decision: DATA / "gate/decision.json",
+    reports.PromotionRequest: DATA / "gate/request.json",
 }
+"""The kinds of report of which a run has one each."""
+CONVERSATIONS = DATA / "traffic/conversations.jsonl"
+REFERENCE_PROFILE = DATA / "traffic/reference_profile.json"
+CURRENT_PROFILE = DATA / "traffic/current_profile.json"
+KEYS = DATA / "examples/keys.json"
+INPUTS_PROFILE = DATA / "examples/profile.json"
+MODEL = DATA / "policy/model"
+WEIGHTS = DATA / "train/weights"
+METRICS = DATA / "train/metrics.jsonl"
+
+
+# -- places --------------------------------------------------------------------------------------------
+def folder(stage: str) -> Path:
+    return DATA / stage
+
+
+def timing(stage: str) -> Path:
+    """Name the file of the stage's wall times, which lie apart so that reports of equal runs are equal."""
+    return DATA / stage / "timing.json"
+
+
+def rollouts(stage: str) -> Path:
+    """Name the stage's rollout log."""
+    return DATA / stage / "rollouts.parquet"
+
+
+def examples_file(split: Split) -> Path:
+    return DATA / "examples" / f"{split}.jsonl"
+
+
+# -- reports -------------------------------------------------------------------------------------------
+def path(kind: type[reports.Report]) -> Path:
+    return REPORTS[kind]
+
+
+def read(kind: type[R]) -> R:
+    """Read the run's report of this kind. Raises UserError as `reports.read` does."""
+    return reports.read(kind, REPORTS[kind])
+
+
+def write(report: reports.Report) -> None:
+    reports.write(report, REPORTS[type(report)])
+
+
+def champion() -> reports.Champion:
+    """Read what is served now; before any promotion that is version 1, the base policy with the seed prompt."""
+    return read(reports.Champion) if path(reports.Champion).exists() else reports.Champion()
+
+
+# -- rows ----------------------------------------------------------------------------------------------
+def load_examples(split: Split, file: Path | None = None, keys: config.Keys | None = None) -> list[Example]:
+    """Read a split, from its shelf unless `file` says otherwise.
+
+    Raises UserError naming file and line for a row that is cut off, has no messages, does not end with
+    the user, or repeats an id.
+    """
+    if file is None:
+        file, keys = examples_file(split), _keys()
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror}). {_remedy()}") from None
+    found: list[Example] = []
+    first: dict[str, str] = {}
+    is_whole = content.endswith(b"\n")
+    lines = rows.split(file, content, _remedy())
+    for n, line in enumerate(lines, 1):
+        row = rows.read(line, keys or config.Keys(), _remedy(), is_cut=not is_whole and n == len(lines))
+        if (known := first.setdefault(row.id, line.where)) != line.where:
+            raise UserError(f"{line.where}: id {row.id!r} was met before, at {known}. {_remedy()}")
+        found.append(row)
+    if not found:
+        raise UserError(f"{file}: holds no examples. {_remedy()}")
+    return found
+
+
+def _keys() -> config.Keys:
+    try:
+        return config.Keys.model_validate_json(KEYS.read_bytes())
+    except (OSError, ValueError):
+        raise UserError(f"{KEYS}: missing, or not the keys of the rows beside it. {_remedy()}") from None
+
+
+def _remedy() -> str:
+    return f"Run the stage that writes it again: {commands.stage('examples')}"

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rft import progress
+from rft import files
 from rft.errors import Stopped
 
 RUN = "RFT_RUN"
@@ -29,7 +29,7 @@ def request(state: Path, run: str) -> Path:
 
 def asked() -> str:
     """Why the stage should end now; empty: it goes on."""
-    if (run := os.environ.get(RUN)) and request(progress.state(), run).exists():
+    if (run := os.environ.get(RUN)) and request(files.state(), run).exists():
         return BY_CANCEL
     return BY_LIMIT if time.time() >= float(os.environ.get(DEADLINE) or "inf") else ""
 

@@ -14,22 +14,18 @@ from pathlib import Path
 
 import torch
 
-from rft import config, determinism, examples, exploits, files, model, progress, recipe, reports, rollout_log
+from rft import config, determinism, exploits, files, model, progress, recipe, reports, rollout_log, shelves
 from rft.policies import base_model
-from rft.rollout import num_turns
+from rft.prompting import num_turns
 from rft.rollout_store import RolloutStore
-from rft.served import champion
 from rft.trainer import processes
 from rft.trainer.learner import Learner
 from rft.trainer.loop import Trainer
 from rft.workbench import workbench
 
-SHELF = Path("data/train")
-PROMPT = Path("data/prompt/prompt.json")
-
 
 def run(params: config.Params) -> None:
-    baseline = reports.read(reports.BaselineReport, Path("data/baseline/report.json"))
+    baseline = shelves.read(reports.BaselineReport)
     if baseline.readiness != "ready":
         _skip(f"the baseline says '{baseline.readiness}': {baseline.reason}")
         return
@@ -47,9 +43,9 @@ def _lead(params: config.Params, device: torch.device, team: processes.Processes
     section = params.train
     ours = recipe.load(params.recipe)
     exploits.check(params)
-    prompt = reports.read(reports.PromptSettings, PROMPT)
-    num_turns(prompt, params.rollout, str(PROMPT))
-    train, validation = examples.load("train"), examples.load("validation")
+    prompt = shelves.read(reports.PromptSettings)
+    num_turns(prompt, params.rollout, str(shelves.path(reports.PromptSettings)))
+    train, validation = shelves.load_examples("train"), shelves.load_examples("validation")
     with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
         bench.check_rows(train)
         network, chat = base_model(params, section.from_, device, bench.schemas)
@@ -63,7 +59,7 @@ def _lead(params: config.Params, device: torch.device, team: processes.Processes
 
 def _publish(trainer: Trainer, section: config.Train, shelf: Path) -> None:
     learner, kind = trainer.learner, section.weights
-    if kind == "lora" and section.from_ == "champion" and champion().weights != "none":
+    if kind == "lora" and section.from_ == "champion" and shelves.champion().weights != "none":
         kind = "full"  # the adapter sits on the champion's own weights; saved merged, it stands on the base model alone
     model.save(learner.model if kind == section.weights else model.merged_copy(learner.model), shelf / "weights")
     (shelf / "metrics.jsonl").write_text(trainer.metrics.text())
@@ -76,7 +72,7 @@ def _publish(trainer: Trainer, section: config.Train, shelf: Path) -> None:
         if change > 0
         else "no group had anything to learn from",
         weights=kind if change > 0 else "none",
-        path=str(SHELF / "weights") if change > 0 else None,
+        path=str(shelves.WEIGHTS) if change > 0 else None,
         sha256=files.tree_sha256(shelf / "weights") if change > 0 else None,
         algorithm=section.algorithm,
         steps=trainer.step,
@@ -93,10 +89,10 @@ def _publish(trainer: Trainer, section: config.Train, shelf: Path) -> None:
 
 def _skip(reason: str) -> None:
     """Nothing was trained: an empty pointer with the reason, and files without content where DVC expects outs."""
-    (SHELF / "weights").mkdir(parents=True, exist_ok=True)
-    (SHELF / "weights" / "none.txt").write_text(f"Nothing was trained: {reason}\n")
-    reports.write(reports.TrainReport(trained=False, reason=reason, weights="none"), SHELF / "report.json")
-    (SHELF / "metrics.jsonl").write_text("")
-    rollout_log.write([], SHELF / "rollouts.parquet")
-    reports.write_json({"rollout_s": {}, "phases": {}}, SHELF / "timing.json")
+    shelves.WEIGHTS.mkdir(parents=True, exist_ok=True)
+    (shelves.WEIGHTS / "none.txt").write_text(f"Nothing was trained: {reason}\n")
+    shelves.write(reports.TrainReport(trained=False, reason=reason, weights="none"))
+    shelves.METRICS.write_text("")
+    rollout_log.write([], shelves.rollouts("train"))
+    reports.write_json({"rollout_s": {}, "phases": {}}, shelves.timing("train"))
     progress.say("train", reason)

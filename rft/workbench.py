@@ -29,13 +29,13 @@ from rft import budget, config, determinism, progress, recovery, reports, rollou
 from rft.dialogue import opening_of
 from rft.errors import ConfigError
 from rft.graders import Grader, Ungraded, grader_of
+from rft.prompting import too_many_turns
 from rft.recipe import Recipe
 from rft.recovery import Earlier, Played
 from rft.reports import PromptSettings
 from rft.rollout import Conditions, Request, run_rollouts
 from rft.rollout_log import LogRow
 from rft.rollout_store import RolloutStore
-from rft.served import too_many_turns
 from rft.server import running
 from rft.speaking import Policy
 from rft.tools import ToolClient, schemas

@@ -22,20 +22,20 @@ from pathlib import Path
 
 import yaml
 
-from rft import commands, reports
+from rft import commands, reports, shelves
 from rft.errors import UserError, did_you_mean
 from rft.reports import Decision, PolicyReport
 from tasks import champion, ledger, records, registry
 from tasks.artifacts import Revision
-from tasks.champion import BEGINNING, SHELF, Served
+from tasks.champion import BEGINNING, Served
 from tasks.clone import Clone
 from tasks.git import GitError
 from tasks.ledger import Act
 from tasks.records import RunRecord
 from tasks.registry import CHAMPION, PREVIOUS, Version
 
-POLICY = "data/policy"
-MEASURED = "data/baseline/report.json"
+POLICY = str(shelves.folder("policy"))
+MEASURED = str(shelves.path(reports.BaselineReport))
 LAID_OUT = "agent-"
 """How the scratch folders of `laid_out` begin, in the clone's state. `lock` in each is held by whoever uses it."""
 
@@ -111,11 +111,11 @@ def laid_out(agent: Agent, *more: str) -> Iterator[Path]:
         shutil.rmtree(tree / "rft", ignore_errors=True)  # the engine is the one that runs here, for the recipe's server too
         for path in (POLICY, *(one for one in more if one in at.outs)):
             at.lay(path, tree / path)
-        reports.write(agent.served.champion, tree / SHELF / "champion.json")
+        reports.write(agent.served.champion, tree / shelves.path(reports.Champion))
         if agent.served.weights is not None:
             assert agent.served.champion.weights_path
             assert agent.served.revision
-            agent.served.revision.lay(agent.served.weights.path, tree / SHELF / agent.served.champion.weights_path)
+            agent.served.revision.lay(agent.served.weights.path, tree / shelves.folder("champion") / agent.served.champion.weights_path)
         _link_model(clone, tree)
         yield tree
 
@@ -178,7 +178,7 @@ def _of_run(clone: Clone, record: RunRecord) -> Agent:
     if record.revision is None:
         raise UserError(f"run {record.name} is not over: it is {record.state}. Wait for it, or start it again: {record.again}")
     at = Revision(clone, record.revision)
-    decision = at.report(Decision, "data/gate/decision.json")
+    decision = at.report(Decision)
     if decision is None:
         why = f"{record.state}{': ' + record.message if record.message else ''}"
         raise UserError(f"run {record.name} came to no decision ({why}), so it has no agent of its own. What is served has: champion.")
@@ -238,7 +238,7 @@ def _that_ran(clone: Clone) -> set[str]:
 
 
 def _arm(at: Revision) -> str:
-    decision = at.report(Decision, "data/gate/decision.json")
+    decision = at.report(Decision)
     return decision.candidate if decision else "champion"
 
 

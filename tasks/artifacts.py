@@ -18,14 +18,14 @@ from typing import Any, BinaryIO, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from rft import reports
+from rft import reports, shelves
 from rft.errors import InfrastructureError, UserError
 from tasks import records
 from tasks.clone import Clone
 from tasks.git import GitError, git, git_bytes
 
 R = TypeVar("R", bound=reports.Report)
-WEIGHTS = "data/champion/weights"
+WEIGHTS = str(shelves.folder("champion") / "weights")
 _PIECE = 1 << 20
 
 
@@ -78,8 +78,9 @@ class Revision:
         lock = self.file("dvc.lock")
         return None if lock is None else hashlib.sha256(lock).hexdigest()
 
-    def read(self, path: str) -> bytes | None:
+    def read(self, name: str | Path) -> bytes | None:
         """An output's bytes, or those of a file in an output folder; None when the run never came to it."""
+        path = str(name)
         if out := self.outs.get(path):
             return self._cached(out.md5, path)
         for parent in map(str, PurePosixPath(path).parents):
@@ -88,7 +89,9 @@ class Revision:
                 return None if found is None else self._cached(found, path)
         return None
 
-    def report(self, kind: type[R], path: str) -> R | None:
+    def report(self, kind: type[R]) -> R | None:
+        """Read the run's report of this kind; None when the run never came to it."""
+        path = shelves.path(kind)
         content = self.read(path)
         if content is None:
             return None
@@ -97,7 +100,7 @@ class Revision:
         except ValidationError as error:
             raise UserError(f"{path} of revision {self.commit[:10]} is not a whole {kind.__name__}: {error.errors()[0]['msg']}.") from None
 
-    def json(self, path: str) -> Any:
+    def json(self, path: str | Path) -> Any:
         content = self.read(path)
         return None if content is None else json.loads(content)
 

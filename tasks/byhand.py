@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rft import commands, config, shelves
+from rft import commands, config, needs, shelves
 from rft.errors import UserError
 from tasks import edits, records, runs, stages
 from tasks.clone import Clone
@@ -22,7 +22,7 @@ from tasks.clone import Clone
 def run_stage(clone: Clone, params: config.Params, name: str) -> stages.Outcome:
     """Raises UserError for a shelf that is missing, StageFailed with the stage's own message. The clone's shelf changes only when all went well."""
     runs.refuse_missing_recipe(clone, params)
-    missing = [path for path in _shelves(name) if not path.startswith("data/champion") and not (clone.root / path).exists()]
+    missing = [path for path in _shelves(name) if not path.startswith(str(shelves.folder("champion"))) and not (clone.root / path).exists()]
     if missing:
         before = commands.stage(Path(missing[0]).parts[1])
         raise UserError(f"stage {name} reads {missing[0]}, which is missing. Run the stage that writes it: {before}")
@@ -32,8 +32,8 @@ def run_stage(clone: Clone, params: config.Params, name: str) -> stages.Outcome:
                 _copy(clone.root / path, tree / path)
         outcome = stages.repro(tree, name, clone.state, log=clone.log("by-hand", name))
         fresh = folder(clone) / "shelf"
-        _copy(tree / "data" / name, fresh)
-        shelf = clone.root / "data" / name
+        _copy(tree / shelves.folder(name), fresh)
+        shelf = clone.root / shelves.folder(name)
         shutil.rmtree(shelf, ignore_errors=True)
         shelf.parent.mkdir(parents=True, exist_ok=True)
         os.replace(fresh, shelf)
@@ -76,7 +76,7 @@ def clear(clone: Clone) -> None:
 
 
 def _shelves(name: str) -> list[str]:
-    return [path for path in shelves.NEEDS[name].files if path.startswith("data/")]
+    return [path for path in needs.NEEDS[name].files if path.startswith(f"{needs.DATA}/")]
 
 
 def _copy(source: Path, target: Path) -> None:

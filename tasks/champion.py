@@ -16,13 +16,12 @@ from pathlib import Path
 
 import yaml
 
-from rft import commands, config, reports
+from rft import commands, config, reports, shelves
 from rft.errors import ConfigError, UserError
 from rft.reports import Champion, Decision, PolicyReport, PromotionRequest, PromptSettings, TrainReport
 from tasks import stages
 from tasks.artifacts import WEIGHTS, Out, Revision, link_out
 
-SHELF = "data/champion"
 _MAKES_THE_BASE = ("model", "architecture", "warm_start", "seed")
 
 
@@ -48,17 +47,17 @@ class Served:
         changed = [name for name in _MAKES_THE_BASE if getattr(then, name) != getattr(params.policy, name)]
         if changed and (then.model is None or params.policy.model is None):
             named = ", ".join(f"policy.{name}" for name in changed)
-            back = commands.command("rollback", "--model", Path(params.recipe.path).name, *commands.WHO_AND_WHY)
+            back = commands.rollback(params.recipe.path)
             raise UserError(
                 f"{named}: changed since run {self.champion.run}, whose {self.champion.weights} weights are the champion's, and fit the base model "
                 f"of then alone. Restore the policy's settings, or go back to a champion without weights of its own: {back}"
             )
 
     def place(self, tree: Path, weights: bool = True) -> None:
-        reports.write(self.champion, tree / SHELF / "champion.json")
+        reports.write(self.champion, tree / shelves.path(Champion))
         if self.revision is not None and self.champion.profile_path:
-            profile = self.revision.read("data/examples/profile.json")
-            (tree / SHELF / self.champion.profile_path).write_bytes(profile or b"")
+            profile = self.revision.read(shelves.INPUTS_PROFILE)
+            (tree / shelves.folder("champion") / self.champion.profile_path).write_bytes(profile or b"")
         if weights and self.weights is not None:
             link_out(self.weights, tree)
             stages.dvc(tree, "checkout", f"{WEIGHTS}.dvc")
@@ -74,7 +73,7 @@ def in_words(version: int | str) -> str:
 
 def of(revision: Revision, run: str, version: int) -> Served:
     """The champion that this run's promotion request describes. Raises UserError when the run has none."""
-    request = revision.report(PromotionRequest, "data/gate/request.json") if revision.json("data/gate/request.json") else None
+    request = revision.report(PromotionRequest) if revision.json(shelves.path(PromotionRequest)) else None
     if request is None:
         raise UserError(f"run {run} left no promotion request.")
     return _served(revision, run, version, request.candidate, request.prompt)
@@ -82,7 +81,7 @@ def of(revision: Revision, run: str, version: int) -> Served:
 
 def judged(revision: Revision, run: str, decision: Decision) -> Served:
     """What the run's gate decided on, whatever it decided. The version is the one that it was judged against: it has none of its own."""
-    prompt = revision.report(PromptSettings, "data/prompt/prompt.json")
+    prompt = revision.report(PromptSettings)
     before = _before(revision)
     if prompt is None or decision.candidate == "none":
         raise UserError(f"run {run} judged nothing new: {decision.reason}. What is served stays what it was, and has a name of its own: champion.")
@@ -91,15 +90,15 @@ def judged(revision: Revision, run: str, decision: Decision) -> Served:
 
 def _before(revision: Revision) -> Champion:
     """The champion that the run began with."""
-    path = f"{SHELF}/champion.json"
+    path = str(shelves.path(Champion))
     return reports.parse(Champion, revision.file(path) or b"{}", f"{path} of revision {revision.commit[:10]}")
 
 
 def _served(revision: Revision, run: str, version: int, candidate: str, prompt: PromptSettings) -> Served:
     before = _before(revision)
     if candidate == "challenger":
-        trained = revision.report(TrainReport, "data/train/report.json")
-        policy = revision.report(PolicyReport, "data/policy/report.json")
+        trained = revision.report(TrainReport)
+        policy = revision.report(PolicyReport)
         if trained is None or policy is None:
             raise UserError(f"run {run}: its revision {revision.commit[:10]} lacks the report of its policy or of its training.")
         weights, sha256, base = trained.weights, trained.sha256, policy.sha256

@@ -5,7 +5,7 @@ as a process of its own ("rft.toolserver"); on the modules that a recipe imports
 shelves that it reads. So a comment in the trainer does not repeat the warm start, and no change of code goes unseen, which is how lists
 written by hand fail. The sections of params.yaml are found likewise: every `params.<section>` in what `run` can reach by name.
 
-What cannot be read off the code: which files a stage reads (rft/shelves.py, where the engine reads it too), and what it leaves (the table below).
+What cannot be read off the code: which files a stage reads (rft/needs.py, where the engine reads it too), and what it leaves (the table below).
 Outputs are single files where a `timing.json` lies beside them, so that wall times never enter the hash of anything else.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rft import shelves
+from rft import needs
 
 _WHOLE = "*"
 
@@ -60,7 +60,7 @@ STAGES = {
 }
 
 _HEADER = """\
-# The ladder, as a table of contents. Written by `python -m tasks.dependencies --write`: change the tables there and in rft/shelves.py, not here.
+# The ladder, as a table of contents. Written by `python -m tasks.dependencies --write`: change the tables there and in rft/needs.py, not here.
 # A run executes these one by one (`rft run`); `dvc repro` does the same by hand, with params.yaml alone. There DVC wants every section that a stage
 # depends on: one that you leave out to its defaults is written `policy: {}`. `rft stage NAME --params FILE` wants nothing of the kind.
 stages:
@@ -71,7 +71,7 @@ def modules(root: Path, stage: str) -> list[str]:
     """Paths of all modules of `rft` that this stage can come to load, in order."""
     found: set[Path] = set()
     waiting = [root / "rft" / "__main__.py", _module(root, f"rft.{stage}")]
-    if shelves.RECIPE in shelves.NEEDS[stage].files:
+    if needs.RECIPE in needs.NEEDS[stage].files:
         waiting += [path for file in sorted((root / "recipes").rglob("*.py")) for path in _imports(root, file)]
     while waiting:
         path = waiting.pop()
@@ -157,11 +157,11 @@ def render(root: Path) -> str:
     lines = [_HEADER]
     for stage, shelf in STAGES.items():
         lines.append(f"  {stage}:\n    desc: {shelf.words!r}\n    cmd: exec python -m rft {stage}\n    deps:\n")
-        lines += [f"      - {path}\n" for path in (*shelves.NEEDS[stage].files, shelves.PACKAGES, *modules(root, stage))]
+        lines += [f"      - {path}\n" for path in (*needs.NEEDS[stage].files, needs.PACKAGES, *modules(root, stage))]
         lines.append("    params:\n")
         lines += [f"      - {section}\n" for section in sections(root, stage)]
         lines.append("    outs:\n")
-        lines += [f"      - {path.removesuffix('/')}\n" for path in shelves.of(stage, *shelf.leaves)]
+        lines += [f"      - {path.removesuffix('/')}\n" for path in needs.leaves(stage, *shelf.leaves)]
     return "".join(lines)
 
 

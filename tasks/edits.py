@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rft import shelves
 from rft.errors import UserError
 from tasks.clone import Clone
 from tasks.git import git, git_bytes
 
-_NOT_EDITS = ("params.yaml", "dvc.lock", "data/champion")
+_NOT_EDITS = ("params.yaml", "dvc.lock", str(shelves.folder("champion")))
 _MAX_BYTES = 50 * 2**20
 
 

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rft import config, export, rollout_log
+from rft import config, export, rollout_log, shelves
 from rft.errors import UserError
 from rft.export import Dtype, Manifest, Origin
 from rft.rollout_log import LogRow
@@ -22,7 +22,7 @@ from tasks.git import GitError
 
 MARK = ".rft-export"
 """In a `.part` folder: that it is ours."""
-_LOGS = ("data/challenger/rollouts.parquet", "data/baseline/rollouts.parquet")
+_LOGS = tuple(str(shelves.rollouts(stage)) for stage in ("challenger", "baseline"))
 
 
 def write(agent: Agent, folder: Path, merge: bool = False, dtype: Dtype | None = None) -> Manifest:

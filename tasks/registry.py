@@ -204,15 +204,15 @@ def repair(clone: Clone) -> Act | None:
 # -- what must be true -----------------------------------------------------------------------------------------------------
 def verified(at: Revision, record: RunRecord) -> tuple[Decision, PromotionRequest]:
     """Decision and request, read by hash from the run's revision; every hash in them is compared with the bytes it names."""
-    decision = at.report(Decision, "data/gate/decision.json")
+    decision = at.report(Decision)
     if decision is None:
         raise UserError(
             f"run {record.name} came to no decision ({record.state}{': ' + record.message if record.message else ''}). There is nothing to decide on."
         )
     if decision.decision != "promote":
         raise UserError(f"run {record.name} cannot be approved or rejected: the gate itself decided {decision.decision}: {decision.reason}")
-    request = at.report(PromotionRequest, "data/gate/request.json")
-    train = at.report(TrainReport, "data/train/report.json")
+    request = at.report(PromotionRequest)
+    train = at.report(TrainReport)
     if request is None or train is None:
         raise UserError(f"run {record.name}: its revision {at.commit[:10]} lacks the promotion request or the train report.")
     compared = {

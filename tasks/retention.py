@@ -33,7 +33,7 @@ from typing import Any, Literal
 
 import yaml
 
-from rft import commands, progress
+from rft import commands, progress, reports, shelves
 from rft.config import Retention
 from rft.errors import InfrastructureError, UserError
 from tasks import agents, byhand, ledger, records, registry, runs
@@ -241,8 +241,9 @@ def _needed(clone: Clone, every: list[RunRecord]) -> dict[str, str]:
 
 
 def _latest_traffic(clone: Clone, every: list[RunRecord]) -> str | None:
+    report = str(shelves.path(reports.TrafficReport))
     for record in sorted(every, key=lambda one: one.started, reverse=True):
-        if record.revision and not record.bytes_removed and "data/traffic/report.json" in _outs(_text(clone, f"{record.revision}:dvc.lock")):
+        if record.revision and not record.bytes_removed and report in _outs(_text(clone, f"{record.revision}:dvc.lock")):
             return record.revision
     return None
 

@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 import yaml
 
-from rft import commands, config, files, margins, progress, secrets, stopping
+from rft import commands, config, files, margins, secrets, shelves, stopping
 from rft.errors import RftError, Stopped, UserError
 from tasks import edits as user_edits
 from tasks import records
@@ -42,7 +42,7 @@ from tasks.records import RunRecord, State
 
 _NEW_REF = "0" * 40
 _DVC_LOCAL = Path(".dvc", "config.local")
-_FORCED = ("params.yaml", "dvc.lock", "data/champion/champion.json", "data/champion/profile.json", "data/champion/weights.dvc")
+_FORCED = ("params.yaml", "dvc.lock", *(str(shelves.folder("champion") / name) for name in ("champion.json", "profile.json", "weights.dvc")))
 
 
 @dataclass
@@ -500,5 +500,5 @@ def kill_stage(clone: Clone, name: str) -> None:
 
 def _is_of(environment: dict[str, str], clone: Clone, name: str) -> bool:
     """A stage that still works for the place where its clone was is ours, when nothing is there any more: the clone was moved."""
-    place = Path(environment.get(progress.STATE, ""))
+    place = Path(environment.get(files.STATE, ""))
     return environment.get(stopping.RUN) == name and (not place.is_dir() or place.samefile(clone.state))

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TextIO
 
-from rft import commands, config, progress, secrets, stopping
+from rft import commands, config, files, progress, secrets, stopping
 from rft.__main__ import STAGES
 from rft.errors import InfrastructureError, RftError, Stopped, UserError
 from rft.process import DIES_WITH_PARENT
@@ -90,7 +90,7 @@ def repro(
     """
     lines = listener.get()
     lines.begin(stage)
-    environment = {progress.STATE: str(state), "PYTHONUNBUFFERED": "1", stopping.RUN: run or "", stopping.DEADLINE: f"{deadline or ''}"}
+    environment = {files.STATE: str(state), "PYTHONUNBUFFERED": "1", stopping.RUN: run or "", stopping.DEADLINE: f"{deadline or ''}"}
     how: How = "ran"
     last: deque[str] = deque(maxlen=400)
     error: list[str] = []  # what the stage ends with: told once, by whoever catches it

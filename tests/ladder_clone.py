@@ -31,8 +31,8 @@ from tasks.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = (
-    *("__init__.py", "__main__.py", "commands.py", "config", "errors.py", "files.py", "process.py", "progress.py", "recipe.py", "reports"),
-    *("secrets.py", "shelves.py", "stopping.py", "toolserver.py", "types.py"),
+    *("__init__.py", "__main__.py", "commands.py", "config", "errors.py", "files.py", "needs.py", "process.py", "progress.py", "recipe.py"),
+    *("reports", "secrets.py", "shelves.py", "stopping.py", "toolserver.py", "types.py"),
 )
 COPIED = (
     ".gitignore",

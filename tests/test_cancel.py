@@ -144,7 +144,7 @@ def test_at_once(scripted: ladder_clone.Scripted) -> None:
 FAILS = """
 
 def run(params):
-    stopping.request(progress.state(), os.environ["RFT_RUN"]).touch()  # somebody asks, and meanwhile:
+    stopping.request(files.state(), os.environ["RFT_RUN"]).touch()  # somebody asks, and meanwhile:
     raise InfrastructureError("the grader is down")
 """
 

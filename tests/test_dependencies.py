@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rft.shelves import NEEDS
+from rft import shelves
+from rft.needs import NEEDS, leaves
+from rft.types import SPLITS
 from tasks import dependencies
 from tasks.dependencies import STAGES, modules, sections
 
@@ -97,6 +99,18 @@ def test_the_pipeline_is_in_order_and_test_examples_have_one_reader(repository: 
     assert all("data/examples" not in path for path in pipeline["policy"]["deps"])
 
 
+def test_a_stage_leaves_every_file_that_the_engine_looks_for() -> None:
+    """Shelves and table name a file each on its own; the champion's are left by a promotion."""
+    left = {path.removesuffix("/") for stage, shelf in STAGES.items() for path in leaves(stage, *shelf.leaves)}
+    single = [path for path in vars(shelves).values() if isinstance(path, Path) and path != shelves.DATA]
+    asked = {str(path) for path in (*shelves.REPORTS.values(), *single, *map(shelves.examples_file, SPLITS))}
+    known = {path for path in asked if path in left or any(path.startswith(f"{folder}/") for folder in left)}
+    assert asked - known == {"data/champion/champion.json"}
+    assert len(single) == 8
+    read = {path for needed in NEEDS.values() for path in needed.files if path.startswith("data/")}
+    assert {path for path in read if path not in left and f"{path}/" not in left} == {"data/champion"}
+
+
 def test_the_command_compares_and_writes(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(root)
     assert dependencies.main([]) == 1
@@ -107,5 +121,5 @@ def test_the_command_compares_and_writes(root: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_engine_knows_the_sections_that_the_code_reads(repository: Path, stage: str) -> None:
-    """R13. The work key is made of rft/shelves.py, dvc.yaml of the code: if they differ, unfinished work goes on under other settings."""
-    assert list(NEEDS[stage].sections) == sections(repository, stage), f"write them into NEEDS[{stage!r}] of rft/shelves.py"
+    """R13. The work key is made of rft/needs.py, dvc.yaml of the code: if they differ, unfinished work goes on under other settings."""
+    assert list(NEEDS[stage].sections) == sections(repository, stage), f"write them into NEEDS[{stage!r}] of rft/needs.py"

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rft import config, recipe, rows, traffic
+from rft import config, recipe, rows
+from rft.conversations import read_window
 from rft.endpoint import EndpointGrader
 from rft.errors import UserError
 from rft.reports import Conversation, PromptSettings
@@ -49,7 +50,7 @@ def test_no_example_is_left_unplayed(page: Path) -> None:
 def test_n3_the_window_on_the_page_is_a_window(tmp_path: Path) -> None:
     ((_, body),) = blocks(DOCS / "traffic.md", "accepted")
     (tmp_path / "window.jsonl").write_text(body, encoding="utf-8")
-    window = traffic.read(tmp_path / "window.jsonl")
+    window = read_window(tmp_path / "window.jsonl")
     assert (window.num_rows, len(window.conversations), window.ignored_keys, window.rejected) == (2, 2, {}, {})
     assert window.conversations[0].feedback == "shipped"
     assert window.conversations[1].messages[0]["content"] == "Cancel order 12."
@@ -67,7 +68,7 @@ def test_n3_what_the_page_calls_refused_is_refused_with_those_words(tmp_path: Pa
     path = tmp_path / "window.jsonl"
     path.write_text(body, encoding="utf-8")
     with pytest.raises(UserError, match=re.escape(said)) as error:
-        traffic.read(path)
+        read_window(path)
     assert f"{path}:{len(body.splitlines())}: " in str(error.value)
 
 

@@ -14,8 +14,9 @@ import tiny_recipe
 import windows
 from scipy.stats import binomtest
 
-from rft import config, drift, profile, recipe, reports, traffic
+from rft import config, drift, profile, recipe, reports, shelves, traffic
 from rft.config import Drift
+from rft.conversations import load_conversations, read_window, usable_feedback
 from rft.errors import ConfigError, UserError
 from rft.reports import Contract, Conversation, DriftReport, FeatureDrift, Profile
 
@@ -213,7 +214,7 @@ def test_a_champions_profile_with_agent_features_is_used(clone: Path) -> None:
     served = profile.of_conversations(rows, loaded, "version 2")
     windows.write(Path("data/inbox/window.jsonl"), windows.rows(200, tool_errors=1, calls=6))
     traffic.run(params())
-    reports.write(served, traffic.SHELF / "reference_profile.json")
+    reports.write(served, shelves.REFERENCE_PROFILE)
     drift.run(params())
     errors = row(reports.read(DriftReport, Path("data/drift/report.json")), "tool_errors")
     assert (errors.drifted, errors.effect, errors.reference) == (True, 1.0, "version 2")
@@ -243,16 +244,16 @@ def test_a_feature_that_the_recipe_dropped_is_named(clone: Path) -> None:
     source = Path("tiny/examples.py")
     source.write_text(source.read_text().replace("def features", "def no_longer"))
     loaded = recipe.load(params().recipe)
-    known = reports.read(Profile, traffic.SHELF / "reference_profile.json")
+    known = reports.read(Profile, shelves.REFERENCE_PROFILE)
     sys.modules.pop("recipe_tiny.examples")
-    found = {one.feature: one for one in drift.compare(Drift(), {"": known}, traffic.load(), loaded)}
+    found = {one.feature: one for one in drift.compare(Drift(), {"": known}, load_conversations(), loaded)}
     assert found["manners"].detail == "the recipe names it no longer"
 
 
 def test_other_bins_are_refused(clone: Path) -> None:
     windows.write(Path("data/inbox/window.jsonl"), windows.rows(200))
     traffic.run(params())
-    path = traffic.SHELF / "reference_profile.json"
+    path = shelves.REFERENCE_PROFILE
     known = reports.read(Profile, path)
     words = known.features["input_words"].model_copy(update={"edges": [1.0, 2.0], "counts": [1, 2, 3]})
     reports.write(known.model_copy(update={"features": known.features | {"input_words": words}}), path)
@@ -326,7 +327,7 @@ def icd10(repository: Path) -> tuple[Any, config.Params, Profile]:
 
 def simulate(loaded: Any, path: Path, drifted: bool, seed: int) -> tuple[Any, ...]:
     loaded._module("simulator").write_window(loaded.options, path, datetime.date(2026, 3, 2), 7, 400, drifted, seed)
-    return traffic.read(path).conversations
+    return read_window(path).conversations
 
 
 def test_simulated_windows_like_the_reference_raise_no_alarm(icd10: Any, tmp_path: Path) -> None:
@@ -343,7 +344,7 @@ def test_the_simulated_drift_is_seen_feature_by_feature(icd10: Any, tmp_path: Pa
     statistics = drift.compare(found.drift, {"": reference, "agent": before}, now, loaded)
     drifted = {one.feature for one in statistics if one.drifted}
     assert drifted >= {"input_words", "vocabulary", "phrasing", "chapter", "opening", "tool_errors", "latency_s"}
-    usable = len(traffic.usable_feedback(now, loaded))
+    usable = len(usable_feedback(now, loaded))
     assert drift.decide(found.drift, drift.Facts(statistics, [], 2000, 400, drift.tool_error_share(now), usable))[0] == "refresh"
 
 

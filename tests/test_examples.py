@@ -12,12 +12,12 @@ import windows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rft import config, examples, reports, traffic
+from rft import config, examples, reports, shelves, traffic
 from rft.errors import UserError
 from rft.recipe import Split
 from rft.reports import ExamplesReport, Profile
 from rft.rows import sha256
-from rft.types import Example
+from rft.types import SPLITS, Example
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def test_the_recipes_examples_become_a_shelf(clone: Path) -> None:
         "texts of train in validation", "texts of train in test", "texts of validation in test",
         "targets of train in validation", "targets of train in test",
     }  # fmt: skip
-    for split in examples.SPLITS:
-        rows = examples.load(split)
+    for split in SPLITS:
+        rows = shelves.load_examples(split)
         assert len(rows) == report.counts[split]
         assert report.sha256[split] == sha256(rows)
         assert sum(report.slices[split].values()) == len(rows)
@@ -91,7 +91,7 @@ def test_a_refresh_trains_on_the_latest_graded_traffic(clone: Path) -> None:
         row["feedback"] = None
     record(rows)
     examples.run(params(source="window", train=30))
-    assert [row.id for row in examples.load("train")] == [row["conversation_id"] for row in rows[1::2]][-30:]
+    assert [row.id for row in shelves.load_examples("train")] == [row["conversation_id"] for row in rows[1::2]][-30:]
     assert {split: shelf()[f"{split}.jsonl"] for split in ("validation", "test")} == measured
     report = reports.read(ExamplesReport, Path("data/examples/report.json"))
     assert (report.source, report.counts["train"]) == ("window", 30)
@@ -212,7 +212,7 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, bad: dict[str, Any]
     wrong = {key: value for key, value in (GOOD | bad).items() if value is not ...}
     path = windows.write(tmp_path / "train.jsonl", [GOOD | {"id": "first"}, wrong])
     with pytest.raises(UserError, match=r"train.jsonl:2: .*" + message):
-        examples.load("train", path)
+        shelves.load_examples("train", path)
 
 
 def test_a_file_cut_off_in_any_byte_is_refused_or_shorter_by_whole_rows(tmp_path: Path) -> None:
@@ -224,15 +224,15 @@ def test_a_file_cut_off_in_any_byte_is_refused_or_shorter_by_whole_rows(tmp_path
         if cut in ends or cut - 1 in ends:
             continue
         with pytest.raises(UserError, match=r"the file is cut off in this line, its last"):
-            examples.load("train", path)
+            shelves.load_examples("train", path)
 
 
 def test_an_empty_or_missing_file_names_the_stage(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot be read .*rft stage examples"):
-        examples.load("train", tmp_path / "train.jsonl")
+        shelves.load_examples("train", tmp_path / "train.jsonl")
     (tmp_path / "train.jsonl").write_text("")
     with pytest.raises(UserError, match="holds no examples"):
-        examples.load("train", tmp_path / "train.jsonl")
+        shelves.load_examples("train", tmp_path / "train.jsonl")
 
 
 TARGETS = st.recursive(
@@ -246,6 +246,6 @@ def test_rows_survive_their_file(tmp_path_factory: pytest.TempPathFactory, rows:
     path = tmp_path_factory.getbasetemp() / "rows.jsonl"
     written = [row(*one) for one in rows]
     reports.write_lines((one.line for one in written), path)
-    read = examples.load("train", path)
+    read = shelves.load_examples("train", path)
     assert read == written
     assert sha256(read) == hashlib.sha256(path.read_bytes()).hexdigest()

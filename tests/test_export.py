@@ -24,8 +24,8 @@ from rft.errors import InfrastructureError, UserError
 from rft.export import vllm
 from rft.formats import FAMILIES
 from rft.policies import base_model
+from rft.prompting import champion_prompt
 from rft.sampler import Engine
-from rft.served import champion_prompt
 from rft.types import Opening
 from tasks import agents, ledger, records, registry, runs, stages
 from tasks import export as exporting
@@ -130,8 +130,8 @@ def test_every_byte_is_named_and_comes_by_hash(approved: Clone) -> None:
         name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items()
     }
     at = Revision(approved, said.origin.revision)
-    trained = at.report(reports.TrainReport, "data/train/report.json")
-    policy = at.report(reports.PolicyReport, "data/policy/report.json")
+    trained = at.report(reports.TrainReport)
+    policy = at.report(reports.PolicyReport)
     assert trained
     assert policy
     assert files.tree_sha256(folder / "adapter") == trained.sha256 == said.weights.sha256

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rft import config, exploits, recipe, traffic
+from rft import config, exploits, recipe
+from rft.conversations import read_window, usable_feedback
 from rft.reports import ChallengerReport
 from tasks import records
 from tasks.artifacts import Revision
@@ -69,8 +70,8 @@ def test_its_parts_hold(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = {split: {example.id for example in loaded.examples(split, 800, 0)} for split in ("train", "validation", "test")}
     assert ids["train"].isdisjoint(ids["validation"] | ids["test"])
     assert ids["validation"].isdisjoint(ids["test"])
-    window = traffic.read(Path(params.traffic.file), None, params.traffic.min_conversations)
-    graded = traffic.usable_feedback(window.conversations, loaded)
+    window = read_window(Path(params.traffic.file), None, params.traffic.min_conversations)
+    graded = usable_feedback(window.conversations, loaded)
     assert len(graded) >= params.drift.min_feedback
     gate = yaml.safe_load((clone.root / "recipes/parcels/params.yaml").read_text())["gate"]
     assert set(gate) | {"num_bootstrap"} == set(config.Gate.model_fields), "every threshold is written down"
@@ -86,7 +87,7 @@ def test_the_whole_ladder_climbs_on_it(clone: Clone) -> None:
     assert (record.decision, record.verdict, record.dirty) == ("promote", "continue", False), record.message
     assert record.stages == dict.fromkeys(STAGES, "ran")
     at = Revision(clone, record.revision or "")
-    report = at.report(ChallengerReport, "data/challenger/report.json")
+    report = at.report(ChallengerReport)
     assert report is not None
     arms = {arm.name: arm.sampled.metrics["score/mean"] for arm in report.arms}
     assert arms["champion_new_prompt"].value > arms["champion"].value + 0.1

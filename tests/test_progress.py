@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from rft import config, files, progress, reports, shelves
+from rft import config, files, needs, progress, reports
 from rft.errors import InfrastructureError, UserError
 from tests import tiny_recipe
 from tests.ladder import again, inside, params, run, shelf
@@ -223,13 +223,13 @@ def test_when_dvc_is_done_the_work_of_just_that_goes(tmp_path: Path, monkeypatch
 
 # -- the key (R13) ---------------------------------------------------------------------------------------------------------
 def key(stage: str, settings: config.Params) -> str:
-    return progress.folder(stage, *progress.needs(stage, settings)).name
+    return progress.folder(stage, *needs.of(stage, settings)).name
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_work_is_known_by_all_that_the_stage_depends_on_and_by_nothing_else(tmp_path: Path, stage: str):
     """R13. The recipe's bytes, each section of dvc.yaml, each file that it reads; never where the clone lies, or another stage's settings."""
-    needs = shelves.NEEDS[stage]
+    known = needs.NEEDS[stage]
     names: list[str] = []
     for place in ("a", "b"):
         (tmp_path / place).mkdir()
@@ -255,9 +255,9 @@ def test_work_is_known_by_all_that_the_stage_depends_on_and_by_nothing_else(tmp_
         for section, change in changes.items():
             raw = {"recipe": {"path": "tiny"}, "gate": tiny_recipe.gate()}
             raw[section] = raw.get(section, {}) | change
-            assert (key(stage, config.parse(raw)) != names[0]) is (section in needs.sections), section
-        for file in [*needs.files, shelves.PACKAGES]:
-            path = Path("tiny/tools.py" if file == shelves.RECIPE else file)
+            assert (key(stage, config.parse(raw)) != names[0]) is (section in known.sections), section
+        for file in [*known.files, needs.PACKAGES]:
+            path = Path("tiny/tools.py" if file == needs.RECIPE else file)
             before = key(stage, tiny_recipe.params(Path("tiny")))
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{path.read_text() if path.exists() else ''}\n# another")
@@ -265,7 +265,7 @@ def test_work_is_known_by_all_that_the_stage_depends_on_and_by_nothing_else(tmp_
 
 
 def test_every_section_was_tried_above():
-    assert {name for needs in shelves.NEEDS.values() for name in needs.sections} <= set(config.Params.model_fields)
+    assert {name for known in needs.NEEDS.values() for name in known.sections} <= set(config.Params.model_fields)
 
 
 def test_a_baseline_that_was_cut_off_is_not_finished_under_another_grader(ladder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

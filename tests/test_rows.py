@@ -12,10 +12,10 @@ import tiny_recipe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rft import config, examples, recipe, replay, reports, rollout_log, rows
+from rft import config, examples, recipe, replay, reports, rollout_log, rows, shelves
 from rft.errors import ConfigError, UserError
 from rft.reports import ExamplesReport, PromptSettings
-from rft.types import Example, Grade, StopReason, Trajectory, Turn
+from rft.types import SPLITS, Example, Grade, StopReason, Trajectory, Turn
 
 OWN = """
 from pathlib import Path
@@ -54,7 +54,7 @@ def own(folder: Path, files: dict[str, list[str]], **section: Any) -> config.Par
 
 
 def files(**changed: list[str]) -> dict[str, list[str]]:
-    return {split: [line(split, n) for n in range(4)] for split in examples.SPLITS} | changed
+    return {split: [line(split, n) for n in range(4)] for split in SPLITS} | changed
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def test_a_row_is_kept_byte_for_byte_and_read_by_its_own_keys(tmp_path: Path) ->
     examples.run(own(tmp_path, files()))
     shelf = Path("data/examples")
     assert (shelf / "test.jsonl").read_bytes() == (tmp_path / "own/test.jsonl").read_bytes()
-    one = examples.load("test")[3]
+    one = shelves.load_examples("test")[3]
     assert (one.id, one.target, one.slice) == ("test-3", "test answer 3", "1")
     assert one.messages == ({"role": "user", "content": "question test 3"},)
     assert one.line == line("test", 3)
@@ -80,7 +80,7 @@ def test_a_row_is_kept_byte_for_byte_and_read_by_its_own_keys(tmp_path: Path) ->
 def test_only_messages_is_required(tmp_path: Path) -> None:
     bare = [json.dumps({"messages": [{"role": "user", "content": f"q{n}"}]}) for n in range(9)]
     examples.run(own(tmp_path, {"train": bare[:3], "validation": bare[3:6], "test": bare[6:]}, keys={}))
-    found = examples.load("train")
+    found = shelves.load_examples("train")
     assert [one.id for one in found] == [hashlib.sha256(text.encode()).hexdigest() for text in bare[:3]]
     assert {(one.target, one.slice) for one in found} == {(None, "all")}
     assert reports.read(ExamplesReport, Path("data/examples/report.json")).without_target == {"train": 3, "validation": 3, "test": 3}
@@ -92,7 +92,7 @@ def test_identical_lines_are_counted_in_a_split_and_an_error_across_splits(tmp_p
     examples.run(params)
     report = reports.read(ExamplesReport, Path("data/examples/report.json"))
     assert (report.repeated, report.counts["train"]) == ({"train": 1, "validation": 0, "test": 0}, 2)
-    assert [one.id for one in examples.load("train")] == ["train-0", "train-1"]
+    assert [one.id for one in shelves.load_examples("train")] == ["train-0", "train-1"]
     assert "lines that came twice, each taken once: 1 in train" in capsys.readouterr().out
     (tmp_path / "own/test.jsonl").write_text("".join(f"{line('test', n)}\n" for n in range(3)) + line("train", 1))
     with pytest.raises(UserError, match="lines of train in test: 1 examples"):

@@ -14,7 +14,8 @@ import windows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rft import config, drift, reports, traffic
+from rft import config, drift, profile, reports, traffic
+from rft.conversations import load_conversations, read_window
 from rft.errors import UserError
 from rft.reports import Champion, Profile, TrafficReport
 
@@ -49,7 +50,7 @@ def test_a_window_becomes_a_shelf(clone: Path) -> None:
     assert (report.num_rows, report.num_conversations, report.num_with_feedback) == (60, 60, 60)
     assert report.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert report.reference == "the training examples of recipe tiny"
-    conversations = traffic.load()
+    conversations = load_conversations()
     assert [one.time for one in conversations] == sorted(one.time for one in conversations)
     assert (report.first, report.last) == (conversations[0].time, conversations[-1].time)
     assert reports.read(Profile, Path("data/traffic/current_profile.json")).num_conversations == 60
@@ -69,7 +70,7 @@ def test_equal_windows_give_equal_bytes(clone: Path) -> None:
 def test_the_shelf_reads_back_as_the_window(clone: Path) -> None:
     path = window()
     traffic.run(params())
-    assert traffic.load() == traffic.read(path).conversations
+    assert load_conversations() == read_window(path).conversations
 
 
 def test_the_hash_is_checked(clone: Path) -> None:
@@ -82,7 +83,7 @@ def test_the_hash_is_checked(clone: Path) -> None:
 
 def test_the_champions_profile_is_the_reference(clone: Path) -> None:
     window()
-    served = traffic.reference_profile(params(), tiny_loaded()).model_copy(update={"source": "version 3"})
+    served = profile.reference(params(), tiny_loaded()).model_copy(update={"source": "version 3"})
     reports.write(served, Path("data/champion/profile.json"))
     reports.write(Champion(version=3, profile_path="profile.json"), Path("data/champion/champion.json"))
     traffic.run(params())
@@ -118,7 +119,7 @@ def test_what_was_not_logged_may_be_missing(clone: Path) -> None:
     traffic.run(params())
     report = reports.read(TrafficReport, Path("data/traffic/report.json"))
     assert report.num_with_feedback == 0
-    assert traffic.load()[0].latency_s is None
+    assert load_conversations()[0].latency_s is None
 
 
 def test_times_become_utc_and_text_parts_one_text(clone: Path) -> None:
@@ -127,7 +128,7 @@ def test_times_become_utc_and_text_parts_one_text(clone: Path) -> None:
         {"role": "assistant", "content": "x"},
     ]
     path = window([windows.conversation(1, time="2026-03-02T09:30:00+02:00", messages=messages)])
-    (one,) = traffic.read(path).conversations
+    (one,) = read_window(path).conversations
     assert one.time == "2026-03-02T07:30:00Z"
     assert one.messages[0]["content"] == "value of k0001"
 
@@ -203,7 +204,7 @@ def test_a_short_or_missing_window_says_so(clone: Path) -> None:
 
 def test_drift_before_traffic_names_the_stage(clone: Path) -> None:
     with pytest.raises(UserError, match="rft stage traffic"):
-        traffic.load()
+        load_conversations()
 
 
 JSON = st.recursive(
@@ -224,7 +225,7 @@ def test_any_file_is_read_or_refused_by_name(
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     path.write_bytes(json.dumps(windows.conversation(1) | dict(edits)).encode() + (b"" if whole else noise))
     try:
-        found = traffic.read(path)
+        found = read_window(path)
     except UserError as refusal:
         assert str(refusal).startswith(str(path))  # noqa: PT017  a refusal is one of two right answers
         return

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from rft.doctor import Finding
     from tasks.artifacts import Revision
 
-SHELF = "data/policy"
 SIGNS = {"ok": "✓", "warn": "!", "fail": "✗", "skipped": "-"}
 
 
@@ -118,16 +117,18 @@ def draw(found: Sequence[Finding], console: Console | None = None) -> None:
 
 def _policy(here: Clone, params: config.Params, scratch: Path) -> Path | None:
     """What stage `policy` made of these settings and this recipe in the newest run that came so far, taken out of the cache."""
+    from rft import shelves
     from tasks import artifacts, records
 
+    shelf = str(shelves.folder("policy"))
     for record in reversed(records.load_all(here)):
         if record.revision is None or record.bytes_removed:
             continue
         at = artifacts.Revision(here, record.revision)
         with contextlib.suppress(RftError):  # bytes that are gone; settings of another version
-            if SHELF in at.outs and _made_alike(at, params):
+            if shelf in at.outs and _made_alike(at, params):
                 folder = scratch / record.name  # its own: what one run has in part must not lie under another's
-                artifacts.restore_folder(at, SHELF, folder)
+                artifacts.restore_folder(at, shelf, folder)
                 _announce(f"the policy is that of run {record.name}: same recipe, same settings")
                 return folder
     return None

@@ -99,6 +99,7 @@ def tell(here: Clone, report: DriftReport, console: Console | None = None) -> No
 
 def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
     """What stage `traffic` would find there: the champion without its weights, and the shelf of the last run that came so far."""
+    from rft import shelves
     from tasks import records, registry
     from tasks.artifacts import Revision
 
@@ -107,20 +108,21 @@ def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
         shelf = (
             {}
             if record.revision is None or record.bytes_removed
-            else {name: Revision(here, record.revision).read(f"data/traffic/{name}") for name in TRAFFIC}
+            else {name: Revision(here, record.revision).read(shelves.folder("traffic") / name) for name in TRAFFIC}
         )
         if shelf and all(shelf.values()):
-            (scratch / "data" / "traffic").mkdir(parents=True)
+            folder = scratch / shelves.folder("traffic")
+            folder.mkdir(parents=True)
             for name, content in shelf.items():
-                (scratch / "data" / "traffic" / name).write_bytes(content or b"")
+                (folder / name).write_bytes(content or b"")
             return
 
 
 def _key(params: config.Params, window: Path) -> str:
-    from rft import progress
+    from rft import needs, progress
 
     sections = (params.recipe, params.tools, params.drift, params.traffic, params.examples)
-    return progress.key(sections, (window, Path(params.recipe.path), Path("data"), Path(progress.__file__).parent))
+    return progress.key(sections, (window, Path(params.recipe.path), Path(needs.DATA), Path(progress.__file__).parent))
 
 
 @contextlib.contextmanager

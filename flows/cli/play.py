@@ -44,7 +44,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from flows import settings
-    from rft import examples
+    from rft import shelves
+    from rft.types import SPLITS
     from tasks import agents, registry
 
     here = clone.enter()
@@ -58,8 +59,8 @@ def run(options: argparse.Namespace) -> int:
         agent = agents.find(here, which)
     else:
         agent = agents.find(here, which, registry.model_name(settings.resolve(here, options.params)))
-    files = (*(f"{split}.jsonl" for split in examples.SPLITS), examples.KEYS)
-    with agents.laid_out(agent, *(str(examples.SHELF / name) for name in files)) as tree, contextlib.chdir(tree):
+    files = (*(shelves.examples_file(split) for split in SPLITS), shelves.KEYS)
+    with agents.laid_out(agent, *map(str, files)) as tree, contextlib.chdir(tree):
         _converse(agent, settings.of_file(Path("params.yaml"), options.overrides), options)
     return 0
 
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 def _converse(agent: Agent, params: config.Params, options: argparse.Namespace) -> None:
     from rft import model, policies, recipe
     from rft.play import Table
-    from rft.served import champion_prompt
+    from rft.prompting import champion_prompt
     from rft.workbench import workbench
 
     ours = recipe.load(params.recipe)
@@ -138,9 +139,9 @@ def _show_turn(turn: Turn) -> None:
 
 
 def _example(name: str) -> Example:
-    from rft import examples, play
+    from rft import play, shelves
 
-    if not (examples.SHELF / "validation.jsonl").exists():
+    if not shelves.examples_file("validation").exists():
         raise UserError(f"--example {name}: this run came to no examples. Leave it out, or name a later run.")
-    others = {split: examples.load(split) for split in ("test", "train")}
-    return play.example_named(name, examples.load("validation"), others)
+    others = {split: shelves.load_examples(split) for split in ("test", "train")}
+    return play.example_named(name, shelves.load_examples("validation"), others)

@@ -166,11 +166,11 @@ def _plain(row: LogRow) -> dict[str, Any]:
 
 def _summary(console: Console, logs: Logs, rows: Sequence[LogRow], whole: bool) -> int:
     """Sampled = trained + left out; also against what the training counted while it ran."""
-    from rft import rollout_log
+    from rft import rollout_log, shelves
 
     tallies = rollout_log.tally(rows)
     if whole:
-        _against_metrics(tallies, logs.read("data/train/metrics.jsonl"))
+        _against_metrics(tallies, logs.read(str(shelves.METRICS)))
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for name in ("stage/arm", "step", "sampled", "trained", "compared", "left out"):
         table.add_column(name, justify="left" if name in ("stage/arm", "left out") else "right", overflow="fold")
@@ -227,9 +227,9 @@ def _decoder(logs: Logs) -> Callable[[list[int]], str] | None:
     from tokenizers import Tokenizer
 
     from flows.rollouts import read_bytes
-    from rft import reports
+    from rft import reports, shelves
 
-    path = "data/policy/report.json"
+    path = str(shelves.path(reports.PolicyReport))
     found = logs.read(path)
     if found is None:
         return None

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rft import budget, commands, config, determinism
+from rft import budget, commands, config, determinism, shelves
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
-from rft.served import champion
 
 
 def look(setup: Setup) -> Finding:
@@ -46,7 +45,7 @@ def _contradictions(params: config.Params) -> Iterator[Finding]:
             "policy.server.kind = chat gives no token ids: nothing will be trained, the prompt alone can be promoted",
             "Use vllm or sglang for a run that trains.",
         )
-    elif policy.server and (train.weights == "full" or (train.from_ == "champion" and champion().weights != "none")):
+    elif policy.server and (train.weights == "full" or (train.from_ == "champion" and shelves.champion().weights != "none")):
         yield fail(
             "a policy.server takes LoRA adapters on the model that it was started with, and this run trains other weights",
             "Set train.weights: lora and train.from: policy, or sample in this process: policy.server: null.",

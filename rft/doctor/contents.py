@@ -12,7 +12,7 @@ from rft import examples, margins, rows
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.errors import UserError
-from rft.served import too_many_turns
+from rft.prompting import too_many_turns
 from rft.toolserver import TRACE_ID, asks_for
 from rft.types import Example
 

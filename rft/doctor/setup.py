@@ -9,16 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rft import commands, config, recipe, reports, tools
+from rft import commands, config, recipe, reports, shelves, tools
 from rft.chat import Chat
 from rft.doctor.finding import Skip
 from rft.errors import UserError
-from rft.examples import SPLITS
 from rft.recipe import Recipe, Split
 from rft.trace import Traces
-from rft.types import Example
+from rft.types import SPLITS, Example
 
-POINTER = Path("data/policy/report.json")
 _ENV = re.compile(r"env:(\w+)")
 
 
@@ -68,11 +66,12 @@ class Setup:
             return self.params.policy.model
         if kept := self._find_policy(self.params):
             return str(kept / "model")
-        if not POINTER.exists():
-            raise Skip(f"no model yet: {POINTER} is missing and policy.model is null", f"Build it: {commands.stage('policy')}; or set policy.model.")
-        report = reports.read(reports.PolicyReport, POINTER)
+        pointer = shelves.path(reports.PolicyReport)
+        if not pointer.exists():
+            raise Skip(f"no model yet: {pointer} is missing and policy.model is null", f"Build it: {commands.stage('policy')}; or set policy.model.")
+        report = shelves.read(reports.PolicyReport)
         if report.kind != "embedded":
-            raise Skip(f"data/policy points to {report.model}, but policy.model is null now", f"Bring it up to date: {commands.stage('policy')}")
+            raise Skip(f"{pointer.parent} points to {report.model}, but policy.model is null now", f"Bring it up to date: {commands.stage('policy')}")
         return report.model
 
     def model_config(self) -> Any:
@@ -100,9 +99,9 @@ class Setup:
 
     def network(self, device: Any) -> tuple[Any, Any]:
         """Model and chat that `train` would start from, in memory."""
-        from rft import model, policies, served
+        from rft import model, policies
 
-        if POINTER.exists() and served.policy_pointer().model == self.model_source:
+        if shelves.path(reports.PolicyReport).exists() and shelves.read(reports.PolicyReport).model == self.model_source:
             return policies.base_model(self.params, self.params.train.from_, device, self.schemas)
         return model.load(self.model_source, self.params.policy, device)[0], self.chat()
 

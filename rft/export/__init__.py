@@ -26,18 +26,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rft import config, files, model, recipe, reports, response_format, rows
+from rft import config, files, model, recipe, reports, response_format, rows, shelves
 from rft.chat import Chat, prefix_problems
 from rft.dialogue import opening_of
 from rft.errors import UserError
 from rft.export import merge as merging
 from rft.export import vllm
 from rft.http_client import ToolEndpoint
+from rft.prompting import champion_prompt, num_turns
 from rft.recipe import Recipe
 from rft.reports import Champion, PolicyReport, PromptSettings, Report
-from rft.rollout import num_turns
 from rft.rollout_log import LogRow
-from rft.served import CHAMPION, champion, champion_prompt, policy_pointer
 from rft.tools import ToolClient, schemas
 from rft.types import Example, Message
 
@@ -114,7 +113,7 @@ def write(
     params: config.Params, target: Path, origin: Origin, merge: bool = False, dtype: Dtype | None = None, seen: Sequence[LogRow] = ()
 ) -> Manifest:
     """`seen`: recorded rollouts of this very agent. Raises UserError when what is exported would not be what they show, or a hash does not hold."""
-    ours, made, pointer = recipe.load(params.recipe), champion(), policy_pointer()
+    ours, made, pointer = recipe.load(params.recipe), shelves.champion(), shelves.read(PolicyReport)
     prompt = champion_prompt(ours)
     if pointer.kind == "served" and (merge or dtype):
         raise UserError(
@@ -165,7 +164,7 @@ def _weights(params: config.Params, made: Champion, pointer: PolicyReport, targe
     if Path(pointer.model).is_dir():
         _assert_hash("the base model", files.tree_sha256(Path(pointer.model)), pointer.sha256)
         base = base.model_copy(update={"verified": True})
-    folder = CHAMPION.parent / made.weights_path if made.weights_path else None
+    folder = shelves.folder("champion") / made.weights_path if made.weights_path else None
     if folder is not None:
         if made.base_sha256 not in (None, pointer.sha256):
             raise UserError(f"these weights were trained on base model {made.base_sha256}, and data/policy holds {pointer.sha256}. Start a new run.")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rft import config
 from rft.formats import Declared, Format
+from rft.prompting import num_turns
 from rft.reports import Champion, PromptSettings
-from rft.rollout import num_turns
 
 if TYPE_CHECKING:
     from rft.export import Manifest

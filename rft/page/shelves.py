@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rft import commands, reports
+from rft import commands, reports, shelves
 from rft.errors import UserError
 from rft.scale import UNIT, from_to
 
@@ -19,7 +19,7 @@ ARMS = {"champion": "champion", "champion_new_prompt": "after the prompt", "chal
 
 @dataclass(frozen=True)
 class Shelves:
-    data: Path
+    root: Path
     traffic: reports.TrafficReport | None
     drift: reports.DriftReport | None
     examples: reports.ExamplesReport | None
@@ -34,21 +34,20 @@ class Shelves:
 
     @classmethod
     def read(cls, root: Path) -> Shelves:
-        data = root / "data"
-        apart = _json(data / "gate/timing.json")
+        apart = _json(root / shelves.timing("gate"))
         return cls(
-            data=data,
-            traffic=_read(reports.TrafficReport, data / "traffic/report.json"),
-            drift=_read(reports.DriftReport, data / "drift/report.json"),
-            examples=_read(reports.ExamplesReport, data / "examples/report.json"),
-            policy=_read(reports.PolicyReport, data / "policy/report.json"),
-            baseline=_read(reports.BaselineReport, data / "baseline/report.json"),
-            prompt=_read(reports.PromptReport, data / "prompt/report.json"),
-            train=_read(reports.TrainReport, data / "train/report.json"),
-            challenger=_read(reports.ChallengerReport, data / "challenger/report.json"),
-            decision=_read(reports.Decision, data / "gate/decision.json"),
+            root=root,
+            traffic=_read(reports.TrafficReport, root),
+            drift=_read(reports.DriftReport, root),
+            examples=_read(reports.ExamplesReport, root),
+            policy=_read(reports.PolicyReport, root),
+            baseline=_read(reports.BaselineReport, root),
+            prompt=_read(reports.PromptReport, root),
+            train=_read(reports.TrainReport, root),
+            challenger=_read(reports.ChallengerReport, root),
+            decision=_read(reports.Decision, root),
             latency=reports.Check.model_validate(apart["latency"]) if "latency" in apart else None,
-            timings=_json(data / "challenger/timing.json"),
+            timings=_json(root / shelves.timing("challenger")),
         )
 
     @property
@@ -69,7 +68,7 @@ class Shelves:
         return self.arms[-1].name if self.arms else "champion"
 
     def timing(self, stage: str) -> dict[str, Any]:
-        return _json(self.data / stage / "timing.json")
+        return _json(self.root / shelves.timing(stage))
 
     def sampled(self, stage: str) -> tuple[int, int] | None:
         """How many rollouts the stage's log holds, and how many tokens their policy wrote; None without a log."""
@@ -78,17 +77,17 @@ class Shelves:
 
     def log(self, stage: str, *columns: str) -> list[dict[str, Any]] | None:
         """These columns of the stage's rollouts; None without a log. Raises UserError for a damaged one."""
-        path = self.data / stage / "rollouts.parquet"
-        if not path.exists():
+        path = shelves.rollouts(stage)
+        if not (self.root / path).exists():
             return None
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            return pq.read_table(path, columns=list(columns)).select(columns).to_pylist()
+            return pq.read_table(self.root / path, columns=list(columns)).select(columns).to_pylist()
         except (pa.ArrowInvalid, OSError, KeyError) as error:
             why = str(error).splitlines()[0]
-            raise UserError(f"data/{stage}/rollouts.parquet: no whole rollout log ({why}). Run the stage again: {commands.stage(stage)}") from None
+            raise UserError(f"{path}: no whole rollout log ({why}). Run the stage again: {commands.stage(stage)}") from None
 
     def arm(self, name: str) -> reports.Arm | None:
         return next((arm for arm in self.arms if arm.name == name), None)
@@ -99,7 +98,8 @@ def between(one: reports.Evaluation) -> str:
     return "" if one.range == UNIT.ends else f"; the grader scores from {from_to(one.range)}"
 
 
-def _read(kind: type[R], path: Path) -> R | None:
+def _read(kind: type[R], root: Path) -> R | None:
+    path = root / shelves.path(kind)
     return reports.read(kind, path) if path.exists() else None
 
 
