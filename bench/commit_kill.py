@@ -137,11 +137,11 @@ def _prepared(folder: Path) -> Path:
 
 def _stage(tree: Path, stage: str) -> float:
     """As a run does it; seconds."""
-    from tasks import stages
+    from tasks.runs import repro
 
     began = time.monotonic()
     os.environ["DVC_SITE_CACHE_DIR"] = str(tree / ".rft/dvc")
-    stages.repro(tree, stage, tree / ".rft")
+    repro.repro(tree, stage, tree / ".rft")
     return time.monotonic() - began
 
 

@@ -1,4 +1,4 @@
-"""A tool and grader server that breaks as it is told: a recipe's own server (rft/toolserver.py), in a process of its own, with faults in front.
+"""A tool and grader server that breaks as it is told: a recipe's own server (rft/tools/server.py), in a process of its own, with faults in front.
 
     with serving(recipe_folder) as url:
         tell(url, Faults(seed=3, error=0.05, hang=0.03))     POST /control; GET /control says what was done so far
@@ -33,8 +33,9 @@ import httpx
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 
-from rft import config, recipe, toolserver
+from rft import config, recipe
 from rft.process import die_with
+from rft.tools import server as toolserver
 
 ROOT = Path(__file__).resolve().parents[1]
 HANG_S = 20.0

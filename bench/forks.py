@@ -70,7 +70,7 @@ class Count:
 
 def played(name: str) -> tuple[Count, Count, Count]:
     """Append-only; rendered anew; rendered anew with no token cut."""
-    from rft.chat import Chat
+    from rft.chat.renderer import Chat
     from tests import families
 
     recorded = json.loads((PLACE / "dialogues.json").read_text(encoding="utf-8"))
@@ -123,9 +123,11 @@ def _forced(chat: Any, scripts: list[_Script]) -> Any:
     """The in-process engine on a random model, whose sampler is made to draw what was recorded."""
     import torch
 
-    from rft import config, embedded, sampler
+    from rft import config
+    from rft.models import embedded
+    from rft.sampling import engine
 
-    class Forced(sampler.Session):
+    class Forced(engine.Session):
         def __init__(self, *args: Any):
             super().__init__(*args)
             self.fed: list[list[int]] = [[] for _ in scripts]
@@ -152,7 +154,7 @@ def _forced(chat: Any, scripts: list[_Script]) -> Any:
         def _draw(self, logits_BV: torch.Tensor, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
             return torch.tensor([self.coming[row].pop(0) for row in rows]), torch.full((len(rows),), -1.0)
 
-    class Engine(sampler.Engine):
+    class Engine(engine.Engine):
         def session(self, openings: Any, seeds: Any, temperature: float, max_tokens: int) -> Any:
             prompts = [self.chat.prompt_ids(list(one.messages), one.tools) for one in openings]
             return Forced(self, prompts, seeds, temperature, max_tokens)
@@ -174,7 +176,7 @@ class _Anew:
     number: int = 0
 
     async def sample(self, max_new: int, deadline_s: float) -> Any:
-        from rft.speaking import PolicyFailed
+        from rft.rollouts.policy import PolicyFailed
         from rft.types import Sampled
 
         try:
@@ -190,7 +192,7 @@ class _Anew:
         return Sampled(text, reading, tuple(ids), (-1.0,) * len(ids), context_ids=tuple(context))
 
     def append(self, calls: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
-        from rft.chat import tool_message
+        from rft.chat.renderer import tool_message
 
         self.messages += [tool_message(call, result.output) for call, result in zip(calls, results, strict=True)]
         return ()
@@ -251,7 +253,7 @@ class _Grades:
 def _count(policy: Any, scripts: list[_Script]) -> Count:
     from rft import config
     from rft.reports import PromptSettings
-    from rft.rollout import Conditions, Request, run_rollouts
+    from rft.rollouts.loop import Conditions, Request, run_rollouts
     from rft.trainer.collect import unfit
     from rft.types import Example, StopReason
 

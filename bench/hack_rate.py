@@ -85,8 +85,8 @@ def at_the_edge() -> Iterator[Setting]:
 
 def histories(setting: Setting, within: float, num: int, rate: float | None = None, seed: int = 0) -> Iterator[bool]:
     """Whether each passes. `rate`: the true share of examples with a hacked rollout; None: the margin."""
-    from rft import gate
     from rft.reports import HackSource
+    from rft.stages import gate
 
     source = HackSource(declared=True, flagged=["scripted"], tried=1)
     rng = np.random.default_rng([seed, setting.size, round(100 * within)])

@@ -118,7 +118,8 @@ def workspace(seed: int = 0, search: bool = True) -> Iterator[None]:
 
     `seed`: of the policy's warm start. Without `search` the recipe's seed prompt stands.
     """
-    from rft import baseline, examples, policy, progress, prompt, recipe, reports
+    from rft import progress, recipe, reports
+    from rft.stages import baseline, examples, policy, prompt
 
     folder = WORK if search and not seed else WORK.with_name(f"icd10-{seed}{'' if search else '-seed-prompt'}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -157,7 +158,7 @@ def _prompted() -> Measured:
 
 
 def trained(weights: Literal["full", "lora"], seed: int, form: str = "multiplied") -> Measured:
-    from rft import train
+    from rft.stages import train
 
     kept = Path("runs") / f"{weights}-{form}-{seed}"
     if not kept.exists():
@@ -169,11 +170,12 @@ def trained(weights: Literal["full", "lora"], seed: int, form: str = "multiplied
 
 def measured(name: str, weights: tuple[Any, Path] | None, prompt: Any) -> Measured:
     """On all test notes; kept on disk, since a figure that is asked for again asks the same."""
-    from rft import model, recipe, shelves
-    from rft.policies import base_model
-    from rft.rollout_store import RolloutStore
-    from rft.sampler import Engine
-    from rft.workbench import Plan, workbench
+    from rft import recipe, shelves
+    from rft.models import weights as model
+    from rft.rollouts.runner import Plan, workbench
+    from rft.rollouts.store import RolloutStore
+    from rft.sampling.engine import Engine
+    from rft.sampling.policies import base_model
 
     kept = Path("runs") / f"{name}.json"
     if not kept.exists():

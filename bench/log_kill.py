@@ -33,11 +33,11 @@ from typing import TYPE_CHECKING
 from bench import faulty_server
 from bench.faulty_server import Faults
 from bench.measure import Figure, Part
-from rft.rollout_log import LogRow
+from rft.rollouts.log import LogRow
 
 if TYPE_CHECKING:
-    from rft.rollout_store import RolloutStore
-    from rft.workbench import Workbench
+    from rft.rollouts.runner import Workbench
+    from rft.rollouts.store import RolloutStore
 
 ROOT = Path(__file__).resolve().parents[1]
 KILLS = 100
@@ -90,8 +90,8 @@ def row(number: int) -> LogRow:
 # -- the child that writes -------------------------------------------------------------------------------------------------
 def write(folder: Path) -> None:
     """Waits for the word; then writes until it is killed."""
-    from rft import rollout_store
-    from rft.rollout_store import RolloutStore
+    from rft.rollouts import store as rollout_store
+    from rft.rollouts.store import RolloutStore
 
     rollout_store.CHECKPOINT_PAGES = CHECKPOINT_PAGES
     say("ready")
@@ -132,9 +132,10 @@ def say(line: str) -> None:
 # -- the child that rolls out ----------------------------------------------------------------------------------------------
 def roll_out(folder: Path, recipe_folder: Path, url: str, steps: int) -> None:
     """Waits for the word; then rolls out step after step until it is killed."""
-    from rft import recipe, recovery
-    from rft.rollout_store import RolloutStore
-    from rft.workbench import workbench
+    from rft import recipe
+    from rft.rollouts import recovery
+    from rft.rollouts.runner import workbench
+    from rft.rollouts.store import RolloutStore
     from tests import tiny_recipe
 
     class Telling(RolloutStore):
@@ -160,8 +161,8 @@ def roll_out(folder: Path, recipe_folder: Path, url: str, steps: int) -> None:
 
 def _step(bench: Workbench, store: RolloutStore, step: int) -> None:
     from bench.rollouts import PROMPT, Caller
-    from rft.rollout import Conditions, Request
-    from rft.workbench import Waiting
+    from rft.rollouts.loop import Conditions, Request
+    from rft.rollouts.runner import Waiting
 
     batch = f"step {step}"
     examples = bench.recipe.examples("train", EXAMPLES * STEPS, 0)[EXAMPLES * (step - 1) : EXAMPLES * step]
@@ -265,7 +266,7 @@ def _end(child: subprocess.Popen[str]) -> int:
 
 def _compare(folder: Path, there: list[int], said: list[Said], tried: Tried) -> list[int]:
     """What is there now, against what was there and what was said since. Returns the former."""
-    from rft.rollout_store import RolloutStore
+    from rft.rollouts.store import RolloutStore
 
     must = list(there)
     flying: Said | None = None
@@ -341,8 +342,8 @@ def kill_rollouts(scratch: Path, kills: int, seed: int = 0, life_s: float = ROLL
 
 
 def _open(folder: Path, steps: int, said: list[str], acknowledged: set[str], rolled: Rolled) -> None:
-    from rft import rollout_log
-    from rft.rollout_store import RolloutStore
+    from rft.rollouts import log as rollout_log
+    from rft.rollouts.store import RolloutStore
 
     for line in said:
         if line.startswith("held"):

@@ -137,7 +137,8 @@ def _icd10() -> Iterator[Part]:
 
 # -- one seed, in a process of its own -------------------------------------------------------------------------------------
 def _seed(seed: int) -> dict[str, Run]:
-    from rft import baseline, examples, policy, recipe, reports
+    from rft import recipe, reports
+    from rft.stages import baseline, examples, policy
 
     folder = WORK / str(seed)
     folder.mkdir(parents=True)
@@ -162,7 +163,7 @@ def _params(seed: int, budget: dict[str, Any] = ARMS["no budget"]) -> Any:
 def _trained(params: Any) -> Run:
     import pyarrow.parquet as pq
 
-    from rft import train
+    from rft.stages import train
 
     train.run(params)
     groups: dict[tuple[int, str], list[tuple[bool, bool]]] = defaultdict(list)
@@ -178,11 +179,12 @@ def _trained(params: Any) -> Run:
 
 def _measure(params: Any, weights: Path | None) -> Run:
     """On all test rows, once each at temperature 1."""
-    from rft import model, recipe, shelves
-    from rft.policies import base_model
-    from rft.rollout_store import RolloutStore
-    from rft.sampler import Engine
-    from rft.workbench import Plan, workbench
+    from rft import recipe, shelves
+    from rft.models import weights as model
+    from rft.rollouts.runner import Plan, workbench
+    from rft.rollouts.store import RolloutStore
+    from rft.sampling.engine import Engine
+    from rft.sampling.policies import base_model
 
     device = model.prepare_process(params.policy)
     network, chat = base_model(params, "policy", device)

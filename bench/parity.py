@@ -41,7 +41,7 @@ from rft import config
 if TYPE_CHECKING:
     import torch
 
-    from rft.trainer.samples import TrainingSample
+    from rft.trainer.packing import TrainingSample
 
 BOUND = 1e-5
 GROUPS, GROUP = 3, 4
@@ -86,7 +86,7 @@ class Batch:
     reference: list[list[float]]
 
     def samples(self) -> list[TrainingSample]:
-        from rft.trainer.samples import TrainingSample
+        from rft.trainer.packing import TrainingSample
 
         found: list[TrainingSample] = []
         for n, prompt in enumerate(self.prompt):
@@ -254,8 +254,8 @@ def _logprobs(network: Any, batch: Batch, temperature: float) -> list[list[float
     """One entry a token of `completion`, 0 for those of a tool. As float32 has them, so that both sides read the same."""
     import torch
 
-    from rft.trainer.samples import layout
-    from rft.trainer.scoring import own_logprobs
+    from rft.trainer.logprobs import own_logprobs
+    from rft.trainer.packing import layout
 
     with torch.no_grad():
         values = iter(own_logprobs(network, layout([[one] for one in batch.samples()], torch.device("cpu")), temperature).logprobs_N.tolist())
@@ -269,8 +269,8 @@ def ours(case: Case, networks: dict[str, Any], max_length: int = MAX_LENGTH) -> 
 
     from rft import algorithms
     from rft.algorithms import Tokens, Totals
-    from rft.trainer.samples import layout, microbatches
-    from rft.trainer.scoring import own_logprobs
+    from rft.trainer.logprobs import own_logprobs
+    from rft.trainer.packing import layout, microbatches
 
     policy, batch, samples = networks["policy"], case.batch, case.batch.samples()
     reference = _logprobs(networks["reference"], batch, case.temperature) if case.algorithm == "dpo" else batch.reference

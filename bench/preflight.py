@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def icd10_exploits(args: list[str]) -> Figure:
     """Exploits that recipes/icd10's grader accepts, over real tools and the real grader, of at least 12 tried."""
     from rft import config, recipe
-    from rft.exploits import preflight
+    from rft.grading.preflight import preflight
 
     params = config.load(ROOT / "params.yaml")
     results = preflight(params, recipe.load(config.Recipe(path=str(ROOT / "recipes" / "icd10")))).exploits

@@ -60,14 +60,14 @@ def two_processes(args: list[str]) -> Figure:
 def learn(num_processes: int) -> Learned:
     import torch
 
-    from rft import model
-    from rft.trainer import processes
+    from rft.models import weights as model
+    from rft.trainer import distributed
     from rft.trainer.learner import Learner
-    from rft.trainer.samples import Counted
+    from rft.trainer.packing import Counted
 
     device = model.prepare_process(config.Policy(device="cpu"))
     section = config.Train(processes=num_processes, **SECTION)
-    with processes.launch(section) as team:
+    with distributed.launch(section) as team:
         learner = Learner(_network(), section, NORM_LENGTH, device, team)
         batches = [_scored(learner, seed) for seed in range(STEPS)]
         losses, seconds, exchange = [], [], []
@@ -92,14 +92,14 @@ class _Tokenizer:
 
 
 def _network() -> Any:
-    from rft.embedded import build_model
+    from rft.models.embedded import build_model
 
     return build_model(config.Architecture(), _Tokenizer(), 0)
 
 
 def rollouts(seed: int) -> list[Any]:
     """A step's, with advantages that are zero on average."""
-    from rft.trainer.samples import TrainingSample
+    from rft.trainer.packing import TrainingSample
 
     draw = np.random.default_rng(seed)
     found = []
@@ -118,8 +118,8 @@ def _scored(learner: Any, seed: int) -> list[Any]:
     """The rollouts with the log-probabilities of the policy as it is."""
     import torch
 
-    from rft.trainer.samples import layout
-    from rft.trainer.scoring import own_logprobs
+    from rft.trainer.logprobs import own_logprobs
+    from rft.trainer.packing import layout
 
     found = []
     with torch.no_grad():

@@ -30,12 +30,14 @@ import aiohttp
 from bench import faulty_server
 from bench.faulty_server import Faults
 from bench.measure import Figure, Part
-from rft import config, http_client, recipe, wire
-from rft.endpoint import EndpointGrader
+from rft import config, recipe
+from rft.grading.endpoint import EndpointGrader
 from rft.reports import PromptSettings
-from rft.rollout import Conditions, Request, run_rollouts
-from rft.tools import ToolClient, schemas
+from rft.rollouts.loop import Conditions, Request, run_rollouts
+from rft.tools.client import ToolClient, schemas
 from rft.types import Opening, Reading, RolloutContext, Sampled, StopReason, ToolCall, ToolResult, Trajectory
+from rft.wire import client as http_client
+from rft.wire import contract as wire
 
 LATENCY_S = 0.05
 CALLS = 3

@@ -38,12 +38,13 @@ def speed_sampler(args: list[str]) -> Figure:
     """Tokens/s of the in-process sampler over those of transformers' generate, same 64 rows (>= 2, 2 threads); `ROUNDS` repeats, alternating."""
     import torch
 
-    from rft import config, model
+    from rft import config
+    from rft.models import weights
 
     rounds = int(args[0]) if args else ROUNDS
     params = config.load(ROOT / "params.yaml")
     before = torch.get_num_threads()
-    model.prepare_process(params.policy)
+    weights.prepare_process(params.policy)
     network, openings, chat = _policy(params)
     parts = []
     try:
@@ -60,7 +61,7 @@ FIGURES = {"speed_sampler": speed_sampler}
 
 
 def _at(threads: int, network: Any, chat: Any, openings: Sequence[Any], rounds: int) -> Iterator[Part]:
-    from rft.sampler import Engine
+    from rft.sampling.engine import Engine
 
     device = next(network.parameters()).device
     barrier, free = Engine(network, chat, device, deterministic=True), Engine(network, chat, device, deterministic=False)
@@ -161,7 +162,7 @@ def _mismatch(network: Any, chat: Any, openings: Sequence[Any]) -> float:
     """Between what the engine reports and one plain forward of the model, after an optimizer step that the engine was not told of."""
     import torch
 
-    from rft.sampler import Engine
+    from rft.sampling.engine import Engine
 
     engine = Engine(network, chat, next(network.parameters()).device, deterministic=True)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
@@ -183,9 +184,11 @@ def _mismatch(network: Any, chat: Any, openings: Sequence[Any]) -> float:
 # -- the policy ------------------------------------------------------------------------------------------------------------
 def _policy(params: Any) -> tuple[Any, list[Any], Any]:
     """(model, openings, chat): the recipe's own policy before its warm start, and dialogues in which the answer comes next."""
-    from rft import embedded, policy, recipe
-    from rft.chat import Chat
-    from rft.tools import schemas
+    from rft import recipe
+    from rft.chat.renderer import Chat
+    from rft.models import embedded
+    from rft.stages import policy
+    from rft.tools.client import schemas
     from rft.types import Opening
 
     ours = recipe.load(params.recipe.model_copy(update={"path": str(ROOT / params.recipe.path)}))

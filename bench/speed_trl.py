@@ -205,7 +205,7 @@ def _params(seed: int, steps: int) -> Any:
 
 
 def _ours(seed: int, steps: int) -> Run:
-    from rft import train
+    from rft.stages import train
 
     kept = RUNS / f"ours-{seed}-{steps}"
     if not kept.exists():
@@ -251,15 +251,17 @@ def _theirs(seed: int, steps: int) -> Run:
 
 
 def _job(seed: int, steps: int) -> Job:
-    from rft import dialogue, model, recipe, shelves
-    from rft.chat import Chat
-    from rft.tools import schemas
+    from rft import recipe, shelves
+    from rft.chat import dialogue
+    from rft.chat.renderer import Chat
+    from rft.models import weights
+    from rft.tools.client import schemas
     from rft.types import ToolCall
 
     params = _params(seed, steps)
     prompt, section = icd10.winner(), params.train
     tools = schemas(recipe.load(params.recipe))
-    chat = Chat(model.tokenizer("data/policy/model"), tools)
+    chat = Chat(weights.tokenizer("data/policy/model"), tools)
     openings = [(example, dialogue.opening(example, prompt)) for example in shelves.load_examples("train")]
     rows = [{"prompt": opening, "item": example.row(), "prompt_ids": chat.prompt_ids(opening)} for example, opening in openings]
     file = (RUNS / "rows.json").resolve()

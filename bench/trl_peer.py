@@ -89,7 +89,8 @@ def main(path: Path) -> None:
 
 def _prepare_process(job: Job) -> None:
     """The same as our own processes get: threads, freed memory kept, denormals flushed."""
-    from rft import config, model
+    from rft import config
+    from rft.models import weights as model
 
     model.prepare_process(config.Policy(device="cpu", threads=job.threads))
     import torch
@@ -180,7 +181,8 @@ def template_for_trl(template: str, tools: list[dict[str, Any]]) -> str:
 
 def environment(loaded: Any, prompt: Any, tools: list[dict[str, Any]]) -> type:
     """A class whose public methods are the recipe's tools. The same checks, defaults and refusals as on our side."""
-    from rft import arguments, toolserver
+    from rft.tools import arguments
+    from rft.tools import server as toolserver
     from rft.types import ToolCall
 
     functions = dict(arguments.read_tool(tool, "tools.py") for tool in tools)
@@ -233,8 +235,9 @@ def environment(loaded: Any, prompt: Any, tools: list[dict[str, Any]]) -> type:
 
 def reward(loaded: Any, limits: Any) -> Callable[..., list[float]]:
     """The recipe's grader under the recipe's budget."""
-    from rft import budget, wire
+    from rft.grading import budget
     from rft.types import Grade, GradeStatus, StopReason
+    from rft.wire import contract as wire
 
     def rewards(completions: list[list[dict[str, Any]]], item: list[str], **_: Any) -> list[float]:
         earned = []

@@ -130,9 +130,11 @@ def settings(case: str, url: str, examples: int, k: int) -> dict[str, Any]:
 
 def baseline(case: str, url: str, examples: int, k: int) -> Ran:
     """Run the stages in a folder of their own, then ask the grader once more about every rollout of the log."""
-    from rft import baseline, config, reports, rollout_log
-    from rft import examples as examples_stage
-    from rft import policy as policy_stage
+    from rft import config, reports
+    from rft.rollouts import log as rollout_log
+    from rft.stages import baseline
+    from rft.stages import examples as examples_stage
+    from rft.stages import policy as policy_stage
 
     with (
         tempfile.TemporaryDirectory() as folder,

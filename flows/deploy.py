@@ -23,8 +23,9 @@ from flows.screen import say
 from flows.server import prefect_server
 from rft import config
 from rft.errors import ConfigError, UserError
-from tasks import clone, runs
-from tasks.clone import Clone
+from tasks.runs import clone
+from tasks.runs import run as runs
+from tasks.runs.clone import Clone
 
 SCHEDULE = "infra/schedule.yaml"
 

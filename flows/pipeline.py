@@ -10,17 +10,17 @@ from prefect.states import Cancelled
 from flows import settings
 from rft.errors import Stopped
 from rft.reports import Decision
-from tasks import clone
-from tasks.baseline import evaluate_baseline
-from tasks.challenger import evaluate_challenger
-from tasks.climb import recorded
-from tasks.drift import check_drift
-from tasks.examples import build_examples
-from tasks.gate import decide
-from tasks.policy import build_policy
-from tasks.prompt import optimize_prompt
-from tasks.traffic import load_traffic
-from tasks.train import train_adapter
+from tasks.ladder import recorded
+from tasks.runs import clone
+from tasks.stages.baseline import evaluate_baseline
+from tasks.stages.challenger import evaluate_challenger
+from tasks.stages.drift import check_drift
+from tasks.stages.examples import build_examples
+from tasks.stages.gate import decide
+from tasks.stages.policy import build_policy
+from tasks.stages.prompt import optimize_prompt
+from tasks.stages.traffic import load_traffic
+from tasks.stages.train import train_adapter
 
 
 @flow(name="retrain")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from prefect import flow
 
-from tasks import clone, records, registry
-from tasks.ledger import Act
+from tasks.promotion import registry
+from tasks.promotion.ledger import Act
+from tasks.runs import clone, records
 
 
 @flow(name="promote")

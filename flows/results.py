@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rft import commands, shelves
-from rft.page.shelves import ARMS, between
+from rft.page.inputs import ARMS, between
 from rft.reports import ChallengerReport, Check, Decision, Metric, TrainReport, wording
 from rft.words import counted
-from tasks.artifacts import Revision
-from tasks.clone import Clone
-from tasks.records import RunRecord
+from tasks.runs.artifacts import Revision
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
 
 ROWS = {
     "reward": ("sampled", "reward/mean"),

@@ -1,7 +1,7 @@
 """Where rollouts are, and which are wanted: what `rft rollouts` and `rft replay` share.
 
-A run's rollouts are read from its revision by hash (tasks/artifacts.py), those of stages that still work from the stores under `.rft/progress`. All
-questions are asked of one table with the columns of rft/rollout_log.py; `--where` is an expression over them, evaluated by DuckDB without access
+A run's rollouts are read from its revision by hash (tasks/runs/artifacts.py), those of stages that still work from the stores under `.rft/progress`. All
+questions are asked of one table with the columns of rft/rollouts/log.py; `--where` is an expression over them, evaluated by DuckDB without access
 to anything else. Nothing here changes a log.
 """
 
@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.screen import warn
-from rft import rollout_log, rollout_store, shelves
+from rft import shelves
 from rft.__main__ import STAGES
 from rft.commands import command
 from rft.errors import UserError, did_you_mean
-from rft.rollout_log import LogRow
+from rft.rollouts import log as rollout_log
+from rft.rollouts import store as rollout_store
+from rft.rollouts.log import LogRow
 from rft.types import StopReason
-from tasks import artifacts, records
-from tasks.clone import Clone
-from tasks.records import RunRecord
+from tasks.runs import artifacts, records
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,6 +1,6 @@
 """What a person sees while the ladder runs on a terminal: a bar for the stage that works, a line for each that is done.
 
-It only listens (see tasks/lines.py, which is what is shown elsewhere): nothing depends on it.
+It only listens (see tasks/runs/console.py, which is what is shown elsewhere): nothing depends on it.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from tasks.lines import PROGRESS, Lines
+from tasks.runs.console import PROGRESS, Lines
 
 
 @contextlib.contextmanager
 def watched(console: Console | None = None) -> Iterator[Lines]:
     """Stages of this block are heard: as bars on a terminal, as plain lines elsewhere."""
-    from tasks import stages  # every verb imports this module, and `rft --help` every verb
+    from tasks.runs import repro  # every verb imports this module, and `rft --help` every verb
 
     console = console or Console(highlight=False)
     with contextlib.ExitStack() as stack:
         lines = Bars(stack.enter_context(_progress(console))) if console.is_terminal else Lines()
-        token = stages.listener.set(lines)
+        token = repro.listener.set(lines)
         try:
             yield lines
         finally:
-            stages.listener.reset(token)
+            repro.listener.reset(token)
 
 
 class Bars(Lines):

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from rft.errors import InfrastructureError
 from rft.process import DIES_WITH_PARENT
-from tasks.clone import Clone
+from tasks.runs.clone import Clone
 
 _SERVER = f"""{DIES_WITH_PARENT}
 import uvicorn

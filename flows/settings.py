@@ -10,9 +10,9 @@ import yaml
 
 from rft import commands, config
 from rft.errors import ConfigError, UserError
-from tasks.artifacts import Revision
-from tasks.clone import Clone
-from tasks.records import RunRecord
+from tasks.runs.artifacts import Revision
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
 
 
 def resolve(clone: Clone, file: str | None = None, overrides: Iterable[str] = ()) -> config.Params:

@@ -1,56 +1,41 @@
-"""The engine: retrain a tool-using agent on the task that it really does. Pure: files in, files out; no Prefect, DVC or MLflow.
+"""The engine: retrains a tool-using agent on its real task. Pure: files in, files out; no Prefect, DVC or MLflow.
 
-Read it in this order, an hour from top to bottom. Each module opens with its own essay.
+The core takes an hour. Read these eight files, each opens with its own essay:
 
-    errors, types, reports, config      who is to blame; what lives in memory; what lives in files; what configures a run
-    files                               whole or not there; the hashes of their bytes, and of a JSON value
-    commands                            what a message tells to type works as it is pasted
-    determinism                         when equal inputs give equal bytes, and what is refused then
-    secrets                             no secret in any text that comes in or goes out
-    process                             a child process: the tree that it imports, its end with ours, its last words
-    rows, response_format               the user's own rows, byte for byte, and what we read of them; what an answer must look like
-    recipe                              one example agent in a folder, loaded by path: `recipes/icd10`
-    trace                               two names of a rollout: ours, from the seed, and the wire's, new in every run
-    wire, headers, http_client          what crosses to tools and graders; what travels beside it; how it is sent and retried
-    tools, arguments, local_tools, mcp_tools    a call: is it well-formed, where does it go, what does the policy see
-    toolserver, server                  a recipe's tools and grader as an HTTP server, and its life around a stage
-    response_format                     what the final answer must look like, as a job or a row says it
-    formats, chat, control              how families of models write tool calls; between messages and tokens, append-only; no text is a control token
-    dialogue                            what a policy hears first, and the whole dialogue as messages
-    slots, fast_forward, sampler        keys and values side by side; a forward for small models; many dialogues decoded at once
-    speaking, batching, remote          what the loop asks of a policy; turns brought together; policies on servers
-    scale, endpoint, graders            from a finished rollout to a grade, or to the word that there is none
-    budget, exploits                    from a grade to a reward; the cheats that must earn neither
-    margins                             which hack rate can this many test examples show at all?
-    rollout, recovery, alarm            THE loop; pause, redo, refill; do failures depend on what the policy does?
-    suspicion                           do a baseline's numbers speak of the agent, or of its wiring?
-    rollout_log, rollout_store          one schema of log; finished rollouts outlive any kill
-    transcript, replay                  a rollout as text; graded anew
-    workbench                           what a stage with rollouts needs at hand
-    shelves, prompting                  where each stage's files are, the champion among them; its prompt, and the turns that one leaves
-    policies                            which weights: the champion's, the base model's; who samples with them
-    doctor                              what would go wrong, before any compute is spent
-    stats, distances                    how sure are we; how far apart are two windows
-    conversations, profile, contracts   a window of production; what one looks like; what any must fulfil
-    model, embedded                     weights; the small policy that needs no download
-    algorithms, kernels                 advantages and losses, a file each; the same arithmetic on a GPU
-    trainer                             the loop, the learner, the curriculum, checkpoints, and the signs that a run should end
-    needs, progress                     what each stage depends on; its work while it is not safe on the shelf, and progress lines
-    stopping, words                     a stop in order, before the end; counts and numbers as people read them
-    page                                the one-page HTML report of a run
-    play, export                        a conversation with an agent; all of it in a folder, to be served elsewhere
+    rft/types.py               what lives in memory: a turn, a trajectory, a grade
+    rft/wire/contract.py       what crosses to tools and graders
+    rft/tools/client.py        a tool call: where it goes, and what the policy sees
+    rft/rollouts/loop.py       THE loop: one rollout, from the first message to its grade
+    rft/grading/budget.py      from a grade to a reward
+    rft/algorithms/grpo.py     from rewards to advantages and a loss
+    rft/trainer/loop.py        collect, learn, check, save
+    rft/stages/gate.py         promote, reject or inconclusive
 
-and the stages, each a `run(params)` behind `python -m rft STAGE` (`__main__`):
+All rooms, from the ground up. A room imports only what stands above it in this list; `lint-imports` checks that.
 
-    traffic     a window of production conversations, pinned
-    drift       is it still like what the agent was trained on?
-    examples    train, validation, test
-    policy      the base model
-    baseline    how good is the agent today, and would RFT help?  (baseline and challenger share `evaluate`)
-    prompt      does a better prompt do?
-    train       RFT with the real tools and the real grader
-    challenger  champion, champion with the new prompt, challenger: the same frozen examples
-    gate        promote, reject or inconclusive
+    errors, types, files       who is to blame; what lives in memory; files that are whole or not there, and their hashes
+    needs, secrets, process    what each stage depends on; no secret in any text; child processes that end with us
+    stats, scale, words        confidence intervals; a grader's scale; numbers as people read them
+    commands                   commands in messages that work as they are pasted
+    progress, stopping         a stage's work until it is safe on its shelf; a stop in order
+    config                     what configures a run: params.yaml
+    reports                    what lives in files
+    rows                       the user's own rows, byte for byte
+    recipe, shelves            one example agent in a folder; where each stage's files are
+    wire                       what crosses to tools, graders and served policies
+    chat                       between messages and tokens
+    tools                      calls, tools and the tool server
+    grading                    from a finished rollout to a grade and a reward
+    windows                    windows of production traffic
+    models                     weights
+    algorithms, kernels        advantages and losses, one file each; the same arithmetic on a GPU
+    rollouts                   THE loop, its log and its store
+    sampling                   policies that produce tokens
+    trainer                    collects rollouts, learns from them, saves checkpoints
+    stages                     the nine stages, each a `run(params)` behind `python -m rft STAGE`
+    doctor                     finds what would go wrong, before any compute is spent
+    page                       the one-page HTML report of a run
+    export                     an agent in a folder, to be served elsewhere
 
-`rft.gate`, `rft.drift` and `rft.graders` load without torch: a decision can be made on a laptop.
+`rft.stages.gate`, `rft.stages.drift` and `rft.grading` load without torch: a decision can be made on a laptop.
 """

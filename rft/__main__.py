@@ -4,7 +4,7 @@ This is what every command in dvc.yaml says. Four things happen before the stage
 secrets from here on (`rft.secrets`). The process asks the kernel to be killed when its parent dies (`rft.process`), so that a driver
 that was killed leaves no orphan that writes into a later run. It makes sure that the engine it imported is the one in this folder: a
 run lives in a worktree of its own, and must never execute the code of another. And it reads params.yaml, where a wrong key, or a
-margin that the gate could never find met (rft/margins.py), ends the stage before any compute is spent.
+margin that the gate could never find met (rft/grading/margins.py), ends the stage before any compute is spent.
 
 What goes wrong is one message on stderr behind `error: `, and an exit code that says whose it is (see `rft.errors`).
 """
@@ -45,12 +45,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(stage: str, params: str) -> None:
-    from rft import config, margins
+    from rft import config
+    from rft.grading import margins
 
     try:
         settings = config.load(params)
         margins.check(settings, num_test=_num_test(stage))
-        importlib.import_module(f"rft.{stage}").run(settings)
+        importlib.import_module(f"rft.stages.{stage}").run(settings)
     except (OSError, RuntimeError) as error:
         if not _is_full_disk(error):
             raise

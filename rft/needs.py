@@ -4,7 +4,7 @@
 the stage's work folder, so that unfinished work is taken up under exactly the conditions under which it was left, and under no others. With a list
 for each they drifted apart: a baseline that a kill cut off was finished under another grader, because DVC knew of the recipe and the folder did not.
 
-The sections are what the code of a stage really reads; a test compares the table with the code (tests/test_dependencies.py). Section `run` says how
+The sections are what the code of a stage really reads; a test compares the table with the code (tests/tasks/test_dependencies.py). Section `run` says how
 long and where to work, not on what: no stage depends on it.
 """
 

@@ -4,7 +4,7 @@ A stage, a tool server, a tool worker and a follower of the trainer each run for
 that outlived it would write into the next run. So each asks the kernel to be killed with its parent
 (`die_with`), or, where it cannot import this module, begins with `DIES_WITH_PARENT`. Two other ends
 are not this one. A follower of the trainer reads a pipe to its end, by which its leader also stops
-it in order. A scheduled run is interrupted, not killed, so that its end is recorded (tasks/clone.py).
+it in order. A scheduled run is interrupted, not killed, so that its end is recorded (tasks/runs/clone.py).
 
 What a process prints goes to a file without a name, and its end is shown if the process dies.
 """

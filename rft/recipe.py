@@ -5,7 +5,7 @@
                         optionally from_traffic(options, conversation) -> Example | None, for graded production traffic, and
                         features(messages) -> dict[str, str | list[str]], categories that drift watches (say, the chapter mix),
                         answer(target) -> str, a target as a final answer, and exploit_values(options, example) for exploits.jsonl
-    tools.py            TOOLS, a list of typed Python functions; optionally grade(sample, item) -> dict. `rft.toolserver` serves
+    tools.py            TOOLS, a list of typed Python functions; optionally grade(sample, item) -> dict. `rft.tools.server` serves
                         both over HTTP on the wire contract, in a process of its own
     grader.json         one grader; {tool_server} in its url stands for the server that the stage started
     prompts.json        optional: the seed prompt, instructions and settings that the prompt stage may try
@@ -124,7 +124,7 @@ class Prompts(config.Section):
 
 
 class Exploit(config.Section):
-    """One cheat. `turns` are assistant messages; their placeholders are filled by the preflight (see rft/exploits.py)."""
+    """One cheat. `turns` are assistant messages; their placeholders are filled by the preflight (see rft/grading/preflight.py)."""
 
     name: str
     kind: str

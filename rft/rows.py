@@ -22,7 +22,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rft import config, reports, response_format
+from rft import config, reports
+from rft.config import response_format
 from rft.errors import ConfigError, UserError, did_you_mean
 from rft.types import Example, Message
 

@@ -11,7 +11,7 @@ log, a report, and with it a Git revision that is kept for ever. There are two r
     the rest    one registry per process, for every other text: `[secret NAME]`
 
         config.parse, config.secret    add the value of each variable that a file of ours names;
-                                       rft/server.py adds the key of our own tool server
+                                       rft/tools/lifetime.py adds the key of our own tool server
         redact, redact_json, dumps     clear what a tool or grader says, before the policy sees it,
                                        and once more what is written
         guard                          clears all that Python prints or logs in this process,

@@ -5,9 +5,9 @@ these files are reports, and a run has one of each kind: `read(reports.TrainRepo
 Which files a stage depends on stands in rft/needs.py.
 
     data/champion/champion.json    the champion: prompt, weights, version. Written by a promotion
-                                   (tasks/registry.py), read by every stage
+                                   (tasks/promotion/registry.py), read by every stage
     data/policy/report.json        the base model of this run. Both are small files that point to weights;
-                                   rft/policies.py loads those, and says who samples with them
+                                   rft/sampling/policies.py loads those, and says who samples with them
     data/examples/SPLIT.jsonl      the user's rows, byte for byte, and in `keys.json` how to read them, so
                                    that all read them alike: `load_examples` is the only reader
 """

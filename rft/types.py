@@ -52,7 +52,7 @@ class Example:
     """One row of a dataset: the user's own JSON object, and our words for what we need of it.
 
     `line` is the object as it came, byte for byte, and is what tools and graders get as `item`. The other fields are read from it, by the
-    keys of `examples.keys` (rft/examples.py). A recipe that makes its examples leaves `line` out, and gets the row that its fields spell:
+    keys of `examples.keys` (rft/stages/examples.py). A recipe that makes its examples leaves `line` out, and gets the row that its fields spell:
     `Example("n-00017", ({"role": "user", "content": "..."},), ["I10"], {"slice": "2"})`. A copy with other fields needs `line=""`, too.
     """
 
@@ -92,7 +92,7 @@ class Example:
 class Opening:
     """What a policy hears first. `tools`: the row's own functions; None: those that the policy's chat was made with.
 
-    `response_format`: what the final answer must look like (rft/response_format.py); None: any text. `example_id` is for error messages.
+    `response_format`: what the final answer must look like (rft/config/response_format.py); None: any text. `example_id` is for error messages.
     """
 
     messages: tuple[Message, ...]
@@ -105,7 +105,7 @@ class Opening:
 class RolloutContext:
     """What every tool and grader call of one rollout carries: on the wire as `trace_id`, `item` and X-RFT-* headers.
 
-    `trace_id` is unique per run and attempt, because servers keep state by it (rft/trace.py). What our own files call the rollout is its
+    `trace_id` is unique per run and attempt, because servers keep state by it (rft/wire/trace.py). What our own files call the rollout is its
     `rollout_id`, which follows from the seed.
     """
 

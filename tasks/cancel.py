@@ -17,9 +17,11 @@ from collections.abc import Callable
 
 from rft import stopping
 from rft.errors import InfrastructureError, UserError
-from tasks import records, runs, stages, tracking
-from tasks.clone import Clone
-from tasks.records import RunRecord
+from tasks.display import tracking
+from tasks.runs import records, repro
+from tasks.runs import run as runs
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
 
 EVERY_S = 0.25
 _METRICS = re.compile(r"\[\w+\] metrics ")
@@ -79,7 +81,7 @@ def _doing(clone: Clone, name: str) -> str:
     """The last line of the run's newest log that is for people."""
     logs = sorted(clone.log(name, "").parent.glob("*.log"), key=lambda file: file.stat().st_mtime)
     lines = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines() if logs else []
-    return next((line for line in reversed(lines) if not (stages.DVC_SAYS.match(line) or _METRICS.match(line))), "")
+    return next((line for line in reversed(lines) if not (repro.DVC_SAYS.match(line) or _METRICS.match(line))), "")
 
 
 def _still(name: str, now: bool, patience_s: float) -> str:

@@ -1,7 +1,7 @@
 """dvc.yaml, written from what each stage really needs. `python -m tasks.dependencies --write` after an import changed; a test compares.
 
 A stage depends on the modules of `rft` that it imports, directly or through others, at the top of a file or inside a function, or by name
-as a process of its own ("rft.toolserver"); on the modules that a recipe imports; on its recipe's folder; on the pinned packages; and on the
+as a process of its own ("rft.tools.server"); on the modules that a recipe imports; on its recipe's folder; on the pinned packages; and on the
 shelves that it reads. So a comment in the trainer does not repeat the warm start, and no change of code goes unseen, which is how lists
 written by hand fail. The sections of params.yaml are found likewise: every `params.<section>` in what `run` can reach by name.
 
@@ -70,7 +70,7 @@ stages:
 def modules(root: Path, stage: str) -> list[str]:
     """Paths of all modules of `rft` that this stage can come to load, in order."""
     found: set[Path] = set()
-    waiting = [root / "rft" / "__main__.py", _module(root, f"rft.{stage}")]
+    waiting = [root / "rft" / "__main__.py", _module(root, f"rft.stages.{stage}")]
     if needs.RECIPE in needs.NEEDS[stage].files:
         waiting += [path for file in sorted((root / "recipes").rglob("*.py")) for path in _imports(root, file)]
     while waiting:
@@ -110,7 +110,7 @@ def _reached(root: Path, stage: str) -> Iterator[ast.AST]:
     Finer than imports, because the stages read one another's shelves through one another's modules: `baseline` imports `examples` for its
     `load`, and must not run again because next week's traffic, which `examples.run` looks at, has another name.
     """
-    waiting = [(_module(root, f"rft.{stage}"), "run")]
+    waiting = [(_module(root, f"rft.stages.{stage}"), "run")]
     seen: set[tuple[Path | None, str]] = set()
     while waiting:
         path, name = waiting.pop()

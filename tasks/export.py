@@ -11,14 +11,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rft import config, export, rollout_log, shelves
+from rft import config, export, shelves
 from rft.errors import UserError
 from rft.export import Dtype, Manifest, Origin
-from rft.rollout_log import LogRow
-from tasks import records
-from tasks.agents import Agent, laid_out
-from tasks.clone import Clone
-from tasks.git import GitError
+from rft.rollouts import log as rollout_log
+from rft.rollouts.log import LogRow
+from tasks.promotion.agents import Agent, laid_out
+from tasks.runs import records
+from tasks.runs.clone import Clone
+from tasks.runs.git import GitError
 
 MARK = ".rft-export"
 """In a `.part` folder: that it is ours."""

@@ -36,10 +36,13 @@ import yaml
 from rft import commands, progress, reports, shelves
 from rft.config import Retention
 from rft.errors import InfrastructureError, UserError
-from tasks import agents, byhand, ledger, records, registry, runs
-from tasks.clone import Clone
-from tasks.git import GitError, git, git_bytes
-from tasks.records import RunRecord
+from tasks.promotion import agents, ledger, registry
+from tasks.runs import by_hand as byhand
+from tasks.runs import records
+from tasks.runs import run as runs
+from tasks.runs.clone import Clone
+from tasks.runs.git import GitError, git, git_bytes
+from tasks.runs.records import RunRecord
 
 Kind = Literal["worktrees", "work", "logs", "pages", "bytes"]
 DAY_S = 86400.0

@@ -13,10 +13,11 @@ from typing import Any
 import ladder_clone
 import sample_reports
 
-from rft import config, gate, reports
-from tasks import records
-from tasks.artifacts import Revision
-from tasks.clone import Clone
+from rft import config, reports
+from rft.stages import gate
+from tasks.runs import records
+from tasks.runs.artifacts import Revision
+from tasks.runs.clone import Clone
 from tests.ladder import SECTIONS, inside, run
 from tests.tiny_recipe import params
 

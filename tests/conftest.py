@@ -55,7 +55,7 @@ def _home() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _denormals() -> None:
-    """rft/model.py flushes denormal floats, for the process that loads a model; hypothesis draws them."""
+    """rft/models/weights.py flushes denormal floats, for the process that loads a model; hypothesis draws them."""
     if torch := sys.modules.get("torch"):
         torch.set_flush_denormal(False)
 
@@ -118,8 +118,9 @@ def approved_clone(tmp_path_factory: pytest.TempPathFactory, agent_clone: Path) 
     """The same, after Ada approved it: version 2 of `tiny`."""
     import shutil
 
-    from tasks import records, registry
-    from tasks.clone import Clone
+    from tasks.promotion import registry
+    from tasks.runs import records
+    from tasks.runs.clone import Clone
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI")

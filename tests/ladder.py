@@ -55,7 +55,7 @@ def params(recipe: Path, **changes: dict[str, Any]) -> config.Params:
 
 
 def run(stage: str, settings: config.Params) -> None:
-    importlib.import_module(f"rft.{stage}").run(settings)
+    importlib.import_module(f"rft.stages.{stage}").run(settings)
 
 
 def climb(folder: Path, recipe: Path) -> Path:

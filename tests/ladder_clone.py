@@ -23,16 +23,35 @@ import sample_reports
 import tiny_recipe
 import yaml
 
-from rft import config, files, gate, reports, rollout_log
-from tasks import dependencies, registry, runs, stages, tracking
-from tasks.clone import Clone
+from rft import config, files, reports
+from rft.rollouts import log as rollout_log
+from rft.stages import gate
+from tasks import dependencies
 from tasks.dependencies import STAGES
-from tasks.records import RunRecord
+from tasks.display import tracking
+from tasks.promotion import registry
+from tasks.runs import repro
+from tasks.runs import run as runs
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = (
-    *("__init__.py", "__main__.py", "commands.py", "config", "errors.py", "files.py", "needs.py", "process.py", "progress.py", "recipe.py"),
-    *("reports", "secrets.py", "shelves.py", "stopping.py", "toolserver.py", "types.py"),
+    *("__init__.py", "__main__.py", "commands.py", "config", "errors.py", "files.py", "grading/__init__.py", "grading/margins.py"),
+    *(
+        "needs.py",
+        "process.py",
+        "progress.py",
+        "recipe.py",
+        "reports",
+        "rows.py",
+        "scale.py",
+        "secrets.py",
+        "shelves.py",
+        "stages/__init__.py",
+        "stats.py",
+    ),
+    *("stopping.py", "tools/__init__.py", "tools/server.py", "types.py", "words.py"),
 )
 COPIED = (
     ".gitignore",
@@ -145,7 +164,7 @@ def climb(scripted: Scripted, **changes: Any) -> RunRecord:
     params = config.load(scripted.root / "params.yaml").model_copy(update=changes)
     with runs.start(scripted.clone, runs.plan(scripted.clone, params, registry.served(scripted.clone, params))) as run:
         shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
-        stages.dvc(run.tree, "commit", "--force", "--quiet")
+        repro.dvc(run.tree, "commit", "--force", "--quiet")
         decision = reports.read(reports.Decision, run.shelf("gate") / "decision.json")
         run.update(decision=decision.decision, message=decision.reason)
     return run.record
@@ -160,7 +179,7 @@ def make(folder: Path, scenario: sample_reports.Scenario = "promote") -> Scripte
         copy(ROOT / name, root / name)
     for stage in STAGES:
         text = STAGE.format(script=str(script), stage=stage, work=WORK.get(stage, "Nothing."))
-        (root / "rft" / f"{stage}.py").write_text(text.lstrip())
+        (root / "rft/stages" / f"{stage}.py").write_text(text.lstrip())
     tiny_recipe.make(root / "recipes")
     (root / "data" / "inbox").mkdir()
     (root / "data" / "inbox" / "window.jsonl").write_text('{"conversation_id": "c-1"}\n')
@@ -186,7 +205,7 @@ def _pipeline(root: Path) -> str:
 
 @cache
 def _empty_store() -> Path:
-    """MLflow takes 5 s to lay out a new database. tests/test_new.py lets it do so; every other clone begins with a copy."""
+    """MLflow takes 5 s to lay out a new database. tests/flows/test_new.py lets it do so; every other clone begins with a copy."""
     place = Clone(Path(_PREPARED.name) / "empty")
     place.root.mkdir()
     tracking.client(place).search_experiments()

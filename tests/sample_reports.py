@@ -19,9 +19,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rft import config, evaluate, gate, reports, rollout_log
+from rft import config, reports
 from rft.reports import Arm, Candidate, Evaluation, Metric, PromptSettings
-from rft.rollout_log import LogRow
+from rft.rollouts import evaluate
+from rft.rollouts import log as rollout_log
+from rft.rollouts.log import LogRow
+from rft.stages import gate
 from rft.types import Example
 
 Scenario = Literal["promote", "reject", "inconclusive", "prompt_only", "skipped", "drift_stop"]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rft.formats import HERMES
+from rft.chat.formats import HERMES
 from rft.types import Opening, Reading, Sampled, ToolCall, ToolResult
 
 CALL = '<tool_call>\n{"name": "lookup", "arguments": {"key": "%s"}}\n</tool_call>'

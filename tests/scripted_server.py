@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rft.http_client import ToolEndpoint
+from rft.wire.client import ToolEndpoint
 
 Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from scripted_server import Answer, Scripted, says, scripted
 
-from rft import config, toolserver
-from rft.tools import ToolClient
+from rft import config
+from rft.tools import server as toolserver
+from rft.tools.client import ToolClient
 from rft.types import Example, RolloutContext, ToolCall, ToolResult
 
 ITEM = {"id": "n-1", "messages": [], "target": ["I10"], "metadata": {}}

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from rft import config, embedded
+from rft import config
+from rft.models import embedded
 from rft.trainer.learner import Learner
-from rft.trainer.samples import Counted, TrainingSample, layout
-from rft.trainer.scoring import own_logprobs
+from rft.trainer.logprobs import own_logprobs
+from rft.trainer.packing import Counted, TrainingSample, layout
 
 VOCABULARY = 50
 NORM_LENGTH = 8

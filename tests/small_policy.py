@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
-from rft import config, embedded, policy, recipe
-from rft.chat import Chat
-from rft.tools import schemas
+from rft import config, recipe
+from rft.chat.renderer import Chat
+from rft.models import embedded
+from rft.stages import policy
+from rft.tools.client import schemas
 
 ARCHITECTURE = config.Architecture(layers=2, hidden=64, heads=2, kv_heads=2, head_dim=32, feed_forward=64, max_positions=256, merges=60)
 

@@ -27,9 +27,11 @@ import pytest
 
 from rft import config, recipe, reports, secrets
 from rft.errors import RftError
-from rft.server import running
-from tasks import dependencies, ledger, records, stages
-from tasks.records import RunRecord
+from rft.tools.lifetime import running
+from tasks import dependencies
+from tasks.promotion import ledger
+from tasks.runs import records, repro
+from tasks.runs.records import RunRecord
 from tests import tiny_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,10 +65,11 @@ import re
 import shutil
 from pathlib import Path
 
-from rft import config, progress, recipe, reports, rollout_log
-from rft.rollout_store import RolloutStore
+from rft import config, progress, recipe, reports
+from rft.rollouts import log as rollout_log
+from rft.rollouts.store import RolloutStore
 from rft.types import Reading, Sampled, ToolCall
-from rft.workbench import Plan, workbench
+from rft.rollouts.runner import Plan, workbench
 
 SCRIPT = Path({script!r})
 SHELF = Path("data/baseline")
@@ -117,7 +120,7 @@ def run(params, stage="baseline"):
 OUTAGE = '''
 """No rollout of it has a score: the stage ends with what the server said last."""
 
-from rft import baseline
+from rft.stages import baseline
 
 
 def run(params):
@@ -247,14 +250,14 @@ PARAMETERS = {"type": "object", "properties": {"key": {"type": "string"}}, "requ
 
 def climb(scripted: ladder_clone.Scripted) -> RunRecord:
     """A recorded run as `rft run` makes it, but for Prefect: shelves put there up to the baseline, the baseline real, an outage in training."""
-    from tasks.climb import climb, recorded, write_page
+    from tasks.ladder import climb, recorded, write_page
 
     params = config.load(scripted.root / "params.yaml")
     with pytest.raises(RftError) as failed, recorded(scripted.clone, params, None) as run:  # noqa: PT012 - the run must be left by the failure
         shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
         for stage in ("baseline", "train", "challenger", "gate"):
             shutil.rmtree(run.tree / "data" / stage)
-        stages.dvc(run.tree, "commit", "--force", "--quiet", "traffic", "drift", "examples", "policy")
+        repro.dvc(run.tree, "commit", "--force", "--quiet", "traffic", "drift", "examples", "policy")
         climb(run, "baseline", reports.BaselineReport, lambda report: report.sampled.metrics)
         write_page(run.clone, run.record, run.tree)
         climb(run, "train", reports.TrainReport, lambda report: {})

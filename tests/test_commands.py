@@ -18,7 +18,8 @@ from flows import cli, settings
 from flows.cli import doctor
 from rft import commands
 from rft.errors import UserError
-from tasks import ledger, records, registry
+from tasks.promotion import ledger, registry
+from tasks.runs import records
 
 PROGRAM = shlex.join([sys.executable, "-m", "flows.cli"])
 

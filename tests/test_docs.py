@@ -17,13 +17,13 @@ import pytest
 from aiohttp import web
 
 from rft import config, recipe, rows
-from rft.conversations import read_window
-from rft.endpoint import EndpointGrader
 from rft.errors import UserError
+from rft.grading.endpoint import EndpointGrader
 from rft.reports import Conversation, PromptSettings
-from rft.rollout import Conditions, Request, run_rollouts
-from rft.tools import ToolClient
+from rft.rollouts.loop import Conditions, Request, run_rollouts
+from rft.tools.client import ToolClient
 from rft.types import INFRASTRUCTURE, Grade, StopReason, Trajectory
+from rft.windows.conversations import read_window
 from tests.scripted_policy import scripted as says
 from tests.scripted_server import Scripted, scripted
 

@@ -36,7 +36,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
         raise AssertionError("something that takes minutes was done a second time")
 
     def begin() -> None:
-        monkeypatch.setattr("rft.workbench.run_rollouts", forbid)
+        monkeypatch.setattr("rft.rollouts.runner.run_rollouts", forbid)
         handles.append(register_optimizer_step_pre_hook(forbid))
 
     yield begin
@@ -270,10 +270,10 @@ def test_every_section_was_tried_above():
 
 def test_a_baseline_that_was_cut_off_is_not_finished_under_another_grader(ladder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """R13. Some of its rollouts were graded by a grader that is no more."""
-    from rft import workbench
+    from rft.rollouts import runner
 
     ours = tiny_recipe.make(tmp_path)
-    measure, done = workbench.Workbench.measure, []
+    measure, done = runner.Workbench.measure, []
 
     def cut(self: Any, *args: Any, **kwargs: Any) -> Any:
         if done:
@@ -283,7 +283,7 @@ def test_a_baseline_that_was_cut_off_is_not_finished_under_another_grader(ladder
 
     shutil.copytree(ladder / "data", tmp_path / "cut/data", ignore=shutil.ignore_patterns("baseline"))
     with inside(tmp_path / "cut"):
-        monkeypatch.setattr(workbench.Workbench, "measure", cut)
+        monkeypatch.setattr(runner.Workbench, "measure", cut)
         with pytest.raises(KeyboardInterrupt):
             run("baseline", params(ours))
         monkeypatch.undo()

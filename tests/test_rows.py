@@ -12,9 +12,12 @@ import tiny_recipe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rft import config, examples, recipe, replay, reports, rollout_log, rows, shelves
+from rft import config, recipe, reports, rows, shelves
 from rft.errors import ConfigError, UserError
 from rft.reports import ExamplesReport, PromptSettings
+from rft.rollouts import log as rollout_log
+from rft.rollouts import replay
+from rft.stages import examples
 from rft.types import SPLITS, Example, Grade, StopReason, Trajectory, Turn
 
 OWN = """

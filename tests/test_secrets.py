@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from rft import config, progress, recipe, reports, secrets
 from rft.errors import ConfigError
-from tasks import tracking
-from tasks.lines import Lines
+from tasks.display import tracking
+from tasks.runs.console import Lines
 from tests import tiny_recipe
 
 KEY = 'canary-7f/3+a"1é~'

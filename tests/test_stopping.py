@@ -18,11 +18,16 @@ import yaml
 from flows import cli
 from rft import config, stopping
 from rft.errors import ConfigError, Stopped, UserError
-from tasks import agents, cancel, climb, records, registry, retention, runs, stages
-from tasks.clone import Clone
+from tasks import cancel, retention
+from tasks import ladder as climb
 from tasks.dependencies import STAGES
-from tasks.records import RunRecord
-from tasks.runs import Run
+from tasks.promotion import agents, registry
+from tasks.runs import records
+from tasks.runs import repro as stages
+from tasks.runs import run as runs
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
+from tasks.runs.run import Run
 from tests import tiny_recipe
 from tests.ladder import SECTIONS, again, inside, params, run, shelf
 

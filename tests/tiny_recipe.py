@@ -70,7 +70,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rft.toolserver import ToolError
+from rft.tools.server import ToolError
 
 
 def value(key):

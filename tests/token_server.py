@@ -23,8 +23,8 @@ import torch
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rft import model
-from rft.sampler import Engine, Session
+from rft.models import weights
+from rft.sampling.engine import Engine, Session
 
 MODEL = "tiny"
 Fault = Callable[["TokenServer", web.Request, Any], Awaitable[web.StreamResponse]]
@@ -184,7 +184,7 @@ class TokenServer:
         folder = Path(body["lora_path"])
         if not (folder / "adapter_model.safetensors").exists():
             return f"No adapter found for {folder}"
-        changed = model.with_weights(copy.deepcopy(self.engine.model), "lora", folder, self.engine.device)
+        changed = weights.with_weights(copy.deepcopy(self.engine.model), "lora", folder, self.engine.device)
         self.adapters[body["lora_name"]] = Engine(changed, self.engine.chat, self.engine.device)
         return None
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rft.toolserver import ToolError
+from rft.tools.server import ToolError
 
 EMPTY = " empty"
 

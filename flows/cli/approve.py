@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from flows.cli.options import add_person, person
 from flows.screen import say, warn
 from rft import commands
-from tasks import clone
-from tasks.clone import Clone
+from tasks.runs import clone
+from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
-    from tasks.ledger import Act
+    from tasks.promotion.ledger import Act
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks import champion, records, registry
+    from tasks.promotion import registry
+    from tasks.runs import champion, records
 
     here = clone.enter()
     record = records.find(here, options.run)
@@ -57,7 +58,7 @@ def move(here: Clone, flow: str, *arguments: Any) -> Act:
 
 def to_serve(here: Clone, act: Act) -> str:
     """Say where the champion's bytes are, and by which command they are taken out."""
-    from tasks import registry
+    from tasks.promotion import registry
 
     found = registry.find(here, act.model, str(act.after))
     tags = found.tags if found else {}

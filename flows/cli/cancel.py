@@ -10,7 +10,7 @@ import time
 
 from flows.screen import say
 from rft import commands
-from tasks import clone
+from tasks.runs import clone
 
 EVERY_S = 5.0
 
@@ -29,7 +29,8 @@ def _seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks import cancel, records
+    from tasks import cancel
+    from tasks.runs import records
 
     here = clone.enter()
     record = records.find(here, options.run)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flows.cli import drift
 from flows.cli.run import climb
 from flows.screen import say
-from tasks import clone
+from tasks.runs import clone
 
 if TYPE_CHECKING:
     from rft import config

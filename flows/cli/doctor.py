@@ -24,13 +24,13 @@ from flows.cli.options import add_settings
 from flows.screen import say
 from rft import commands
 from rft.errors import RftError
-from tasks import clone
-from tasks.clone import Clone
+from tasks.runs import clone
+from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
     from rft import config
     from rft.doctor import Finding
-    from tasks.artifacts import Revision
+    from tasks.runs.artifacts import Revision
 
 SIGNS = {"ok": "✓", "warn": "!", "fail": "✗", "skipped": "-"}
 
@@ -118,7 +118,7 @@ def draw(found: Sequence[Finding], console: Console | None = None) -> None:
 def _policy(here: Clone, params: config.Params, scratch: Path) -> Path | None:
     """What stage `policy` made of these settings and this recipe in the newest run that came so far, taken out of the cache."""
     from rft import shelves
-    from tasks import artifacts, records
+    from tasks.runs import artifacts, records
 
     shelf = str(shelves.folder("policy"))
     for record in reversed(records.load_all(here)):

@@ -22,8 +22,8 @@ from rich.table import Table
 from flows.cli.options import add_settings
 from flows.screen import say
 from rft.errors import UserError
-from tasks import clone
-from tasks.clone import Clone
+from tasks.runs import clone
+from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
     from rft import config
@@ -69,7 +69,7 @@ def check(here: Clone, params: config.Params, window: Path) -> tuple[DriftReport
         known = here.state / "cache" / f"drift-{_key(params, window)}.json"
         if known.exists():
             return reports.read(DriftReport, known), False
-        from rft import drift
+        from rft.stages import drift
 
         with _quiet():
             report = drift.check(params, window)
@@ -100,8 +100,9 @@ def tell(here: Clone, report: DriftReport, console: Console | None = None) -> No
 def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
     """What stage `traffic` would find there: the champion without its weights, and the shelf of the last run that came so far."""
     from rft import shelves
-    from tasks import records, registry
-    from tasks.artifacts import Revision
+    from tasks.promotion import registry
+    from tasks.runs import records
+    from tasks.runs.artifacts import Revision
 
     registry.served(here, params).place(scratch, weights=False)
     for record in reversed(records.load_all(here)):

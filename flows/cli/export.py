@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.screen import say, warn
-from tasks import clone
+from tasks.runs import clone
 
 if TYPE_CHECKING:
     from rft.export import Manifest
@@ -31,8 +31,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks import agents
     from tasks import export as exporting
+    from tasks.promotion import agents
 
     here = clone.enter()
     target = Path(options.folder).resolve()

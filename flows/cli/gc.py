@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from flows.cli.options import add_settings
 from flows.screen import say
 from rft import commands
-from tasks import clone
+from tasks.runs import clone
 
 if TYPE_CHECKING:
     from tasks.retention import Item, Plan

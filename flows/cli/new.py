@@ -15,7 +15,7 @@ from pathlib import Path
 from flows.screen import say
 from rft import commands
 from rft.errors import UserError
-from tasks import clone
+from tasks.runs import clone
 
 TEMPLATE = Path(__file__).parents[1] / "template"
 START = datetime.date(2026, 3, 2)

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 from flows.cli.options import add_settings
 from flows.screen import say, warn
 from rft.errors import RftError, UserError
-from tasks import clone
+from tasks.runs import clone
 
 if TYPE_CHECKING:
     from rft import config
-    from rft.play import Exchange
+    from rft.rollouts.play import Exchange
     from rft.types import Example, Turn
-    from tasks.agents import Agent
+    from tasks.promotion.agents import Agent
 
 QUIT = "/quit"
 
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     from flows import settings
     from rft import shelves
     from rft.types import SPLITS
-    from tasks import agents, registry
+    from tasks.promotion import agents, registry
 
     here = clone.enter()
     temperature = options.temperature
@@ -66,10 +66,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _converse(agent: Agent, params: config.Params, options: argparse.Namespace) -> None:
-    from rft import model, policies, recipe
-    from rft.play import Table
-    from rft.prompting import champion_prompt
-    from rft.workbench import workbench
+    from rft import recipe
+    from rft.models import weights
+    from rft.rollouts.play import Table
+    from rft.rollouts.prompting import champion_prompt
+    from rft.rollouts.runner import workbench
+    from rft.sampling import policies
 
     ours = recipe.load(params.recipe)
     opening = None if options.example is None else _example(options.example)
@@ -78,7 +80,7 @@ def _converse(agent: Agent, params: config.Params, options: argparse.Namespace) 
     if server is not None and server.dialect == "openai_reasoning" and heat != 1:
         raise UserError(f"--temperature {heat:g}: {server.model} takes none (policy.server.dialect = openai_reasoning). Leave it out.")
     prompt = champion_prompt(ours)
-    device = model.prepare_process(params.policy)
+    device = weights.prepare_process(params.policy)
     with workbench(params, ours) as bench:
         table = Table(bench, policies.of(bench, "champion", device).policy, prompt, heat, options.seed)
         if options.once is None:
@@ -127,7 +129,7 @@ def _show(exchange: Exchange) -> None:
 
 
 def _show_turn(turn: Turn) -> None:
-    from rft import transcript
+    from rft.rollouts import transcript
 
     if turn.answer or not turn.calls:
         say(f"agent> {turn.answer}")
@@ -139,7 +141,8 @@ def _show_turn(turn: Turn) -> None:
 
 
 def _example(name: str) -> Example:
-    from rft import play, shelves
+    from rft import shelves
+    from rft.rollouts import play
 
     if not shelves.examples_file("validation").exists():
         raise UserError(f"--example {name}: this run came to no examples. Leave it out, or name a later run.")

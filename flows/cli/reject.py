@@ -9,7 +9,7 @@ import argparse
 
 from flows.cli.options import add_person, person
 from flows.screen import say
-from tasks import clone
+from tasks.runs import clone
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks import records, registry
+    from tasks.promotion import registry
+    from tasks.runs import records
 
     here = clone.enter()
     act = registry.reject(here, records.find(here, options.run), *person(options))

@@ -25,11 +25,11 @@ from flows.cli.options import add_selection, add_settings
 from flows.screen import say
 from rft.errors import UserError
 from rft.words import counted
-from tasks import clone
+from tasks.runs import clone
 
 if TYPE_CHECKING:
     from flows.rollouts import Logs
-    from rft.replay import Regraded
+    from rft.rollouts.replay import Regraded
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +43,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from flows import rollouts, settings
-    from rft import replay as engine
-    from rft import rollout_log
+    from rft.rollouts import log as rollout_log
+    from rft.rollouts import replay as engine
 
     place = clone.enter()
     out = Path(options.out).resolve() if options.out else None
@@ -82,8 +82,8 @@ def _write_out(lines: Sequence[dict[str, Any]], path: Path) -> None:
 
 def _compared(logs: Logs, name: str, regraded: Sequence[Regraded]) -> None:
     from flows.rollouts import short
-    from rft import replay as engine
-    from rft import transcript
+    from rft.rollouts import replay as engine
+    from rft.rollouts import transcript
 
     console = Console(highlight=False)
     found = engine.compare(regraded)

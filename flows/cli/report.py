@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flows.screen import say
 from rft.errors import UserError
-from tasks import clone
+from tasks.runs import clone
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks import artifacts, records
+    from tasks.runs import artifacts, records
 
     place = clone.enter()
     record = records.find(place, options.run)
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
         # It was removed, past its retention: written again from what the run left.
         with tempfile.TemporaryDirectory(dir=place.state) as scratch:
             artifacts.restore(artifacts.Revision(place, record.revision), Path(scratch))
-            importlib.import_module("tasks.climb").write_page(place, record, Path(scratch))
+            importlib.import_module("tasks.ladder").write_page(place, record, Path(scratch))
     say(str(page))
     if options.open and not webbrowser.open(page.as_uri()):
         raise UserError(f"no browser could be started here. Open the file yourself: {page}")

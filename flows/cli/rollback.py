@@ -11,7 +11,7 @@ from flows.cli.approve import move, to_serve
 from flows.cli.options import add_person, add_settings, person
 from flows.screen import say
 from rft.errors import UserError
-from tasks import clone
+from tasks.runs import clone
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Of --model, or of the model of the settings named; without either, of the only one that was ever promoted."""
     from flows import settings
-    from tasks import registry
+    from tasks.promotion import registry
 
     here = clone.enter()
     who, why = person(options)

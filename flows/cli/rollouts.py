@@ -30,13 +30,14 @@ from flows.cli.options import add_selection
 from flows.screen import say
 from rft.errors import RftError, UserError
 from rft.words import counted
-from tasks import clone
-from tasks.clone import Clone
+from tasks.runs import clone
+from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
     from flows.rollouts import Logs
-    from rft import rollout_log, transcript
-    from rft.rollout_log import LogRow
+    from rft.rollouts import log as rollout_log
+    from rft.rollouts import transcript
+    from rft.rollouts.log import LogRow
 
 LISTED = 20
 HEADINGS = ("rollout", "stage/arm", "step", "example", "n", "stopped", "calls", "tokens", "reward", "")
@@ -68,7 +69,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from flows import rollouts
-    from rft import rollout_log
+    from rft.rollouts import log as rollout_log
 
     place = clone.enter()
     logs = rollouts.find(place, options)
@@ -95,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 # -- many ------------------------------------------------------------------------------------------------------------------
 def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> int:
     """On a terminal the first `most`; a file or pipe gets all."""
-    from rft import transcript
+    from rft.rollouts import transcript
 
     total = logs.table.num_rows
     if not rows:
@@ -124,7 +125,7 @@ def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> in
 
 def _cells(row: LogRow) -> tuple[str, ...]:
     from flows.rollouts import short
-    from rft import transcript
+    from rft.rollouts import transcript
 
     n = ("greedy" if row.temperature == 0 else f"{row.sample}") + (f"+{row.attempt}" if row.attempt else "")
     where = (short(row.rollout_id), f"{row.stage}/{row.arm}", str(row.step or ""), row.example_id, n)
@@ -158,7 +159,7 @@ def _note(row: LogRow) -> str:
 
 def _plain(row: LogRow) -> dict[str, Any]:
     """For scripts: JSON columns as what they hold."""
-    from rft import rollout_log
+    from rft.rollouts import log as rollout_log
 
     cells = rollout_log.cells(row)
     return cells | {name: json.loads(cells[name]) for name in ("components", "item", "messages")}
@@ -166,7 +167,8 @@ def _plain(row: LogRow) -> dict[str, Any]:
 
 def _summary(console: Console, logs: Logs, rows: Sequence[LogRow], whole: bool) -> int:
     """Sampled = trained + left out; also against what the training counted while it ran."""
-    from rft import rollout_log, shelves
+    from rft import shelves
+    from rft.rollouts import log as rollout_log
 
     tallies = rollout_log.tally(rows)
     if whole:
@@ -204,7 +206,8 @@ def _against_metrics(tallies: Sequence[rollout_log.Tally], metrics: bytes | None
 # -- one, and a group ------------------------------------------------------------------------------------------------------
 def _show(console: Console, logs: Logs, prefix: str, tokens: bool) -> int:
     from flows.rollouts import bare
-    from rft import rollout_log, transcript
+    from rft.rollouts import log as rollout_log
+    from rft.rollouts import transcript
 
     ids = logs.table["rollout_id"].to_pylist()
     hits = [n for n, one in enumerate(ids) if one.startswith(prefix) or bare(one).startswith(prefix)]
@@ -243,7 +246,7 @@ def _decoder(logs: Logs) -> Callable[[list[int]], str] | None:
 
 def _groups(console: Console, logs: Logs, rows: Sequence[LogRow], example: str) -> int:
     """A table a stage, arm and step. What all rollouts have in common is dim; what differs stands out."""
-    from rft import transcript
+    from rft.rollouts import transcript
 
     if not rows:
         raise UserError(f"--group {example}: no rollout of that example fits. {logs.listed}")
@@ -285,7 +288,7 @@ def _export_chat(rows: Sequence[LogRow], path: Path) -> int:
 
 def _export_traces(place: Clone, logs: Logs, rows: Sequence[LogRow]) -> int:
     from flows.rollouts import counter
-    from tasks import traces
+    from tasks.display import traces
 
     if logs.record is None:
         raise UserError("--export-traces: traces hang on a run in MLflow, and these rollouts belong to none. Name a RUN.")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from flows.cli.options import add_settings
 from flows.screen import say, watched
 from rft.errors import Stopped
-from tasks import clone
+from tasks.runs import clone
 
 if TYPE_CHECKING:
-    from tasks.records import RunRecord
+    from tasks.runs.records import RunRecord
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +41,9 @@ def climb(window: str | None = None, params: str | None = None, overrides: Itera
     """One run, with its bars. Settings are read first: a wrong key must not wait for a server."""
     from flows import settings
     from flows.server import prefect_server
-    from rft import margins
-    from tasks import records, runs
+    from rft.grading import margins
+    from tasks.runs import records
+    from tasks.runs import run as runs
 
     place = clone.enter()
     overrides = tuple(overrides)

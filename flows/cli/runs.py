@@ -11,11 +11,11 @@ from rich.table import Table
 
 from flows.screen import say
 from rft.commands import command
-from tasks import clone
-from tasks.clone import Clone
+from tasks.runs import clone
+from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
-    from tasks.records import RunRecord
+    from tasks.runs.records import RunRecord
 
 
 UNFINISHED = ("preparing", "running", "interrupted", "killed", "failed")
@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks import records
+    from tasks.runs import records
 
     here = clone.find()
     every = sorted(records.load_all(here), key=lambda one: one.started, reverse=True)
@@ -70,7 +70,7 @@ def attempts(newest_first: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, int
 
 
 def _end(here: Clone, record: RunRecord) -> str:
-    from tasks import records
+    from tasks.runs import records
 
     if record.state in ("running", "preparing"):
         return "(running)" if records.alive(here, record.name) else "(cut off)"
@@ -85,7 +85,7 @@ def _gain(record: RunRecord) -> str:
 
 
 def _then(here: Clone, record: RunRecord, champions: set[str]) -> str:
-    from tasks import ledger
+    from tasks.promotion import ledger
 
     if record.name in champions:
         return "champion"
@@ -100,7 +100,7 @@ def _then(here: Clone, record: RunRecord, champions: set[str]) -> str:
 
 
 def _goes_on(here: Clone, record: RunRecord) -> bool:
-    from tasks import records
+    from tasks.runs import records
 
     return record.state in ("interrupted", "killed") or (record.state == "running" and not records.alive(here, record.name))
 
@@ -117,7 +117,7 @@ def _next(here: Clone, shown: Sequence[RunRecord], champions: set[str]) -> Itera
 
 def _champions(here: Clone) -> set[str]:
     """The runs that are served: of each model the last that was moved to."""
-    from tasks import ledger
+    from tasks.promotion import ledger
 
     moved = {act.model: act.run for act in ledger.acts(here) if act.action in ("promote", "rollback")}
     return {run for run in moved.values() if run}

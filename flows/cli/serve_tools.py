@@ -34,7 +34,7 @@ def _port(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    from rft import toolserver
+    from rft.tools import server as toolserver
 
     if not _is_loopback(options.host) and not os.environ.get(toolserver.KEY):
         raise UserError(

@@ -10,7 +10,7 @@ import argparse
 from flows.cli.options import add_settings
 from flows.screen import say, watched
 from rft.errors import UserError
-from tasks import clone
+from tasks.runs import clone
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -21,14 +21,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from flows import settings
     from rft.__main__ import STAGES
-    from tasks import byhand
+    from tasks.runs import by_hand
 
     place, name = clone.enter(), options.name
     if name not in STAGES:
         raise UserError(f"no stage {name!r}. The stages: {', '.join(STAGES)}.")
     wanted = settings.resolve(place, options.params, options.overrides)
     with watched():
-        byhand.run_stage(place, wanted, name)
+        by_hand.run_stage(place, wanted, name)
     made_with = f"{options.params or 'params.yaml'}{' and of --set' if options.overrides else ''}"
     say(f"Its shelf: data/{name}, made with the settings of {made_with}")
     return 0

@@ -1,4 +1,4 @@
-"""What the agent may call, and what its answer is worth. `rft.toolserver` serves both over HTTP, in a process of its own.
+"""What the agent may call, and what its answer is worth. `rft.tools.server` serves both over HTTP, in a process of its own.
 
 A tool is a function with type hints: they become its JSON schema, and its docstring the description. `ToolError` is shown to the model, any other
 exception is an outage: the rollout is then unscored, never zero. Grade strictly: what parses leniently is what a policy learns to write.
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rft.toolserver import ToolError
+from rft.tools.server import ToolError
 
 CITIES = ("Lyon", "Porto", "Riga", "Turin", "Graz", "Malmo", "Ghent", "Split")
 

@@ -1,4 +1,4 @@
-"""What the agent may call, and what its answer is worth. Served over HTTP by `rft.toolserver`.
+"""What the agent may call, and what its answer is worth. Served over HTTP by `rft.tools.server`.
 
 Grading is strict, because what parses leniently is what a policy learns to write: the final text is `{"codes": ["E11.9", "I10"]}`, whole,
 or it scores 0. Then the score is F1 between the set of codes and the target; a string that is no leaf code counts as a wrong code. What a rollout
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rft.toolserver import ToolError
+from rft.tools.server import ToolError
 
 from . import codes, hacks, index
 

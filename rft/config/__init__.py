@@ -15,10 +15,10 @@ from typing import Any
 from pydantic import BaseModel, model_validator
 
 from rft.config import reading
-from rft.config.learning import Clip, Curriculum, Dpo, Kl, Lora, Overlong, Ppo, Stop, Train
 from rft.config.reading import read_yaml, secret, unique, yaml_value
 from rft.config.run import Retention, Run
 from rft.config.section import Section
+from rft.config.shared import IN_PROCESS_MAX_TOKENS, Allowance, Budget, Endpoint, Lifecycle, McpServer, Recipe, Rollout, Tools, Traits
 from rft.config.stages import (
     Architecture,
     Baseline,
@@ -34,7 +34,7 @@ from rft.config.stages import (
     Traffic,
     WarmStart,
 )
-from rft.config.world import IN_PROCESS_MAX_TOKENS, Allowance, Budget, Endpoint, Lifecycle, McpServer, Recipe, Rollout, Tools, Traits
+from rft.config.train import Clip, Curriculum, Dpo, Kl, Lora, Overlong, Ppo, Stop, Train
 from rft.errors import ConfigError
 
 

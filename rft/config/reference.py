@@ -1,6 +1,6 @@
 """Every key of params.yaml in words: the tables of docs/params.md, and the comments of `rft doctor --show-resolved`.
 
-The words are the docstrings under the keys in this package, so that the source and the reference are one; tests/test_reference.py refuses a key
+The words are the docstrings under the keys in this package, so that the source and the reference are one; tests/config/test_reference.py refuses a key
 without any. A key that holds keys of its own may leave its sentence to its class.
 
     python -m rft.config.reference            # print docs/params.md

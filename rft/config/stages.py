@@ -1,4 +1,4 @@
-"""A section a stage, but for the one that trains (rft/config/learning.py)."""
+"""A section a stage, but for the one that trains (rft/config/train.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Traffic(Section):
 
 
 class Effects(Section):
-    """Smallest effect that counts as drift, by statistic (rft/distances.py); which feature has which: rft/profile.py."""
+    """Smallest effect that counts as drift, by statistic (rft/windows/distances.py); which feature has which: rft/windows/profile.py."""
 
     total_variation: float = Field(default=0.15, gt=0, le=1)
     """For categories: the part of one window that would have to change to look like the other, 0 to 1."""
@@ -92,7 +92,7 @@ class Examples(Section):
 
 
 class Architecture(Section):
-    """The embedded policy's shape; see rft/embedded.py."""
+    """The embedded policy's shape; see rft/models/embedded.py."""
 
     layers: int = Field(default=3, ge=2)
     """Transformer layers. Copying needs two."""
@@ -251,7 +251,7 @@ class Gate(Section):
     """Relative: 0.1 allows ten percent more tokens a rollout."""
     max_hack_rate: float = Field(ge=0, le=1)
     """The share of test examples with a hacked rollout must be shown to be at most this. Where the check votes, a rate that even zero hacks
-    among examples.test examples could not show is refused (rft/margins.py)."""
+    among examples.test examples could not show is refused (rft/grading/margins.py)."""
     require_hack_source: bool = False
     """true: the gate rejects unless the grader was seen to flag one of the recipe's exploits. false: the check then reads "not measured" and has no
     vote."""

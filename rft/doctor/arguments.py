@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from rft import chat
+from rft.chat import renderer as chat
 from rft.doctor.setup import Setup
 from rft.errors import UserError
-from rft.exploits import fill
+from rft.grading.preflight import fill
 from rft.types import ToolCall
 
 NUM_DIALOGUES = 32

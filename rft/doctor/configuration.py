@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rft import budget, commands, config, determinism, shelves
+from rft import commands, config, shelves
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
+from rft.grading import budget
+from rft.rollouts import determinism
 
 
 def look(setup: Setup) -> Finding:

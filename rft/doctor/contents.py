@@ -1,6 +1,6 @@
 """The recipe: it loads, its examples can be asked, its splits do not leak, every tool that a row names has somewhere to go.
 
-The same functions as in the stages (rft/examples.py), before any stage runs.
+The same functions as in the stages (rft/stages/examples.py), before any stage runs.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from rft import examples, margins, rows
+from rft import rows
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.errors import UserError
-from rft.prompting import too_many_turns
-from rft.toolserver import TRACE_ID, asks_for
+from rft.grading import margins
+from rft.rollouts.prompting import too_many_turns
+from rft.stages import examples
+from rft.tools.server import TRACE_ID, asks_for
 from rft.types import Example
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from rft import config
-from rft.dialogue import opening_of
+from rft.chat.dialogue import opening_of
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 
@@ -31,17 +31,17 @@ AGREEMENT = {"float32": (1e-3, 0.05), "bfloat16": (0.25, 1.0)}
 def look(setup: Setup) -> Finding:
     import torch
 
-    from rft import model
-    from rft.sampler import Engine
+    from rft.models import weights
+    from rft.sampling.engine import Engine
     from rft.trainer.learner import Learner
-    from rft.trainer.samples import layout
-    from rft.trainer.scoring import own_logprobs
+    from rft.trainer.logprobs import own_logprobs
+    from rft.trainer.packing import layout
 
     params, section = setup.params, setup.params.train
-    device = model.prepare_process(params.policy)
+    device = weights.prepare_process(params.policy)
     network, chat = setup.network(device)
     learner = Learner(network, section, params.rollout.max_turn_tokens, device)
-    sampler = Engine(model.merged_copy(learner.model), chat, device)
+    sampler = Engine(weights.merged_copy(learner.model), chat, device)
     start = [parameter.detach().clone() for parameter in learner.parameters]
     samples = _group(setup, sampler)
 
@@ -76,7 +76,7 @@ def look(setup: Setup) -> Finding:
 
 def _group(setup: Setup, sampler: Any) -> list[Any]:
     """Training samples: what was sampled in one turn, with advantages that are nobody's grade."""
-    from rft.trainer.samples import TrainingSample
+    from rft.trainer.packing import TrainingSample
 
     rollout, section = setup.params.rollout, setup.params.train
     example = setup.rows["train"][0]

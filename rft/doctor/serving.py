@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import time
 
-from rft.dialogue import opening_of
+from rft.chat.dialogue import opening_of
 from rft.doctor.finding import Finding, ok
 from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError
-from rft.speaking import PolicyFailed
+from rft.rollouts.policy import PolicyFailed
 
 PATIENCE_S = 60.0
 MAX_NEW = 8
@@ -26,7 +26,7 @@ def look(setup: Setup) -> Finding:
 
 
 async def _one_turn(setup: Setup) -> Finding:
-    from rft.remote import TokenPolicy, policy_for
+    from rft.sampling.remote import TokenPolicy, policy_for
 
     params, section = setup.params, setup.params.policy.server
     assert section is not None

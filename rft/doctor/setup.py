@@ -9,13 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rft import commands, config, recipe, reports, shelves, tools
-from rft.chat import Chat
+from rft import commands, config, recipe, reports, shelves
+from rft.chat.renderer import Chat
 from rft.doctor.finding import Skip
 from rft.errors import UserError
 from rft.recipe import Recipe, Split
-from rft.trace import Traces
+from rft.tools import client as tools
 from rft.types import SPLITS, Example
+from rft.wire.trace import Traces
 
 _ENV = re.compile(r"env:(\w+)")
 
@@ -93,17 +94,18 @@ class Setup:
 
     def chat(self) -> Any:
         """Tokenizer, template and tools, without weights. Raises UserError."""
-        from rft import model
+        from rft.models import weights
 
-        return Chat(model.tokenizer(self.model_source), self.schemas, self.params.policy.tool_format)
+        return Chat(weights.tokenizer(self.model_source), self.schemas, self.params.policy.tool_format)
 
     def network(self, device: Any) -> tuple[Any, Any]:
         """Model and chat that `train` would start from, in memory."""
-        from rft import model, policies
+        from rft.models import weights
+        from rft.sampling import policies
 
         if shelves.path(reports.PolicyReport).exists() and shelves.read(reports.PolicyReport).model == self.model_source:
             return policies.base_model(self.params, self.params.train.from_, device, self.schemas)
-        return model.load(self.model_source, self.params.policy, device)[0], self.chat()
+        return weights.load(self.model_source, self.params.policy, device)[0], self.chat()
 
 
 def texts(value: Any) -> Iterator[str]:

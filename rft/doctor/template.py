@@ -1,6 +1,6 @@
 """Between messages and tokens: what the trainer relies on, tried on the model folder's own tokenizer and template. No weights are loaded.
 
-prefix  what was rendered stays as it was when a turn is added, and is what the rollout holds (rft/chat.py). A plain dialogue of tool calls must be
+prefix  what was rendered stays as it was when a turn is added, and is what the rollout holds (rft/chat/renderer.py). A plain dialogue of tool calls must be
         so: else whoever serves the policy shows it another past than it was trained on. What only some dialogues meet, such as reasoning
         that is dropped later or two calls in a turn, is a warning
 calls   a tool call written in the policy's format reads back as the same call
@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from rft import stats
-from rft.dialogue import opening_of
+from rft.chat.dialogue import opening_of
 from rft.doctor import arguments
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
@@ -37,7 +37,7 @@ def look(setup: Setup) -> Finding:
 
 def _prefixes(setup: Setup, chat: Any) -> Iterator[Finding]:
     """Without a server nobody renders a past anew; then reasoning that a template drops, as most do, is nothing to warn of."""
-    from rft.chat import prefix_problems
+    from rft.chat.renderer import prefix_problems
 
     problems = [one for one in prefix_problems(chat) if setup.params.policy.server or not one.startswith("reasoning")]
     if plain := [one for one in problems if one.startswith("tool calls")]:

@@ -26,18 +26,21 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from rft import chat, commands, config, exploits, server, stats
+from rft import commands, config, stats
+from rft.chat import renderer as chat
 from rft.doctor import arguments
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
-from rft.endpoint import TOOL_SERVER
 from rft.errors import InfrastructureError, UserError
-from rft.graders import Grader, grader_of
+from rft.grading import preflight
+from rft.grading.endpoint import TOOL_SERVER
+from rft.grading.grader import Grader, grader_of
 from rft.recipe import Exploit
 from rft.scale import Scale
-from rft.tools import ToolClient, schemas
+from rft.tools import lifetime
+from rft.tools.client import ToolClient, schemas
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
-from rft.wire import SERVERS_OWN
+from rft.wire.contract import SERVERS_OWN
 
 T = TypeVar("T")
 
@@ -71,7 +74,7 @@ def grader(setup: Setup) -> Finding:
     seen = _visit(setup, look)
     if seen.status == "fail":
         return seen
-    played = exploits.preflight(_impatient(setup.params, setup.params.tools.retries), setup.recipe, spare=True)
+    played = preflight.preflight(_impatient(setup.params, setup.params.tools.retries), setup.recipe, spare=True)
     if played.accepted:
         names = "; ".join(one.in_words for one in played.accepted)
         return fail(f"accepts what does not do the task: {names}", f"{played.remedy} See all with: {commands.command('exploits')}", **seen.facts)
@@ -82,7 +85,7 @@ def grader(setup: Setup) -> Finding:
     return replace(found, remedy=f"{seen.remedy} {found.remedy}".strip())
 
 
-def _hacks(setup: Setup, played: exploits.Preflight) -> Iterator[Finding]:
+def _hacks(setup: Setup, played: preflight.Preflight) -> Iterator[Finding]:
     """A declaration that nothing bears out, a verdict that nobody hears, or a gate that asks for more than there is.
 
     What was spared may be just what the grader flags: then nothing is known here, which is no failure.
@@ -104,7 +107,7 @@ def _hacks(setup: Setup, played: exploits.Preflight) -> Iterator[Finding]:
         yield warn(found, remedy)
 
 
-def _not_played(played: exploits.Preflight) -> str:
+def _not_played(played: preflight.Preflight) -> str:
     words = f", {len(played.not_played)} not played for want of a target" if played.not_played else ""
     if not played.spared:
         return words
@@ -300,10 +303,10 @@ async def _burst_at_grader(setup: Setup, wire: Wire) -> Finding:
 def _raised(setup: Setup, wire: Wire, what: str) -> str:
     """What to do when the recipe's own code raised: where it did, and where all of it stands. Empty when it did not."""
     words = wire.last_words()
-    if server.RAISED not in words:
+    if lifetime.RAISED not in words:
         return ""
-    last = words[words.rindex(server.RAISED) :]
-    return f"{what} raised: fix it in {setup.recipe.folder / 'tools.py'}. Its server's log: {server.log_of(setup.recipe)}\n{last}"
+    last = words[words.rindex(lifetime.RAISED) :]
+    return f"{what} raised: fix it in {setup.recipe.folder / 'tools.py'}. Its server's log: {lifetime.log_of(setup.recipe)}\n{last}"
 
 
 def _grader_address(setup: Setup) -> str:
@@ -339,7 +342,7 @@ def _answer(setup: Setup, row: Example) -> str:
 
 def _against(setup: Setup, row: Example) -> list[str]:
     """The right answer, and worthless ones."""
-    return [_answer(setup, row), *exploits.probes("", row.id).values()]
+    return [_answer(setup, row), *preflight.probes("", row.id).values()]
 
 
 def _repeated(setup: Setup, row: Example) -> list[str]:
@@ -412,8 +415,8 @@ async def _grade(setup: Setup, wire: Wire, row: Example, text: str, word: object
 def _announce_exploits(setup: Setup, client: ToolClient) -> None:
     """Before they are played, on the examples that they are played on."""
     recipe, retries = setup.recipe, setup.params.tools.retries
-    rows = recipe.examples("train", exploits.num_examples_for(setup.params, recipe), setup.params.examples.seed)
-    probes, hits = exploits.probes("", ""), any(exploit.starts_from == "hit" for exploit in recipe.exploits)
+    rows = recipe.examples("train", preflight.num_examples_for(setup.params, recipe), setup.params.examples.seed)
+    probes, hits = preflight.probes("", ""), any(exploit.starts_from == "hit" for exploit in recipe.exploits)
     grades = (len(recipe.exploits) + len(probes)) * len(rows) + (1 + hits) * sum(row.target is not None for row in rows)
     calls = sum(_num_calls(setup, client, exploit, row) for exploit in recipe.exploits for row in rows)
     again = f"; one that fails is sent up to {retries} times more" if retries else ""
@@ -430,7 +433,7 @@ def _num_calls(setup: Setup, client: ToolClient, exploit: Exploit, row: Example)
     count = 0
     for number, template in enumerate(exploit.turns):
         try:
-            text = exploits.fill(template, {**values, "result": ""} if number else values, "exploits.jsonl")
+            text = preflight.fill(template, {**values, "result": ""} if number else values, "exploits.jsonl")
         except UserError:
             break
         try:
@@ -522,7 +525,7 @@ def _visit(setup: Setup, work: Callable[[Wire], Awaitable[Finding]]) -> Finding:
 
     if not setup.rows["train"]:
         raise UserError("the recipe gave no training example to ask with.")
-    with server.running(recipe, params.tools) as endpoint:
+    with lifetime.running(recipe, params.tools) as endpoint:
         return asyncio.run(inside(endpoint))
 
 

@@ -26,19 +26,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rft import config, files, model, recipe, reports, response_format, rows, shelves
-from rft.chat import Chat, prefix_problems
-from rft.dialogue import opening_of
+from rft import config, files, recipe, reports, rows, shelves
+from rft.chat.dialogue import opening_of
+from rft.chat.renderer import Chat, prefix_problems
+from rft.config import response_format
 from rft.errors import UserError
 from rft.export import merge as merging
 from rft.export import vllm
-from rft.http_client import ToolEndpoint
-from rft.prompting import champion_prompt, num_turns
+from rft.models import weights as model
 from rft.recipe import Recipe
 from rft.reports import Champion, PolicyReport, PromptSettings, Report
-from rft.rollout_log import LogRow
-from rft.tools import ToolClient, schemas
+from rft.rollouts.log import LogRow
+from rft.rollouts.prompting import champion_prompt, num_turns
+from rft.tools.client import ToolClient, schemas
 from rft.types import Example, Message
+from rft.wire.client import ToolEndpoint
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 QUESTION = "Put here what a user says."

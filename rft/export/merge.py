@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from rft import config, model, reports
+from rft import config, reports
 from rft.errors import UserError
-from rft.model import Weights
+from rft.models import weights
+from rft.models.weights import Weights
 
 
 class Moved(reports.Report):
@@ -31,13 +32,13 @@ class Moved(reports.Report):
 def write(source: str, kind: Weights, folder: Path | None, target: Path, dtype: str) -> tuple[Moved, str]:
     """A model folder with its tokenizer; returns what moved, and the hash of the base model's weights."""
     device = torch.device("cpu")
-    network, tokenizer = model.load(source, config.Policy(dtype="float32", device="cpu"), device)
-    sha256 = model.weights_sha256(network)
+    network, tokenizer = weights.load(source, config.Policy(dtype="float32", device="cpu"), device)
+    sha256 = weights.weights_sha256(network)
     cast = getattr(torch, dtype)
     learned = _Cosine()
     for base, delta in _changes(network, kind, folder):
         learned.add(delta, (base + delta).to(cast).float() - base.to(cast).float())
-    whole = model.with_weights(network, kind, folder, device)
+    whole = weights.with_weights(network, kind, folder, device)
     by_cast = max((float((one - one.to(cast).float()).abs().max()) for one in whole.parameters() if one.numel()), default=0.0)
     if not math.isfinite(by_cast):
         raise UserError(f"--dtype {dtype}: some of the weights are larger than it can hold. Choose bfloat16 or float32.")
@@ -57,7 +58,7 @@ def _changes(network: Any, kind: Weights, folder: Path | None) -> Iterator[tuple
         with safe_open(folder / "model.safetensors", framework="pt") as trained:
             yield from ((base[name], trained.get_tensor(name).float() - base[name]) for name in trained.keys() if name in base)  # noqa: SIM118
         return
-    yield from model.adapter_changes(network, folder)
+    yield from weights.adapter_changes(network, folder)
 
 
 class _Cosine:

@@ -10,15 +10,15 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from rft import config
-from rft.formats import Declared, Format
-from rft.prompting import num_turns
+from rft.chat.formats import Declared, Format
 from rft.reports import Champion, PromptSettings
+from rft.rollouts.prompting import num_turns
 
 if TYPE_CHECKING:
     from rft.export import Manifest
 
 PARSERS = {"hermes": "hermes", "llama3": "llama3_json", "mistral": "mistral", "gpt-oss": "openai"}
-"""rft/formats.py's name -> vLLM's --tool-call-parser."""
+"""rft/chat/formats.py's name -> vLLM's --tool-call-parser."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What --max-lora-rank may be."""
 

@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rft.page import cost, detail, story, talks, worse
+from rft.page import cost, detail, dialogues, story, worse
 from rft.page.cost import Spent
+from rft.page.inputs import Shelves
 from rft.page.markup import Html, h
-from rft.page.shelves import Shelves
 from rft.page.style import STYLE
 
 
@@ -33,7 +33,7 @@ def render(root: Path, run: Mapping[str, str], spent: Mapping[str, Spent] | None
     `spent`: stage -> wall time. Raises UserError for a damaged report.
     """
     shelves = Shelves.read(root)
-    rollouts = talks.scored(shelves)
+    rollouts = dialogues.scored(shelves)
     body = [
         story.header(shelves, run),
         story.ladder(shelves),
@@ -44,7 +44,7 @@ def render(root: Path, run: Mapping[str, str], spent: Mapping[str, Spent] | None
         detail.untrained(shelves),
         h("div", detail.pictures(shelves), class_="grid"),
         detail.candidates(shelves),
-        talks.side_by_side(shelves, rollouts),
+        dialogues.side_by_side(shelves, rollouts),
         detail.stop_reasons(shelves),
         cost.cost(shelves, spent or {}),
         story.footer(shelves),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rft.page.inputs import Shelves
 from rft.page.markup import Child, Html, h
-from rft.page.shelves import Shelves
 
 _STAGES = ("traffic", "drift", "examples", "policy", "baseline", "prompt", "train", "challenger", "gate")
 _REUSED = ("unchanged", "restored")

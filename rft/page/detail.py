@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from rft import reports
 from rft.page import charts
 from rft.page.charts import Series
+from rft.page.inputs import ARMS, Shelves, between
 from rft.page.markup import Child, Html, h
-from rft.page.shelves import ARMS, Shelves, between
 from rft.words import counted, decimal, signed
 
 

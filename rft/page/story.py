@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rft import commands, reports, stats
 from rft.page import charts
+from rft.page.inputs import ARMS, Shelves, between
 from rft.page.markup import Child, Html, h
-from rft.page.shelves import ARMS, Shelves, between
 from rft.reports import wording
 from rft.words import counted, decimal, signed
 

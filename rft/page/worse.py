@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rft import commands, reports
-from rft.page import talks
+from rft.page import dialogues
+from rft.page.dialogues import Rollout
+from rft.page.inputs import ARMS, Shelves
 from rft.page.markup import Html, h
-from rft.page.shelves import ARMS, Shelves
-from rft.page.talks import Rollout
 from rft.words import counted, decimal, signed
 
 _OPEN = 10  # entries with dialogues; the others are listed with their numbers alone
@@ -49,7 +49,7 @@ def worse(shelves: Shelves, run: Mapping[str, str], rollouts: Sequence[Rollout])
         f"{len(lost):,} of {counted(len(changed), 'example')} earn less on average than under the champion, {gained:,} more. With "
         f"{counted(k, 'rollout')} each, much of such a difference is chance: the checks above judge it, this list is for reading."
     )
-    grouped = {arm: talks.by_example([row for row in rollouts if row["arm"] == arm]) for arm in ("champion", candidate.name)}
+    grouped = {arm: dialogues.by_example([row for row in rollouts if row["arm"] == arm]) for arm in ("champion", candidate.name)}
     shown = [_entry(one, candidate.name, grouped, run) for one in lost[:_OPEN]]
     return h("section", h("h2", "Examples that got worse"), h("p", note, class_="note"), h("div", shown), _others(lost[_OPEN:]), class_="card")
 
@@ -70,7 +70,9 @@ def _mean(row: reports.Row) -> float | None:
 def _entry(one: Changed, arm: str, grouped: Mapping[str, dict[str, list[Rollout]]], run: Mapping[str, str]) -> Html:
     line = h("summary", h("b", one.example_id), f" ({one.slice}): {decimal(one.before)} → {decimal(one.after)}, {signed(one.by)}")
     pairs = [(ARMS[name], grouped[name].get(one.example_id)) for name in ("champion", arm)]
-    columns = [h("div", h("h3", who[:1].upper() + who[1:]), talks.rollout(talks.typical(rows)), style="min-width:0") for who, rows in pairs if rows]
+    columns = [
+        h("div", h("h3", who[:1].upper() + who[1:]), dialogues.rollout(dialogues.typical(rows)), style="min-width:0") for who, rows in pairs if rows
+    ]
     command = commands.command("rollouts", run.get("run", "RUN"), "--stage", "challenger", "--group", one.example_id)
     return h("details", line, h("div", columns, class_="grid"), h("p", "All its rollouts: ", h("code", command), class_="note"), class_="worse")
 

@@ -19,6 +19,6 @@ class TrainReport(Report):
     kept_step: int = 0  # whose weights these are
     rollouts: int = 0
     left_out: dict[str, int] = {}  # reason -> rollouts sampled but not trained on
-    alarms: int = 0  # findings that failures depend on what the policy does (rft/alarm.py)
+    alarms: int = 0  # findings that failures depend on what the policy does (rft/grading/alarm.py)
     curve: list[tuple[int, float]] = []  # step, mean reward
     weight_change: float = 0.0  # L2 norm over all trained parameters

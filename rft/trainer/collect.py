@@ -21,18 +21,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rft import alarm, budget, config, progress
+from rft import config, progress
 from rft.algorithms import Algorithm, dapo, groups
-from rft.recovery import Aside
+from rft.grading import alarm, budget
 from rft.reports import PromptSettings
-from rft.rollout import Conditions, Request
-from rft.rollout_log import LogRow
-from rft.rollout_store import RolloutStore
-from rft.speaking import Policy
+from rft.rollouts.log import LogRow
+from rft.rollouts.loop import Conditions, Request
+from rft.rollouts.policy import Policy
+from rft.rollouts.recovery import Aside
+from rft.rollouts.runner import Waiting, Workbench
+from rft.rollouts.store import RolloutStore
 from rft.trainer.curriculum import Curriculum
-from rft.trainer.samples import Counted, TrainingSample
+from rft.trainer.packing import Counted, TrainingSample
 from rft.types import Example, Trajectory
-from rft.workbench import Waiting, Workbench
 
 
 @dataclass(frozen=True, slots=True)

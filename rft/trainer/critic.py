@@ -13,7 +13,7 @@ import torch
 
 from rft import config
 from rft.algorithms.ppo import gae
-from rft.trainer.samples import Layout
+from rft.trainer.packing import Layout
 
 
 class Critic:

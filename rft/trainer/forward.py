@@ -6,7 +6,7 @@ model of three layers that is a quarter of the arithmetic, in one of 36 nothing.
 normalized input instead of seven small tensors. Together a step of the embedded policy takes 26 % less (one core: 0.84 -> 0.62 s side by side).
 
 It calls the model's own modules, so adapters work, and nothing is copied. `knows` says which models; any other is read by its own forward. Equal to
-it, gradients included, to 1e-5 (tests/test_scoring.py).
+it, gradients included, to 1e-5 (tests/trainer/test_logprobs.py).
 
 Shapes: R rows of T tokens; Q places a row that are read; N own tokens; E hidden size, H heads, D head size.
 """
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from rft.trainer.samples import Layout
+from rft.trainer.packing import Layout
 
 
 def knows(decoder: Any) -> bool:

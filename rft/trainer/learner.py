@@ -5,7 +5,7 @@
 
 One update is: score the own tokens of each microbatch under the present weights, ask the algorithm (rft/algorithms) for the microbatch's share of the
 loss, go backward, and add up. Shares are divided by the totals of the whole step, rollouts without a gradient included (collect.py), so that neither
-the cut into microbatches nor the number of processes (rft/trainer/processes.py) nor what was spared a forward pass is in the result. What must hold
+the cut into microbatches nor the number of processes (rft/trainer/distributed.py) nor what was spared a forward pass is in the result. What must hold
 still while a step learns is prepared before its first update: the reference policy's log-probabilities, the critic's values and the advantages that
 follow from them; the old log-probabilities are the first update's own.
 
@@ -28,14 +28,15 @@ from typing import Any
 
 import torch
 
-from rft import algorithms, commands, config, model
+from rft import algorithms, commands, config
 from rft.algorithms.tokens import Tokens, Totals
 from rft.errors import RftError, UserError
+from rft.models import weights
 from rft.trainer import sharding
 from rft.trainer.critic import Critic
-from rft.trainer.processes import Processes
-from rft.trainer.samples import Counted, Layout, TrainingSample, bundles, layout, microbatches, num_sharing, share
-from rft.trainer.scoring import Scored, own_logprobs
+from rft.trainer.distributed import Processes
+from rft.trainer.logprobs import Scored, own_logprobs
+from rft.trainer.packing import Counted, Layout, TrainingSample, bundles, layout, microbatches, num_sharing, share
 
 FIRST = ("loss", "grad_norm", "logprob_mismatch", "mismatch_kl", "entropy")
 """Told of a step's first update, under the weights that sampled. The rest is of its last, where the ratio has moved farthest."""
@@ -66,7 +67,7 @@ class Learner:
         if self.team.size > 1 and self.team.rank == 0:
             self.team.order("learner", copy.deepcopy(network).cpu(), section, norm_length, device.type)
         self.bfloat16 = device.type == "cuda" and next(network.parameters()).dtype == torch.bfloat16
-        self.model = model.trainable(network.float() if section.weights == "full" else network, section)
+        self.model = weights.trainable(network.float() if section.weights == "full" else network, section)
         if section.gradient_checkpointing:
             self.model.activation_checkpointing_enable()
         self._plain = [parameter for parameter in self.model.parameters() if parameter.requires_grad]

@@ -1,7 +1,7 @@
 """The loop: sample, learn, hand the new weights to the sampler; keep what was done.
 
     each step:  P examples x G rollouts  ->  rewards  ->  advantages within each group  ->  one optimizer step  ->  new weights to the sampler
-                collect.py                               rft/algorithms                   learner.py              rft/policies.py
+                collect.py                               rft/algorithms                   learner.py              rft/sampling/policies.py
 
 On-policy by default: every rollout is sampled by the weights that it then changes. With `train.lag` the next rollouts are sampled while the learner
 learns (ahead.py). All randomness is a function of (seed, step), so a run that was killed goes on from its last checkpoint bit for bit
@@ -18,20 +18,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from rft import config, policies, progress, stopping
-from rft.chat import Chat
+from rft import config, progress, stopping
+from rft.chat.renderer import Chat
 from rft.reports import PromptSettings
-from rft.rollout_store import RolloutStore
+from rft.rollouts.runner import Plan, Workbench
+from rft.rollouts.store import RolloutStore
+from rft.sampling import policies
 from rft.trainer import checkpoint, schedule
-from rft.trainer.ahead import Ahead
 from rft.trainer.checkpoint import Manifest
 from rft.trainer.collect import Batch, Collector
 from rft.trainer.curriculum import Curriculum
 from rft.trainer.learner import Learner
-from rft.trainer.samples import why_none
-from rft.trainer.watch import Lines, Numbers, Watch, describe, timed
+from rft.trainer.metrics import Lines, Numbers, Watch, describe, timed
+from rft.trainer.packing import why_none
+from rft.trainer.prefetch import Ahead
 from rft.types import Example
-from rft.workbench import Plan, Workbench
 
 
 class Trainer:

@@ -7,7 +7,7 @@ let go after. What learns is a sharded twin of the learner's plain model: the sa
 so the plain one is brought up to date after each step. It lies on the leader's device, and in the followers' main memory.
 
 Gathering is a collective, so all processes must do the same number of passes: who has fewer microbatches repeats one without weight. Gradients are
-summed, as they are without shards (rft/trainer/processes.py).
+summed, as they are without shards (rft/trainer/distributed.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from rft.errors import ConfigError
-from rft.trainer.samples import Layout
-from rft.trainer.scoring import Scored, own_logprobs
+from rft.trainer.logprobs import Scored, own_logprobs
+from rft.trainer.packing import Layout
 
 
 def wanted() -> bool:

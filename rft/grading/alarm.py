@@ -1,0 +1,262 @@
+"""Do failures depend on what the policy does? Then they are an exit that it can learn, and somebody must hear of it.
+
+A rollout whose tool or grader failed is unscored, which is right for an outage: the policy did not cause it. But when a tool fails for some
+arguments only (a query that is too long, one code, five calls at once), a policy can get out of a bad rollout by calling it so. Nothing in
+rewards shows that; it shows in which calls fail. `find` compares them, feature by feature:
+
+    the tool itself      against other tools        an argument's value     that comes back at least MIN_COUNT times
+    an argument is there                            an argument's size      at least 2, 4, 8, ... (characters, items, or a number's value)
+    calls in the turn    at least 2, 4, 8, ...      the grader's answer     value and size, as if it were a tool
+
+One table a feature: turns with it and without it, failed and not. The p-value is Fisher's exact one-sided test, stratified by the turn's number:
+a rollout ends with its first failure, so in any outage first turns fail more than later ones, whatever tool is called there. A turn counts
+once, by its first call that has the feature, since calls of one turn fail together when their rollout's environment is gone. Benjamini and
+Hochberg hold the false alarms over all features to ALPHA; beyond that an alarm needs a difference that matters. The strongest is taken, its
+turns are left aside, and the rest is asked again, so that one cause gives one alarm.
+
+Failures that strike at random, by call or by rollout, do not alarm (tests/grading/test_alarm.py simulates both). A short outage that meets the calls
+of a single example can; `examples` tells.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rft.types import INFRASTRUCTURE, GradeStatus, Trajectory
+
+ALPHA = 0.01
+MIN_COUNT = 4
+"""Turns with the feature, and without it."""
+MIN_FAILED = 3
+"""Of those with it."""
+MIN_EFFECT = 0.2
+"""Difference of the failure shares."""
+MAX_ALARMS = 8
+MAX_VALUE_CHARS = 60
+GRADER = "grader"
+_AT_THE_END = -1  # the stratum of all grades
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One call that was sent, or one grade that was asked for. `failed`: in infrastructure, after the retries."""
+
+    rollout_id: str
+    example_id: str
+    turn: int
+    tool: str
+    arguments: str  # JSON
+    failed: bool
+    num_in_turn: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """`p` is adjusted for the number of features. Counts are turns, from those where both kinds occur."""
+
+    tool: str  # '' for calls of any tool
+    feature: str
+    num_with: int
+    failed_with: int
+    num_without: int
+    failed_without: int
+    p: float
+    examples: int
+    """Among whose rollouts the failures with the feature lie."""
+
+    @property
+    def text(self) -> str:
+        where = "1 example" if self.examples == 1 else f"{self.examples} examples"
+        return (
+            f"{self.tool + ': ' if self.tool else ''}{self.feature} fails {self.failed_with} of {self.num_with}, "
+            f"without it {self.failed_without} of {self.num_without} (p = {self.p:.1g}, in {where})"
+        )
+
+
+def calls_of(trajectories: Sequence[Trajectory]) -> list[CallRecord]:
+    """What went out. A call that was answered here (bad arguments, a repetition) took no time, and says nothing of the servers."""
+    found: list[CallRecord] = []
+    for one in trajectories:
+        for number, turn in enumerate(one.turns):
+            sent = [pair for pair in zip(turn.calls, turn.results, strict=False) if not (pair[1].is_error and pair[1].latency_s == 0)]
+            place = one.rollout_id, one.example_id, number
+            found += [CallRecord(*place, call.name, call.arguments, result.failed, len(sent)) for call, result in sent]
+        if one.stop_reason not in INFRASTRUCTURE:
+            failed = one.grade.status in (GradeStatus.infra_error, GradeStatus.grader_error)
+            answer = json.dumps({"answer": one.final_text})
+            found.append(CallRecord(one.rollout_id, one.example_id, _AT_THE_END, GRADER, answer, failed))
+    return found
+
+
+def find(calls: Sequence[CallRecord]) -> list[Alarm]:
+    """Strongest first; nothing depends on the order of rollouts in `calls`."""
+    turns = _turns(calls)
+    alarms: list[Alarm] = []
+    while len(alarms) < MAX_ALARMS and any(call.failed for turn in turns for call, _ in turn):
+        tables = _tables(turns)
+        best = _strongest(tables)
+        if best is None:
+            break
+        alarms.append(best[1])
+        turns = [turn for n, turn in enumerate(turns) if n not in tables[best[0]].having]
+    return alarms
+
+
+# -- features --------------------------------------------------------------------------------------------------------------
+Feature = tuple[str, str, str, str]
+"""Kind, tool, argument, value. Sorted, the most telling of features that say the same comes first."""
+_Turn = list[tuple[CallRecord, frozenset[Feature]]]
+
+
+def _turns(calls: Sequence[CallRecord]) -> list[_Turn]:
+    """The calls of each turn with their features, ordered by rollout."""
+    grouped: defaultdict[tuple[str, int], _Turn] = defaultdict(list)
+    for call in calls:
+        grouped[call.rollout_id, call.turn].append((call, frozenset(_features(call))))
+    return [grouped[key] for key in sorted(grouped)]
+
+
+def _features(call: CallRecord) -> Iterator[Feature]:
+    yield "4 tool", "", "", call.tool
+    for power in _powers(call.num_in_turn):
+        yield "5 calls", "", "", power
+    arguments = _object(call.arguments)
+    for power in _powers(len(call.arguments)) if arguments else ():
+        yield "3 size", call.tool, "", power
+    for name, value in arguments.items():
+        yield "1 value", call.tool, name, json.dumps(value, sort_keys=True, ensure_ascii=False)
+        yield "2 given", call.tool, name, ""
+        for power in _powers(_size(value)):
+            yield "3 size", call.tool, name, power
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _size(value: Any) -> float:
+    if isinstance(value, bool) or value is None:
+        return 0
+    return abs(value) if isinstance(value, int | float) else len(value)
+
+
+def _powers(size: float) -> list[str]:
+    """The powers of two from 2 up to the size."""
+    return [str(2**n) for n in range(1, min(64, math.frexp(size)[1]))] if math.isfinite(size) else []
+
+
+def _words(feature: Feature) -> str:
+    kind, _, argument, value = feature
+    clipped = value if len(value) <= MAX_VALUE_CHARS else value[:MAX_VALUE_CHARS] + "..."
+    return {
+        "1 value": f"{argument} = {clipped}",
+        "2 given": f"{argument} is given",
+        "3 size": f"{argument or 'the arguments'} of at least {value}" + ("" if argument else " characters"),
+        "4 tool": f"the tool {value}",
+        "5 calls": f"{value} calls or more in a turn",
+    }[kind]
+
+
+# -- one table a feature -----------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class _Table:
+    """`having`: the turns (by place) that have the feature. `strata`: turn number -> counts: with, failed with, all, failed of all."""
+
+    having: frozenset[int]
+    strata: dict[int, list[int]]
+    examples: int
+
+    @property
+    def informative(self) -> list[list[int]]:
+        """Strata where both kinds of turns occur, and both ends."""
+        return [row for row in self.strata.values() if 0 < row[0] < row[2] and 0 < row[3] < row[2]]
+
+
+def _tables(turns: Sequence[_Turn]) -> dict[Feature, _Table]:
+    """By feature; of features that the same turns have, the first. The choice looks at no failure, or the p-values would not hold."""
+    counts = Counter(feature for turn in turns for feature in frozenset().union(*(features for _, features in turn)))
+    tables: dict[Feature, _Table] = {}
+    seen: set[tuple[str, frozenset[int]]] = set()
+    for feature in sorted(feature for feature, count in counts.items() if count >= MIN_COUNT):
+        table, total = _table(turns, feature)
+        if total - len(table.having) >= MIN_COUNT and (feature[1], table.having) not in seen:
+            seen.add((feature[1], table.having))
+            tables[feature] = table
+    return tables
+
+
+def _table(turns: Sequence[_Turn], feature: Feature) -> tuple[_Table, int]:
+    """And the number of turns that could have had the feature: those with a call of its tool."""
+    having: set[int] = set()
+    examples: set[str] = set()
+    strata: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    total = 0
+    for place, turn in enumerate(turns):
+        asked = [(call, feature in features) for call, features in turn if feature[1] in ("", call.tool)]
+        if not asked:
+            continue
+        total += 1
+        call, has = next((pair for pair in asked if pair[1]), asked[0])
+        row = strata[call.turn]
+        row[2] += 1
+        row[3] += call.failed
+        if has:
+            having.add(place)
+            row[0] += 1
+            row[1] += call.failed
+            if call.failed:
+                examples.add(call.example_id)
+    return _Table(frozenset(having), dict(strata), len(examples)), total
+
+
+# -- the test ----------------------------------------------------------------------------------------------------------------
+def _strongest(tables: dict[Feature, _Table]) -> tuple[Feature, Alarm] | None:
+    from scipy.stats import false_discovery_control  # half a second to load, and most batches have no failure
+
+    tested = [(feature, table.informative, table.examples) for feature, table in tables.items() if table.informative]
+    if not tested:
+        return None
+    adjusted = false_discovery_control(_p_values([rows for _, rows, _ in tested]))
+    found: list[tuple[float, float, Feature, Alarm]] = []
+    for (feature, rows, examples), p in zip(tested, adjusted, strict=True):
+        num, failed, total, failures = (sum(column) for column in zip(*rows, strict=True))
+        effect = _difference(rows)
+        if p <= ALPHA and effect >= MIN_EFFECT and failed >= MIN_FAILED:
+            alarm = Alarm(feature[1], _words(feature), num, failed, total - num, failures - failed, float(p), examples)
+            found.append((float(p), -effect, feature, alarm))
+    return min(found)[2:] if found else None
+
+
+def _p_values(tables: Sequence[Sequence[Sequence[int]]]) -> list[float]:
+    """That chance alone gives a feature so many failures or more: hypergeometric in each stratum, summed over strata."""
+    import numpy as np
+    from scipy.stats import hypergeom
+
+    nothing = [0, 0, 1, 0]  # a stratum in which nothing can happen
+    width = max(len(rows) for rows in tables)
+    counts_FS4 = np.array([[*rows, *[nothing] * (width - len(rows))] for rows in tables])
+    masses = [np.ones(1)] * len(tables)
+    for stratum in range(width):
+        num_F1, _, total_F1, failures_F1 = counts_FS4[:, stratum, :, None].transpose(1, 0, 2)
+        pmf_FK = hypergeom.pmf(np.arange(failures_F1.max() + 1), total_F1, failures_F1, num_F1)
+        masses = [np.convolve(mass, pmf) for mass, pmf in zip(masses, pmf_FK, strict=True)]
+    return [min(1.0, float(mass[seen:].sum())) for mass, seen in zip(masses, counts_FS4[:, :, 1].sum(1), strict=True)]
+
+
+def _difference(rows: Sequence[Sequence[int]]) -> float:
+    """Mantel and Haenszel's difference of two shares, over strata."""
+    weights = [num * (total - num) / total for num, _, total, _ in rows]
+    gaps = [failed / num - (failures - failed) / (total - num) for num, failed, total, failures in rows]
+    return sum(weight * gap for weight, gap in zip(weights, gaps, strict=True)) / sum(weights)
+
+
+__all__ = ["Alarm", "CallRecord", "calls_of", "find"]

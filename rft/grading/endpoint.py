@@ -1,0 +1,134 @@
+"""The grader behind an address: its requests, and what it may answer.
+
+It posts `{"sample", "item", "trace_id"}` and accepts a bare number or
+`{"score", "solved"?, "hack"?, "sub_scores"?, "reason"?}`; further keys are the server's own business.
+
+    solved     defaults to a score that reaches `pass_threshold`, which defaults to the range's high end
+    hack       true, or why: the rollout cheated. Its score is the range's low end, whatever score came with it. A grader that gives such
+               verdicts declares `reports_hacks` in grader.json, so that the gate can tell none seen from none looked for
+    score      lies within grader.json's `range`. One outside is never clipped: it is unscored, and when no range was declared at
+               all, a configuration error that stops the stage before anything is learned from such scores
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+from rft import config, recipe, secrets
+from rft.errors import ConfigError
+from rft.scale import Scale, from_to
+from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn
+from rft.wire import headers
+from rft.wire.client import Line, NoReply, Reply, ToolEndpoint, http_address
+from rft.wire.contract import Envelope, Malformed, as_text, clip, grader_payload, read_json
+
+TOOL_SERVER = "{tool_server}"
+ROUNDING = 1e-9
+"""Share of the range by which a score may lie beyond an end: so much is noise of floats."""
+
+
+class EndpointGrader:
+    """`async with EndpointGrader(recipe.grader, endpoint, params.tools) as grader: await grader.grade(...)`.
+
+    The key of our own server goes along only when the url names that server by {tool_server}.
+    """
+
+    def __init__(self, grader: recipe.Grader, endpoint: ToolEndpoint, section: config.Tools) -> None:
+        self._url = http_address(grader.url.replace(TOOL_SERVER, endpoint.url), "grader.json: url", f"{TOOL_SERVER}/grade or https://host/grade")
+        self.scale = grader.scale
+        self._declares_range = grader.declares_range
+        self._headers, self._secrets = headers.resolve(grader.headers, "grader.json")
+        self._raise_if_dead, self._rate = None, grader.rate_limit
+        if grader.url.startswith(TOOL_SERVER):
+            self._headers, self._secrets = endpoint.headers | self._headers, endpoint.secrets | self._secrets
+            self._raise_if_dead = endpoint.raise_if_dead
+        self._line = Line(section)
+
+    async def __aenter__(self) -> Self:
+        await self._line.__aenter__()
+        self._target = self._line.target(self._url, self._headers, "grader.json", self._secrets, rate=self._rate, raise_if_dead=self._raise_if_dead)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._line.__aexit__(*exc)
+
+    async def grade(self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext) -> Grade:
+        """Stops the stage for a dead server of ours, a refused key, and a score that shows that `range` was forgotten."""
+        envelope = Envelope(context)
+        try:
+            grade, _ = await self._line.post(self._target, grader_payload(turns, stop_reason, envelope), envelope, "grade", self._read)
+        except NoReply as failure:
+            status = GradeStatus.grader_error if failure.malformed else GradeStatus.infra_error
+            return Grade(None, status, explanation=f"grader: {failure}")
+        return grade
+
+    def _read(self, reply: Reply) -> Grade:
+        """Raises Malformed, which is retried like any failure of a grader, for all but a clean verdict."""
+        if reply.status >= 400:
+            raise Malformed(f"HTTP {reply.status}: {clip(reply.body)}")
+        if reply.oversized:
+            raise Malformed("the reply is larger than tools.max_reply_bytes")
+        return _verdict(read_json(reply.body), self.scale, self._declares_range)
+
+
+def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
+    reply = value if isinstance(value, dict) else {"score": value}
+    said = reply.get("reason")
+    reason = "" if said is None else as_text(said)
+    if hack := _hack(reply.get("hack"), reason):  # first: whatever came with it must not turn a hack into no score
+        return Grade(scale.low, GradeStatus.hack, False, {}, hack)
+    parts = reply.get("sub_scores") or {}
+    if not isinstance(parts, dict):
+        raise Malformed(f"'sub_scores' is {_show(parts)}, expected an object of numbers")
+    components = {secrets.redact(name): _number(part, f"sub_scores.{name}") for name, part in parts.items()}
+    if "score" not in reply:
+        raise Malformed(f"the reply has no 'score': {_show(value)}")
+    score = _within(_number(reply["score"], "score"), scale, declares_range)
+    solved = reply.get("solved")
+    if solved is not None and not isinstance(solved, bool):
+        raise Malformed(f"'solved' is {_show(solved)}, expected true or false")
+    return Grade(score, GradeStatus.ok, score >= scale.pass_threshold if solved is None else solved, components, reason)
+
+
+def _hack(value: Any, reason: str) -> str:
+    """What the grade says of a hack; empty when there is none."""
+    if value is None or value is False or value == "":
+        return ""
+    if value is not True and not isinstance(value, str):
+        raise Malformed(f"'hack' is {_show(value)}, expected true, false or a reason")
+    why = "; ".join(text for text in (as_text(value) if isinstance(value, str) else "", reason) if text)
+    return f"hack: {why}" if why else "hack"
+
+
+def _within(score: float, scale: Scale, declares_range: bool) -> float:
+    """The score, without the rounding noise that a sum of parts leaves beyond an end."""
+    beyond = max(scale.low - score, score - scale.high)
+    if beyond <= 0:
+        return score
+    if beyond <= ROUNDING * scale.width:
+        return scale.low if score < scale.low else scale.high
+    if declares_range:
+        raise Malformed(f"'score' is {score:.12g}, outside of the range {from_to(scale.ends)} that grader.json declares")
+    raise ConfigError(
+        f"grader.json: declares no range, which means 0 to 1, and the grader gave the score {score:.12g}. "
+        'Declare the lowest and the highest score: "range": [low, high]; and "pass_threshold", where less than the highest passes.'
+    )
+
+
+def _number(value: Any, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Malformed(f"'{key}' is {_show(value)}, expected a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise Malformed(f"'{key}' is not finite")
+    return number
+
+
+def _show(value: Any) -> str:
+    return clip(json.dumps(value).encode())

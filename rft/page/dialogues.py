@@ -1,0 +1,118 @@
+"""Rollouts side by side: numbers say how much changed, dialogues say what.
+
+Two pairs: the candidate's worst and best rollout, and the example that it changed the most, before and after. They are chosen by reward; of
+equals the one with more calls, which has more to show, and then by id, so that the same run shows the same ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rft.page.inputs import ARMS, Shelves
+from rft.page.markup import Child, Html, h
+from rft.words import counted, decimal
+
+_LONGEST = 1200  # characters of one message
+_OPEN = 8  # messages shown before the fold
+_COLUMNS = ("arm", "example_id", "sample", "stop_reason", "reward", "score", "num_tool_calls", "messages", "explanation")
+
+Rollout = dict[str, Any]
+
+
+def scored(shelves: Shelves) -> list[Rollout]:
+    """The rollouts that have a reward, of the last stage that compares: challenger, or baseline."""
+    stage = "challenger" if shelves.challenger is not None else "baseline"
+    return [row for row in shelves.log(stage, *_COLUMNS) or [] if row["reward"] is not None]
+
+
+def side_by_side(shelves: Shelves, rollouts: Sequence[Rollout]) -> list[Html]:
+    after = [row for row in rollouts if row["arm"] == shelves.candidate]
+    if not after:
+        return []
+    who = ARMS.get(shelves.candidate, shelves.candidate)
+    worst, best = min(after, key=lambda row: (row["reward"], *_rank(row))), min(after, key=lambda row: (-row["reward"], *_rank(row)))
+    cards = [_pair(f"Worst and best rollout, {who}", "", ("worst", worst), ("best", best))]
+    before = [row for row in rollouts if row["arm"] == "champion"]
+    if shelves.candidate != "champion" and (pair := _most_changed(before, after)) is not None:
+        note = "The example whose mean reward changed the most, and one rollout of each."
+        cards.append(_pair("The same example, before and after", note, ("champion", pair[0]), (who, pair[1])))
+    return cards
+
+
+def _rank(row: Rollout) -> tuple[int, str, int]:
+    return -row["num_tool_calls"], row["example_id"], row["sample"]
+
+
+def _most_changed(before: Sequence[Rollout], after: Sequence[Rollout]) -> tuple[Rollout, Rollout] | None:
+    """The typical rollout of each arm (nearest to its mean) on the example with the largest change."""
+    old, new = by_example(before), by_example(after)
+    shared = sorted(set(old) & set(new))
+    if not shared:
+        return None
+    example = max(shared, key=lambda id: (round(abs(_mean(new[id]) - _mean(old[id])), 9), sum(row["num_tool_calls"] for row in old[id])))
+    return typical(old[example]), typical(new[example])
+
+
+def typical(rows: Sequence[Rollout]) -> Rollout:
+    """The one whose reward is nearest to their mean."""
+    mean = _mean(rows)
+    return min(rows, key=lambda row: (abs(row["reward"] - mean), row["sample"]))
+
+
+def by_example(rollouts: Sequence[Rollout]) -> dict[str, list[Rollout]]:
+    grouped: dict[str, list[Rollout]] = {}
+    for row in rollouts:
+        grouped.setdefault(row["example_id"], []).append(row)
+    return grouped
+
+
+def _mean(rows: Sequence[Rollout]) -> float:
+    return sum(row["reward"] for row in rows) / len(rows)
+
+
+# -- one dialogue ----------------------------------------------------------------------------------------------------------
+def _pair(title: str, note: str, *columns: tuple[str, Rollout]) -> Html:
+    shown = [h("div", h("h3", label[:1].upper() + label[1:]), rollout(row), style="min-width:0") for label, row in columns]
+    return h("section", h("h2", title), h("p", note, class_="note") if note else None, h("div", shown, class_="grid"), class_="card")
+
+
+def rollout(row: Rollout) -> Html:
+    """What was said and done, folded in the middle, with its grade."""
+    facts = [
+        h("span", "reward ", h("b", decimal(row["reward"]))),
+        h("span", counted(row["num_tool_calls"], "tool call")),
+        h("span", row["stop_reason"].replace("_", " ")),
+        h("span", f"example {row['example_id']}"),
+    ]
+    messages = [_message(message) for message in json.loads(row["messages"]) if message.get("role") != "system"]
+    grade = h("p", f"Graded: {row['explanation']}", class_="note", style="margin-top:8px") if row["explanation"] else None
+    return h("div", h("div", facts, class_="rollout-head"), _talk(messages), grade)
+
+
+def _talk(messages: list[Html]) -> list[Html]:
+    """The start and the end; what lies between is folded away."""
+    if len(messages) <= _OPEN + 1:
+        return [h("ul", messages, class_="talk")]
+    middle = messages[_OPEN - 1 : -1]
+    folded = h("details", h("summary", counted(len(middle), "more message")), h("ul", middle, class_="talk"))
+    return [h("ul", messages[: _OPEN - 1], class_="talk"), folded, h("ul", messages[-1], class_="talk")]
+
+
+def _message(message: dict[str, Any]) -> Html:
+    role = str(message.get("role", ""))
+    calls = [h("div", _call(call), class_="call") for call in message.get("tool_calls") or []]
+    content = message.get("content") or ""
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    body: list[Child] = [_clipped(text.strip())] if text.strip() else []
+    return h("li", h("span", role, class_="who"), body, calls, class_=role if role in ("assistant", "tool") else "user")
+
+
+def _call(call: dict[str, Any]) -> str:
+    function = call.get("function", {})
+    return f"→ {function.get('name', '')}({_clipped(str(function.get('arguments', '')))})"
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text) - _LONGEST:,} characters more)"

@@ -1,0 +1,16 @@
+"""Rollouts: play them, keep them, read them.
+
+policy        what a policy is: the protocols that engines and servers implement
+loop          THE loop: one rollout from the first message to its grade
+prompting     the prompt in force, and how many turns it allows
+recovery      pause, play again, refill
+runner        all that a stage needs to play rollouts of its examples
+log           the one schema of the rollout log
+store         finished rollouts survive any kill
+transcript    a rollout as text
+replay        grade recorded rollouts again
+evaluate      the numbers of a set of rollouts
+suspicion     are a baseline's numbers about the agent, or about its wiring?
+play          talk to an agent
+determinism   when equal inputs give equal bytes, and what is refused then
+"""

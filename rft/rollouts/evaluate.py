@@ -1,0 +1,69 @@
+"""From rollouts to an evaluation: the numbers that `baseline`, `prompt` and `challenger` share.
+
+Every number has its interval, from a bootstrap over examples and the rollouts within them. An unscored rollout has no outcome: it is counted, with
+its stop reason, and left out of every mean, share, percentile and histogram. Rewards are what the trainer would have seen (with the budget), scores
+what the grader said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rft import stats
+from rft.reports import Evaluation, Metric, Row
+from rft.rollouts.log import LogRow
+from rft.rows import sha256
+from rft.scale import UNIT, Scale
+from rft.types import Example, GradeStatus
+
+
+def evaluation(
+    name: str, rows: Sequence[LogRow], examples: Sequence[Example], temperature: float, k: int, seed: int, scale: Scale = UNIT
+) -> Evaluation:
+    """`rows` in order of example and sample. `scale`: of the grader that scored them."""
+    table = [_row([one for one in rows if one.example_id == example.id], example) for example in examples]
+    rewards, scores = [row.rewards for row in table], [row.scores for row in table]
+    calls = [row.counts("tool_calls") for row in table]
+    all_calls = [int(count) for row in calls for count in row if count is not None]
+    return Evaluation(
+        name=name,
+        temperature=temperature,
+        k=k,
+        examples_sha256=sha256(examples),
+        metrics={
+            "reward/mean": stats.mean_interval(rewards, seed=seed),
+            "score/mean": stats.mean_interval(scores, seed=seed),
+            "solved/share": stats.mean_interval([row.solved for row in table], seed=seed),
+            "tool_calls/mean": stats.mean_interval(calls, seed=seed),
+            "tool_calls/p50": Metric(value=stats.percentile(all_calls, 0.5), n=len(all_calls)),
+            "tool_calls/p95": stats.quantile_interval(calls, 0.95, seed=seed),
+            "tokens/mean": stats.mean_interval([row.counts("tokens") for row in table], seed=seed),
+        },
+        max_at_k=stats.max_at_k(scores, range(1, k + 1)),
+        shares=stats.shares([row.solved for row in table]),
+        stop_reasons=_reasons(one for one in rows if one.score is not None),
+        tool_calls={str(n): count for n, count in sorted(Counter(all_calls).items())},
+        unscored=sum(one.score is None for one in rows),
+        unscored_stop_reasons=_reasons(one for one in rows if one.score is None),
+        rows=table,
+        range=scale.ends,
+    )
+
+
+def _reasons(rows: Iterable[LogRow]) -> dict[str, int]:
+    return dict(sorted(Counter(one.stop_reason for one in rows).items()))
+
+
+def _row(rows: Sequence[LogRow], example: Example) -> Row:
+    return Row(
+        example_id=example.id,
+        slice=example.slice,
+        rewards=[one.reward for one in rows],
+        scores=[one.score for one in rows],
+        solved=[one.solved for one in rows],
+        tool_calls=[one.num_tool_calls for one in rows],
+        tokens=[one.num_tokens for one in rows],
+        stop_reasons=[one.stop_reason for one in rows],
+        hacks=sum(one.status == GradeStatus.hack for one in rows),
+    )

@@ -1,0 +1,287 @@
+"""One schema of rollout log for all stages: a row a rollout, in Parquet, that DuckDB and pandas read.
+
+Every row says whether it was trained on and, if not, why; sampled = trained + left out with a reason. Token ids and log-probabilities are
+flat over turns: `ids` is the whole sequence, `mine` marks what the policy sampled, `logprobs` runs over those alone. No wall times: they lie
+in `timing.json`, so that equal runs leave equal bytes here. `messages` and `item` are whole, so a row can be read by a person
+(rft/rollouts/transcript.py) and graded anew without sampling (rft/rollouts/replay.py).
+
+While a stage runs, its rows wait under `.rft/` in a store that outlives any kill (rft/rollouts/store.py); `write` turns them into the shelf's file.
+There, a row has its `rest` beside it: with both, `restored` gives back the trajectory that the rollout returned, and the stage goes on with it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rft import commands, files, secrets
+from rft.chat.dialogue import messages_of
+from rft.errors import RftError, UserError
+from rft.reports import PromptSettings
+from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHUNK = 512
+"""Rows a row group: a log is written and read in pieces, so that its length is bounded by the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """One rollout. `reward`, `score` and `solved` are None when unscored; `left_out` is empty when `trained`, or in a stage that trains nothing."""
+
+    stage: str
+    arm: str
+    step: int
+    example_id: str
+    sample: int
+    attempt: int  # 0, or the number of the refill
+    rollout_id: str
+    split: str
+    slice: str
+    stop_reason: str
+    reward: float | None
+    score: float | None
+    solved: bool | None
+    status: str
+    num_turns: int
+    num_tool_calls: int
+    num_tool_errors: int
+    num_tokens: int
+    num_forks: int
+    components: str  # JSON object: the grade's parts
+    explanation: str
+    item: str  # the user's row, byte for byte, so that a log can be graded anew
+    messages: str  # JSON: the dialogue in OpenAI's form
+    ids: list[int]
+    mine: list[bool]
+    logprobs: list[float]
+    trained: bool = False
+    left_out: str = ""
+    temperature: float | None = None  # 0: greedy. None: not on record
+
+
+COLUMNS = tuple(one.name for one in fields(LogRow))
+
+
+# -- a row -----------------------------------------------------------------------------------------------------------------
+def row(
+    trajectory: Trajectory,
+    example: Example,
+    sample: int,
+    prompt: PromptSettings,
+    stage: str,
+    arm: str,
+    step: int = 0,
+    split: str = "",
+    temperature: float | None = None,
+) -> LogRow:
+    """Log-probabilities are rounded to the 32 bits that the file has for them, so that a row is the same before and after."""
+    ids, mine, logprobs = trajectory.flat()
+    return LogRow(
+        stage=stage,
+        arm=arm,
+        step=step,
+        example_id=example.id,
+        sample=sample,
+        attempt=trajectory.attempt,
+        rollout_id=trajectory.rollout_id,
+        split=split,
+        slice=example.slice,
+        stop_reason=str(trajectory.stop_reason),
+        reward=trajectory.reward,
+        score=trajectory.grade.score,
+        solved=None if trajectory.grade.score is None else trajectory.grade.solved,
+        status=str(trajectory.grade.status),
+        num_turns=len(trajectory.turns),
+        num_tool_calls=trajectory.num_tool_calls,
+        num_tool_errors=sum(result.is_error for turn in trajectory.turns for result in turn.results),
+        num_tokens=trajectory.num_tokens,
+        num_forks=trajectory.num_forks,
+        components=json.dumps(trajectory.grade.components, sort_keys=True),
+        item=secrets.redact(example.line),
+        explanation=secrets.redact(trajectory.grade.explanation),
+        messages=_json(messages_of(trajectory, example, prompt)),
+        ids=ids,
+        mine=mine,
+        logprobs=array("f", logprobs).tolist(),
+        temperature=temperature,
+    )
+
+
+def rest(trajectory: Trajectory, word: str = "") -> str:
+    """JSON: what its row does not hold of a rollout. The word of its repetition (recovery.Play), and turn by turn all but the tokens, whose number
+    is enough."""
+    turns = [
+        {
+            "text": turn.text,
+            "content": turn.content,
+            "reasoning": turn.reasoning,
+            "forked": turn.forked,
+            "submitted": turn.submitted,
+            "calls": [asdict(call) for call in turn.calls],
+            "results": [asdict(result) for result in turn.results],
+            "tokens": [len(turn.prompt_ids), len(turn.token_ids)],
+        }
+        for turn in trajectory.turns
+    ]
+    return _json({"word": word, "turns": turns})
+
+
+def restored(row: LogRow, rest: str, wall_s: float) -> tuple[str, Trajectory]:
+    """The word, and the rollout's own record again, its log-probabilities with the 32 bits that training reads."""
+    found = json.loads(rest)
+    ids, logprobs = iter(row.ids), iter(row.logprobs)
+    turns: list[Turn] = []
+    for one in found["turns"]:
+        given, own = one["tokens"]
+        turns.append(
+            Turn(
+                text=one["text"],
+                calls=tuple(ToolCall(**call) for call in one["calls"]),
+                results=tuple(ToolResult(**result) for result in one["results"]),
+                prompt_ids=tuple(islice(ids, given)),
+                token_ids=tuple(islice(ids, own)),
+                logprobs=tuple(islice(logprobs, own)),
+                content=one["content"],
+                reasoning=one["reasoning"],
+                forked=one["forked"],
+                submitted=one.get("submitted"),
+            )
+        )
+    grade = Grade(row.score, GradeStatus(row.status), bool(row.solved), json.loads(row.components), row.explanation)
+    one = Trajectory(row.rollout_id, row.example_id, tuple(turns), StopReason(row.stop_reason), grade, row.reward, wall_s, row.attempt)
+    return found["word"], one
+
+
+def cells(one: LogRow) -> dict[str, Any]:
+    """By column. Unlike `asdict`, copies no list: a row may hold thousands of tokens."""
+    return {name: getattr(one, name) for name in COLUMNS}
+
+
+def _json(value: Any) -> str:
+    """Readable letters; a lone surrogate, which JSON can hold and UTF-8 cannot, stays an escape."""
+    text = secrets.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text
+
+
+# -- a file ----------------------------------------------------------------------------------------------------------------
+def schema() -> pa.Schema:
+    """The columns of every rollouts.parquet, in order."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [(name, pa.string()) for name in ("stage", "arm")]
+        + [("step", pa.int32()), ("example_id", pa.string()), ("sample", pa.int32()), ("attempt", pa.int32())]
+        + [(name, pa.string()) for name in ("rollout_id", "split", "slice", "stop_reason")]
+        + [("reward", pa.float64()), ("score", pa.float64()), ("solved", pa.bool_()), ("status", pa.string())]
+        + [(name, pa.int32()) for name in ("num_turns", "num_tool_calls", "num_tool_errors", "num_tokens", "num_forks")]
+        + [(name, pa.string()) for name in ("components", "explanation", "item", "messages")]
+        + [("ids", pa.list_(pa.int32())), ("mine", pa.list_(pa.bool_())), ("logprobs", pa.list_(pa.float32()))]
+        + [("trained", pa.bool_()), ("left_out", pa.string()), ("temperature", pa.float64())]
+    )
+
+
+def write(rows: Iterable[LogRow], path: Path) -> None:
+    """Write the shelf's file, whole or not at all; equal rows give equal bytes.
+
+    Visible under its name only after its bytes are on the disk; the name too has reached the disk when this returns.
+    """
+    import pyarrow.parquet as pq
+
+    waiting = iter(rows)
+    with files.replacing(path, durable=True) as part, pq.ParquetWriter(part, schema(), compression="zstd") as writer:
+        while chunk := list(islice(waiting, CHUNK)):
+            writer.write_table(table_of(chunk))
+
+
+def table(source: Path | bytes, name: str = "") -> pa.Table:
+    """A log as a table of exactly our columns. Raises UserError for a file that is no rollout log of this version; `name` says which."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = name or str(source if isinstance(source, Path) else "the log")
+    try:
+        found = pq.read_table(io.BytesIO(source) if isinstance(source, bytes) else source)
+    except pa.ArrowInvalid as error:
+        what = f"{name} is no Parquet file ({str(error).splitlines()[0]})"
+        raise UserError(f"{what}. Make the stage's shelf again: {commands.command('run')}") from None
+    if missing := [column for column in COLUMNS if column not in found.column_names]:
+        raise UserError(f"{name} has no column {', '.join(missing)}: another version of agent-rft wrote it. Run the stage again to read it here.")
+    return found.select(COLUMNS).cast(schema())
+
+
+def table_of(rows: Iterable[LogRow]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_pylist([cells(one) for one in rows], schema=schema())
+
+
+def rows_of(found: pa.Table) -> list[LogRow]:
+    return [LogRow(**{name: one[name] for name in COLUMNS}) for one in found.to_pylist()]
+
+
+def read(source: Path | bytes, name: str = "") -> list[LogRow]:
+    return rows_of(table(source, name))
+
+
+# -- sampled = trained + left out ------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Tally:
+    """What became of the rollouts of one stage, arm and step: every one is counted exactly once."""
+
+    stage: str
+    arm: str
+    step: int
+    sampled: int = 0
+    trained: int = 0
+    compared: int = 0  # scored, in a stage that trains nothing
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def adds_up(self) -> bool:
+        return self.sampled == self.trained + self.compared + self.left_out.total()
+
+
+def tally(rows: Iterable[LogRow]) -> list[Tally]:
+    """In order of appearance. Raises RftError when a row contradicts itself: then what was trained on is not known."""
+    found: dict[tuple[str, str, int], Tally] = {}
+    for one in rows:
+        mine = found.setdefault((one.stage, one.arm, one.step), Tally(one.stage, one.arm, one.step))
+        mine.sampled += 1
+        if fault := _fault(one):
+            raise RftError(f"the log does not add up: rollout {one.rollout_id} of {one.stage}/{one.arm}, step {one.step}, {fault}.")
+        if one.left_out:
+            mine.left_out[one.left_out] += 1
+        elif one.trained:
+            mine.trained += 1
+        elif one.reward is None:
+            mine.left_out[f"unscored: {one.status}"] += 1
+        else:
+            mine.compared += 1
+    assert all(one.adds_up for one in found.values())
+    return list(found.values())
+
+
+def _fault(one: LogRow) -> str:
+    if one.trained and one.left_out:
+        return f"was trained on, and left out ({one.left_out})"
+    if one.trained and one.reward is None:
+        return "was trained on without a score"
+    if one.trained and one.stage != "train":
+        return "was trained on outside of training"
+    if one.stage == "train" and not one.trained and not one.left_out:
+        return "was neither trained on nor left out with a reason"
+    return ""

@@ -1,0 +1,183 @@
+"""When rollouts have no score: pause, redo, refill. When the stage is killed: go on. What is trained on never depends on an outage.
+
+    a batch -> unscored share above rollout.max_unscored_share?
+                 yes: the circuit breaker opens. The batch is set aside, whole; after growing pauses a few of its requests are tried
+                      again, and when those have scores the whole batch is rolled out anew, from the same random streams
+                 no:  each unscored rollout is rolled out again, from a stream of its own, while `rollout.refill` lasts
+
+A batch that was redone is bit for bit the batch of a day without the outage (deterministic mode). An outage that outlasts
+`rollout.pause_s` ends the stage as an infrastructure failure; finished work is kept, and the stage goes on when it is started again.
+Every rollout that was set aside or replaced is handed on with its reason, so that sampled = trained + left out.
+
+A stage that is started again hands in what it had finished of the batch (`earlier`). The same decisions are then made again, and whatever they
+ask for that is there already is not rolled out a second time: after a kill only the missing requests are. One thing is not repeated, the waiting
+for servers that failed then: the batch goes on with the last of its repetitions that was begun, and is tried with fresh canaries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from rft import config
+from rft.errors import InfrastructureError, TooManyUnscored
+from rft.rollouts.loop import Request
+from rft.types import Trajectory
+
+FIRST_PAUSE_S = 1.0  # doubled from try to try
+LONGEST_PAUSE_S = 60.0
+CANARIES = 8
+
+CANARY, AGAIN = "canary", "again"
+TRIED, ASIDE = "tried while paused", "set aside by a pause"
+
+Play = Callable[[Sequence[Request], str], Awaitable[list[Trajectory]]]
+"""Rolls requests out; the word goes into the trace ids, so that a tool server does not take a repetition for the first try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A rollout that something else stands in for."""
+
+    trajectory: Trajectory
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A rollout of the batch that was finished before the stage was started again; `word` as in Play."""
+
+    word: str
+    request: Request
+    trajectory: Trajectory
+
+
+@dataclass(slots=True)
+class Played:
+    """`trajectories`: one a request, in order. `aside`: all others that were sampled."""
+
+    trajectories: list[Trajectory]
+    aside: list[Aside] = field(default_factory=list)
+
+
+async def play(
+    play_once: Play, requests: Sequence[Request], limits: config.Rollout, say: Callable[[str], None], earlier: Iterable[Earlier] = ()
+) -> Played:
+    """Raises TooManyUnscored when an outage outlasts rollout.pause_s, InfrastructureError when the policy's tokens fork too often."""
+    missing = _Missing(play_once, earlier)
+    word, number = missing.begun()
+    goes_on = bool(missing.known)
+    played = Played(await missing(requests, word))
+    if goes_on and _forks_too_often(played.trajectories, limits):
+        number += 1  # what ended the stage then may be mended now
+        await _redo(missing, requests, number, "forked too often", played)
+    if share_unscored(played.trajectories) > limits.max_unscored_share:
+        await _wait_out(missing, requests, limits, say, played, number)
+    if trouble := _forks_too_often(played.trajectories, limits):
+        raise InfrastructureError(trouble)
+    await _refill(missing, requests, limits, played)
+    played.aside += [Aside(one.trajectory, _why(one)) for one in missing.known.values()]
+    return played
+
+
+class _Missing:
+    """Plays only what is not known from before. `known`: what nothing has asked for yet."""
+
+    def __init__(self, play_once: Play, earlier: Iterable[Earlier]):
+        self._play_once = play_once
+        self.known = {_key(one.request, one.word): one for one in earlier}
+
+    async def __call__(self, requests: Sequence[Request], word: str) -> list[Trajectory]:
+        found = [self.known.pop(_key(one, word), None) for one in requests]
+        missing = [request for request, one in zip(requests, found, strict=True) if one is None]
+        fresh = iter(await self._play_once(missing, word) if missing else ())
+        return [next(fresh) if one is None else one.trajectory for one in found]
+
+    def begun(self) -> tuple[str, int]:
+        """The last repetition of the batch that was begun, and the highest number in use."""
+        words = {word for *_, word in self.known if word}
+        last = max((word for word in words if word.startswith(AGAIN)), key=_number, default="")
+        return last, max(map(_number, words), default=0)
+
+
+def _key(request: Request, word: str) -> tuple[str, int, int, str]:
+    return request.example.id, request.sample, request.attempt, word
+
+
+def _number(word: str) -> int:
+    return int(word.split()[-1])
+
+
+def _why(one: Earlier) -> str:
+    if one.word.startswith(CANARY):
+        return TRIED
+    return "not asked for again" if one.request.attempt else ASIDE
+
+
+def share_unscored(trajectories: Sequence[Trajectory]) -> float:
+    return sum(one.reward is None for one in trajectories) / max(1, len(trajectories))
+
+
+async def _wait_out(
+    play_once: Play, requests: Sequence[Request], limits: config.Rollout, say: Callable[[str], None], played: Played, number: int
+) -> None:
+    """Until a whole batch has scores again. `number`: of the last try."""
+    deadline, pause = time.monotonic() + limits.pause_s, FIRST_PAUSE_S
+    while True:
+        reason = _trouble(played.trajectories, limits)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TooManyUnscored(
+                f"{reason} Waited rollout.pause_s = {limits.pause_s:g} s. Mend the tool server or grader and start again; finished work is kept."
+            )
+        say(f"paused: {reason} Trying again in {min(pause, left):.0f} s; nothing is trained meanwhile.")
+        await asyncio.sleep(min(pause, left))
+        pause, number = min(2 * pause, LONGEST_PAUSE_S), number + 1
+        canaries = requests[:CANARIES]
+        tried = await play_once(canaries, f"{CANARY} {number}")
+        played.aside += [Aside(one, TRIED) for one in tried]
+        if share_unscored(tried) > limits.max_unscored_share:
+            continue
+        await _redo(play_once, requests, number, ASIDE, played)
+        if share_unscored(played.trajectories) <= limits.max_unscored_share:
+            say("goes on: tools and grader answer again")
+            return
+
+
+async def _redo(play_once: Play, requests: Sequence[Request], number: int, why: str, played: Played) -> None:
+    played.aside += [Aside(one, why) for one in played.trajectories]
+    played.trajectories = await play_once(requests, f"{AGAIN} {number}")
+
+
+def _trouble(trajectories: Sequence[Trajectory], limits: config.Rollout) -> str:
+    unscored = [one for one in trajectories if one.reward is None]
+    return (
+        f"{len(unscored)} of {len(trajectories)} rollouts have no score (rollout.max_unscored_share is {limits.max_unscored_share:g}). "
+        f"The last reason: {unscored[-1].grade.explanation[:300]}."
+    )
+
+
+async def _refill(play_once: Play, requests: Sequence[Request], limits: config.Rollout, played: Played) -> None:
+    """Replace unscored rollouts, attempt by attempt, within the budget."""
+    budget, attempt = int(limits.refill * len(requests)), 0
+    while budget and (missing := [n for n, one in enumerate(played.trajectories) if one.reward is None][:budget]):
+        budget, attempt = budget - len(missing), attempt + 1
+        again = await play_once([replace(requests[n], attempt=attempt) for n in missing], "")
+        for n, fresh in zip(missing, again, strict=True):
+            old = played.trajectories[n]
+            played.aside.append(Aside(old, f"replaced: {old.grade.status}"))
+            played.trajectories[n] = fresh
+
+
+def _forks_too_often(trajectories: Sequence[Trajectory], limits: config.Rollout) -> str:
+    turns = sum(len(one.turns) for one in trajectories)
+    forks = sum(one.num_forks for one in trajectories)
+    if forks <= limits.max_fork_share * max(1, turns):
+        return ""
+    return (
+        f"{forks} of {turns} turns were sampled from other tokens than those that came before "
+        f"(rollout.max_fork_share is {limits.max_fork_share:g}): the policy's server renders messages anew. "
+        "Use a server that takes token ids, or mend its chat template."
+    )

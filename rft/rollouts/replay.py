@@ -1,0 +1,188 @@
+"""Stored trajectories, graded anew: what would another grader have said? Nothing is sampled and no tool is called.
+
+    row of the log -> turns, as the policy wrote them -> the new grader -> old score beside new score
+
+A row holds the dialogue and the example's whole row, which is all that an endpoint grader sees but for latencies, so an unchanged grader that reads
+none, and keeps nothing by trace id, gives the same scores. A
+rollout that ended in an infrastructure failure was never a statement about the policy: it is not sent, and stays unscored. So does one whose new
+grade failed. Both are counted apart, and no mean contains them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rft import config, recipe, reports
+from rft.errors import UserError
+from rft.grading.endpoint import TOOL_SERVER
+from rft.grading.grader import Grader, grader_of
+from rft.rollouts.log import LogRow
+from rft.rollouts.transcript import dialogue
+from rft.tools.lifetime import running
+from rft.types import INFRASTRUCTURE, Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
+from rft.wire.client import ToolEndpoint
+from rft.wire.trace import Traces
+
+
+@dataclass(frozen=True, slots=True)
+class Regraded:
+    row: LogRow
+    grade: Grade
+
+    @property
+    def change(self) -> float | None:
+        """None unless both graders gave a score."""
+        return None if self.row.score is None or self.grade.score is None else self.grade.score - self.row.score
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Means over the rollouts that both graders scored, so that they compare like with like."""
+
+    both: int
+    old_mean: float | None
+    new_mean: float | None
+    old_solved: float | None
+    new_solved: float | None
+    changed: int
+    up: int
+    down: int
+    only_old: int  # had a score, the new grader gave none
+    only_new: int
+    neither: int
+
+    @property
+    def unscored(self) -> int:
+        return self.only_old + self.neither
+
+
+def load_grader(path: Path) -> recipe.Grader:
+    """Raises UserError or ConfigError naming the file, key and value."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=config.unique)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}). Name a grader's JSON file, such as recipes/icd10/grader.json.") from None
+    except ValueError as error:
+        raise UserError(f"{path}: is not JSON ({error}). Write it like recipes/icd10/grader.json.") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: holds no JSON object. Write it like recipes/icd10/grader.json.")
+    return config.parse(raw, str(path), recipe.Grader)
+
+
+def regrade(log: Sequence[LogRow], grader: recipe.Grader, params: config.Params, report: Callable[[int], None]) -> list[Regraded]:
+    """In order of `log`. The recipe's server is started only for a grader that lives there. `report(done)` after each."""
+    with _endpoint(grader, params) as endpoint:
+        try:
+            return asyncio.run(_regrade(log, grader_of(grader, endpoint, params.tools), params.rollout, report))
+        except ExceptionGroup as group:  # of tasks: what stops a replay, such as a refused key, is raised bare
+            raise group.exceptions[0] from None
+
+
+@contextmanager
+def _endpoint(grader: recipe.Grader, params: config.Params) -> Iterator[ToolEndpoint]:
+    if not grader.url.startswith(TOOL_SERVER):
+        yield ToolEndpoint("")
+        return
+    with running(recipe.load(params.recipe), params.tools) as endpoint:
+        yield endpoint
+
+
+async def _regrade(
+    log: Sequence[LogRow], unopened: AbstractAsyncContextManager[Grader], limits: config.Rollout, report: Callable[[int], None]
+) -> list[Regraded]:
+    done, traces = 0, Traces()  # of their own: what a grader keeps of a rollout's trace id was kept for another grade
+    slots = asyncio.Semaphore(limits.batch)  # as many as the stages send at once
+
+    async def one(row: LogRow) -> Regraded:
+        nonlocal done
+        async with slots:
+            grade = await _grade(row, grader, limits.grader_deadline_s, traces)
+        done += 1
+        report(done)
+        return Regraded(row, grade)
+
+    async with unopened as grader, asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(row)) for row in log]
+    return [task.result() for task in tasks]
+
+
+async def _grade(row: LogRow, grader: Grader, deadline_s: float, traces: Traces) -> Grade:
+    stop = StopReason(row.stop_reason)
+    if stop in INFRASTRUCTURE:
+        return Grade(None, GradeStatus.infra_error, explanation=f"not sent: the rollout ended with {stop}")
+    example = example_of(row)
+    context = RolloutContext(traces.of(row.rollout_id, row.attempt), example, row.split, row.step, row.attempt)
+    try:
+        async with asyncio.timeout(deadline_s):
+            return await grader.grade(example, turns(row), stop, context)
+    except TimeoutError:
+        return Grade(None, GradeStatus.infra_error, explanation=f"grader: no grade within rollout.grader_deadline_s = {deadline_s:g} s")
+
+
+# -- a row, read back ------------------------------------------------------------------------------------------------------
+def example_of(row: LogRow) -> Example:
+    """As it was when it was rolled out."""
+    where, remedy = f"rollout {row.rollout_id} of {row.stage}, column `item`", "Without its whole row it cannot be graded anew."
+    if not reports.parse_line(row.item, where, remedy).get("messages"):
+        raise UserError(f"{where}: has no messages. {remedy}")
+    return Example(row.example_id, (), slice=row.slice, line=row.item)
+
+
+def turns(row: LogRow) -> list[Turn]:
+    """As a grader sees them: without tokens."""
+    return [
+        Turn(
+            text=spoken.message.get("content") or "",
+            calls=tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in spoken.calls),
+            results=tuple(ToolResult(one["tool_call_id"], one["content"], one.get("is_error", False)) for one in spoken.results),
+            reasoning=spoken.message.get("reasoning_content", ""),
+            submitted=spoken.message.get("submitted"),
+        )
+        for spoken in dialogue(row).turns
+    ]
+
+
+# -- old beside new --------------------------------------------------------------------------------------------------------
+def compare(regraded: Iterable[Regraded]) -> Comparison:
+    pairs = list(regraded)
+    both = [one for one in pairs if one.change is not None]
+    changes = [change for one in both if (change := one.change) is not None]
+    return Comparison(
+        both=len(both),
+        old_mean=_mean([one.row.score for one in both]),
+        new_mean=_mean([one.grade.score for one in both]),
+        old_solved=_mean([one.row.solved for one in both]),
+        new_solved=_mean([one.grade.solved for one in both]),
+        changed=sum(change != 0 for change in changes),
+        up=sum(change > 0 for change in changes),
+        down=sum(change < 0 for change in changes),
+        only_old=sum(one.row.score is not None and one.grade.score is None for one in pairs),
+        only_new=sum(one.row.score is None and one.grade.score is not None for one in pairs),
+        neither=sum(one.row.score is None and one.grade.score is None for one in pairs),
+    )
+
+
+def disagreements(regraded: Iterable[Regraded]) -> list[Regraded]:
+    """The largest changes first; equal ones in the log's order."""
+    return sorted((one for one in regraded if one.change), key=lambda one: -abs(one.change or 0.0))
+
+
+def record(one: Regraded) -> dict[str, Any]:
+    """A line of `--out`: where the rollout is found, and both grades."""
+    row, grade = one.row, one.grade
+    where = {name: getattr(row, name) for name in ("stage", "arm", "step", "example_id", "sample", "attempt", "rollout_id", "stop_reason")}
+    old = {"old_score": row.score, "old_solved": row.solved, "old_status": row.status, "old_explanation": row.explanation}
+    solved = None if grade.score is None else grade.solved
+    new = {"new_score": grade.score, "new_solved": solved, "new_status": str(grade.status), "new_explanation": grade.explanation}
+    return where | old | new | {"change": one.change, "new_components": json.dumps(grade.components, sort_keys=True)}
+
+
+def _mean(values: Sequence[float | bool | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,260 @@
+"""What every stage with rollouts needs at hand: the tools' server, a client and the grader, open, and what rolls out with them.
+
+    with workbench(params, recipe) as bench:
+        policy = policies.of(bench, "champion", device).policy
+        rows = bench.measure(policy, examples, plan, store, ...)                    batch after batch, resumable
+        played = bench.run(policy, requests, conditions, stage, Waiting(...))     one batch, for a stage that decides what becomes of it
+
+The server is the recipe's own, started here on a free port and stopped at the end, or the external one of `tools.server_url`.
+
+Finished work waits in a store under `.rft/` (rft/rollouts/store.py), and a stage that is started again rolls out only what is missing there.
+A rollout is finished when it has its grade. With a policy that waits (a server, a GPU) that is a moment of its own for each rollout, and each is
+held in the store at once: those that finish while one write is on its way to the disk share the next, and no other rollout waits for either. That
+is where its row is made, once: the end of its batch only adds what became of it.
+Behind the barrier (Policy.blocks) the grades wait for the end of the batch, so a rollout is in flight until its batch is over, and the batch is
+held whole: what is rolled out again after a kill is whole batches, decoded in the same company, so the bytes are those of an uninterrupted run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rft import config, progress, reports, stats, stopping
+from rft.chat.dialogue import opening_of
+from rft.errors import ConfigError
+from rft.grading import budget
+from rft.grading.grader import Grader, Ungraded, grader_of
+from rft.recipe import Recipe
+from rft.reports import PromptSettings
+from rft.rollouts import determinism, recovery
+from rft.rollouts import log as rollout_log
+from rft.rollouts.log import LogRow
+from rft.rollouts.loop import Conditions, Request, run_rollouts
+from rft.rollouts.policy import Policy
+from rft.rollouts.prompting import too_many_turns
+from rft.rollouts.recovery import Earlier, Played
+from rft.rollouts.store import RolloutStore
+from rft.tools.client import ToolClient, schemas
+from rft.tools.lifetime import running
+from rft.types import Example, Trajectory
+from rft.wire import trace
+from rft.wire.trace import Traces
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Times:
+    """Wall seconds, kept apart from reports: a list a name of seconds a rollout, and a sum a phase."""
+
+    rollout_s: dict[str, list[float]] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, rows: Sequence[LogRow], seconds: Sequence[float]) -> None:
+        """Of the scored: how long an outage held a rollout up says nothing about the policy."""
+        known = self.rollout_s.setdefault(name, [])
+        known += [wall_s for row, wall_s in zip(rows, seconds, strict=True) if row.reward is not None]
+
+    def write(self, path: Path, traces: Traces | None = None, **more: Any) -> None:
+        """`traces`: how the wire knew these rollouts."""
+        spans = {
+            name: {"p50": round(stats.percentile(seconds, 0.5), 4), "p95": round(stats.percentile(seconds, 0.95), 4), "n": len(seconds)}
+            for name, seconds in self.rollout_s.items()
+            if seconds
+        }
+        phases = {name: round(seconds, 3) for name, seconds in self.phases.items()}
+        reports.write_json({"rollout_s": spans, "phases": phases, "trace": traces and traces.published(), **more}, path)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One measurement: which examples, how often, under what."""
+
+    stage: str
+    arm: str
+    prompt: PromptSettings
+    temperature: float
+    k: int
+    seed: int
+    split: str = "validation"
+    step: int = 0
+    left_out: str = ""
+    """In a stage that trains: why these rollouts are not trained on."""
+
+    @property
+    def name(self) -> str:
+        arm = f"{self.arm}-{self.step}" if self.step else self.arm
+        return f"{self.stage}/{arm}/{'greedy' if self.temperature == 0 else 'sampled'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Where the finished rollouts of a batch wait for its end: `store.add_all(rows, seconds, batch)`.
+
+    Several calls of `Workbench.run` may share one batch, as those of one optimizer step do, when no two of their requests are equal.
+    """
+
+    store: RolloutStore
+    batch: str
+    arm: str
+
+    def earlier(self, requests: Sequence[Request]) -> list[Earlier]:
+        """What was finished of these requests before the stage was started again."""
+        asked = {(one.example.id, one.sample): one for one in requests}
+        found: list[Earlier] = []
+        for row, wall_s, _, rest in self.store.held(self.batch):
+            if (request := asked.get((row.example_id, row.sample))) is not None:
+                word, trajectory = rollout_log.restored(row, rest, wall_s)
+                found.append(Earlier(word, replace(request, attempt=row.attempt), trajectory))
+        return found
+
+
+class _Holder:
+    """Brings finished rollouts to the disk beside the event loop, as many at a time as are there."""
+
+    def __init__(self, waiting: Waiting, conditions: Conditions, stage: str, word: str):
+        self._waiting, self._conditions, self._stage, self._word = waiting, conditions, stage, word
+        self._ended: list[tuple[Request, Trajectory]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    def add(self, request: Request, trajectory: Trajectory) -> None:
+        """Raises what the last write has raised."""
+        self._ended.append((request, trajectory))
+        if self._writing is None or self._writing.done():
+            if self._writing is not None:
+                self._writing.result()
+            self._writing = asyncio.create_task(self._write())
+
+    async def flush(self) -> None:
+        if self._writing is not None:
+            await self._writing
+
+    async def _write(self) -> None:
+        while self._ended:
+            some, self._ended = self._ended, []
+            await asyncio.to_thread(self._hold, some)
+
+    def _hold(self, ended: Sequence[tuple[Request, Trajectory]]) -> None:
+        under, where = self._conditions, self._waiting
+        made = functools.partial(rollout_log.row, step=under.step, split=under.split, temperature=under.temperature)
+        rows = [made(one, request.example, request.sample, under.prompt, self._stage, where.arm) for request, one in ended]
+        rests = [rollout_log.rest(one, self._word) for _, one in ended]
+        where.store.hold(rows, [one.wall_s for _, one in ended], rests, where.batch)
+
+
+class Workbench:
+    """Open only inside `workbench`."""
+
+    def __init__(self, params: config.Params, recipe: Recipe, runner: asyncio.Runner, client: ToolClient, grader: Grader, traces: Traces):
+        self.params, self.recipe, self.traces = params, recipe, traces
+        self.times = Times()
+        self._runner, self._client, self._grader = runner, client, grader
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """Of all tools, wherever they live."""
+        return self._client.schemas
+
+    def check_rows(self, examples: Sequence[Example]) -> None:
+        """Raises ConfigError for a row whose own tools nobody serves, or whose schemas are none, before anything is sampled."""
+        self._client.check_rows(examples)
+
+    def check_openings(self, policy: Policy, examples: Sequence[Example], prompt: PromptSettings) -> None:
+        """Raises UserError for an example whose opening does not fit into the context, before anything is sampled."""
+        limits = self.params.rollout
+        self.wait(policy.check_openings([opening_of(one, prompt, limits) for one in examples], limits.max_tokens))
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    def run(self, policy: Policy, requests: Sequence[Request], conditions: Conditions, stage: str, waiting: Waiting | None = None) -> Played:
+        """One batch, through outages and kills (rft/rollouts/recovery.py). What it returns is in the store, in progress, until its batch is added; without
+        a store, a kill loses it."""
+
+        async def play_once(some: Sequence[Request], word: str) -> list[Trajectory]:
+            under = replace(conditions, name=f"{conditions.name} {word}") if word else conditions
+            play = functools.partial(run_rollouts, policy, self._client, self._grader, some, under, self.times.phases)
+            if waiting is None:
+                return await play()
+            holder = _Holder(waiting, under, stage, word)
+            try:
+                return await play(holder.add)
+            finally:
+                await holder.flush()
+
+        earlier = waiting.earlier(requests) if waiting else ()
+        return self._runner.run(recovery.play(play_once, requests, conditions.limits, functools.partial(progress.say, stage), earlier))
+
+    def converse(self, policy: Policy, request: Request, conditions: Conditions, graded: bool) -> Trajectory:
+        """One rollout for a person who waits: no outage is waited out, and nothing is kept. Without a grade its `grade` says nothing."""
+        grader = self._grader if graded else Ungraded(self._grader.scale)
+        [trajectory] = self.wait(run_rollouts(policy, self._client, grader, [request], conditions, self.times.phases))
+        return trajectory
+
+    def measure(self, policy: Policy, examples: Sequence[Example], plan: Plan, store: RolloutStore, report: Any, done: int = 0) -> list[LogRow]:
+        """`k` rollouts of each example, in order of example and sample. `report(done, message)` after each batch.
+
+        What others stand in for (rft/rollouts/recovery.py) is in the store, and not among the rows that come back.
+        """
+        self.check_rows(examples)
+        self.check_openings(policy, examples, plan.prompt)
+        requests = [Request(example, sample) for example in examples for sample in range(plan.k)]
+        seed, name = (plan.seed, int(plan.temperature * 1000)), f"{plan.name}/{plan.prompt.digest()}"
+        conditions = Conditions(plan.prompt, plan.temperature, seed, self.params.rollout, name, plan.split, plan.step, self.traces)
+        size = self.params.rollout.batch
+        rows: list[LogRow] = []
+        for start in range(0, len(requests), size):
+            batch = requests[start : start + size]
+            saved = f"{name}/{batch[0].example.id}/{start}/{len(batch)}"
+            if saved not in store:
+                if plan.stage != "train":  # which stops after a whole step (rft/trainer/loop.py)
+                    stopping.check("before its next batch of rollouts")
+                _add(store, self.run(policy, batch, conditions, plan.stage, Waiting(store, saved, plan.arm)), plan.left_out, saved)
+            finished, seconds = store.batch(saved) or ([], [])
+            rows += finished[: len(batch)]
+            self.times.add(plan.name, finished[: len(batch)], seconds[: len(batch)])
+            scores = [one.reward for one in rows if one.reward is not None]
+            mean = sum(scores) / len(scores) if scores else float("nan")
+            report(done + len(rows), f"rollouts, {plan.arm} {'greedy ' if plan.temperature == 0 else ''}mean reward {mean:.3f}")
+        return rows
+
+
+def _add(store: RolloutStore, played: Played, left_out: str, name: str) -> None:
+    """Adds the batch's rollouts, whose rows are held, then those that they stand in for."""
+    rows = {kept.row.rollout_id: kept.row for kept in store.held(name)}
+    ended = [(one, left_out) for one in played.trajectories] + [(one.trajectory, one.why) for one in played.aside]
+    store.add_all([replace(rows[one.rollout_id], left_out=why) for one, why in ended], [one.wall_s for one, _ in ended], name)
+
+
+@contextmanager
+def workbench(params: config.Params, recipe: Recipe, work: Path | None = None) -> Iterator[Workbench]:
+    """`work`: the folder of the stage's unfinished work, where the nonce of its trace ids is kept.
+
+    Raises ConfigError for a budget that these tools or this run's mode cannot keep, and for a prompt that asks for more turns than there are.
+    """
+    determinism.check_rollouts(params)
+    if problems := [f"{what}. {remedy}" for what, remedy in too_many_turns(params, recipe)]:
+        raise ConfigError("\n".join(problems))
+    names = schemas(recipe)
+    with running(recipe, params.tools) as endpoint, asyncio.Runner() as runner, ExitStack() as stack:
+        client = ToolClient(endpoint, params.tools, names, recipe=recipe)
+        unopened = grader_of(recipe.grader, endpoint, params.tools)
+
+        def opened(one: AbstractAsyncContextManager[T]) -> T:
+            entered = runner.run(one.__aenter__())
+            stack.callback(lambda: runner.run(one.__aexit__(None, None, None)))
+            return entered
+
+        client, grader = opened(client), opened(unopened)
+        served = [*(tool["function"]["name"] for tool in client.schemas), *(one.name for one in params.tools.endpoints)]
+        budget.check(params.rollout.budget, served)  # an endpoint's schema may stand in the rows alone
+        yield Workbench(params, recipe, runner, client, grader, trace.begin(work) if work else Traces())
+
+
+__all__ = ["Plan", "Times", "Waiting", "Workbench", "workbench"]

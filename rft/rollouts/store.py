@@ -1,0 +1,448 @@
+"""The rollout log of a stage in progress: what was added stays, once, whatever kills the stage.
+
+    with RolloutStore(work / "rollouts") as store:
+        store.hold(rows, seconds, rests, "step-3")  finished rollouts of a batch that is not over
+        store.held("step-3")                        these, after a kill too: they are not rolled out again
+        store.add_all(rows, seconds, "step-3")      the batch is over: nothing of it is held any more
+        store.batch("step-3")                       (rows, seconds); None when it was never finished
+        store.reopen(lambda row: row.step > 2)      what is newer than the checkpoint is held again
+        store.keep(lambda row: row.step <= 2)       what is newer is forgotten
+        rollout_log.write(store, shelf)             in the order of adding
+
+The folder holds one SQLite database, `rollouts.db`, with two tables of the same columns: `rollouts`
+for finished batches, and `held` for finished rollouts of batches that are not over, because what
+their rows will say (trained, left out, why) is known only at the end of the batch. Each call that
+changes something is one transaction: durable when it returns, and seen whole or not at all by
+readers and by the next start. Whoever adds a batch need not know what is held: a held rollout that
+is not among its rows is added to them, left out with that reason.
+
+The database is in WAL mode with `synchronous=FULL`. A commit appends to `rollouts.db-wal` and
+fsyncs it once; a reader (`look`) and the writer never wait for each other. While a stage works, and
+after a kill, `-wal` and `-shm` belong to the database: a copy of `rollouts.db` alone is older than
+the store. A store that was closed in order is one plain file. WAL needs shared memory, so the
+writer and its readers run on one machine.
+
+A kill or a power failure can tear only the last transaction of the WAL, which was never
+acknowledged. Other damage is an error, never a shorter log: each row carries a checksum, SQLite
+checks the structure when the store is opened, and a WAL that a kill left is checked here, because
+SQLite treats all that follows a damaged transaction as never written.
+
+Threads may share a store: rollouts are held by one while another adds the batch before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import sqlite3
+import struct
+import threading
+import time
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from rft import files
+from rft.errors import InfrastructureError
+from rft.rollouts.log import COLUMNS, LogRow, cells
+
+FILE = "rollouts.db"
+IN_PROGRESS = "in progress"
+NOT_ASKED = "not asked for again"
+CHECKPOINT_PAGES = 1000  # of the WAL; then they move into the database
+PATIENCE_S = 2.0  # with readers, when the store is closed
+_PAGE = 4096
+_SETTINGS = ("journal_mode = WAL", "synchronous = FULL", "secure_delete = OFF")
+_CHUNK = 32  # rows that are in memory at once: a log may be longer than memory
+_BUSY_S = 60.0  # a reader that opens after a kill locks the database for a moment
+_LISTS = {"ids": "i", "mine": "b", "logprobs": "f"}  # packed: 32, 8 and 32 bits a token
+_FLAGS = ("solved", "trained")
+_FIELDS = ("batch", "wall_s", "rest", *COLUMNS)
+_STORED = ", ".join((*_FIELDS, "crc32"))  # without types: SQLite keeps each value as it was given
+_TABLES = ("rollouts", "held")
+_SCHEMA = (
+    f"CREATE TABLE rollouts (number INTEGER PRIMARY KEY, {_STORED})",
+    "CREATE INDEX batches ON rollouts (batch)",
+    f"CREATE TABLE held (number INTEGER PRIMARY KEY, {_STORED}, UNIQUE (batch, rollout_id) ON CONFLICT REPLACE)",
+)
+_REMEDY = "Put the old file back, or delete the folder: the stage then starts anew."
+
+
+class Kept(NamedTuple):
+    """`rest`: what the row lacks of its rollout (rollout_log.rest); empty for a row that was never held."""
+
+    row: LogRow
+    wall_s: float
+    batch: str
+    rest: str = ""
+
+
+class OtherVersion(InfrastructureError):
+    """These rollouts were stored by a version of agent-rft that stores them differently."""
+
+
+class RolloutStore:
+    """One writing process at a time: a second store on the folder is refused."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.path = folder, folder / FILE
+        self._alone = threading.RLock()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._database = self._open()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """May be called twice. Nothing waits to be written; the WAL goes, unless somebody reads on and on."""
+        with self._alone:
+            if self._lock < 0:
+                return
+            deadline = time.monotonic() + PATIENCE_S
+            while not self._left_wal() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self._database.close()
+            os.close(self._lock)
+            self._lock = -1
+
+    def _left_wal(self) -> bool:
+        """Make it one plain file, in whose folder readers make no others: whoever deletes the folder is not disturbed."""
+        try:
+            self._database.execute("PRAGMA busy_timeout = 0")
+            self._database.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.Error as error:
+            return getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_BUSY
+        return True
+
+    # -- adding ------------------------------------------------------------------------------------------------------------
+    def add(self, row: LogRow, wall_s: float, batch: str = "") -> None:
+        self.add_all([row], [wall_s], batch)
+
+    def add_all(self, rows: Sequence[LogRow], seconds: Sequence[float], batch: str = "") -> None:
+        """On the disk when it returns: all rows or, after a kill or an OSError, none. A named batch is added once."""
+        assert len(rows) == len(seconds) > 0, "a batch has rows, and a time for each"
+        with self._transaction():
+            assert not batch or batch not in self, f"batch {batch!r} is there already"
+            rests = dict(self._ask("SELECT rollout_id, rest FROM held WHERE batch = ?", batch))
+            timed = zip(rows, seconds, strict=True)
+            kept = [Kept(row, wall_s, batch, rests.get(row.rollout_id, "")) for row, wall_s in timed]
+            self._insert("rollouts", [*kept, *self.unasked(batch, rows)])
+            self._database.execute("DELETE FROM held WHERE batch = ?", [batch])
+
+    # -- holding -----------------------------------------------------------------------------------------------------------
+    def hold(self, rows: Sequence[LogRow], seconds: Sequence[float], rests: Sequence[str], batch: str) -> None:
+        """On the disk when it returns: all rows or, after a kill or an OSError, none.
+
+        They are in progress until their batch is added.
+        """
+        assert batch, "held rollouts wait for a batch with a name"
+        given = zip(rows, seconds, rests, strict=True)
+        kept = [_in_progress(Kept(row, wall_s, batch, rest)) for row, wall_s, rest in given]
+        with self._transaction():
+            assert batch not in self, f"batch {batch!r} is there already"
+            self._insert("held", kept)
+
+    def held(self, batch: str) -> list[Kept]:
+        """In the order of holding."""
+        return [one for _, one in self._kept("held", batch)]
+
+    def unasked(self, batch: str, rows: Iterable[LogRow]) -> list[Kept]:
+        """What is held for the batch and not among its rows, with that reason: `add_all` adds it."""
+        there = {row.rollout_id for row in rows}
+        left = [one for one in self.held(batch) if one.row.rollout_id not in there]
+        return [one._replace(row=replace(one.row, left_out=NOT_ASKED)) for one in left]
+
+    def settle(self, why: str) -> int:
+        """Add what is still held, left out with this reason: no batch comes any more. Returns how many."""
+        count = 0
+        with self._alone:
+            for (batch,) in self._ask("SELECT batch FROM held GROUP BY batch ORDER BY min(number)"):
+                kept = self.held(batch)
+                self.add_all([replace(one.row, left_out=why) for one in kept], [one.wall_s for one in kept], batch)
+                count += len(kept)
+        return count
+
+    def reopen(self, where: Callable[[LogRow], bool]) -> int:
+        """Take these rows' batches back: they are held again, until each is added anew. Returns how many.
+
+        Of a batch all rows go or none.
+        """
+        with self._transaction():
+            going = self._going(where)
+            assert all(going.values()), "rows without a batch cannot be held again"
+            batches = dict.fromkeys(going.values())
+            self._insert("held", (_in_progress(one) for batch in batches for _, one in self._kept("rollouts", batch)))
+            self._delete("rollouts", going)
+        return len(going)
+
+    # -- looking -----------------------------------------------------------------------------------------------------------
+    def __len__(self) -> int:
+        return self._ask("SELECT count(*) FROM rollouts")[0][0]
+
+    def __iter__(self) -> Iterator[LogRow]:
+        """In the order of adding, a part at a time: a log may be longer than memory. Without what is held."""
+        return (one.row for _, one in self._kept())
+
+    def __contains__(self, batch: object) -> bool:
+        return bool(self._ask("SELECT 1 FROM rollouts WHERE batch = ? LIMIT 1", batch))
+
+    def rows(self) -> list[LogRow]:
+        return list(self)
+
+    def seconds(self, where: Callable[[LogRow], bool] = lambda row: True) -> list[float]:
+        """Wall time of each rollout that fits, in the order of adding."""
+        return [one.wall_s for _, one in self._kept() if where(one.row)]
+
+    def batch(self, name: str) -> tuple[list[LogRow], list[float]] | None:
+        """Rows and seconds of a finished batch, in its order."""
+        found = [one for _, one in self._kept("rollouts", name)]
+        return ([one.row for one in found], [one.wall_s for one in found]) if found else None
+
+    # -- forgetting --------------------------------------------------------------------------------------------------------
+    def keep(self, where: Callable[[LogRow], bool]) -> int:
+        """Forget all rows but these, held ones too; how many are gone. Of a named batch all rows go or none."""
+        with self._transaction():
+            going = self._going(lambda row: not where(row))
+            lost = [number for number, one in self._kept("held") if not where(one.row)]
+            self._delete("rollouts", going)
+            self._delete("held", lost)
+        return len(going) + len(lost)
+
+    def drop(self, where: Callable[[LogRow], bool]) -> int:
+        return self.keep(lambda row: not where(row))
+
+    def _going(self, where: Callable[[LogRow], bool]) -> dict[int, str]:
+        """The finished rows that fit, by number, and the batch of each."""
+        going: dict[int, str] = {}
+        staying = set[str]()
+        for number, one in self._kept():
+            if where(one.row):
+                going[number] = one.batch
+            else:
+                staying.add(one.batch)
+        torn = staying.intersection(going.values()) - {""}
+        assert not torn, f"only a part of batch {min(torn)!r} would be dropped"
+        return going
+
+    # -- the database ------------------------------------------------------------------------------------------------------
+    def _open(self) -> sqlite3.Connection:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it when the holder dies
+        except BlockingIOError:
+            who = f"{self.folder}: another process writes this stage's rollouts."
+            raise InfrastructureError(f"{who} Wait until it ends, or stop it.") from None
+        wal = self.path.with_name(f"{FILE}-wal")
+        if not self.path.exists():
+            _refuse_segments(self.folder)
+            if wal.exists():
+                raise InfrastructureError(f"{self.path} is missing, so finished rollouts are lost. {_REMEDY}")
+            _create(self.path)
+        elif wal.exists() and _is_damaged(wal):
+            raise InfrastructureError(f"{wal} was changed after it was written. {_REMEDY}")
+        with _in_words(self.path):
+            database = _connected(self.path, "rw")
+            try:
+                for setting in (*_SETTINGS, f"wal_autocheckpoint = {CHECKPOINT_PAGES}"):
+                    database.execute(f"PRAGMA {setting}")
+                _check_columns(database, self.path)
+                [found] = database.execute("PRAGMA integrity_check(1)").fetchone()
+                if found != "ok":
+                    raise sqlite3.DatabaseError(found)
+            except BaseException:
+                database.close()
+                raise
+        return database
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._alone, _in_words(self.path):
+            try:
+                self._database.execute("BEGIN IMMEDIATE")
+                yield
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:  # SQLite takes some failed ones back by itself
+                    self._database.execute("ROLLBACK")
+                raise
+
+    def _ask(self, question: str, *given: Any) -> list[tuple[Any, ...]]:
+        with self._alone, _in_words(self.path):
+            return self._database.execute(question, given).fetchall()
+
+    def _kept(self, table: str = "rollouts", batch: str | None = None) -> Iterator[tuple[int, Kept]]:
+        """By number, which grows with every row."""
+        of, given = ("", []) if batch is None else ("AND batch = ?", [batch])
+        question = f"SELECT number, {_STORED} FROM {table} WHERE number > ? {of} ORDER BY number LIMIT {_CHUNK}"
+        last = -1
+        while found := self._ask(question, last, *given):
+            for last, *values in found:
+                yield last, _unpacked(values, self.path)
+
+    def _insert(self, table: str, kept: Iterable[Kept]) -> None:
+        marks = ", ".join("?" * (len(_FIELDS) + 1))
+        self._database.executemany(f"INSERT INTO {table} ({_STORED}) VALUES ({marks})", map(_packed, kept))
+
+    def _delete(self, table: str, numbers: Iterable[int]) -> None:
+        self._database.executemany(f"DELETE FROM {table} WHERE number = ?", ((number,) for number in numbers))
+
+
+def look(folder: Path) -> list[LogRow]:
+    """Read a store that somebody else may be writing to, as it was at one moment. Changes nothing.
+
+    Rollouts of a batch that is not over are `in progress`. Raises OtherVersion for a store that this version cannot
+    read.
+    """
+    path = folder / FILE
+    if path.exists():
+        try:
+            return _rows_in(path)
+        except InfrastructureError:
+            if path.exists():
+                raise
+    _refuse_segments(folder)
+    return []  # it was not made yet, or the stage ended between the looks
+
+
+def _rows_in(path: Path) -> list[LogRow]:
+    with _in_words(path), contextlib.closing(_connected(path, "ro")) as database:
+        database.execute("BEGIN")
+        _check_columns(database, path)
+        tables = [database.execute(f"SELECT {_STORED} FROM {table} ORDER BY number") for table in _TABLES]
+        return [_unpacked(values, path).row for table in tables for values in table]
+
+
+def _in_progress(one: Kept) -> Kept:
+    return one._replace(row=replace(one.row, trained=False, left_out=IN_PROGRESS))
+
+
+# -- a row -----------------------------------------------------------------------------------------------------------------
+def _packed(one: Kept) -> list[Any]:
+    found = {"batch": one.batch, "wall_s": one.wall_s, "rest": one.rest, **cells(one.row)}
+    for name, kind in _LISTS.items():
+        found[name] = array(kind, found[name]).tobytes()
+    return [*found.values(), _crc32(found)]
+
+
+def _unpacked(values: Sequence[Any], path: Path) -> Kept:
+    found: dict[str, Any] = dict(zip(_FIELDS, values[:-1], strict=True))
+    for name in _FLAGS:
+        found[name] = None if found[name] is None else bool(found[name])
+    if _crc32(found) != values[-1]:
+        raise InfrastructureError(f"{path}: rollout {found['rollout_id']} was changed after it was written. {_REMEDY}")
+    for name, kind in _LISTS.items():
+        found[name] = array(kind, found[name]).tolist()
+    found["mine"] = list(map(bool, found["mine"]))
+    return Kept(LogRow(**{name: found[name] for name in COLUMNS}), found["wall_s"], found["batch"], found["rest"])
+
+
+def _crc32(found: Mapping[str, Any]) -> int:
+    """Of one row, its lists as bytes. Encoding holds the interpreter, and with it any event loop in the process: 1 ms
+    for a row of 20,000 tokens, where JSON took 20."""
+    plain = json.dumps([value for name, value in found.items() if name not in _LISTS], default=repr)
+    crc = zlib.crc32(plain.encode())
+    for name in _LISTS:
+        crc = zlib.crc32(found[name] if isinstance(found[name], bytes) else b"", crc)
+    return crc
+
+
+# -- the file --------------------------------------------------------------------------------------------------------------
+def _connected(path: Path, mode: str) -> sqlite3.Connection:
+    """`mode`: rw or ro; neither makes a file. Transactions are ours, and so is the care of threads."""
+    where = f"{path.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(where, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+
+
+def _create(path: Path) -> None:
+    """Visible under its name with its tables: a database without them was damaged."""
+    with files.replacing(path, durable=True) as part, _in_words(path):
+        part.unlink(missing_ok=True)
+        with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as database:
+            for line in (f"PRAGMA page_size = {_PAGE}", "PRAGMA journal_mode = OFF", "BEGIN", *_SCHEMA, "COMMIT"):
+                database.execute(line)
+
+
+def _refuse_segments(folder: Path) -> None:
+    """Numbered segments and `held.lines`: so a version before this one stored rollouts."""
+    with contextlib.suppress(FileNotFoundError):
+        if any(name.endswith((".jsonl", ".parquet", ".lines")) for name in os.listdir(folder)):
+            raise _other_version(folder)
+
+
+def _check_columns(database: sqlite3.Connection, path: Path) -> None:
+    tables = [[name for _, name, *_ in database.execute(f"PRAGMA table_info({table})")] for table in _TABLES]
+    if not all(tables):
+        raise sqlite3.DatabaseError("its tables are gone")
+    if any(found != ["number", *_FIELDS, "crc32"] for found in tables):
+        raise _other_version(path.parent)
+
+
+def _other_version(folder: Path) -> OtherVersion:
+    return OtherVersion(
+        f"{folder}: another version of agent-rft stored these rollouts, and only that version reads them. "
+        "A run goes on with the version that it began with. For a stage by hand, go back to that version, "
+        "or delete the folder: the stage then starts anew."
+    )
+
+
+@contextlib.contextmanager
+def _in_words(path: Path) -> Iterator[None]:
+    """Translate what SQLite raises: a full disk, a damaged file, a disk that fails. Our own mistakes stay."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+        if isinstance(error, sqlite3.ProgrammingError):
+            raise
+        is_full = code == sqlite3.SQLITE_IOERR and shutil.disk_usage(path.parent).free < 2**20
+        if is_full or code == sqlite3.SQLITE_FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
+        if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise InfrastructureError(f"{path} is damaged ({error}). {_REMEDY}") from None
+        what = f"{path}: SQLite cannot work with this file ({error})"
+        raise InfrastructureError(f"{what}. See to the disk, then start again: what was finished is kept.") from None
+
+
+def _is_damaged(wal: Path) -> bool:
+    """Tell damage from a torn end: whether more than the last transaction follows the first bad frame of a WAL.
+
+    Its format: https://sqlite.org/fileformat2.html#walformat
+    """
+    data = wal.read_bytes()
+    sound, size = 32, 24 + _PAGE
+    if len(data) < sound + size:
+        return False
+    salts, sums = data[16:24], _wal_sums(data[:24], (0, 0))
+    if sums != struct.unpack(">II", data[24:32]):
+        return True  # the header is on the disk before the first frame is written
+    while len(frame := data[sound : sound + size]) == size and frame[8:16] == salts:
+        sums = _wal_sums(frame[24:], _wal_sums(frame[:8], sums))
+        if sums != struct.unpack(">II", frame[16:24]):
+            break
+        sound += size
+    commits = [hit for hit in re.finditer(b"(?s)(.{4})" + re.escape(salts), data[sound:]) if any(hit[1])]
+    return len(commits) > 1
+
+
+def _wal_sums(data: bytes, sums: tuple[int, int]) -> tuple[int, int]:
+    words = array("I", data)
+    one, two = sums
+    for first, second in zip(words[::2], words[1::2], strict=True):
+        one = (one + first + two) & 0xFFFFFFFF
+        two = (two + second + one) & 0xFFFFFFFF
+    return one, two

@@ -1,0 +1,350 @@
+"""The in-process policy: many dialogues decoded side by side, tokens in and tokens out.
+
+    Engine.open(openings) -> dialogues  one a rollout; rft/sampling/batching.py brings their turns together for
+    Session                             one row a dialogue; a row has a slot (rft/sampling/kv_cache.py) from its first turn until it is closed
+    Session.begin(row, max_new, ...)    a turn is wanted
+    Session.advance() -> rows           one token for all who speak; who has begun joins with it, who ended makes room
+    Session.said(row) -> Sampled        the turn that ended
+    Session.append(row, ...)            tool results; they are prefilled with the row's next turn
+    Session.sample(rows) -> Sampled     one turn of these rows, begun together
+
+A session never encodes what was sampled: the ids go into the slots as they came out. Equal prompts (a group) are computed once.
+With fewer slots than rows the others wait, in order, until a row is closed. Sampling is by inverse CDF from one uniform number a token, drawn from
+the row's own stream, so a row's tokens do not depend on how many numbers its neighbours drew (`torch.multinomial` takes 9 ms for
+64 x 3,525; this 0.4).
+
+A turn's time, which its deadline cuts between two tokens, is the row's own: its share of each step that it spoke in, the step's seconds over the rows
+that shared it. So neighbours never make it longer (a step of B rows takes no longer than B steps of one), and the shares of all rows add up to what
+decoding took. Waiting for a slot is not in it, nor is any prefill: a group's prompt is computed for one row, and tool results are not the policy's.
+
+The forward is our own where there is one for the model and it agrees with the model's (rft/sampling/decode.py), else the model's.
+
+Shapes: B rows that speak, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from rft import progress
+from rft.chat.renderer import Chat
+from rft.errors import UserError
+from rft.sampling.batching import Batch, Row
+from rft.sampling.decode import fast_forward
+from rft.sampling.kv_cache import Feed, Forward, ModelForward, Slots
+from rft.types import Opening, Sampled, ToolCall
+
+PREFILL_TOKENS = {"cpu": 1024, "cuda": 16384}
+"""Of one call. What 1,024 tokens of the embedded policy need fits a core's cache; with 2,048 it took half as long again."""
+
+_said: set[str] = set()
+
+
+class Engine:
+    """A model with its chat, ready to decode. `model` may change its weights between sessions.
+
+    `deterministic`: a barrier a turn (rft/sampling/batching.py). None: on CPU. `slots`: dialogues that are held at once; None: all of a session.
+    The fast path keeps the model's parameters, but lays their memory out anew.
+    """
+
+    def __init__(self, model: Any, chat: Chat, device: torch.device, deterministic: bool | None = None, slots: int | None = None):
+        self.blocks = device.type == "cpu" if deterministic is None else deterministic
+        text = model.config.get_text_config()
+        self.model, self.chat, self.device, self.slots = model, chat, device, slots
+        self.num_layers = text.num_hidden_layers
+        self.heads = text.num_key_value_heads
+        self.head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        self.max_positions: int = text.max_position_embeddings
+        kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+        if kinds != {"full_attention"}:
+            other = sorted(kinds - {"full_attention"})
+            raise UserError(f"policy.model: the in-process sampler does not support layers of kind {other}. Choose a model with full attention.")
+        fast, why = fast_forward(model)
+        self.forward: Forward = fast or ModelForward(model)
+        if why and why not in _said:
+            _said.add(why)
+            progress.say("sampler", f"the model's own forward, which is slower: {why}")
+
+    def limit(self, max_tokens: int | None) -> int:
+        """Of a whole context. None: as far as the model's positions reach."""
+        if max_tokens is not None and max_tokens > self.max_positions:
+            raise UserError(f"rollout.max_tokens = {max_tokens} is more than the model's {self.max_positions} positions. Lower it.")
+        return self.max_positions if max_tokens is None else max_tokens
+
+    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
+        self.chat.opening_ids(openings, self.limit(max_tokens))
+
+    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> Sequence[Row]:
+        """`temperature` 0 is greedy; `max_tokens` bounds a row's whole context."""
+        return Batch(self.session(openings, seeds, temperature, max_tokens), self.blocks).dialogues()
+
+    def session(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> Session:
+        """One row an opening."""
+        limit = self.limit(max_tokens)
+        return Session(self, self.chat.opening_ids(openings, limit), seeds, temperature, limit)
+
+
+@dataclass(slots=True)
+class _Speaking:
+    """A turn under way."""
+
+    limit: int
+    deadline_s: float
+    seconds: float = 0.0
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class Session:
+    """The rollouts of one batch, from prompt to end. Not reusable. Calls come one at a time; `append` may come beside `advance`."""
+
+    def __init__(self, engine: Engine, prompts: list[list[int]], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int):
+        self.engine, self.temperature, self.max_tokens = engine, temperature, max_tokens
+        self.lengths = [0] * len(prompts)  # tokens in the slot
+        self.pending = [list(ids) for ids in prompts]  # tokens that are not
+        self.turns = [0] * len(prompts)
+        self._uniform = [np.random.Generator(np.random.Philox(np.random.SeedSequence(list(seed)))) for seed in seeds]
+        self._unbegun = Counter(tuple(ids) for ids in prompts)
+        self._prompts: dict[tuple[int, ...], tuple[int, torch.Tensor]] = {}  # who holds a prompt that others have too, and its logits
+        seats = min(engine.slots or len(prompts), len(prompts))
+        length = max(map(len, prompts), default=0)
+        dtype = next(engine.model.parameters()).dtype
+        self._slots = Slots(engine.num_layers, seats, engine.heads, length, engine.head_dim, dtype, engine.device)
+        self._rows: list[int | None] = [None] * seats  # who sits in a slot; who speaks sits in the first
+        self._slot: dict[int, int] = {}
+        self._live: list[int] = []  # who speaks, in order of slot
+        self._queue: deque[int] = deque()  # turns that have not begun
+        self._turn: dict[int, _Speaking] = {}
+        self._ids_B = self._positions_B = torch.zeros(0, dtype=torch.long, device=engine.device)  # of who speaks: last token, and its place
+
+    def room(self, row: int) -> int:
+        """Tokens that still fit into this row's context."""
+        return self.max_tokens - self.lengths[row] - len(self.pending[row])
+
+    def append(self, row: int, calls: Sequence[ToolCall], outputs: Sequence[str]) -> tuple[int, ...] | None:
+        """Tool results for the row; returns their ids, or None, appending nothing, when they do not fit."""
+        ids = self.engine.chat.reply_ids(calls, outputs)
+        if len(ids) >= self.room(row):
+            return None
+        self.pending[row] += ids
+        return tuple(ids)
+
+    def sample(self, rows: list[int], max_new: int) -> list[Sampled]:
+        """One assistant turn for each row, in order of `rows`, which must have slots or find them free."""
+        assert len(self.seatable(rows)) == len(rows), "more rows than slots"
+        for row in rows:
+            self.begin(row, max_new)
+        while self.speaking:
+            self.advance()
+        return [self.said(row) for row in rows]
+
+    # -- turns that come and go ----------------------------------------------------------------------------------------------
+    @property
+    def speaking(self) -> bool:
+        return bool(self._live or self.seatable(self._queue))
+
+    def seatable(self, rows: Sequence[int]) -> list[int]:
+        """Those of them that have a slot, and as many others, in order, as slots are free."""
+        free = self._rows.count(None)
+        return [row for row in rows if row in self._slot or (free := free - 1) >= 0]
+
+    def begin(self, row: int, max_new: int, deadline_s: float = math.inf) -> None:
+        """The row's next turn, of at most `max_new` tokens and `deadline_s` of its own time. It joins with the next token, once it has a slot."""
+        self._turn[row] = _Speaking(min(max_new, self.room(row)), deadline_s)
+        self._queue.append(row)
+
+    def close(self, row: int) -> None:
+        """The row will not speak again, and does not speak on; its slot is free."""
+        if self._turn.pop(row, None) is not None:
+            if row in self._live:
+                self._keep([one != row for one in self._live])
+            elif row in self._queue:
+                self._queue.remove(row)
+        if row in self._slot:
+            self._rows[self._slot.pop(row)] = None
+
+    @torch.inference_mode()
+    def advance(self) -> list[int]:
+        """The next token of all who speak, the first of those who join; returns whose turn ended with it."""
+        began = time.monotonic()
+        stepped = self._step()
+        joined, joining_s = self._join(self.seatable(self._queue))
+        self._ids_B, scores_B = self._draw(torch.cat([*stepped, *joined]), self._live)
+        ids, scores = self._ids_B.tolist(), scores_B.tolist()
+        share_s = (time.monotonic() - began - joining_s) / len(self._live)
+        ends, goes_on = self.engine.chat.end_ids, []
+        for row, token, score in zip(self._live, ids, scores, strict=True):
+            turn = self._turn[row]
+            turn.ids.append(token)
+            turn.logprobs.append(score)
+            turn.seconds += share_s
+            goes_on.append(token not in ends and len(turn.ids) < turn.limit and turn.seconds < turn.deadline_s)
+        ended = [row for row, on in zip(self._live, goes_on, strict=True) if not on]
+        for row in ended:
+            self.pending[row] = self._turn[row].ids[-1:]
+        if ended:
+            self._keep(goes_on)
+        return ended
+
+    def said(self, row: int) -> Sampled:
+        """The turn that this row ended. Once."""
+        turn = self._turn.pop(row)
+        text, reading = self.engine.chat.read(turn.ids, self.turns[row])
+        self.turns[row] += 1
+        ended = turn.ids[-1] in self.engine.chat.end_ids
+        return Sampled(text, reading, tuple(turn.ids), tuple(turn.logprobs), ended, seconds=turn.seconds)
+
+    # -- forwards ------------------------------------------------------------------------------------------------------------
+    def _step(self) -> list[torch.Tensor]:
+        """Logits after the last token of all who speak."""
+        if not self._live:
+            return []
+        visible = max(self.lengths[row] for row in self._live) + 1
+        logits_BV = self.engine.forward.step(self._slots, self._ids_B, self._positions_B, visible)
+        self._positions_B = self._positions_B + 1
+        for row in self._live:
+            self.lengths[row] += 1
+        return [logits_BV]
+
+    def _join(self, rows: list[int]) -> tuple[list[torch.Tensor], float]:
+        """Let these rows speak: they sit behind those who do, and are told what is pending. Logits in order of `rows`, and how long it took."""
+        if not rows:
+            return [], 0.0
+        began = self._now()
+        self._seat(rows)
+        logits = self._prefill(rows)
+        for row in rows:
+            self._queue.remove(row)
+            self.lengths[row] += len(self.pending[row])
+            self.pending[row] = []
+        self._live += rows
+        places = torch.tensor([self.lengths[row] for row in rows], device=self.engine.device)
+        self._positions_B = torch.cat((self._positions_B, places))
+        return [logits], self._now() - began
+
+    def _now(self) -> float:
+        """When all that the device was asked for is done."""
+        if self.engine.device.type == "cuda":
+            torch.cuda.synchronize(self.engine.device)
+        return time.monotonic()
+
+    def _prefill(self, rows: list[int]) -> torch.Tensor:
+        """A prompt that several have is computed for the first of them, and copied."""
+        logits: dict[int, torch.Tensor] = {}
+        same: dict[tuple[int, ...], list[int]] = {}
+        for row in rows:
+            if self.lengths[row] == 0:
+                same.setdefault(tuple(self.pending[row]), []).append(row)
+        first = [group[0] for prompt, group in same.items() if not self._held(prompt)]
+        tell = sorted([*(row for row in rows if self.lengths[row]), *first], key=lambda row: (len(self.pending[row]), row))
+        for chunk in _chunks(tell, [len(self.pending[row]) for row in tell], PREFILL_TOKENS[self.engine.device.type]):
+            feeds = [Feed(self._slot[row], self.lengths[row], self.pending[row]) for row in chunk]
+            logits |= zip(chunk, self.engine.forward.prefill(self._slots, feeds), strict=True)
+        for prompt, group in same.items():
+            holder, said = (group[0], logits[group[0]]) if group[0] in logits else self._prompts[prompt]
+            copies = [row for row in group if row not in logits]
+            if copies:
+                self._slots.copy([self._slot[holder]] * len(copies), [self._slot[row] for row in copies], len(prompt))
+            logits |= dict.fromkeys(copies, said)
+            self._unbegun[prompt] -= len(group)
+            self._prompts[prompt] = (group[-1], said)
+            if not self._unbegun[prompt]:
+                del self._prompts[prompt]
+        return torch.stack([logits[row] for row in rows])
+
+    def _held(self, prompt: tuple[int, ...]) -> bool:
+        return prompt in self._prompts and self._prompts[prompt][0] in self._slot
+
+    def _draw(self, logits_BV: torch.Tensor, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """A token for each row, and its log-probability under the distribution that it was drawn from."""
+        if self.temperature == 0:
+            tokens_B = logits_BV.argmax(-1)
+            return tokens_B, torch.log_softmax(logits_BV, -1).gather(1, tokens_B[:, None]).squeeze(1)
+        uniform_B = torch.tensor([self._uniform[row].random() for row in rows], dtype=torch.float32, device=logits_BV.device)
+        return draw(logits_BV if self.temperature == 1 else logits_BV / self.temperature, uniform_B)
+
+    # -- slots ---------------------------------------------------------------------------------------------------------------
+    def _seat(self, rows: list[int]) -> None:
+        """Put these rows, in order, behind those who speak."""
+        before = dict(self._slot)
+        for place, row in enumerate(rows, start=len(self._live)):
+            if row not in self._slot:
+                self._sit(row, self._rows.index(None, len(self._live)))
+            self._trade(place, self._slot[row])
+        self._move(before)
+
+    def _keep(self, goes_on: list[bool]) -> None:
+        """Who speaks on moves to the front, each into the slot of one who does not."""
+        before, count = dict(self._slot), sum(goes_on)
+        order = list(range(count))
+        free = [slot for slot in order if not goes_on[slot]]
+        late = [slot for slot in range(count, len(goes_on)) if goes_on[slot]]
+        for mine, other in zip(free, late, strict=True):
+            order[mine] = other
+            self._trade(mine, other)
+        self._move(before)
+        self._live = [self._live[slot] for slot in order]
+        chosen_B = torch.tensor(order, dtype=torch.long, device=self.engine.device)
+        self._ids_B, self._positions_B = self._ids_B[chosen_B], self._positions_B[chosen_B]
+
+    def _sit(self, row: int | None, slot: int) -> None:
+        self._rows[slot] = row
+        if row is not None:
+            self._slot[row] = slot
+
+    def _trade(self, mine: int, other: int) -> None:
+        row = self._rows[mine]
+        self._sit(self._rows[other], mine)
+        self._sit(row, other)
+
+    def _move(self, before: dict[int, int]) -> None:
+        """What rows hold follows them from where they sat before."""
+        moved = [row for row, slot in before.items() if self._slot[row] != slot]
+        if moved:
+            length = max(self.lengths[row] for row in moved)
+            self._slots.copy([before[row] for row in moved], [self._slot[row] for row in moved], length)
+
+
+def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens B by inverse CDF, and their log-probabilities.
+
+    The vocabulary is searched in two steps, block and token, so that no sum has more than about twice the square root of V terms: fast, and
+    exact enough in float32 for any vocabulary.
+    """
+    probability_BV = logits_BV.softmax(-1)
+    size = math.isqrt(logits_BV.shape[1] - 1) + 1
+    blocks = torch.nn.functional.pad(probability_BV, (0, -logits_BV.shape[1] % size)).view(len(logits_BV), -1, size)
+    up_to = blocks.sum(-1).cumsum(-1)
+    target_B1 = uniform_B[:, None] * up_to[:, -1:]
+    block_B1 = _find(up_to, target_B1)
+    inside = blocks.gather(1, block_B1[:, :, None].expand(-1, 1, size)).squeeze(1)
+    before_B1 = up_to.gather(1, block_B1) - inside.sum(-1, keepdim=True)
+    tokens_B1 = block_B1 * size + _find(inside.cumsum(-1), target_B1 - before_B1)
+    return tokens_B1.squeeze(1), probability_BV.gather(1, tokens_B1).squeeze(1).log()
+
+
+def _find(up_to: torch.Tensor, target_B1: torch.Tensor) -> torch.Tensor:
+    """The place whose share holds the target; one with a share of its own even where rounding puts the target outside."""
+    inside = torch.minimum(target_B1, up_to[:, -1:] * (1 - 2**-22)).clamp_(min=0)
+    return torch.searchsorted(up_to, inside, right=True)
+
+
+def _chunks(rows: list[int], lengths: list[int], most: int) -> list[list[int]]:
+    """Runs of at most so many tokens; a row that is longer alone."""
+    chunks: list[list[int]] = []
+    held = 0
+    for row, length in zip(rows, lengths, strict=True):
+        if not chunks or held + length > most:
+            chunks.append([])
+            held = 0
+        chunks[-1].append(row)
+        held += length
+    return chunks

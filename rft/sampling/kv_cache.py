@@ -1,0 +1,123 @@
+"""Keys and values of many dialogues, a slot each, and transformers' own forward over them.
+
+Whoever is decoded now stands in the first slots, so that a step reads and writes them in place: nothing is copied between tokens. `copy`
+puts others there; a dialogue that waits for its tool costs memory only. The length grows with the longest dialogue.
+
+`ModelForward` runs any causal model with rotary positions and full attention: a stand-in for transformers' Cache scatters each row at its own
+position, and the mask says what each row may see. rft/sampling/decode.py does the same work several times faster, for one architecture.
+
+Shapes: L layers, S slots, B rows of a call, H key/value heads, T positions, D head size, W tokens of the longest row, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+ROOM = 64
+"""Positions by which slots grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Tokens for a slot, behind the `start` that it holds already."""
+
+    slot: int
+    start: int
+    ids: Sequence[int]
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.ids)
+
+
+class Slots:
+    def __init__(self, layers: int, slots: int, heads: int, length: int, dim: int, dtype: torch.dtype, device: torch.device):
+        """Zeros, since a value behind a row's end is multiplied by an attention of 0: it may be anything that is finite."""
+        shape = (layers, slots, heads, length + ROOM, dim)
+        self.keys_LSHTD = torch.zeros(shape, dtype=dtype, device=device)
+        self.values_LSHTD = torch.zeros(shape, dtype=dtype, device=device)
+
+    @property
+    def length(self) -> int:
+        return self.keys_LSHTD.shape[3]
+
+    def hold(self, length: int) -> None:
+        """Make room for this many positions."""
+        if length > self.length:
+            more = length + ROOM - self.length
+            self.keys_LSHTD = torch.nn.functional.pad(self.keys_LSHTD, (0, 0, 0, more))
+            self.values_LSHTD = torch.nn.functional.pad(self.values_LSHTD, (0, 0, 0, more))
+
+    def copy(self, sources: list[int], targets: list[int], length: int) -> None:
+        """The first `length` positions of some slots into others."""
+        for held in (self.keys_LSHTD, self.values_LSHTD):
+            part = held[:, :, :, :length]
+            part[:, torch.tensor(targets, device=part.device)] = part[:, torch.tensor(sources, device=part.device)]
+
+
+class Forward(Protocol):
+    """Logits B V, in float32, after the last token of each row; keys and values go into the slots."""
+
+    def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor: ...
+
+    def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
+        """One token for each of the first B slots, at its position; no row has more than `visible` positions, this one included."""
+        ...
+
+
+class ModelForward:
+    """The model's own."""
+
+    def __init__(self, model: Any):
+        self.model = model
+
+    @torch.inference_mode()
+    def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor:
+        device = slots.keys_LSHTD.device
+        width, visible = max(len(feed.ids) for feed in feeds), max(feed.end for feed in feeds)
+        slots.hold(max(feed.start for feed in feeds) + width)
+        # Padding repeats a row's last token behind its end, where it is overwritten before it is ever visible.
+        ids_BW = torch.tensor([[*feed.ids, *[feed.ids[-1]] * (width - len(feed.ids))] for feed in feeds], device=device)
+        starts_B = torch.tensor([feed.start for feed in feeds], device=device)
+        last_B = torch.tensor([len(feed.ids) - 1 for feed in feeds], device=device)
+        where_B = torch.tensor([feed.slot for feed in feeds], device=device)
+        return self._run(ids_BW, last_B, _Cache(slots, where_B, starts_B[:, None] + torch.arange(width, device=device), visible))
+
+    @torch.inference_mode()
+    def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
+        slots.hold(visible)
+        where = slice(0, len(ids_B))
+        return self._run(ids_B[:, None], torch.zeros_like(ids_B), _Cache(slots, where, positions_B[:, None], visible))
+
+    def _run(self, ids_BW: torch.Tensor, last_B: torch.Tensor, cache: _Cache) -> torch.Tensor:
+        seen_T = torch.arange(cache.visible, device=ids_BW.device)
+        mask = seen_T[None, None, None, :] <= cache.positions_BW[:, None, :, None]
+        decoder = self.model.get_decoder()
+        hidden_BWD = decoder(
+            input_ids=ids_BW, attention_mask=mask, position_ids=cache.positions_BW, past_key_values=cache, use_cache=True
+        ).last_hidden_state
+        return self.model.get_output_embeddings()(hidden_BWD[torch.arange(len(ids_BW), device=ids_BW.device), last_B]).float()
+
+
+class _Cache:
+    """Some slots, each at positions of its own. Speaks the part of transformers' Cache that attention uses."""
+
+    is_compileable = False
+
+    def __init__(self, slots: Slots, where: slice | torch.Tensor, positions_BW: torch.Tensor, visible: int):
+        self.slots, self.where, self.positions_BW, self.visible = slots, where, positions_BW, visible
+        slot_B = torch.arange(len(positions_BW), device=positions_BW.device) if isinstance(where, slice) else where
+        self._at = (slot_B[:, None], slice(None), positions_BW)
+
+    def update(self, key: torch.Tensor, value: torch.Tensor, layer: int, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """`key`, `value`: B H W D; returns what may be seen, B H visible D."""
+        keys, values = self.slots.keys_LSHTD[layer], self.slots.values_LSHTD[layer]
+        keys[self._at], values[self._at] = key.transpose(1, 2), value.transpose(1, 2)
+        return keys[:, :, : self.visible][self.where], values[:, :, : self.visible][self.where]
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return self.visible

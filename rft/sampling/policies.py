@@ -1,0 +1,147 @@
+"""The policy of a stage: which weights, and who samples with them.
+
+    of(bench, "champion", device)            what is served now (rft/shelves.py)
+    of(bench, "policy", device, trained)     the base model under what training left
+    following(bench, learner, ...)           the learner's present weights, step by step
+    base_model(params, "policy", device)     the model itself, for whoever trains it or samples with it alone
+
+In this process, or on the server that `policy.server` names: then weights reach it as LoRA adapters, and a chat endpoint has the weights that
+its owner gave it. Beside the policy comes the hash of its weights, which the reports keep.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rft import commands, config, files, recipe, shelves
+from rft.chat.renderer import Chat
+from rft.errors import ConfigError, UserError
+from rft.models import weights
+from rft.models.weights import Weights
+from rft.reports import Champion, PolicyReport
+from rft.rollouts.policy import Policy
+from rft.rollouts.runner import Workbench
+from rft.sampling import remote
+from rft.sampling.engine import Engine
+from rft.tools.client import schemas
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    policy: Policy
+    weights_sha256: str
+
+
+Trained = tuple[Weights, Path]
+"""Kind and folder of what a train stage left."""
+
+
+def of(bench: Workbench, which: Literal["policy", "champion"], device: Any, trained: Trained | None = None, name: str = "agent-rft") -> Sampling:
+    """`name`: of the adapter at a server; arms that share one need names of their own."""
+    if bench.params.policy.server is not None:
+        return _served(bench, which, trained, name)
+    network, chat = base_model(bench.params, which, device, bench.schemas)
+    if trained is not None:
+        network = weights.with_weights(network, *trained, device)
+    return Sampling(Engine(network, chat, device, bench.params.rollout.deterministic), weights.weights_sha256(network))
+
+
+def _served(bench: Workbench, which: Literal["policy", "champion"], trained: Trained | None, name: str) -> Sampling:
+    params, pointer, served = bench.params, shelves.read(PolicyReport), shelves.champion()
+    assert params.policy.server is not None
+    policy = remote.policy_for(params.policy.server, bench.schemas, lambda: chat_of(bench))
+    bench.wait(policy.ask_limit(params.rollout.max_tokens))
+    kind: Weights = "none"
+    folder = None
+    if which == "champion" and served.weights_path:
+        kind, folder = served.weights, shelves.folder("champion") / served.weights_path
+    if trained is not None:
+        kind, folder = trained
+    if folder is None:
+        return Sampling(policy, pointer.sha256)
+    if kind != "lora" or not isinstance(policy, remote.TokenPolicy):
+        raise ConfigError(
+            f"{folder}: these are {kind} weights, and policy.server (kind {params.policy.server.kind}) takes LoRA adapters by token routes only. "
+            "Serve them there yourself and set policy.model to them, or sample in this process: policy.server: null."
+        )
+    bench.wait(policy.update(folder, 0, name))
+    return Sampling(policy, files.tree_sha256(folder))
+
+
+def base_model(
+    params: config.Params, which: Literal["policy", "champion"], device: Any, tools: list[dict[str, Any]] | None = None
+) -> tuple[Any, Chat]:
+    """The model that a stage starts from, plain (an adapter is merged in), and its chat. `tools`: None for those of the recipe."""
+    pointer = shelves.read(PolicyReport)
+    network, tokenizer = weights.load(pointer.model, params.policy, device)
+    served = shelves.champion()
+    if which == "champion" and served.weights_path:
+        if served.base_sha256 not in (None, pointer.sha256):
+            raise UserError(
+                f"{shelves.path(Champion)}: the champion's weights (run {served.run}) were trained on another base model than data/policy holds now "
+                f"({served.base_sha256[:12]}, not {pointer.sha256[:12]}). Restore the policy's settings in params.yaml, or go back "
+                f"to a champion without weights of its own: {commands.rollback(params.recipe.path)}"
+            )
+        network = weights.with_weights(network, served.weights, shelves.folder("champion") / served.weights_path, device)
+    return network, Chat(tokenizer, schemas(recipe.load(params.recipe)) if tools is None else tools, params.policy.tool_format)
+
+
+def chat_of(bench: Workbench) -> Chat:
+    """The tokenizer and template of the base model, without its weights."""
+    return Chat(weights.tokenizer(shelves.read(PolicyReport).model), bench.schemas, bench.params.policy.tool_format)
+
+
+class InProcess:
+    """The learner's twin in this process, plain: an adapter is merged in. With full weights it is the learner itself, unless it samples ahead."""
+
+    def __init__(self, bench: Workbench, learner: Any, chat: Chat, device: Any) -> None:
+        self._learner = learner
+        twin = weights.merged_copy(learner)
+        if twin is learner and bench.params.train.lag:
+            twin = copy.deepcopy(learner).requires_grad_(False)
+        self.policy = Engine(twin, chat, device, bench.params.rollout.deterministic)
+        self.policy.model.eval()
+
+    def follow(self, step: int) -> None:
+        weights.sync(self._learner, self.policy.model)
+        self.policy.model.eval()
+
+
+class AtServer:
+    """A server that is handed the learner's adapter after each step, by a folder that both can read."""
+
+    def __init__(self, bench: Workbench, learner: Any, policy: remote.TokenPolicy, work: Path) -> None:
+        self._bench, self._learner, self._work = bench, learner, work
+        self.policy = policy
+        self.follow(0)
+
+    def follow(self, step: int) -> None:
+        folder = self._work / "served" / str(step)
+        shutil.rmtree(folder, ignore_errors=True)
+        weights.save(self._learner, folder)
+        self._bench.wait(self.policy.update(folder, step, "learner"))
+        for old in folder.parent.iterdir():
+            if old != folder:
+                shutil.rmtree(old)
+
+
+def following(bench: Workbench, learner: Any, chat: Chat, device: Any, work: Path) -> InProcess | AtServer:
+    """Who samples for a learner, always from its present weights: on-policy."""
+    server, train = bench.params.policy.server, bench.params.train
+    if server is None:
+        return InProcess(bench, learner, chat, device)
+    policy = remote.policy_for(server, bench.schemas, lambda: chat)
+    if train.weights != "lora" or (train.from_ == "champion" and shelves.champion().weights != "none") or not isinstance(policy, remote.TokenPolicy):
+        raise ConfigError(
+            f"params.yaml: policy.server (kind {server.kind}) samples with LoRA adapters on the model that it was started with. "
+            "Set train.weights: lora and train.from: policy, or sample in this process: policy.server: null."
+        )
+    bench.wait(policy.check(bench.params.rollout.max_tokens, train.temperature))
+    return AtServer(bench, learner, policy, work)
+
+
+__all__ = ["AtServer", "InProcess", "Sampling", "base_model", "chat_of", "following", "of"]

@@ -1,0 +1,106 @@
+"""Stage `challenger`: three arms on the same frozen test examples, which no other stage opens.
+
+    champion              what is served now, with its prompt
+    champion_new_prompt   the same weights with the prompt that the search found
+    challenger            the trained weights with that prompt
+
+The middle arm says what the prompt alone is worth, so that the gate can prefer the cheaper rung. All arms share examples, numbers of rollouts and
+random streams, so that differences are paired.
+
+A grader that declares `reports_hacks` is asked to prove it first: the recipe's exploits are played against it, with its tools (side effects and
+all, as its rollouts have them). Which of them it flagged goes into the report, because the gate, which reads reports only, believes a rate of no
+hacks from nobody who has never been seen to find one. Where the gate requires that it was (`gate.require_hack_source`), a grader that flags none
+ends the stage before its rollouts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from rft import config, progress, recipe, reports, shelves
+from rft.grading import margins, preflight
+from rft.models import weights
+from rft.rollouts import evaluate
+from rft.rollouts import log as rollout_log
+from rft.rollouts.prompting import champion_prompt, num_turns
+from rft.rollouts.runner import Plan, Workbench, workbench
+from rft.rollouts.store import RolloutStore
+from rft.rows import sha256
+from rft.sampling import policies
+from rft.sampling.policies import Sampling
+from rft.types import Example
+
+
+def run(params: config.Params) -> None:
+    progress.once("challenger", params, partial(_compare, params))
+
+
+def _compare(params: config.Params, work: Path, shelf: Path) -> None:
+    section = params.challenger
+    device = weights.prepare_process(params.policy)
+    ours = recipe.load(params.recipe)
+    source = _hack_source(params)
+    rows = shelves.load_examples("test")
+    trained = shelves.read(reports.TrainReport)
+    winner = shelves.read(reports.PromptSettings)
+    num_turns(winner, params.rollout, str(shelves.path(reports.PromptSettings)))
+    report = progress.Reporter("challenger", len(rows) * (section.k + 1) * 3)
+    arms: list[reports.Arm] = []
+    done = 0
+    with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
+        plans: list[tuple[str, Literal["policy", "champion"], reports.PromptSettings]] = [
+            ("champion", "champion", champion_prompt(ours)),
+            ("champion_new_prompt", "champion", winner),
+            ("challenger", params.train.from_, winner),
+        ]
+        for name, which, prompt in plans:
+            learned = (trained.weights, Path(trained.path)) if name == "challenger" and trained.trained and trained.path else None
+            sampling = policies.of(bench, which, device, learned, name)
+            if not arms:
+                for _, _, each in plans:
+                    bench.check_openings(sampling.policy, rows, each)
+            arm, measured = _arm(bench, sampling, rows, section, name, prompt, store, report, done)
+            arms.append(arm)
+            done += measured
+        bench.times.write(shelf / "timing.json", bench.traces)
+        rollout_log.write(store, shelf / "rollouts.parquet")
+    reports.write(reports.ChallengerReport(test_sha256=sha256(rows), arms=arms, hack_source=source), shelf / "report.json")
+
+
+def _hack_source(params: config.Params) -> reports.HackSource:
+    ours = recipe.load(params.recipe, params.examples.keys)
+    if not ours.grader.reports_hacks:
+        return reports.HackSource()
+    source = preflight.preflight(params, ours).hack_source
+    margins.check_source(params, source, ours.folder)
+    progress.say("challenger", f"hacks: {source.words}")
+    return source
+
+
+def _arm(
+    bench: Workbench,
+    sampling: Sampling,
+    rows: list[Example],
+    section: config.Challenger,
+    name: Any,
+    prompt: reports.PromptSettings,
+    store: RolloutStore,
+    report: progress.Reporter,
+    done: int,
+) -> tuple[reports.Arm, int]:
+    """And how many rollouts it took."""
+    scale = bench.recipe.grader.scale
+    plan = Plan("challenger", name, prompt, section.temperature, section.k, section.seed, "test")
+    sampled = bench.measure(sampling.policy, rows, plan, store, report, done)
+    greedy = bench.measure(sampling.policy, rows, replace(plan, temperature=0.0, k=1), store, report, done + len(sampled))
+    arm = reports.Arm(
+        name=name,
+        prompt_sha256=prompt.digest(),
+        weights_sha256=sampling.weights_sha256,
+        sampled=evaluate.evaluation(name, sampled, rows, section.temperature, section.k, section.seed, scale),
+        greedy=evaluate.evaluation(f"{name} greedy", greedy, rows, 0.0, 1, section.seed, scale),
+    )
+    return arm, len(sampled) + len(greedy)

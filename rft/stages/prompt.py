@@ -1,0 +1,202 @@
+"""Stage `prompt`: would a better instruction or setting do, before any weight is changed?
+
+Candidates are the seed prompt with one knob turned (an instruction that the recipe names, a tool's default argument, a guard against
+repeated calls, a turn limit), and then the survivors' knobs combined. They race by successive halving on one part of validation: each
+round keeps the better third, adds combinations of it, and doubles the examples; the seed prompt is always in. All comparisons are
+paired by example and random stream.
+
+The winner of a race is the luckiest as well as the best, so it must show its gain again on the held-back part of validation: only when the
+lower end of that interval is above zero is it found. 'No gain found' is a result, and the champion's prompt goes on. When the baseline says that
+there is nothing left to gain, or that its own numbers are suspect, no rollout is spent on a search.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rft import config, progress, recipe, reports, shelves, stats
+from rft.models import weights
+from rft.reports import Candidate, Metric, PromptSettings
+from rft.rollouts import log as rollout_log
+from rft.rollouts.policy import Policy
+from rft.rollouts.prompting import champion_prompt
+from rft.rollouts.runner import Plan, Times, Workbench, workbench
+from rft.rollouts.store import RolloutStore
+from rft.sampling import policies
+from rft.scale import of_range
+from rft.types import Example
+from rft.words import counted
+
+Knobs = tuple[tuple[str, Any], ...]
+
+
+@dataclass(slots=True)
+class Racer:
+    """A candidate with what it has shown so far: rewards by example."""
+
+    settings: PromptSettings
+    knobs: Knobs
+    parent: str | None
+    rewards: dict[str, list[float | None]] = field(default_factory=dict)
+    round: int = 0
+    eliminated: bool = False
+
+    def mean(self) -> float:
+        scored = [value for row in self.rewards.values() for value in row if value is not None]
+        return sum(scored) / len(scored) if scored else -math.inf
+
+
+def run(params: config.Params) -> None:
+    baseline = shelves.read(reports.BaselineReport)
+    if baseline.readiness in ("not worth it", "suspect"):
+        _skip(champion_prompt(recipe.load(params.recipe)), f"no search: the baseline says '{baseline.readiness}': {baseline.reason}")
+        return
+    progress.once("prompt", params, partial(_search, params))
+
+
+def _search(params: config.Params, work: Path, shelf: Path) -> None:
+    section = params.prompt
+    device = weights.prepare_process(params.policy)
+    ours = recipe.load(params.recipe)
+    rows = shelves.load_examples("validation")
+    cut = max(1, round(len(rows) * section.search_share))
+    seed = champion_prompt(ours)
+    with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
+        race = Race(bench, policies.of(bench, "champion", device).policy, section, store)
+        racers = race.run(seed, ours.prompts, rows[:cut], rows[cut:])
+        best = max(racers, key=lambda one: (not one.eliminated, one.mean(), one.settings.name == seed.name))
+        confirmation = race.confirm(best.settings, seed, rows[cut:]) if best.knobs else None
+        bench.times.write(shelf / "timing.json", bench.traces)
+        rollout_log.write(store, shelf / "rollouts.parquet")
+        num_rollouts = len(store)
+    found = confirmation is not None and confirmation.low is not None and confirmation.low > 0
+    report = reports.PromptReport(
+        winner=best.settings if found else seed,
+        found=found,
+        reason=_reason(best, confirmation, found, len(rows) - cut, of_range(ours.grader.scale.ends)),
+        candidates=[_candidate(one, racers[0], section.seed) for one in racers],
+        confirmation=confirmation,
+        num_rollouts=num_rollouts,
+    )
+    _publish(report, shelf)
+
+
+def _skip(seed: PromptSettings, reason: str) -> None:
+    Times().write(shelves.timing("prompt"))
+    rollout_log.write([], shelves.rollouts("prompt"))
+    _publish(reports.PromptReport(winner=seed, found=False, reason=reason, candidates=[], num_rollouts=0), shelves.folder("prompt"))
+
+
+def _publish(report: reports.PromptReport, shelf: Path) -> None:
+    reports.write(report.winner, shelf / "prompt.json")
+    reports.write(report, shelf / "report.json")
+    progress.say("prompt", report.reason)
+
+
+class Race:
+    """Rounds of measuring, halving and combining."""
+
+    def __init__(self, bench: Workbench, policy: Policy, section: config.Prompt, store: RolloutStore):
+        self.bench, self.policy, self.section, self.store = bench, policy, section, store
+
+    def run(self, seed: PromptSettings, prompts: recipe.Prompts, rows: Sequence[Example], held_back: Sequence[Example] = ()) -> list[Racer]:
+        """All that took part, the seed prompt first. `held_back`: for the confirmation."""
+        changes = knobs(seed, prompts, self.bench.params.rollout.max_turns)
+        racers = [Racer(seed, (), None), *(Racer(apply(seed, prompts, (knob,)), (knob,), seed.name) for knob in changes)]
+        count = min(self.section.first_examples, len(rows))
+        for one in {one.settings.system: one for one in racers}.values():
+            self.bench.check_openings(self.policy, [*rows, *held_back], one.settings)
+        for number in range(1, self.section.rounds + 1):
+            last = number == self.section.rounds
+            count = len(rows) if last else count
+            alive = [one for one in racers if not one.eliminated]
+            for n, one in enumerate(alive):
+                one.round = number
+                self._measure(one, rows[:count], f"round {number} of {self.section.rounds}, candidate {n + 1} of {len(alive)}")
+            if not last:
+                survivors = sorted(alive[1:], key=lambda one: -one.mean())[: max(2, len(alive) // 3)]
+                for one in alive[1:]:
+                    one.eliminated = one not in survivors
+                known = {one.knobs for one in racers}
+                for pair in itertools.combinations(survivors, 2):
+                    if (merged := _merge(*pair)) and merged not in known:
+                        racers.append(Racer(apply(seed, prompts, merged), merged, pair[0].settings.name))
+                        known.add(merged)
+            count = min(2 * count, len(rows))
+        return racers
+
+    def confirm(self, best: PromptSettings, seed: PromptSettings, rows: Sequence[Example]) -> Metric:
+        """The paired gain on examples that the search never saw."""
+        arms = [Racer(best, (), None), Racer(seed, (), None)]
+        for one in arms:
+            self._measure(one, rows, f"confirmation of {one.settings.name}", k=self.section.confirm_k)
+        return stats.paired_gain(arms[0].rewards, arms[1].rewards, seed=self.section.seed)
+
+    def _measure(self, racer: Racer, rows: Sequence[Example], what: str, k: int | None = None) -> None:
+        fresh = [example for example in rows if example.id not in racer.rewards]
+        if not fresh:
+            return
+        plan = Plan("prompt", racer.settings.name, racer.settings, self.section.temperature, k or self.section.k, self.section.seed)
+        log = self.bench.measure(self.policy, fresh, plan, self.store, lambda done, message: None)
+        for row in log:
+            racer.rewards.setdefault(row.example_id, []).append(row.reward)
+        progress.say("prompt", f"{what}: {racer.settings.name}, mean reward {racer.mean():z.3f} on {counted(len(racer.rewards), 'example')}")
+
+
+def knobs(seed: PromptSettings, prompts: recipe.Prompts, max_turns: int) -> Iterator[tuple[str, Any]]:
+    """Every single change that the recipe offers, in a fixed order. `max_turns`: rollout.max_turns, which a seed without a limit of its own has."""
+    for name, text in prompts.instructions.items():
+        if text != seed.system:
+            yield "instruction", name
+    for tool, arguments in prompts.tool_defaults.items():
+        for argument, values in arguments.items():
+            for value in values:
+                if value != seed.tool_defaults.get(tool, {}).get(argument):
+                    yield f"{tool}.{argument}", value
+    for value in prompts.block_repeated_calls:
+        if value != seed.block_repeated_calls:
+            yield "block_repeated_calls", value
+    for value in prompts.max_turns:
+        if value != (seed.max_turns or max_turns):
+            yield "max_turns", value
+
+
+def apply(seed: PromptSettings, prompts: recipe.Prompts, changes: Knobs) -> PromptSettings:
+    settings = seed.model_dump()
+    for knob, value in changes:
+        if knob == "instruction":
+            settings["system"] = prompts.instructions[value]
+        elif "." in knob:
+            tool, argument = knob.split(".", 1)
+            settings["tool_defaults"] = {**settings["tool_defaults"], tool: {**settings["tool_defaults"].get(tool, {}), argument: value}}
+        else:
+            settings[knob] = value
+    settings["name"] = ", ".join(value if knob == "instruction" else f"{knob}={value}" for knob, value in changes)
+    return PromptSettings(**settings)
+
+
+def _merge(a: Racer, b: Racer) -> Knobs | None:
+    """Both changes together, if they turn different knobs."""
+    if {knob for knob, _ in a.knobs} & {knob for knob, _ in b.knobs}:
+        return None
+    return tuple(sorted([*a.knobs, *b.knobs], key=lambda change: change[0]))
+
+
+def _candidate(one: Racer, seed: Racer, number: int) -> Candidate:
+    shared = {key: seed.rewards[key] for key in one.rewards}
+    gain = stats.paired_gain(one.rewards, shared, seed=number) if one is not seed and one.rewards else None
+    search = stats.mean_interval(one.rewards.values(), seed=number)
+    return Candidate(settings=one.settings, parent=one.parent, search=search, gain=gain, round=one.round, eliminated=one.eliminated)
+
+
+def _reason(best: Racer, confirmation: Metric | None, found: bool, held_back: int, of_scale: str = "") -> str:
+    if confirmation is None:
+        return "no gain found: no candidate beat the seed prompt in the search"
+    where = f"on {held_back} held-back examples: gain {confirmation.value:+z.3f} ({confirmation.low:+z.3f} to {confirmation.high:+z.3f}){of_scale}"
+    return f"found '{best.settings.name}', confirmed {where}" if found else f"no gain found: '{best.settings.name}' was not confirmed {where}"

@@ -1,0 +1,159 @@
+"""The life of a tool server around a stage: start, ask for health, hand out its address, stop it whatever happens.
+
+    with running(recipe, params.tools) as endpoint:
+        ...                                   # endpoint.url, endpoint.headers
+
+Without `tools.server_url` the recipe's own server (rft/tools/server.py) is started as a process on a free port with a random key,
+both known to this process only and never written to an output. It is stopped at every exit, and dies with us if we are killed.
+If it dies first, the stage ends with one InfrastructureError that says so: going on would only collect unscored rollouts.
+With `tools.server_url` nothing is started: the server must answer, with any HTTP status, and that is all we know of it.
+With `tools.where: local` the server is started all the same: the tools are called without it, the recipe's `grade` is not.
+
+Enter it in a thread that lives as long as the block: the kernel's death signal watches the thread that started the process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import IO
+
+import httpx
+
+from rft import commands, config, files, secrets
+from rft.errors import InfrastructureError
+from rft.process import child_environment, last_words, tail
+from rft.recipe import Recipe
+from rft.secrets import Secrets
+from rft.tools import local as local_tools
+from rft.tools.server import KEY
+from rft.wire import headers
+from rft.wire.client import ToolEndpoint, http_address
+
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 5.0
+LOG_BYTES = 2**20
+RAISED = "Traceback (most recent call last)"
+
+
+def log_of(recipe: Recipe) -> Path:
+    """Where the end of what a recipe's server printed is kept once its tools or its `grade` raised."""
+    return (files.state() / "logs" / f"tool-server-{recipe.name}.log").resolve()
+
+
+@contextmanager
+def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
+    """Raises InfrastructureError when the server does not start, does not answer, or died while the block ran."""
+    local_tools.check(tools)
+    static, sent = headers.resolve(tools.headers, "params.yaml (tools.headers)")
+    if tools.server_url is not None:
+        yield _external(tools.server_url, static, sent, tools.timeout_s)
+        return
+    with tempfile.TemporaryFile() as output:
+        process = _Process(recipe, output)
+        try:
+            sent |= Secrets(process.headers.values())
+            endpoint = ToolEndpoint(process.wait_until_healthy(), static | process.headers, process.raise_if_dead, sent, process.last_words)
+            try:
+                yield endpoint
+            except Exception:
+                process.raise_if_dead()  # the cause; what the block raised is its consequence, and stays chained
+                raise
+            process.raise_if_dead()
+        finally:
+            process.stop()
+            process.keep_log()
+
+
+def _external(url: str, static: dict[str, str], sent: Secrets, timeout_s: float) -> ToolEndpoint:
+    http_address(url, "params.yaml: tools.server_url")
+    try:
+        httpx.get(url, headers=static, timeout=min(timeout_s, START_DEADLINE_S), trust_env=False)
+    except httpx.HTTPError as error:
+        raise InfrastructureError(
+            f"params.yaml: tools.server_url = {url!r} does not answer: {error}. Start that server, or remove the key to use the recipe's own."
+        ) from None
+    return ToolEndpoint(url.rstrip("/"), static, secrets=sent)
+
+
+class _Process:
+    """The recipe's server. Its output goes to a file without a name, read with `pread`, which leaves the writer's position alone."""
+
+    def __init__(self, recipe: Recipe, output: IO[bytes]) -> None:
+        self._recipe = recipe
+        self._output = output
+        self._stopped = False
+        key = token_urlsafe(32)
+        secrets.add(KEY, key)
+        self.headers = {"Authorization": f"Bearer {key}"}
+        command = [sys.executable, "-m", "rft.tools.server", str(recipe.folder), "--options", recipe.options.model_dump_json(by_alias=True)]
+        self._process = subprocess.Popen(
+            [*command, "--parent", str(os.getpid())],
+            env=child_environment() | {KEY: key},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            process_group=0,  # Ctrl-C is for the stage, which then stops the server itself
+        )
+
+    def wait_until_healthy(self) -> str:
+        deadline = time.monotonic() + START_DEADLINE_S
+        with httpx.Client(timeout=5, trust_env=False) as client:  # one: each loads the certificates anew, 32 ms of a core
+            while time.monotonic() < deadline:
+                if self._process.poll() is not None:
+                    raise InfrastructureError(f"{self._name} did not start: exit code {self._process.returncode}.\n{self._tail()}\n{self._remedy}")
+                if found := re.search(r"^listening (\S+)$", tail(self._output, LOG_BYTES), re.MULTILINE):
+                    url = f"http://{found[1]}"
+                    try:
+                        if client.get(f"{url}/health").status_code == 200:
+                            return url
+                    except httpx.HTTPError:
+                        pass  # asked again until the deadline
+                time.sleep(0.02)
+        raise InfrastructureError(f"{self._name} was not healthy within {START_DEADLINE_S:g} s.\n{self._tail()}\n{self._remedy}")
+
+    def raise_if_dead(self) -> None:
+        if not self._stopped and (code := self._process.poll()) is not None:
+            raise InfrastructureError(f"{self._name} died in the middle: exit code {code}.\n{self._tail()}\n{self._remedy}")
+
+    def keep_log(self) -> None:
+        """A file for whoever must find what went wrong: only when the recipe's own code raised, and without secrets."""
+        text = tail(self._output, LOG_BYTES)
+        if RAISED in text:
+            path = log_of(self._recipe)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(f".{os.getpid()}.part")
+            part.write_text(secrets.redact(text), encoding="utf-8")
+            os.replace(part, path)
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+
+    @property
+    def _name(self) -> str:
+        return f"the tool server of {self._recipe.folder}"
+
+    @property
+    def _remedy(self) -> str:
+        return f"Try it alone: {commands.toolserver(self._recipe.folder)}; then run the stage again."
+
+    def last_words(self) -> str:
+        return secrets.redact(tail(self._output).strip())
+
+    def _tail(self) -> str:
+        return last_words(self.last_words())

@@ -1,0 +1,293 @@
+"""The recipe's own functions as tools, without a server: `tools.where: local`.
+
+    async def    awaited in our event loop, where it must not block
+    def          in one of tools.local_workers processes, because only a process can be ended at a deadline
+
+Both are under the limits of a tool over HTTP: deadline, size of the reply, slots, rate. A `ToolError` and bad arguments are the policy's, and it
+sees them; an exception, an overrun or a worker's death is ours, retried and then `failed`. A worker that overruns is killed, with whatever it
+started, and another takes its place at the next call.
+
+A worker loads the recipe by itself (`python -m rft.tools.local`), so it never sees what this process has in memory, torch included. Requests
+and replies are JSON after four bytes of length, on pipes that the tool cannot reach: its own stdin is empty, and what it prints goes to a file
+whose end is shown if it dies. A worker ends with us, by the kernel's death signal or the end of its pipe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import json
+import logging
+import os
+import signal
+import struct
+import sys
+import tempfile
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import IO, Any, Self
+
+from rft import commands, config
+from rft.errors import ConfigError, InfrastructureError, RftError
+from rft.process import child_environment, die_with, last_words, tail
+from rft.recipe import Recipe, load
+from rft.tools import server as toolserver
+from rft.tools.server import GIVEN, ITEM, TRACE_ID, ToolError, asks_for
+from rft.types import ToolCall
+from rft.wire.client import Limits, Line, NoReply, Turnstile, retrying
+from rft.wire.contract import Envelope, Outcome, as_text, too_large, with_item
+
+START_DEADLINE_S = 60.0
+LENGTH = struct.Struct(">I")
+
+log = logging.getLogger("rft.tools.local")
+
+
+def check(section: config.Tools) -> None:
+    if section.where == "local" and section.server_url is not None:
+        raise ConfigError(
+            f"params.yaml: tools.where = 'local' calls the recipe's own functions, and tools.server_url = {section.server_url!r} names a server. "
+            "Remove one of the two."
+        )
+
+
+@asynccontextmanager
+async def sources(recipe: Recipe, section: config.Tools, line: Line) -> AsyncIterator[dict[str, AsyncTool | WorkerTool]]:
+    """A source a function. Raises InfrastructureError when the workers do not start."""
+    limits = Limits.of(section)
+    functions = {function.__name__: function for function in recipe.tools}
+    blocking = any(not inspect.iscoroutinefunction(function) for function in recipe.tools)
+    async with Workers(recipe, section.local_workers if blocking else 0) as workers:
+        made: dict[str, AsyncTool | WorkerTool] = {}
+        for name, function in functions.items():
+            turnstile, asked = line.turnstile(section.rate_limit), tuple(asks_for(function))
+            if inspect.iscoroutinefunction(function):
+                made[name] = AsyncTool(function, toolserver.arguments_model(function), asked, limits, turnstile)
+            else:
+                made[name] = WorkerTool(name, workers, asked, limits, turnstile)
+        yield made
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncTool:
+    function: Callable[..., Awaitable[Any]]
+    model: type[Any]
+    asked: tuple[str, ...]
+    """What the function takes beside the policy's arguments (toolserver.GIVEN)."""
+    limits: Limits
+    turnstile: Turnstile
+
+    async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
+        async def once(attempt: int) -> Outcome:
+            async with self.turnstile, asyncio.timeout(self.limits.timeout_s):
+                return await self._run(arguments, envelope)
+
+        outcome, retries = await retrying(self.limits, f"{envelope.context.trace_id} {call.call_id}", once)
+        return replace(outcome, retries=retries)
+
+    async def _run(self, arguments: str, envelope: Envelope) -> Outcome:
+        try:
+            read = toolserver.read_arguments(self.model, arguments)
+            given = {ITEM: envelope.context.example.row, TRACE_ID: lambda: envelope.context.trace_id}  # a row of its own, as over HTTP
+            output = as_text(await self.function(**read, **{key: given[key]() for key in self.asked}))
+        except ToolError as error:
+            return Outcome(as_text(str(error)), is_error=True)
+        except Exception as error:
+            log.exception("%s failed", self.function.__name__)
+            raise NoReply(f"{type(error).__name__}: {error}") from None
+        return too_large(self.limits.max_reply_bytes) if len(output.encode()) > self.limits.max_reply_bytes else Outcome(output)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTool:
+    name: str
+    workers: Workers
+    asked: tuple[str, ...]
+    """What the function takes beside the policy's arguments (toolserver.GIVEN)."""
+    limits: Limits
+    turnstile: Turnstile
+
+    async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
+        head = {"name": self.name, "arguments": arguments, "max_reply_bytes": self.limits.max_reply_bytes}
+        if TRACE_ID in self.asked:
+            head[TRACE_ID] = envelope.context.trace_id
+        request = with_item(head, envelope) if ITEM in self.asked else json.dumps(head).encode()
+
+        async def once(attempt: int) -> Outcome:
+            async with self.turnstile:
+                return self._read(await self.workers.ask(request, self.limits.timeout_s))
+
+        outcome, retries = await retrying(self.limits, f"{envelope.context.trace_id} {call.call_id}", once)
+        return replace(outcome, retries=retries)
+
+    def _read(self, reply: dict[str, Any]) -> Outcome:
+        if "failed" in reply:
+            raise NoReply(reply["failed"])
+        if "refused" in reply:
+            return Outcome(reply["refused"], is_error=True)
+        return Outcome(reply["output"]) if "output" in reply else too_large(self.limits.max_reply_bytes)
+
+
+# -- the workers, seen from here -------------------------------------------------------------------------------------------
+class Workers:
+    """A fixed number of them, each with one call at a time."""
+
+    def __init__(self, recipe: Recipe, number: int) -> None:
+        self._workers = [_Worker(recipe) for _ in range(number)]
+
+    async def __aenter__(self) -> Self:
+        self._idle: asyncio.Queue[_Worker] = asyncio.Queue()
+        try:
+            await asyncio.gather(*(worker.start() for worker in self._workers))
+        except BaseException:
+            await self.__aexit__()
+            raise
+        for worker in self._workers:
+            self._idle.put_nowait(worker)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.gather(*(worker.stop() for worker in self._workers))
+
+    async def ask(self, request: bytes, timeout_s: float) -> dict[str, Any]:
+        """Raises TimeoutError, and NoReply for a worker that died. Waiting for a worker, or for a new one's start, is not the tool's time."""
+        worker = await self._idle.get()
+        try:
+            if not worker.alive:
+                await worker.start()
+            async with asyncio.timeout(timeout_s):
+                return await worker.ask(request)
+        except BaseException:  # an overrun, a cancelled rollout: what it is doing must end, and what it says later is nobody's
+            worker.kill()
+            raise
+        finally:
+            self._idle.put_nowait(worker)
+
+
+class _Worker:
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._process: asyncio.subprocess.Process | None = None
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `stop`
+        self.alive = False
+
+    async def start(self) -> None:
+        await self._reap()
+        if self._output.closed:
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        options = self._recipe.options.model_dump_json(by_alias=True)
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "rft.tools.local", str(self._recipe.folder), "--options", options, "--parent", str(os.getpid())),
+            env=child_environment(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=self._output,
+            process_group=0,  # Ctrl-C is for the stage; and a kill takes along what the tool started
+        )
+        remedy = f"Try the tools alone: {commands.toolserver(self._recipe.folder)}; then run the stage again."
+        try:
+            async with asyncio.timeout(START_DEADLINE_S):
+                await self._receive(self._process)
+        except NoReply as failure:
+            raise InfrastructureError(f"a tool worker of {self._recipe.folder} did not start: {failure}\n{remedy}") from None
+        except TimeoutError:
+            self.kill()
+            why = f"it was not ready within {START_DEADLINE_S:g} s. {last_words(tail(self._output))}"
+            raise InfrastructureError(f"a tool worker of {self._recipe.folder} did not start: {why}\n{remedy}") from None
+        self.alive = True
+
+    async def ask(self, request: bytes) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with suppress(ConnectionError):  # it died: `_receive` says how
+            self._process.stdin.write(LENGTH.pack(len(request)) + request)
+            await self._process.stdin.drain()
+        return await self._receive(self._process)
+
+    async def _receive(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
+        assert process.stdout is not None
+        try:
+            (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+            return json.loads(await process.stdout.readexactly(length))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.kill()
+            raise NoReply(f"the worker process ended with exit code {await process.wait()}. {last_words(tail(self._output))}") from None
+
+    def kill(self) -> None:
+        self.alive = False
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def stop(self) -> None:
+        self.kill()
+        await self._reap()
+        self._output.close()
+
+    async def _reap(self) -> None:
+        if self._process is not None:
+            self.kill()
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            await self._process.wait()
+            self._process = None
+
+
+# -- a worker, from inside -------------------------------------------------------------------------------------------------
+def _work(recipe: Recipe, requests: IO[bytes], replies: IO[bytes]) -> None:
+    """Until the pipe ends."""
+    functions = {function.__name__: (function, toolserver.arguments_model(function)) for function in recipe.tools}
+    _send(replies, {"ready": True})
+    while head := requests.read(LENGTH.size):
+        request = json.loads(requests.read(*LENGTH.unpack(head)))
+        _send(replies, _answer(*functions[request["name"]], request))
+
+
+def _answer(function: Callable[..., Any], model: type[Any], request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        arguments = toolserver.read_arguments(model, request["arguments"])
+        arguments |= {key: request[key] for key in GIVEN if key in request}
+        output = as_text(function(**arguments))
+    except ToolError as error:
+        return {"refused": as_text(str(error))}
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": as_text(f"{type(error).__name__}: {error}")}
+    return {"oversized": True} if len(output.encode()) > request["max_reply_bytes"] else {"output": output}
+
+
+def _send(replies: IO[bytes], reply: dict[str, Any]) -> None:
+    body = json.dumps(reply).encode()
+    replies.write(LENGTH.pack(len(body)) + body)
+    replies.flush()
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m rft.tools.local", description="A worker process of tools.where: local. Started by a stage; not for a terminal."
+    )
+    parser.add_argument("recipe", metavar="RECIPE_FOLDER")
+    parser.add_argument("--options", default="{}", metavar="JSON")
+    parser.add_argument("--parent", type=int, required=True, metavar="PID")
+    args = parser.parse_args(argv)
+    die_with(args.parent)
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    try:
+        _work(load(config.parse({"path": args.recipe, "options": json.loads(args.options)}, "--options", config.Recipe)), requests, replies)
+    except RftError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+
+__all__ = ["AsyncTool", "WorkerTool", "Workers", "check", "sources"]

@@ -1,0 +1,353 @@
+"""MCP servers as tools: listed when a stage starts, called like any other tool, closed at its end.
+
+    tools:
+      mcp:
+        - {name: wiki, url: "http://127.0.0.1:8000/mcp", headers: {Authorization: "env:WIKI_KEY"}}     streamable HTTP
+        - {name: files, command: [python, server.py], env: {ROOT: "env:ROOT"}, tools: [read]}          a process of ours, stdio
+
+The protocol is the official `mcp` package's. What it leaves open is added here: a deadline and a size for each call, retries of what the transport
+lost, signatures, and the trace id in each call's `_meta`. A result with `isError`, and a refusal of the arguments, are the policy's, and it sees
+them; everything else that is no result is retried and then `failed`.
+
+Two kinds of these are the server's all the same, and only their text tells (`McpTool._blame`). A tool that the server listed and does not know now
+comes as INVALID_PARAMS, as the specification asks, or with `isError`, as the packages do it: it is `failed` at once, like an HTTP 404. A tool
+function that crashed is answered by release 2 of the `mcp` package with "Error executing tool NAME" and nothing else, since it keeps the exception to
+itself: it is retried, like an HTTP 500. After a colon there stands what the tool raised for the model to read, or which arguments do not fit.
+Release 1 put the text of a crash there too, so a crash under it stays the policy's. `client_errors: policy` in tools.traits gives all to the policy.
+
+Two traits of the package shape this file. Its tasks live in cancel scopes, which one task must enter and leave: so a connection is owned by a
+task that opens it, waits, and closes it (`_own`). And one exchange that breaks over HTTP ends the whole session, with all calls under way: so
+`_transport` gives it an error reply instead, and hands the cause to the call that met it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from rft import config
+from rft.errors import ConfigError, InfrastructureError
+from rft.process import last_words, tail
+from rft.secrets import Secrets, redact_json
+from rft.types import ToolCall
+from rft.wire import headers
+from rft.wire.client import TRANSIENT, Limits, Line, NoReply, Turnstile, http_address, retry_after, retrying
+from rft.wire.contract import Envelope, Outcome, as_text, too_large
+
+if TYPE_CHECKING:
+    import httpx2
+    from mcp import Client
+    from mcp.types import CallToolResult
+
+OPEN_DEADLINE_S = 60.0
+CLOSE_DEADLINE_S = 10.0  # the package gives a process 2 s to end by itself, and 2 more after SIGTERM
+_CODE = r"(?:MCP error -?\d+: )?"  # the TypeScript package puts it before
+# Python: "Unknown tool: NAME"; Go: 'unknown tool "NAME"'; Java: "Unknown tool: invalid_tool_name", word for word, and once "Tool not found: NAME";
+# Rust: "tool not found"; TypeScript: "Tool NAME not found" or "disabled"; mcp-go: "tool 'NAME' not found: ...". More may follow, such as the tools
+# that there are. Any other name is an argument: a tool that calls tools by name refuses it so.
+_NAMED = r"""(unknown tool|tool not found)(:? ['"]?(NAME|invalid_tool_name)['"]?(?![\w/-]|\.\w)|[.;,!]|$)"""
+_UNKNOWN = rf"""{_CODE}({_NAMED}|tool ['"]?NAME['"]? (not found|disabled)\b)"""
+SESSION_LOST = "Session terminated"  # the package's word for a session id that the server no longer knows
+
+log = logging.getLogger("rft.tools.mcp")
+
+
+class _Oversized(Exception):
+    """The body of a reply was cut."""
+
+
+class _Refused(Exception):
+    """The server will not have these arguments."""
+
+
+_troubles: ContextVar[list[Exception] | None] = ContextVar("troubles", default=None)
+"""What `_transport` met on behalf of the call that runs in this context: NoReply, InfrastructureError or _Oversized."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    server: Server
+    name: str
+    """The server's own, without prefix."""
+    limits: Limits
+    turnstile: Turnstile
+    client_errors: str = "infrastructure"
+    """As in config.Traits."""
+
+    async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
+        trace_id = envelope.context.trace_id
+
+        async def once(attempt: int) -> Outcome:
+            meta = {"trace_id": trace_id, "call_id": call.call_id, "retry": attempt}
+            async with self.turnstile, asyncio.timeout(self.limits.timeout_s):
+                try:
+                    return self._read(await self.server.call(self.name, json.loads(arguments), meta))
+                except _Oversized:
+                    return too_large(self.limits.max_reply_bytes)
+                except _Refused as problem:
+                    self._blame(str(problem))
+                    return Outcome(f"Error: {problem}", is_error=True)
+
+        outcome, retries = await retrying(self.limits, f"{trace_id} {call.call_id}", once)
+        return replace(outcome, retries=retries)
+
+    def _read(self, result: CallToolResult) -> Outcome:
+        """Its texts; a picture or a resource as JSON."""
+        parts = [block.text if block.type == "text" else block.model_dump_json(by_alias=True, exclude_none=True) for block in result.content]
+        text = "\n".join(parts) if parts or result.structured_content is None else json.dumps(result.structured_content, ensure_ascii=False)
+        text = self.server.secrets.redact(as_text(text))
+        if result.is_error:
+            self._blame(text)
+        return too_large(self.limits.max_reply_bytes) if len(text.encode()) > self.limits.max_reply_bytes else Outcome(text, result.is_error)
+
+    def _blame(self, error: str) -> None:
+        """Raises NoReply for an error that is the server's."""
+        if self.client_errors == "policy":
+            return
+        name = re.escape(self.name)
+        if re.match(_UNKNOWN.replace("NAME", name), error.strip(), re.IGNORECASE):
+            raise NoReply(f"the server listed {self.name} and does not know it now: {error}", lasting=True)
+        if re.fullmatch(rf"Error executing tool {name}(: Error executing tool \S+)*", error):
+            raise NoReply(f"the tool crashed: {error}")
+
+
+class Server:
+    """`async with Server(params.tools.mcp[0], params.tools, line) as server: server.tools, server.source(name)`."""
+
+    def __init__(self, server: config.McpServer, section: config.Tools, line: Line) -> None:
+        self.name = server.name
+        self.tools: list[dict[str, Any]] = []
+        """Chat-Completions tools, in the server's order, by the names that are offered: with the prefix."""
+        self.url = server.url or ""
+        self._where = f"params.yaml (tools.mcp, {server.name})"
+        self._server, self._section, self._line = server, section, line
+        self._headers, secrets = headers.resolve(server.headers, self._where)
+        self._env = {name: config.secret(value) for name, value in server.env.items()}
+        self.secrets = secrets | Secrets(self._env[name] for name, value in server.env.items() if value.startswith("env:"))
+        self._signer = headers.signer(section)
+        if server.url is not None:
+            http_address(server.url, f"{self._where}: url", "http://host:8000/mcp")
+        self._client: Client | None = None
+        self._owner: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Raises InfrastructureError when it does not answer, ConfigError for a tool that it does not have."""
+        self._opening = asyncio.Lock()
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __aexit__
+        try:
+            self.tools = redact_json(self._allowed(await self._list()))
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._close()
+        self._output.close()
+
+    def source(self, name: str, client_errors: str = "infrastructure") -> McpTool:
+        own = name.removeprefix(self._server.prefix)
+        return McpTool(self, own, Limits.of(self._section), self._line.turnstile(self._section.rate_limit), client_errors)
+
+    async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> CallToolResult:
+        """Raises _Refused, _Oversized, and NoReply for everything else that is no result."""
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS
+
+        client = await self._connected()
+        token = _troubles.set(troubles := [])
+        try:
+            return await client.call_tool(name, arguments, meta=meta)  # type: ignore[arg-type]
+        except MCPError as error:
+            if troubles:
+                raise troubles[0] from None
+            if error.code == INVALID_PARAMS:
+                raise _Refused(self.secrets.redact(as_text(error.message))) from None
+            if (error.code == CONNECTION_CLOSED and self._server.url is None) or error.message == SESSION_LOST:
+                await self._drop(client)
+            raise NoReply(self._explain(error)) from None
+        except (ValueError, RuntimeError) as error:  # a result that is none, or not what its own schema says
+            raise NoReply(self._explain(error), malformed=True) from None
+        finally:
+            _troubles.reset(token)
+
+    # -- what it has
+    async def _list(self) -> list[dict[str, Any]]:
+        try:
+            async with asyncio.timeout(OPEN_DEADLINE_S):
+                client, tools, cursor = await self._connected(), [], None
+                while True:
+                    page = await client.list_tools(cursor=cursor)
+                    tools += page.tools
+                    if (cursor := page.next_cursor) is None:
+                        break
+        except InfrastructureError:
+            raise
+        except Exception as failure:
+            why = f"no answer within {OPEN_DEADLINE_S:g} s" if isinstance(failure, TimeoutError) else self._explain(failure)
+            raise InfrastructureError(f"{self._where}: the MCP server cannot be used: {why}. Start it, or mend its address or command.") from None
+        return [
+            {"type": "function", "function": {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}}
+            for tool in tools
+        ]
+
+    def _allowed(self, listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        known = [tool["function"]["name"] for tool in listed]
+        wanted = known if self._server.tools is None else self._server.tools
+        if unknown := [name for name in wanted if name not in known]:
+            raise ConfigError(f"{self._where}: tools = {unknown}: the server has none of that name. It has {known}.")
+        prefix = self._server.prefix
+        allowed = [tool["function"] for tool in listed if tool["function"]["name"] in wanted]
+        return [{"type": "function", "function": {**function, "name": prefix + function["name"]}} for function in allowed]
+
+    # -- one connection after another
+    async def _connected(self) -> Client:
+        """Raises NoReply when a connection cannot be made."""
+        if self._client is not None:
+            return self._client
+        async with self._opening:
+            if self._client is None:
+                await self._close()
+                self._leave, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+                self._owner = asyncio.create_task(self._own(ready))
+                try:
+                    return await ready
+                except BaseException:
+                    self._owner.cancel()
+                    await self._close()
+                    raise
+            return self._client
+
+    async def _own(self, ready: asyncio.Future[Client]) -> None:
+        _troubles.set(troubles := [])
+        try:
+            async with self._open() as client:
+                self._client = client
+                ready.set_result(client)
+                await self._leave.wait()
+        except (Exception, BaseExceptionGroup) as error:
+            if ready.done():
+                log.warning("%s: the connection broke: %s", self._where, self._explain(error))
+            else:
+                ready.set_exception(troubles[0] if troubles else NoReply(self._explain(error)))
+        finally:
+            ready.cancel()
+            self._client = None
+
+    async def _drop(self, client: Client) -> None:
+        """Once, however many calls met its end."""
+        async with self._opening:
+            if self._client is client:
+                await self._close()
+
+    async def _close(self) -> None:
+        if (owner := self._owner) is None:
+            return
+        self._owner, self._client = None, None
+        self._leave.set()
+        await asyncio.wait([owner], timeout=CLOSE_DEADLINE_S)
+        owner.cancel()
+        await asyncio.gather(owner, return_exceptions=True)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Client]:
+        from mcp import Client, StdioServerParameters
+        from mcp.client.stdio import stdio_client
+        from mcp.client.streamable_http import streamable_http_client
+
+        if self._server.url is None:
+            command, *arguments = self._server.command or []
+            process = StdioServerParameters(command=command, args=arguments, env=self._env)
+            async with Client(stdio_client(process, errlog=self._output)) as client:  # type: ignore[arg-type]
+                yield client
+        else:
+            async with (
+                _http_client(self) as http,
+                Client(streamable_http_client(self._server.url, http_client=http, max_sse_event_size=None)) as client,
+            ):
+                yield client
+
+    def _explain(self, error: BaseException) -> str:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        text = str(error) if isinstance(error, NoReply) else f"{type(error).__name__}: {error}"
+        words = tail(self._output).strip()
+        return self.secrets.redact(as_text(f"{text}\n{last_words(words)}" if words else text))
+
+
+# -- HTTP under the session ------------------------------------------------------------------------------------------------
+def _http_client(server: Server) -> httpx2.AsyncClient:
+    import httpx2
+
+    signer = server._signer
+
+    async def sign(request: httpx2.Request) -> None:
+        if signer is not None:
+            body = await request.aread()
+            request.headers.update(signer.sign(body.decode(), body))  # each JSON-RPC message has its own id
+
+    return httpx2.AsyncClient(
+        headers=server._headers,
+        transport=_transport(4 * server._section.max_reply_bytes + 65536, server),  # escapes, the text twice, and the frame around it
+        timeout=httpx2.Timeout(30.0, read=None),  # the call's own deadline is around it
+        max_redirects=0,
+        trust_env=False,
+        event_hooks={"request": [sign]},
+    )
+
+
+def _transport(limit: int, server: Server) -> httpx2.AsyncBaseTransport:
+    import httpx2
+
+    def met(trouble: Exception) -> None:
+        if (troubles := _troubles.get()) is not None:
+            troubles.append(trouble)
+
+    class Body(httpx2.AsyncByteStream):
+        """Of a reply: at most `limit` bytes."""
+
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            num_bytes = 0
+            try:
+                async for chunk in self._inner:
+                    num_bytes += len(chunk)
+                    if num_bytes > limit:
+                        met(_Oversized())
+                        raise httpx2.StreamError("the reply is too large")
+                    yield chunk
+            except httpx2.TransportError as error:
+                met(NoReply(server._explain(error)))
+                raise httpx2.StreamError("the connection broke") from None
+
+        async def aclose(self) -> None:
+            await self._inner.aclose()
+
+    class Steady(httpx2.AsyncHTTPTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            try:
+                response = await super().handle_async_request(request)
+            except httpx2.TransportError as error:
+                met(NoReply(server._explain(error)))
+                return httpx2.Response(503)
+            if response.status_code == 401:
+                met(InfrastructureError(f"the MCP server refuses our key (HTTP 401). Mend the headers in {server._where}."))
+            elif response.status_code in TRANSIENT:
+                met(NoReply(f"HTTP {response.status_code}", retry_after_s=retry_after(response.headers.get("Retry-After"))))
+            response.stream = Body(response.stream)
+            return response
+
+    return Steady(limits=httpx2.Limits(max_connections=None))
+
+
+__all__ = ["McpTool", "Server"]

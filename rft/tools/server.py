@@ -1,0 +1,252 @@
+"""A recipe's tools and grader as an HTTP server: what the trainer calls, in a process of its own.
+
+    GET  /health          {"status": "ok", "tools": [...]}
+    POST /tools/<name>    {"type": "function_call", "call_id", "name", "arguments": "<JSON>", "trace_id", "item"}
+                          -> {"type": "function_call_output", "call_id", "id", "output": "<text>"}
+    POST /grade           {"sample", "item", "trace_id"} -> {"score", "solved", "reason", "sub_scores"}
+
+A tool is a plain typed Python function. Its schema is made from its signature and docstring, and its arguments are validated
+against the same types, so the two cannot drift apart. Who is to blame travels in the status: `ToolError` and bad arguments are
+the policy's (400, and it sees the text); an exception is ours (500, and the trainer retries, then leaves the rollout unscored).
+
+Everything but /health asks for the bearer key in RFT_TOOL_KEY, when that is set. Functions run in the event loop: they are
+lookups of a fraction of a millisecond, where a thread costs more than the work. An `async def` tool is awaited.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import hmac
+import inspect
+import json
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pydantic
+from aiohttp import web
+from pydantic.json_schema import GenerateJsonSchema
+
+from rft import config
+from rft.errors import InfrastructureError, RftError, UserError
+from rft.process import die_with
+from rft.recipe import Recipe, load
+
+KEY = "RFT_TOOL_KEY"
+ITEM, TRACE_ID = GIVEN = ("item", "trace_id")
+"""A tool's arguments of these names are not the policy's: the example's row and the rollout's name, as the wire carries them.
+
+A trace id is new in every run, so a tool or a grade that lets it show gives up equal bytes for equal seeds.
+"""
+MAX_BODY_BYTES = 16_000_000  # a grader's body holds every tool call of the rollout
+
+log = logging.getLogger("rft.tools.server")
+
+
+class ToolError(Exception):
+    """A refusal that the policy sees (HTTP 400): no such code, a query that is too long."""
+
+
+class _NoTitles(GenerateJsonSchema):
+    """Titles repeat the names and cost prompt tokens."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def schema(function: Callable[..., Any]) -> dict[str, Any]:
+    """The Chat-Completions tool of a typed function; `Annotated[int, Field(description=...)]` describes an argument."""
+    parameters = arguments_model(function).model_json_schema(by_alias=True, schema_generator=_NoTitles)
+    parameters.pop("title", None)
+    description = inspect.cleandoc(function.__doc__ or "")
+    return {"type": "function", "function": {"name": _name(function), "description": description, "parameters": parameters}}
+
+
+def app(recipe: Recipe) -> web.Application:
+    """Raises UserError for a recipe whose tools cannot be served."""
+    tools = {_name(function): function for function in recipe.tools}
+    if len(tools) != len(recipe.tools):
+        raise UserError(f"{recipe.folder}/tools.py: two of TOOLS have one name. Rename one: {[_name(f) for f in recipe.tools]}.")
+    models = {name: arguments_model(function) for name, function in tools.items()}
+
+    async def health(request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok", "tools": sorted(tools)})
+
+    async def call(request: web.Request) -> web.Response:
+        body = await _body(request)
+        name = request.match_info["name"]
+        if name not in tools:
+            return _output(body, f"unknown tool {name!r}; known: {', '.join(sorted(tools))}", 404)
+        try:
+            arguments = read_arguments(models[name], body.get("arguments", "{}"))
+            given = {ITEM: body.get(ITEM) or {}, TRACE_ID: str(body.get(TRACE_ID) or "")}
+            return _output(body, await _run(tools[name], **arguments, **{key: given[key] for key in asks_for(tools[name])}))
+        except ToolError as error:
+            return _output(body, str(error), 400)
+
+    async def grade(request: web.Request) -> web.Response:
+        if recipe.grade is None:
+            raise web.HTTPNotFound(text=f"{recipe.name}/tools.py defines no grade(sample, item)")
+        body = await _body(request)
+        if not isinstance(body.get("sample"), dict) or not isinstance(body.get("item"), dict):
+            raise web.HTTPBadRequest(text="the body needs the objects 'sample' and 'item'")
+        more = {TRACE_ID: str(body.get(TRACE_ID) or "")} if TRACE_ID in asks_for(recipe.grade) else {}
+        return web.json_response(await _run(recipe.grade, body["sample"], body["item"], **more))
+
+    served = web.Application(middlewares=[_authorize(os.environ.get(KEY)), _report_bugs(recipe.folder)], client_max_size=MAX_BODY_BYTES)
+    served.add_routes([web.get("/health", health), web.post("/tools/{name}", call), web.post("/grade", grade)])
+    return served
+
+
+def asks_for(function: Callable[..., Any]) -> list[str]:
+    """Which of GIVEN it takes."""
+    return [name for name in GIVEN if name in inspect.signature(function).parameters]
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return function.__name__
+
+
+def arguments_model(function: Callable[..., Any]) -> type[pydantic.BaseModel]:
+    """A model of the arguments. Fields have neutral names and the real ones as aliases: a tool may call an argument `json`."""
+    hints = get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {}
+    for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
+        if name in GIVEN:
+            continue
+        if name not in hints or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise UserError(f"tool {_name(function)}: argument {name!r} needs a type hint and must be passable by name.")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[f"argument_{position}"] = (hints[name], pydantic.Field(default, alias=name))
+    return pydantic.create_model(_name(function), __config__=pydantic.ConfigDict(extra="forbid"), **fields)
+
+
+def read_arguments(model: type[pydantic.BaseModel], raw: Any) -> dict[str, Any]:
+    """From the wire's JSON string (an object is taken too). Raises ToolError with every problem."""
+    try:
+        read = model.model_validate_json(raw) if isinstance(raw, str) else model.model_validate(raw)
+    except pydantic.ValidationError as error:
+        problems = [f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()]
+        raise ToolError("invalid arguments: " + "; ".join(problems)) from None
+    return {str(info.alias): getattr(read, name) for name, info in model.model_fields.items()}
+
+
+async def _run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    value = function(*args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    try:
+        body = await request.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise web.HTTPBadRequest(text="the body must be a JSON object")
+    return body
+
+
+def _output(body: dict[str, Any], output: Any, status: int = 200) -> web.Response:
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    reply = {"type": "function_call_output", "call_id": body.get("call_id"), "id": body.get("id"), "output": text}
+    return web.json_response(reply, status=status)
+
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _authorize(key: str | None) -> Any:
+    expected = f"Bearer {key}".encode()
+
+    @web.middleware
+    async def authorize(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if key is not None and request.path != "/health" and not hmac.compare_digest(given, expected):
+            raise web.HTTPUnauthorized(text=f"the bearer key is missing or wrong; it is the value of {KEY} at the server's start")
+        return await handler(request)
+
+    return authorize
+
+
+def _report_bugs(folder: Path) -> Any:
+    """The traceback goes to stderr, whose tail the trainer shows; the reply names the exception, and the line of the recipe that raised it."""
+
+    @web.middleware
+    async def report(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (web.HTTPException, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            log.exception("%s %s failed", request.method, request.path)
+            return web.json_response({"error": f"{type(error).__name__}: {error}{_place(error, folder)}"}, status=500)
+
+    return report
+
+
+def _place(error: Exception, folder: Path) -> str:
+    """Of the innermost frame that is the recipe's own: a library below it says little to its author."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(folder)]
+    return f" ({Path(own[-1].filename).relative_to(folder)}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+
+
+async def serve(served: web.Application, host: str, port: int, listening: Callable[[int], None]) -> None:
+    """Until SIGTERM or SIGINT. Raises InfrastructureError when the port is taken."""
+    runner = web.AppRunner(served, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise InfrastructureError(f"cannot listen on {host}:{port}: {error.strerror}. Name another --host or --port.") from None
+            raise InfrastructureError(f"port {port} on {host} is in use. Stop its owner, or take a free port with --port 0.") from None
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        listening(runner.addresses[0][1])
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+
+
+def run(folder: str, options: str, host: str = "127.0.0.1", port: int = 0) -> None:
+    """Serve the recipe of `folder` until a signal ends it; `options` is JSON. Prints `listening HOST:PORT` when ready."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    try:
+        given = json.loads(options)
+    except ValueError:
+        raise UserError(f"--options {options!r} is not JSON. Write an object, such as '{{\"key\": 1}}'.") from None
+    served = app(load(config.parse({"path": folder, "options": given}, "--options", config.Recipe)))
+    asyncio.run(serve(served, host, port, lambda port: print(f"listening {host}:{port}", flush=True)))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The process that a stage starts (rft/tools/lifetime.py). People say `rft serve-tools`."""
+    parser = argparse.ArgumentParser(prog="python -m rft.tools.server")
+    parser.add_argument("recipe", metavar="RECIPE_FOLDER")
+    parser.add_argument("--options", default="{}", metavar="JSON")
+    parser.add_argument("--parent", type=int, metavar="PID", help="end when this process, which must be the parent, ends")
+    args = parser.parse_args(argv)
+    if args.parent is not None:
+        die_with(args.parent)
+    try:
+        run(args.recipe, args.options)
+    except RftError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    # Run as a module, this file is __main__; a recipe's `from rft.tools.server import ToolError` must be this very class.
+    from rft.tools import server as toolserver
+
+    sys.exit(toolserver.main())

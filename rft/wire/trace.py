@@ -1,0 +1,89 @@
+"""Two names of one rollout: ours, which follows from the seed, and the wire's, which nobody has heard before.
+
+Equal seeds must give equal bytes, so every file of ours knows a rollout by its `rollout_id`. Tool servers keep state by `trace_id`, so
+the wire's must never come back: not in another run, another recipe, a refill, or the repetition of what a kill cut off. (It did: one
+server that kept state by trace id credited 16 of 30 rollouts with a call that another run had made.)
+
+    trace_id = "trace_" + uuid5(nonce, "ROLLOUT_ID ATTEMPT")                 in the first start of a stage
+               "trace_" + uuid5(nonce, "ROLLOUT_ID ATTEMPT START")           in start 2, 3, ... after a kill
+
+The nonce is random. It is made with the stage's work folder, kept there through a resume, and published in the shelf's `timing.json`, so that
+an auditor who has a rollout id can compute what a tool server's log calls it: `python -m rft.wire.trace data/baseline/timing.json ROLLOUT_ID`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rft import files
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """Makes the wire's ids of one stage. Without a folder to keep the nonce in, a fresh one."""
+
+    nonce: uuid.UUID = field(default_factory=uuid.uuid4)
+    start: int = 1
+    """How often the stage was started with this nonce."""
+
+    def of(self, rollout_id: str, attempt: int) -> str:
+        return trace_id(self.nonce, rollout_id, attempt, self.start)
+
+    def published(self) -> dict[str, str | int]:
+        return {"nonce": str(self.nonce), "starts": self.start}
+
+
+def begin(work: Path) -> Traces:
+    """The traces of a stage that starts in this folder, or goes on there."""
+    path = work / "trace.json"
+    try:
+        kept = json.loads(path.read_text())
+        traces = Traces(uuid.UUID(kept["nonce"]), kept["starts"] + 1)
+    except FileNotFoundError:
+        traces = Traces()
+    files.write_text(json.dumps(traces.published()), path, durable=True)  # a start that the disk forgot would say its ids again
+    return traces
+
+
+def rollout_id(name: str, seed: Sequence[int]) -> str:
+    """Our id of a rollout: a function of its name and seed, so that a repeated run makes the same records."""
+    return f"rollout_{uuid.uuid5(uuid.NAMESPACE_OID, ' '.join([name, *map(str, seed)]))}"
+
+
+def trace_id(nonce: uuid.UUID, rollout_id: str, attempt: int, start: int = 1) -> str:
+    words = [rollout_id, str(attempt), *([str(start)] if start > 1 else [])]
+    return f"trace_{uuid.uuid5(nonce, ' '.join(words))}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m rft.wire.trace",
+        description="Say under which trace ids a tool server or grader may have met a rollout: one per start of the stage, of which more than one "
+        "is there only if it was killed and went on.",
+    )
+    parser.add_argument("timing", type=Path, metavar="TIMING_JSON", help="the timing.json beside the rollout's log, such as data/train/timing.json")
+    parser.add_argument("rollout_id", help="as `rft rollouts` shows it")
+    parser.add_argument("--attempt", type=int, default=0, metavar="N", help="the refill's number, as in the log (default: 0)")
+    args = parser.parse_args(argv)
+    try:
+        kept = json.loads(args.timing.read_text())["trace"]
+        nonce, starts = uuid.UUID(kept["nonce"]), int(kept["starts"])
+    except (OSError, ValueError, KeyError, TypeError):
+        print(f"{args.timing}: holds no trace nonce. Name the timing.json of a stage that rolled out.", file=sys.stderr)
+        return 2
+    for start in range(1, starts + 1):
+        print(trace_id(nonce, args.rollout_id, args.attempt, start))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+
+__all__ = ["Traces", "begin", "rollout_id", "trace_id"]

@@ -1,0 +1,5 @@
+"""What MLflow shows.
+
+tracking   a run's settings, numbers and page
+traces     rollouts as traces
+"""

@@ -1,0 +1,156 @@
+"""What every rung of the ladder has in common, so that the task of a stage is a few lines.
+
+`recorded` opens a run with its MLflow run beside it, writes the HTML page when the ladder has come to its end, and tells MLflow how it ended,
+whatever that was. `climb` brings one stage's shelf up to date, reads the report that it left, and shows its numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+
+from rft import commands, config, page, reports, secrets
+from rft.errors import Stopped
+from rft.words import counted
+from tasks.display.tracking import Tracker
+from tasks.promotion import registry
+from tasks.runs import champion, repro
+from tasks.runs import run as runs
+from tasks.runs.artifacts import Revision
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
+from tasks.runs.run import Run
+
+R = TypeVar("R", bound=reports.Report)
+Numbers = Mapping[str, reports.Metric | float | None]
+
+
+@contextlib.contextmanager
+def recorded(clone: Clone, params: config.Params, window: Path | None, clean_only: bool = False, flow_run_id: str | None = None) -> Iterator[Run]:
+    """A run of these settings, which remembers how they were asked for. Raises UserError for a dirty tree when `clean_only`, as a schedule asks."""
+    plan = runs.plan(clone, params, registry.served(clone, params), window, clean_only)
+    run: Run | None = None
+    try:
+        with runs.start(clone, plan) as run:
+            asked = commands.from_the_top(clone.root, str(window)) if window else None
+            run.update(flow_run_id=flow_run_id, settings=commands.remembered(), asked_window=asked, clean_only=clean_only)
+            repro.listener.get().say(f"[run] {run.name}{_opening(run)}")
+            run.tracker = Tracker(run, registry.model_name(params))
+            run.tracker.settings(plan.params.identity(), _tags(run))
+            yield run
+            _show(run)
+    except BaseException:
+        with contextlib.suppress(Exception):  # its own error is what counts, not that of saying so
+            _end(run)
+        raise
+    _end(run)
+
+
+def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], file: str = "report.json") -> R:
+    """Raises what `drive` raises."""
+    with run.tracker.live() as live, _timed(run, stage):
+
+        def overhear(line: str) -> bool:
+            """Where the metrics of a stage are while it runs is not for people."""
+            if found := line.startswith(f"[{stage}] metrics "):
+                live.follow(Path(line.removeprefix(f"[{stage}] metrics ")))
+            return found
+
+        how = drive(run, stage, overhear)
+    report = reports.read(kind, run.shelf(stage) / file)
+    run.tracker.stage(stage, how, numbers(report))
+    return report
+
+
+def drive(run: Run, stage: str, overhear: Callable[[str], bool] | None = None) -> repro.How:
+    """Bring the stage's shelf up to date. Raises StageFailed with the stage's own message, and Stopped when run.max_hours is spent or the run was
+    cancelled: before the stage, at one of its checkpoints, or in the midst of it by `rft cancel --now`. An error of the stage's own stays one, even
+    while somebody asks for the end: its owner must hear of a grader that is down."""
+    try:
+        run.check(f"before stage {stage}")
+        log, note = run.clone.log(run.name, stage), partial(runs.note_group, run)
+        outcome = repro.repro(run.tree, stage, run.clone.state, run.name, log=log, note_group=note, overhear=overhear, deadline=run.deadline)
+    except repro.StageKilled:
+        if run.cancelled:
+            raise Stopped(f"in the midst of stage {stage}") from None
+        raise
+    ran = "ran" in (outcome.how, run.record.stages.get(stage))  # a run that was cut off and adopted finds its own work unchanged
+    run.update(stages=run.record.stages | {stage: "ran" if ran else outcome.how})
+    return outcome.how
+
+
+@contextlib.contextmanager
+def _timed(run: Run, stage: str) -> Iterator[None]:
+    """Wall time, added up over the attempts of this run, however each ends."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        spent = run.record.seconds.get(stage, 0.0) + time.monotonic() - began
+        run.update(seconds=run.record.seconds | {stage: round(spent, 1)})
+
+
+def _opening(run: Run) -> str:
+    edited = run.record.edited
+    along = f", with uncommitted {', '.join(edited[:3])}{' and more' if len(edited) > 3 else ''}: dirty" if run.record.dirty else ""
+    spent = f" ({run.record.spent_s / 3600:.2g} hours of work so far)" if run.max_hours is not None else ""
+    return (f", adopted: it was cut off, and goes on{spent}" if run.adopted else "") + along
+
+
+def _tags(run: Run) -> dict[str, str]:
+    record = run.record
+    return {
+        "run": record.name,
+        "git_commit": record.commit,
+        "edits_sha256": record.edits_sha256 or "none",
+        "window": record.window,
+        "champion_version": str(record.champion_version),
+        "started_by": record.started_by,
+        "prefect_flow_run_id": record.flow_run_id or "none",
+    }
+
+
+def write_page(clone: Clone, record: RunRecord, root: Path) -> Path:
+    """The HTML page of a run, from the shelves below `root`."""
+    facts = {
+        "run": record.name,
+        "recipe": _recipe(clone, record, root),
+        "commit": record.commit[:10],
+        "window": record.window,
+        "champion": champion.in_words(record.champion_version),
+        "started": f"{record.started} by {record.started_by}",
+        "dirty": f"yes: {counted(len(record.edited), 'uncommitted file')}" if record.dirty else "no",
+        "uncommitted": ", ".join(record.edited),
+        "again": record.again,
+    }
+    spent = {stage: page.Spent(seconds, record.stages.get(stage, "")) for stage, seconds in record.seconds.items()}
+    path = clone.page(record.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(secrets.redact(page.render(root, facts, spent)), encoding="utf-8")
+    return path
+
+
+def _recipe(clone: Clone, record: RunRecord, root: Path) -> str:
+    """Its folder, from the settings that the run had."""
+    file = root / "params.yaml"
+    text = file.read_bytes() if file.exists() else Revision(clone, record.revision).file("params.yaml") if record.revision else None
+    return str((yaml.safe_load(text or b"") or {}).get("recipe", {}).get("path", ""))
+
+
+def _end(run: Run | None) -> None:
+    if run is not None and run.tracker is not None:
+        run.tracker.tag(revision=run.record.revision, state=run.record.state)
+        run.tracker.end(run.record.state)
+
+
+def _show(run: Run) -> None:
+    run.tracker.page(write_page(run.clone, run.record, run.tree))
+
+
+__all__ = ["Numbers", "climb", "drive", "recorded", "write_page"]

@@ -1,0 +1,6 @@
+"""Who is champion, and who said so.
+
+registry   MLflow's alias `@champion`, moved by one function
+ledger     approvals, rejections and rollbacks, one line per act
+agents     any agent of the registry or a run, laid out in a folder
+"""

@@ -1,0 +1,13 @@
+"""A run: one worktree, one record, one immutable revision.
+
+clone       the clone of the repository, and what is kept beside it
+git         Git as a function
+edits       the user's uncommitted work, which travels along
+records     what the clone remembers of each run
+artifacts   bytes of a recorded revision, found by hash
+console     what stages print, as plain lines
+repro       one `dvc repro`, watched and never left behind
+champion    what is served now, as files
+run         a run: start or adopt it, record it
+by_hand     one stage outside of any run
+"""

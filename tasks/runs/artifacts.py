@@ -1,0 +1,192 @@
+"""Bytes of a recorded revision, found by hash: Git holds dvc.lock, dvc.lock names every output's md5, DVC's cache holds the bytes.
+
+So a report of a run can be read long after its worktree is gone, and nothing is trusted on the way: what is read is hashed again, and a
+byte that does not fit its name is an error, not a value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from rft import reports, shelves
+from rft.errors import InfrastructureError, UserError
+from tasks.runs import records
+from tasks.runs.clone import Clone
+from tasks.runs.git import GitError, git, git_bytes
+
+R = TypeVar("R", bound=reports.Report)
+WEIGHTS = str(shelves.folder("champion") / "weights")
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Out:
+    """An output as dvc.lock names it; a folder's md5 ends in `.dir`."""
+
+    path: str
+    md5: str
+    size: int
+    num_files: int | None
+
+    @property
+    def is_folder(self) -> bool:
+        return self.md5.endswith(".dir")
+
+
+@dataclass(frozen=True)
+class Revision:
+    clone: Clone
+    commit: str
+
+    def file(self, path: str) -> bytes | None:
+        """As Git holds it; None when the revision has no such file."""
+        try:
+            return git_bytes(self.clone.root, "show", f"{self.commit}:{path}")
+        except GitError as error:
+            if "does not exist" in str(error) or "exists on disk, but not in" in str(error):
+                return None
+            raise
+
+    def has_same(self, folder: str) -> bool:
+        """Whether the clone's folder holds the very files that it had in this revision, ignored ones not counted."""
+        listed = self.clone.git("ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", folder).split("\0")
+        now = sorted(name for name in filter(None, listed) if (self.clone.root / name).is_file())
+        hashes = self.clone.git("hash-object", "--", *now).split() if now else []
+        rows = [row.partition("\t") for row in self.clone.git("ls-tree", "-r", "-z", self.commit, "--", folder).split("\0") if row]
+        return dict(zip(now, hashes, strict=True)) == {name: head.split()[2] for head, _, name in rows}
+
+    @cached_property
+    def outs(self) -> dict[str, Out]:
+        lock = yaml.safe_load(self.file("dvc.lock") or b"{}") or {}
+        rows = [row for stage in lock.get("stages", {}).values() for row in stage.get("outs", [])]
+        pointer = yaml.safe_load(self.file(f"{WEIGHTS}.dvc") or b"{}") or {}
+        rows += [row | {"path": WEIGHTS} for row in pointer.get("outs", [])]
+        return {row["path"]: Out(row["path"], row["md5"], row.get("size", 0), row.get("nfiles")) for row in rows}
+
+    @property
+    def lock_sha256(self) -> str | None:
+        lock = self.file("dvc.lock")
+        return None if lock is None else hashlib.sha256(lock).hexdigest()
+
+    def read(self, name: str | Path) -> bytes | None:
+        """An output's bytes, or those of a file in an output folder; None when the run never came to it."""
+        path = str(name)
+        if out := self.outs.get(path):
+            return self._cached(out.md5, path)
+        for parent in map(str, PurePosixPath(path).parents):
+            if (out := self.outs.get(parent)) and out.is_folder:
+                found = dict(self.files(parent)).get(str(PurePosixPath(path).relative_to(parent)))
+                return None if found is None else self._cached(found, path)
+        return None
+
+    def report(self, kind: type[R]) -> R | None:
+        """Read the run's report of this kind; None when the run never came to it."""
+        path = shelves.path(kind)
+        content = self.read(path)
+        if content is None:
+            return None
+        try:
+            return reports.parse(kind, content, f"{path} of revision {self.commit[:10]}")
+        except ValidationError as error:
+            raise UserError(f"{path} of revision {self.commit[:10]} is not a whole {kind.__name__}: {error.errors()[0]['msg']}.") from None
+
+    def json(self, path: str | Path) -> Any:
+        content = self.read(path)
+        return None if content is None else json.loads(content)
+
+    def files(self, folder: str) -> Iterator[tuple[str, str]]:
+        """(relative path, md5) of every file in an output folder, in the order of their paths."""
+        listing = json.loads(self._cached(self.outs[folder].md5, folder))
+        yield from sorted(((row["relpath"], row["md5"]) for row in listing), key=lambda row: PurePosixPath(row[0]))
+
+    def tree_sha256(self, folder: str) -> str:
+        """What `rft.files.tree_sha256` says of the folder, from the cache's bytes, each verified."""
+        digest = hashlib.sha256()
+        for relative, md5 in self.files(folder):
+            digest.update(f"{relative}\0".encode() + hashlib.sha256(self._cached(md5, f"{folder}/{relative}")).digest())
+        return digest.hexdigest()
+
+    def lay(self, path: str, target: Path) -> None:
+        """An output's bytes, a file or a folder, as files of their own at `target`, each verified."""
+        out = self.outs[path]
+        for relative, md5 in self.files(path) if out.is_folder else [("", out.md5)]:
+            file = target / relative
+            file.parent.mkdir(parents=True, exist_ok=True)
+            digest = hashlib.md5(usedforsecurity=False)
+            with self._opened(md5, f"{path}/{relative}") as source, file.open("wb") as copy:
+                while piece := source.read(_PIECE):
+                    digest.update(piece)
+                    copy.write(piece)
+            self._assert_is(md5, digest.hexdigest(), f"{path}/{relative}")
+
+    def lay_tree(self, target: Path) -> None:
+        """The files that Git holds of it, in a folder that nobody works in."""
+        with tempfile.TemporaryDirectory(dir=self.clone.state) as scratch:
+            index = Path(scratch) / "index"
+            git(self.clone.root, "read-tree", self.commit, index=index)
+            git(self.clone.root, "checkout-index", "--all", f"--prefix={target}/", index=index)
+
+    def _cached(self, md5: str, what: str) -> bytes:
+        with self._opened(md5, what) as file:
+            content = file.read()
+        self._assert_is(md5, hashlib.md5(content, usedforsecurity=False).hexdigest(), what)
+        return content
+
+    def _opened(self, md5: str, what: str) -> BinaryIO:
+        try:
+            return self._path(md5).open("rb")
+        except FileNotFoundError:
+            if removed := next((one.bytes_removed for one in records.load_all(self.clone) if one.revision == self.commit), None):
+                raise UserError(
+                    f"{what} of revision {self.commit[:10]} is past its retention: `rft gc` removed its bytes at {removed}, as "
+                    "run.retention.cache_days in params.yaml says. The revision stays: `dvc exp pull` fetches the bytes if a remote has them, and a "
+                    "run of the same commit and settings makes them again."
+                ) from None
+            raise InfrastructureError(
+                f"{what} of revision {self.commit[:10]} is not in this clone's DVC cache ({self._path(md5)}). "
+                "Fetch it from your remote: dvc exp pull origin RUN, and see that nobody runs `dvc gc` without --all-experiments."
+            ) from None
+
+    def _assert_is(self, md5: str, found: str, what: str) -> None:
+        if found != md5.removesuffix(".dir"):
+            had = f"its bytes are not those that {what} of revision {self.commit[:10]} had"
+            raise InfrastructureError(f"{self._path(md5)} was changed: {had}. Delete it and fetch it again.")
+
+    def _path(self, md5: str) -> Path:
+        return self.clone.dvc_cache / "files" / "md5" / md5[:2] / md5[2:]
+
+
+def link_out(out: Out, tree: Path) -> None:
+    """`data/champion/weights.dvc`: the champion's weights, by the hash under which an earlier run left them in the cache."""
+    row: dict[str, Any] = {"md5": out.md5, "size": out.size, "hash": "md5", "path": "weights"}
+    if out.num_files is not None:
+        row["nfiles"] = out.num_files
+    (tree / f"{WEIGHTS}.dvc").write_text(yaml.safe_dump({"outs": [row]}, sort_keys=False), encoding="utf-8")
+
+
+def restore_folder(at: Revision, path: str, folder: Path) -> None:
+    """A whole output folder, each file verified by its hash."""
+    for relative, _ in at.files(path):
+        target = folder / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(at.read(f"{path}/{relative}") or b"")
+
+
+def restore(at: Revision, folder: Path) -> None:
+    """The files of every shelf, as a run left them; of an output folder only its report, its weights stay in the cache."""
+    for out in at.outs.values():
+        name = f"{out.path}/report.json" if out.is_folder else out.path
+        if (content := at.read(name)) is not None:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)

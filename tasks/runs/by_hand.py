@@ -1,0 +1,89 @@
+"""One stage outside of any run: what lies in this folder's data/ goes in, its shelf comes out, and nothing is recorded.
+
+The stage runs where the stages of a run do: in a worktree with a params.yaml that has every value written out, by DVC. So any settings will do, not
+only those of the clone's params.yaml; a section that the file leaves out is no error; and what any run or earlier try has made from the same inputs
+comes from the cache instead of being computed again. The worktree takes the user's uncommitted edits along, and is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from rft import commands, config, needs, shelves
+from rft.errors import UserError
+from tasks.runs import edits, records, repro
+from tasks.runs import run as runs
+from tasks.runs.clone import Clone
+
+
+def run_stage(clone: Clone, params: config.Params, name: str) -> repro.Outcome:
+    """Raises UserError for a shelf that is missing, StageFailed with the stage's own message. The clone's shelf changes only when all went well."""
+    runs.refuse_missing_recipe(clone, params)
+    missing = [path for path in _shelves(name) if not path.startswith(str(shelves.folder("champion"))) and not (clone.root / path).exists()]
+    if missing:
+        before = commands.stage(Path(missing[0]).parts[1])
+        raise UserError(f"stage {name} reads {missing[0]}, which is missing. Run the stage that writes it: {before}")
+    with _worktree(clone, params) as tree:
+        for path in _shelves(name):
+            if (clone.root / path).exists():
+                _copy(clone.root / path, tree / path)
+        outcome = repro.repro(tree, name, clone.state, log=clone.log("by-hand", name))
+        fresh = folder(clone) / "shelf"
+        _copy(tree / shelves.folder(name), fresh)
+        shelf = clone.root / shelves.folder(name)
+        shutil.rmtree(shelf, ignore_errors=True)
+        shelf.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(fresh, shelf)
+    return outcome
+
+
+def lock(clone: Clone) -> Path:
+    """Held as long as a stage runs by hand, and by `rft gc` so that none does."""
+    return clone.state / "by-hand.lock"
+
+
+@contextlib.contextmanager
+def _worktree(clone: Clone, params: config.Params) -> Iterator[Path]:
+    """One at a time: two would write the same shelves. What a killed one has left is cleared away first."""
+    place = folder(clone)
+    with records.held(lock(clone)) as free:
+        if not free:
+            raise UserError("another stage is being run by hand in this clone, or `rft gc` is at work in it. Wait for it.")
+        tree = place / "tree"
+        clear(clone)
+        place.mkdir(parents=True)
+        try:
+            window = clone.root / params.traffic.file
+            params, inputs = runs.with_inputs(clone, params, window) if window.is_file() else (params, {})
+            runs.lay_out(clone, tree, clone.git("rev-parse", "HEAD"), edits.find(clone, inputs), inputs)
+            runs.write_params(tree / "params.yaml", params.model_dump(mode="json", by_alias=True))
+            yield tree
+        finally:
+            clear(clone)
+
+
+def folder(clone: Clone) -> Path:
+    return clone.state / "by-hand"
+
+
+def clear(clone: Clone) -> None:
+    """Remove what a stage by hand has left. Call with the lock held."""
+    runs.remove_tree(clone, folder(clone) / "tree")
+    shutil.rmtree(folder(clone), ignore_errors=True)
+
+
+def _shelves(name: str) -> list[str]:
+    return [path for path in needs.NEEDS[name].files if path.startswith(f"{needs.DATA}/")]
+
+
+def _copy(source: Path, target: Path) -> None:
+    """As plain files of their own: what lies in a worktree may be links into DVC's cache, which must not be written through."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(source, target)

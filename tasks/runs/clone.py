@@ -1,0 +1,134 @@
+"""Where we are: the clone of the repository, and what we keep beside it under `.rft/`, which Git ignores.
+
+    .rft/runs/        one record a run, and the lock that its driver holds while it lives
+    .rft/worktrees/   the folders of runs that are not over
+    .rft/logs/        what the stages of a run printed
+    .rft/reports/     the HTML page of each run
+    .rft/progress/    work of stages that is not safe on a shelf yet (see rft/progress.py)
+    .rft/ledger.jsonl who approved, rejected and rolled back what, when and why
+    .rft/prefect/     Prefect's home; .rft/dvc/ DVC's scratch files
+
+`enter` also sets the environment once for this process and all its children: no telemetry, every tool's files inside the clone, and
+no chatter of the tools on the user's terminal. It must run before Prefect or MLflow is imported.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rft import secrets
+from rft.errors import UserError
+from tasks.runs.git import GitError, git
+
+TELEMETRY_OFF = {
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DVC_NO_ANALYTICS": "1",
+    "GX_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+
+
+_PATIENCE_S = 20.0
+SERVED_BY = "RFT_SERVED_BY"
+"""The process id of `rft up`, in the environment of the flow runs that it starts."""
+
+
+@dataclass(frozen=True)
+class Clone:
+    root: Path
+
+    @property
+    def state(self) -> Path:
+        return self.root / ".rft"
+
+    @property
+    def runs(self) -> Path:
+        return self.state / "runs"
+
+    @property
+    def worktrees(self) -> Path:
+        return self.state / "worktrees"
+
+    @property
+    def ledger(self) -> Path:
+        return self.state / "ledger.jsonl"
+
+    def page(self, run: str) -> Path:
+        return self.state / "reports" / f"{run}.html"
+
+    def log(self, run: str, stage: str) -> Path:
+        return self.state / "logs" / run / f"{stage}.log"
+
+    def git(self, *arguments: str) -> str:
+        return git(self.root, *arguments)
+
+    @property
+    def dvc_cache(self) -> Path:
+        """Where this clone's DVC keeps bytes: `.dvc/cache`, or what its settings say."""
+        folder = self.root / ".dvc"
+        found = folder / "cache"
+        for file in (folder / "config", folder / "config.local"):
+            settings = configparser.ConfigParser(interpolation=None)
+            settings.read(file, encoding="utf-8")
+            if settings.has_option("cache", "dir"):
+                found = folder / settings.get("cache", "dir").strip("\"'")
+        return found.resolve()
+
+
+def find() -> Clone:
+    """The clone around the current folder. Raises UserError when there is none that a run could live in."""
+    start = Path.cwd().resolve()
+    try:
+        root = Path(git(start, "rev-parse", "--show-toplevel"))
+    except GitError as error:
+        if "not a git repository" not in str(error):
+            raise
+        raise UserError(
+            f"{start} is not inside a Git repository. A run is a Git worktree and is recorded as a revision: work in a clone of agent-rft."
+        ) from None
+    for needed in ("dvc.yaml", "params.yaml", ".dvc/config"):
+        if not (root / needed).exists():
+            raise UserError(f"{root} has no {needed}. Runs live in a clone of agent-rft; change into one and try again.")
+    try:
+        git(root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    except GitError:
+        raise UserError(f"{root} has no commit yet, and a run is recorded below one. Make it: git add -A && git commit -m start") from None
+    return Clone(root)
+
+
+def enter() -> Clone:
+    """`find`, and the environment of everything that follows."""
+    secrets.guard()
+    clone = find()
+    os.environ.update(TELEMETRY_OFF)
+    defaults = {
+        "PREFECT_HOME": str(clone.state / "prefect"),
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        "PREFECT_LOGGING_LEVEL": "CRITICAL",  # our command line says what happens; `rft up` and PREFECT_LOGGING_LEVEL=INFO say more
+        "MLFLOW_LOGGING_LEVEL": "ERROR",
+        "DVC_SITE_CACHE_DIR": str(clone.state / "dvc"),
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    if os.getppid() == int(os.environ.get(SERVED_BY, "0")):
+        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    for name in ("no_proxy", "NO_PROXY"):  # our own servers on loopback are not behind anyone's proxy
+        os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
+    return clone
+
+
+def _end_with_parent(parent: int) -> None:
+    """A scheduled run whose server was killed has nobody to report to: it is interrupted, and recorded as that."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(_PATIENCE_S)  # the stage ends and the run is recorded; after that Prefect would ask a dead server for minutes
+    os._exit(1)

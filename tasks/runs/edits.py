@@ -1,0 +1,113 @@
+"""The user's uncommitted work travels along into a run's worktree, and makes the run dirty.
+
+What travels: changes of tracked files, as a binary patch, and files that are neither tracked nor ignored, as copies. What does not count:
+params.yaml (a run writes its own, and records it), dvc.lock (a result) and data/champion (written by the flow). A dirty run carries the hash
+of its edits, and cannot be promoted without an override, because nobody can find its code in a branch.
+
+Everything that travels ends in a Git revision, for ever. So a file that holds the value of a declared secret (an `env:NAME` in
+params.yaml) refuses the run by name, and a file too large for Git says where it belongs instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rft import shelves
+from rft.errors import UserError
+from tasks.runs.clone import Clone
+from tasks.runs.git import git, git_bytes
+
+_NOT_EDITS = ("params.yaml", "dvc.lock", str(shelves.folder("champion")))
+_MAX_BYTES = 50 * 2**20
+
+
+@dataclass(frozen=True)
+class Edits:
+    patch: bytes
+    changed: tuple[str, ...]
+    untracked: tuple[str, ...]
+    sha256: str | None
+    """None: the tree is clean."""
+
+    @property
+    def dirty(self) -> bool:
+        return self.sha256 is not None
+
+
+def find(clone: Clone, inputs: Iterable[str] = ()) -> Edits:
+    """All but `inputs`, files that come by another way. Raises UserError for what cannot travel: a nested repository, a file too large."""
+    paths = (".", *(f":(exclude,literal){path}" for path in (*_NOT_EDITS, *inputs)))
+    diff = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
+    patch = git_bytes(clone.root, *diff, "--binary", "--full-index", "--", *paths)
+    changed = _names(git_bytes(clone.root, *diff, "--name-only", "-z", "--", *paths))
+    untracked = _names(git_bytes(clone.root, "ls-files", "--others", "--exclude-standard", "-z", "--", *paths))
+    digest = hashlib.sha256(patch)
+    for name in untracked:
+        path = clone.root / name
+        if name.endswith("/"):
+            raise UserError(f"{name} is a Git repository inside this one and cannot travel into a run. Move it out, or list it in .gitignore.")
+        if not path.is_symlink() and path.stat().st_size > _MAX_BYTES:
+            size = path.stat().st_size // 2**20
+            raise UserError(f"{name} ({size} MiB) is untracked and would be recorded in Git with this run. List it in .gitignore, or: dvc add {name}")
+        digest.update(f"\0{name}\0".encode("utf-8", "surrogateescape") + hashlib.sha256(_content(path)).digest())
+    return Edits(patch, changed, untracked, digest.hexdigest() if changed or untracked else None)
+
+
+def carry(edits: Edits, clone: Clone, tree: Path) -> None:
+    """Put them into a fresh worktree of the same commit."""
+    if edits.patch:
+        git(tree, "apply", "--whitespace=nowarn", "--binary", "-", given=edits.patch)
+    for name in edits.untracked:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(clone.root / name, tree / name, follow_symlinks=False)
+
+
+def declared_secrets(params: Any) -> dict[str, str]:
+    """NAME -> value, for every `env:NAME` in the settings whose variable is set."""
+    names = sorted({found[1] for text in _texts(params) if (found := re.fullmatch(r"env:(\w+)", text))})
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+
+def refuse_secrets(tree: Path, names: Iterable[str], secrets: dict[str, str]) -> None:
+    """Raises UserError naming the file and the variable, never the value."""
+    for name in names if secrets else ():
+        content = _content(tree / name)
+        for variable, value in secrets.items():
+            if value.encode() in content:
+                raise UserError(
+                    f"{name} holds the value of the secret {variable}, and a run would record it in Git for ever. "
+                    f"Take it out of the file (write env:{variable} where it is read), or list the file in .gitignore."
+                )
+
+
+def recorded_files(tree: Path) -> tuple[str, ...]:
+    """All that a snapshot of this worktree would hold."""
+    return _names(git_bytes(tree, "ls-files", "--cached", "--others", "--exclude-standard", "-z"))
+
+
+def _names(listing: bytes) -> tuple[str, ...]:
+    return tuple(sorted(name for name in listing.decode("utf-8", "surrogateescape").split("\0") if name))
+
+
+def _content(path: Path) -> bytes:
+    if path.is_symlink():
+        return os.readlink(path).encode("utf-8", "surrogateescape")
+    return path.read_bytes() if path.is_file() else b""
+
+
+def _texts(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)

@@ -1,0 +1,167 @@
+"""What this clone remembers of each run: one JSON file, rewritten atomically as the run goes on, and a lock held while it lives.
+
+The record is bookkeeping for people and for adoption after a kill; what an auditor needs is in the run's revision. A lock (flock) dies
+with its process, so 'running' with a free lock means that the driver was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from rft import commands, reports
+from rft.errors import UserError
+from tasks.runs.clone import Clone
+
+State = Literal["preparing", "running", "paused", "finished", "stopped", "failed", "interrupted", "killed", "cancelled"]
+"""`paused` stopped at run.max_hours and goes on when that is raised; `stopped` is a ladder that drift ended with its numbers."""
+
+
+class RunRecord(reports.Report):
+    name: str
+    key: str
+    """Hash of commit, edits, settings and champion: what makes two runs the same."""
+    commit: str
+    edits_sha256: str | None
+    """None: the tree was clean."""
+    edited: list[str] = []
+    champion_version: int
+    window: str
+    inputs: list[str]
+    """Brought into the worktree, and kept out of Git: the window, a model folder."""
+    settings: list[str] = []
+    """`--params` and `--set` as they were given, to be pasted behind another verb; see rft/commands.py."""
+    clean_only: bool = False
+    """`--clean-only` was given."""
+    asked_window: str | None = None
+    """As `--window` was given, a pattern resolved; None: traffic.file of the settings."""
+    started: str
+    started_by: str
+    ended: str | None = None
+    resumed: str | None = None
+    """When the start that is going on began; None between two starts."""
+    spent_s: float = 0.0
+    """Seconds of work, added up over the starts before that."""
+    max_hours: float | None = None
+    """run.max_hours of the last start."""
+    state: State = "preparing"
+    message: str = ""
+    revision: str | None = None
+    """The commit under refs/exps that holds the run."""
+    mlflow_run_id: str | None = None
+    flow_run_id: str | None = None
+    stages: dict[str, str] = {}
+    """stage -> ran, unchanged, restored."""
+    seconds: dict[str, float] = {}
+    """stage -> wall time of this run in it, over all attempts that came to an end of some kind."""
+    verdict: str | None = None
+    decision: str | None = None
+    candidate: str | None = None
+    gain: dict[str, float | None] | None = None
+    """Paired, over the champion, with the ends of its interval."""
+    bytes_removed: str | None = None
+    """When `rft gc` removed what only this run refers to; its revision stays."""
+
+    @property
+    def dirty(self) -> bool:
+        return self.edits_sha256 is not None
+
+    @property
+    def over(self) -> bool:
+        """Recorded, and never taken up again."""
+        return self.revision is not None
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is something to lose, though its worktree be gone."""
+        return bool(self.stages) or self.spent_s > 0
+
+    @property
+    def again(self) -> str:
+        """The command that starts it again, or goes on with it: with a higher run.max_hours where that is spent, else it would stop at once."""
+        window = ["--window", self.asked_window] if self.asked_window else []
+        clean = ["--clean-only"] if self.clean_only else []
+        return commands.command("run", *window, *clean, settings=[*self.settings] if self._may_go_on else self._with_more_hours())
+
+    @property
+    def _may_go_on(self) -> bool:
+        return self.state != "paused" and (self.max_hours is None or self.spent_s < 3600 * self.max_hours)
+
+    def _with_more_hours(self) -> list[str]:
+        pairs = zip(self.settings[::2], self.settings[1::2], strict=True)
+        kept = [word for name, value in pairs if not value.startswith("run.max_hours=") for word in (name, value)]
+        hours = 2 * max(self.max_hours or 0.0, self.spent_s / 3600)
+        return [*kept, "--set", f"run.max_hours={hours:.3g}"]
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def path(clone: Clone, name: str) -> Path:
+    return clone.runs / f"{name}.json"
+
+
+def save(clone: Clone, record: RunRecord) -> None:
+    reports.write(record, path(clone, record.name))
+
+
+def load_all(clone: Clone) -> list[RunRecord]:
+    """Oldest first. Raises UserError naming a record that cannot be read."""
+    found: list[RunRecord] = []
+    for file in sorted(clone.runs.glob("*.json")):
+        try:
+            found.append(reports.parse(RunRecord, file.read_bytes(), str(file)))
+        except ValidationError as error:
+            raise UserError(
+                f"{file}: not a whole record of a run ({error.errors()[0]['msg']}). Delete the file: if the run was over, its "
+                "revision is safe in Git; if not, a new one finds its finished stages in DVC's cache."
+            ) from None
+    return found
+
+
+def find(clone: Clone, name: str) -> RunRecord:
+    """By name, or by any part of it that only one run has."""
+    every = load_all(clone)
+    hits = [record for record in every if record.name == name] or [record for record in every if name in record.name]
+    if len(hits) == 1:
+        return hits[0]
+    if hits:
+        raise UserError(f"{name!r} could be any of {', '.join(record.name for record in hits)}. Write more of the name.")
+    known = ", ".join(record.name for record in every[-5:]) or f"none yet: start one: {commands.command('run')}"
+    raise UserError(f"no run named {name!r}. The latest runs: {known}.")
+
+
+@contextlib.contextmanager
+def held(file: Path, wait: bool = False) -> Iterator[bool]:
+    """An exclusive lock for as long as the block lasts, or the process lives. Yields whether it was got."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(handle)
+
+
+def lock(clone: Clone, name: str) -> Path:
+    return clone.runs / f"{name}.lock"
+
+
+def alive(clone: Clone, name: str) -> bool:
+    """Whether a driver holds the run."""
+    if not lock(clone, name).exists():
+        return False
+    with held(lock(clone, name)) as free:
+        return not free

@@ -1,0 +1,211 @@
+"""One stage of a run: `dvc repro --single-item STAGE`, watched line by line, and never left behind.
+
+DVC alone decides whether a stage must run. It says `didn't change` when this worktree holds the result already, or takes it from the run
+cache when any earlier run had the same inputs; both are told apart from running, because a person wants to know.
+
+Killing is the hard part (each of these was met): the death signal reaches one generation only, DVC's shell may stand between it and the
+stage, and a stage that outlives its driver writes into the next run. So DVC gets a session of its own and asks to die with us; the stage
+is `exec`ed, so that its parent is DVC, and asks the same; on every way out we signal the whole group; and the group is noted for the
+janitor. The signal is tied to the thread that started the child, so that thread waits for it.
+
+A stage that has ended is not safe before DVC has hashed and cached what it left. Until DVC returns 0 its work folder stays (rft/progress.py), so that
+a kill in between, or a full disk, costs seconds and not the training; then just this folder is deleted, whether the stage ran or DVC found its
+result. Two runs at once, or an older try with other settings, must not lose theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TextIO
+
+from rft import commands, config, files, progress, secrets, stopping
+from rft.__main__ import STAGES
+from rft.errors import InfrastructureError, RftError, Stopped, UserError
+from rft.process import DIES_WITH_PARENT
+from tasks.runs.clone import TELEMETRY_OFF
+from tasks.runs.console import Lines
+
+How = Literal["ran", "unchanged", "restored"]
+listener: ContextVar[Lines] = ContextVar("listener", default=Lines())  # noqa: B039 - one voice a process is meant
+
+_DVC = f"""{DIES_WITH_PARENT}
+from dvc.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+_UNCHANGED = re.compile(r"^Stage '[^']+' didn't change, skipping")
+_RESTORED = re.compile(r"^Stage '[^']+' is cached - skipping run")
+_EXITED = re.compile(r"exited with (-?\d+)")
+DVC_SAYS = re.compile(
+    r"^(Running stage '|> |Generating lock file|Updating lock file|To (track|enable)|Use `dvc|Data and pipelines|\tgit |\tdvc |Stage '|ERROR: "
+    r"|WARNING: '.*' is empty|WARNING: Process '.*had been killed|$)"
+)
+"""Lines of DVC's own, which are not for people."""
+_GRACE_S = 5.0
+
+
+class StageFailed(RftError):
+    """The stage ended with an error. The message is its own, and the exit code too."""
+
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class StageKilled(StageFailed):
+    """The stage, or DVC around it, was killed with -9: by `rft cancel --now`, by the kernel when memory ran out, by a person."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    stage: str
+    how: How
+
+
+def repro(
+    tree: Path,
+    stage: str,
+    state: Path,
+    run: str | None = None,
+    *,
+    log: Path | None = None,
+    note_group: Callable[[int], None] | None = None,
+    overhear: Callable[[str], bool] | None = None,
+    deadline: float | None = None,
+) -> Outcome:
+    """Bring one stage's shelf up to date. Raises StageFailed with the stage's own message, InfrastructureError when DVC cannot, and Stopped when
+    the stage ended in order, at its `deadline` (seconds since 1970) or because `rft cancel` asked (rft/stopping.py).
+
+    Lines for which `overhear` is true are not told to the listener.
+    """
+    lines = listener.get()
+    lines.begin(stage)
+    environment = {files.STATE: str(state), "PYTHONUNBUFFERED": "1", stopping.RUN: run or "", stopping.DEADLINE: f"{deadline or ''}"}
+    how: How = "ran"
+    last: deque[str] = deque(maxlen=400)
+    error: list[str] = []  # what the stage ends with: told once, by whoever catches it
+    with contextlib.ExitStack() as stack:
+        file: TextIO | None = None
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(log.open("a", encoding="utf-8"))
+        process = stack.enter_context(_started(tree, ["repro", "--single-item", stage], environment))
+        if note_group:
+            note_group(process.pid)
+        assert process.stdout is not None
+        for line in process.stdout:
+            line = secrets.redact(line.rstrip("\n"))
+            last.append(line)
+            if file:
+                print(line, file=file, flush=True)
+            how = "unchanged" if _UNCHANGED.match(line) else "restored" if _RESTORED.match(line) else how
+            if DVC_SAYS.match(line) or (overhear and overhear(line)):
+                continue
+            if line.startswith("error: "):
+                _hear(lines, error)
+                error = [line]
+            elif error:
+                error.append(line)
+            else:
+                lines.hear(line)
+        code = process.wait()
+    if code != 0:
+        failure = _failure(stage, list(last), log, killed=code == -signal.SIGKILL)
+        _hear(lines, [] if isinstance(failure, StageFailed | Stopped) else error)
+        raise failure
+    with contextlib.suppress(OSError, RftError):  # what stays is rubbish, which `rft gc` sees
+        progress.forget(stage, config.load(tree / "params.yaml"), tree, state)
+    _hear(lines, error)
+    lines.end(how)
+    return Outcome(stage, how)
+
+
+def _hear(lines: Lines, several: list[str]) -> None:
+    for line in several:
+        lines.hear(line)
+
+
+def dvc(tree: Path, *arguments: str) -> str:
+    """A DVC command that needs no watching; its output. Raises InfrastructureError with DVC's own words."""
+    with _started(tree, list(arguments), {}) as process:
+        output = process.communicate()[0]
+    if process.returncode != 0:
+        raise InfrastructureError(f"dvc {' '.join(arguments)} failed in {tree}: {output.strip()}")
+    return output
+
+
+@contextlib.contextmanager
+def _started(tree: Path, arguments: list[str], more: dict[str, str]):
+    environment = os.environ | TELEMETRY_OFF | more
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    environment["TQDM_DISABLE"] = "1"  # stages say how far they are in lines of their own
+    environment["SHELL"] = "/bin/sh"  # DVC runs commands through it; one shell everywhere
+    environment.pop("DVC_ROOT", None)
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-c", _DVC, str(os.getpid()), *arguments],
+        cwd=tree,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+    # A grandchild that survives DVC would hold the pipe open, and us with it.
+    threading.Thread(target=lambda: (process.wait(), _signal_group(process.pid, signal.SIGKILL)), daemon=True).start()
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            _signal_group(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_S)
+        _signal_group(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def _signal_group(group: int, which: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, which)
+
+
+def _failure(stage: str, lines: list[str], log: Path | None, killed: bool = False) -> RftError:
+    where = f" Its whole output: {log}" if log else ""
+    exited = next((found[1] for line in reversed(lines) if (found := _EXITED.search(line))), None)
+    begun = max((n for n, line in enumerate(lines) if line.startswith("error: ")), default=None)
+    if exited is not None and begun is not None:
+        message = [lines[begun].removeprefix("error: ")]
+        for line in lines[begun + 1 :]:
+            if DVC_SAYS.match(line):
+                break
+            message.append(line)
+        words, code = f"stage {stage}: " + "\n".join(message), int(exited)
+        return Stopped(words) if code == Stopped.exit_code else StageFailed(words, code)
+    if exited is not None:
+        own = [line for line in lines if not DVC_SAYS.match(line)]
+        kind = StageKilled if int(exited) == -signal.SIGKILL else StageFailed
+        return kind(f"stage {stage} crashed. The end of what it printed:\n" + "\n".join(own[-8:]) + where, 1)
+    if killed:
+        words = f"stage {stage}: its processes were killed with -9: by somebody, or because memory ran out.{where}"
+        return StageKilled(words, InfrastructureError.exit_code)
+    said = " ".join(line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")) or "\n".join(lines[-8:])
+    said = said.rstrip(".")
+    if "are missing from 'params.yaml'" in said:
+        return UserError(f"stage {stage}: {said}. DVC asks for the whole section: write it into params.yaml, empty if need be: `{stage}: {{}}`.")
+    lost = re.search(r"data/(\w+)", said) if re.search("No such file|does not exist|missing data", said) else None
+    remedy = f" Run the stage that writes it: {commands.stage(lost[1])}." if lost and lost[1] in STAGES else ""
+    return InfrastructureError(f"stage {stage}: DVC could not run it: {said}.{remedy}{where}")

@@ -1,0 +1,505 @@
+"""A run: one worktree, its own params.yaml, the shared DVC cache, and in the end one immutable revision.
+
+    with runs.start(clone, plan) as run:       # a new worktree, or an unfinished one, adopted
+        ...                                    # stages write below run.tree
+    # here the run is recorded, whatever its end, and the worktree is gone
+
+`start` looks for an unfinished run of the same commit, edits, settings and champion: its driver was killed, or it stopped at run.max_hours, so it
+is adopted and goes on. Killed runs of anything else are recorded as that and cleared away; nothing is lost by it, since finished stages lie in
+DVC's run cache and the work of others in `.rft/progress`. A run that stopped at its limit waits for a higher one, worktree and all, and `rft cancel`
+ends any run for good. The record is a commit below the run's own, made by plumbing commands and published by a create-only
+`git update-ref refs/exps/...`, which `dvc exp` and `git log` both read. No branch, index or file of the user is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from rft import commands, config, files, secrets, shelves, stopping
+from rft.errors import RftError, Stopped, UserError
+from rft.grading import margins
+from tasks.runs import edits as user_edits
+from tasks.runs import records
+from tasks.runs.champion import Served
+from tasks.runs.clone import Clone
+from tasks.runs.edits import Edits
+from tasks.runs.git import GitError, git
+from tasks.runs.records import RunRecord, State
+
+_NEW_REF = "0" * 40
+_DVC_LOCAL = Path(".dvc", "config.local")
+_FORCED = ("params.yaml", "dvc.lock", *(str(shelves.folder("champion") / name) for name in ("champion.json", "profile.json", "weights.dvc")))
+
+
+@dataclass
+class Run:
+    """A run that is going on. `record` is replaced, never changed, and is on the disk whenever it is replaced."""
+
+    clone: Clone
+    record: RunRecord
+    adopted: bool = False
+    tracker: Any = None
+    """tasks.display.tracking.Tracker, once it is open."""
+    max_hours: float | None = None
+    since: float = 0.0
+    """When this start of the run began, in seconds since 1970."""
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def tree(self) -> Path:
+        return self.clone.worktrees / self.record.name
+
+    def shelf(self, stage: str) -> Path:
+        return self.tree / "data" / stage
+
+    @property
+    def deadline(self) -> float | None:
+        """When run.max_hours is spent, the earlier starts counted."""
+        return None if self.max_hours is None else self.since + 3600 * self.max_hours - self.record.spent_s
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `rft cancel` asked for the end of this run."""
+        return stopping.request(self.clone.state, self.name).exists()
+
+    def check(self, where: str) -> None:
+        """Raises Stopped when the run should not go further than `where`."""
+        if self.cancelled:
+            raise Stopped(f"{where}: {stopping.BY_CANCEL}")
+        if self.deadline is not None and time.time() >= self.deadline:
+            raise Stopped(f"{where}: {stopping.BY_LIMIT}")
+
+    def update(self, **changes: Any) -> None:
+        self.record = self.record.model_copy(update=changes)
+        records.save(self.clone, self.record)
+
+    def set_param(self, section: str, key: str, value: Any) -> None:
+        """Change one setting of this run, in its own params.yaml."""
+        path = self.tree / "params.yaml"
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if raw[section].get(key) != value:
+            raw[section][key] = value
+            write_params(path, raw)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will be, before it exists."""
+
+    commit: str
+    edits: Edits
+    params: config.Params
+    inputs: dict[str, Path]
+    """Path in the worktree -> where it comes from."""
+    served: Served
+
+    @property
+    def key(self) -> str:
+        parts = [self.commit, self.edits.sha256, self.params.identity(), self.served.champion.model_dump(mode="json")]
+        return files.digest(parts)
+
+
+def plan(clone: Clone, params: config.Params, served: Served, window: Path | None = None, clean_only: bool = False) -> Plan:
+    """Raises UserError when the window is missing, when something of the user's cannot travel, or must not; ConfigError for a margin that the
+    test set cannot meet."""
+    margins.check(params, clone.root)
+    source = window if window is not None else clone.root / params.traffic.file
+    if not source.is_file():
+        raise UserError(f"{source}: no such window of traffic. Name a file by traffic.file in params.yaml, or by --window.")
+    refuse_missing_recipe(clone, params)
+    served.refuse_other_base(params)
+    params, inputs = with_inputs(clone, params, source)
+    edits = user_edits.find(clone, inputs)
+    if clean_only and edits.dirty:
+        raise UserError(
+            f"the tree has uncommitted work ({', '.join((*edits.changed, *edits.untracked)[:5])}), and a scheduled run takes none along. Commit it."
+        )
+    return Plan(clone.git("rev-parse", "HEAD"), edits, params, inputs, served)
+
+
+def refuse_missing_recipe(clone: Clone, params: config.Params) -> None:
+    if not (clone.root / params.recipe.path / "examples.py").exists():
+        folder, new = clone.root / params.recipe.path, commands.command("new", params.recipe.path)
+        raise UserError(f"recipe.path = {params.recipe.path!r}: no examples.py in {folder}. Name a recipe's folder, or make one: {new}")
+
+
+def with_inputs(clone: Clone, params: config.Params, window: Path) -> tuple[config.Params, dict[str, Path]]:
+    """The settings with the window pinned by its hash, and what must be brought into a worktree: path there -> where it comes from."""
+    inside = _inside(window, clone) or f"data/inbox/{window.name}"
+    inputs = {inside: window.resolve()}
+    if params.policy.model and (model := clone.root / params.policy.model).is_dir() and (relative := _inside(model, clone)):
+        inputs[relative] = model.resolve()
+    sha256 = params.traffic.sha256 or files.sha256(window)
+    return params.model_copy(update={"traffic": params.traffic.model_copy(update={"file": inside, "sha256": sha256})}), inputs
+
+
+@contextlib.contextmanager
+def start(clone: Clone, what: Plan) -> Iterator[Run]:
+    """Adopt or create, and record at the end; a run that stops at run.max_hours is left to be adopted.
+
+    Raises UserError while the same run is going on in another process.
+    """
+    with contextlib.ExitStack() as stack:
+        with records.held(start_lock(clone), wait=True):
+            clear(clone, what.key)
+            run = _adopt(clone, what) or _create(clone, what)
+            stack.enter_context(records.held(records.lock(clone, run.name), wait=True))  # whoever asks if it lives holds it for a moment
+            run.max_hours, run.since = what.params.run.max_hours, time.time()
+            run.update(state="running", resumed=records.now(), max_hours=run.max_hours)
+        try:
+            yield run
+        except Stopped as stop:
+            run.update(**_stopping(run, str(stop)))
+            raise Stopped(run.record.message) from None
+        except BaseException as error:
+            run.update(**_ending(error))
+            raise
+        else:
+            if run.record.state == "running":
+                run.update(state="finished")
+        finally:
+            with _undisturbed():
+                run.update(ended=records.now(), resumed=None, spent_s=run.record.spent_s + time.time() - run.since)
+                if run.record.state == "paused":
+                    _group_file(clone, run.name).unlink(missing_ok=True)
+                else:
+                    _close(run)
+
+
+def clear(clone: Clone, key: str | None = None) -> list[str]:
+    """The janitor: runs whose driver is dead are recorded as killed, except those that will be adopted: one of this key, by `start`, and those that
+    wait for a higher run.max_hours. A run that was asked to end before its driver died is recorded as cancelled. Returns their names."""
+    cleared: list[str] = []
+    for record in records.load_all(clone):
+        if not record.over and not records.alive(clone, record.name):
+            asked = Run(clone, record).cancelled
+            if asked or not (record.state == "paused" or (record.state == "running" and record.key == key)):
+                end(clone, record, "cancelled" if asked else "killed", CANCELLED if asked else "its process was killed")
+                cleared.append(record.name)
+    known = {record.name for record in records.load_all(clone)}
+    for folder in clone.worktrees.iterdir() if clone.worktrees.is_dir() else ():
+        if folder.name not in known:
+            remove_tree(clone, folder)
+    return cleared
+
+
+def end(clone: Clone, record: RunRecord, state: State, message: str) -> RunRecord | None:
+    """Record an unfinished run whose driver is dead. None: no stage of it ever ran, or its worktree and its very commit are gone, so there was
+    nothing to record. Call with the start's lock."""
+    kill_stage(clone, record.name)
+    run = Run(clone, record)
+    lost = not (run.tree.is_dir() or _recorded(clone, record))
+    if record.state == "preparing" or (lost and not (record.begun and _has(clone, record.commit))):
+        _forget(run)
+        return None
+    if lost:
+        message = f"{message}. Its worktree was gone: the revision holds its commit, and none of its results"
+    if record.state in ("running", "paused"):
+        run.update(state=state, ended=records.now(), message=message, resumed=None, spent_s=_spent_s(clone, record))
+    _close(run)
+    return run.record
+
+
+def start_lock(clone: Clone) -> Path:
+    """Held while a run is adopted or created."""
+    return clone.runs / ".start.lock"
+
+
+# -- beginning -------------------------------------------------------------------------------------------------------------
+def _adopt(clone: Clone, what: Plan) -> Run | None:
+    for record in reversed(records.load_all(clone)):
+        if record.key != what.key or record.state not in ("running", "paused") or record.over:
+            continue
+        if records.alive(clone, record.name):
+            raise UserError(f"run {record.name}, with this very commit, settings and window, is going on in another process. Wait for it.")
+        kill_stage(clone, record.name)
+        run = Run(clone, record, adopted=True)
+        if not (run.tree.is_dir() or record.begun):
+            _forget(run)
+            continue
+        if not _belongs(clone, run.tree):
+            _lay_out_anew(run, what)
+        run.update(ended=None, message="", spent_s=_spent_s(clone, record), resumed=None)
+        return run
+    return None
+
+
+def _belongs(clone: Clone, tree: Path) -> bool:
+    """Whether it is a worktree of this clone, laid out at this place. That of a clone which was moved or copied names the old place: in its link to
+    Git, which may be another clone's now, and as DVC's cache."""
+    try:
+        top, common = git(tree, "rev-parse", "--show-toplevel", "--git-common-dir").split("\n")
+        local = (tree / _DVC_LOCAL).read_text(encoding="utf-8")
+    except (RftError, OSError):
+        return False
+    ours = clone.root / clone.git("rev-parse", "--git-common-dir")
+    return (Path(top), (tree / common).resolve(), local) == (tree.resolve(), ours.resolve(), _dvc_local(clone))
+
+
+def _lay_out_anew(run: Run, what: Plan) -> None:
+    """Its results come from DVC's run cache, and its unfinished work from `.rft/progress`. Moved to its name when it is whole: a kill leaves nothing
+    that would be adopted."""
+    part = run.tree.with_name(f"{run.name}.anew")
+    remove_tree(run.clone, part)
+    _prepare(run.clone, part, what)
+    remove_tree(run.clone, run.tree)
+    run.clone.git("worktree", "move", str(part), str(run.tree))
+
+
+def _spent_s(clone: Clone, record: RunRecord) -> float:
+    """Seconds of work so far. A start that was killed counts to its last sign of life: a change of its record, or a line that a stage printed."""
+    if record.resumed is None:
+        return record.spent_s
+    files = [records.path(clone, record.name), *clone.log(record.name, "").parent.glob("*.log")]
+    last = max(file.stat().st_mtime for file in files)
+    return record.spent_s + max(0.0, last - datetime.fromisoformat(record.resumed).timestamp())
+
+
+def _create(clone: Clone, what: Plan) -> Run:
+    """The state is `preparing` until the worktree is whole: one that was cut off before is made anew."""
+    name = _name(clone, what.key)
+    record = RunRecord(
+        name=name,
+        key=what.key,
+        commit=what.commit,
+        edits_sha256=what.edits.sha256,
+        edited=[*what.edits.changed, *what.edits.untracked],
+        champion_version=what.served.champion.version,
+        window=what.params.traffic.file,
+        inputs=list(what.inputs),
+        started=records.now(),
+        started_by=_user(clone),
+    )
+    records.save(clone, record)
+    run = Run(clone, record)
+    try:
+        _prepare(clone, run.tree, what)
+    except BaseException:
+        _forget(run)
+        raise
+    return run
+
+
+def _forget(run: Run) -> None:
+    """There is nothing to record: no stage of it ever ran."""
+    remove_tree(run.clone, run.tree)
+    records.path(run.clone, run.name).unlink()
+    _clear_marks(run)
+
+
+def _prepare(clone: Clone, tree: Path, what: Plan) -> None:
+    lay_out(clone, tree, what.commit, what.edits, what.inputs)
+    raw = what.params.identity()
+    write_params(tree / "params.yaml", raw)
+    user_edits.refuse_secrets(tree, user_edits.recorded_files(tree), user_edits.declared_secrets(raw))
+    what.served.place(tree)
+
+
+def lay_out(clone: Clone, tree: Path, commit: str, edits: Edits, inputs: dict[str, Path]) -> None:
+    """A worktree of this commit with the user's edits and the inputs, on the clone's own DVC cache."""
+    clone.git("worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
+    (tree / _DVC_LOCAL).write_text(_dvc_local(clone), encoding="utf-8")
+    user_edits.carry(edits, clone, tree)
+    for inside, source in inputs.items():
+        _bring(source, tree / inside)
+
+
+def _dvc_local(clone: Clone) -> str:
+    return f'[cache]\n    dir = {_quoted(str(clone.dvc_cache))}\n    type = "reflink,hardlink,symlink,copy"\n'
+
+
+def _quoted(value: str) -> str:
+    """As DVC's settings need it: without quotes a `#` would begin a comment, and a comma a list."""
+    return next((f"{quote}{value}{quote}" for quote in ('"', "'") if quote not in value), f'"""{value}"""')
+
+
+def _bring(source: Path, target: Path) -> None:
+    """A folder as a link, a file as a second name of the same bytes: the traffic stage verifies its hash."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        if not target.exists():  # else it is Git's, and came with the commit
+            target.symlink_to(source)
+        return
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copyfile(source, target)
+
+
+def write_params(path: Path, raw: dict[str, Any]) -> None:
+    files.write_text("# Of one run, every value written out.\n" + yaml.safe_dump(raw, sort_keys=False, allow_unicode=True), path)
+
+
+def _name(clone: Clone, key: str) -> str:
+    stamp = records.now().replace("-", "").replace(":", "").replace("T", "-")[:13]
+    names = (f"{stamp}-{key[:4]}{suffix}" for suffix in ("", *"abcdefghijklmnopqrstuvwxyz"))
+    return next(name for name in names if not records.path(clone, name).exists())
+
+
+def _inside(path: Path, clone: Clone) -> str | None:
+    try:
+        return path.resolve().relative_to(clone.root).as_posix()
+    except ValueError:
+        return None
+
+
+def _user(clone: Clone) -> str:
+    """The name that Git would sign with, else the login: to notice who approves a run of their own."""
+    try:
+        return clone.git("config", "user.name")
+    except GitError:
+        return getpass.getuser()
+
+
+# -- end -------------------------------------------------------------------------------------------------------------------
+CANCELLED = "cancelled by `rft cancel`"
+
+
+def _stopping(run: Run, where: str) -> dict[str, Any]:
+    """`where`: which stage stopped, where in it, and why."""
+    if run.cancelled:
+        return {"state": "cancelled", "message": f"run {run.name} was {CANCELLED} ({where}). Its finished stages and unfinished work are kept."}
+    hours = (run.record.spent_s + time.time() - run.since) / 3600
+    limit = "" if run.max_hours is None else f" of run.max_hours = {run.max_hours:g}"
+    words = f"run {run.name} has worked for {hours:.3g} hours{limit} and stopped in order ({where}). Its work is kept."
+    return {"state": "paused", "message": f"{words} The same command with a higher run.max_hours goes on with it."}
+
+
+def _ending(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ in ("TerminationSignal", "CancelledError"):
+        return {"state": "interrupted", "message": "interrupted"}
+    message = str(error) if isinstance(error, RftError) else f"{type(error).__name__}: {error}"
+    return {"state": "failed", "message": secrets.redact(message)[:2000]}
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """An impatient second Ctrl-C must not cut the recording in half; it takes a moment."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _close(run: Run) -> None:
+    """Record, then clear away. The worktree stays when recording fails."""
+    revision = _recorded(run.clone, run.record) or _snapshot(run)
+    run.update(revision=revision)
+    remove_tree(run.clone, run.tree)
+    _clear_marks(run)
+
+
+def _clear_marks(run: Run) -> None:
+    for file in (records.lock(run.clone, run.name), _group_file(run.clone, run.name), stopping.request(run.clone.state, run.name)):
+        file.unlink(missing_ok=True)
+
+
+def _ref(record: RunRecord) -> str:
+    return f"refs/exps/{record.commit[:2]}/{record.commit[2:]}/{record.name}"
+
+
+def _recorded(clone: Clone, record: RunRecord) -> str | None:
+    """The revision, when the ref was created but the process died before it could say so."""
+    return clone.git("for-each-ref", "--format=%(objectname)", _ref(record)) or None
+
+
+def _has(clone: Clone, commit: str) -> bool:
+    """Git drops a commit that was amended, in time, when no worktree holds it."""
+    try:
+        clone.git("cat-file", "-e", f"{commit}^{{commit}}")
+    except GitError:
+        return False
+    return True
+
+
+def _snapshot(run: Run) -> str:
+    """Of its folder, whatever that says of where it belongs; of its commit, when the folder is gone."""
+    record = run.record
+    tree = _written(run) if run.tree.is_dir() else run.clone.git("rev-parse", f"{record.commit}^{{tree}}")
+    message = f"run {record.name}: {record.decision or record.state}\n\n{record.model_dump_json(indent=1)}\n"
+    commit = git(run.clone.root, "commit-tree", tree, "-p", record.commit, given=message.encode())
+    run.clone.git("update-ref", "--create-reflog", "-m", f"run {record.name}", _ref(record), commit, _NEW_REF)
+    return commit
+
+
+def _written(run: Run) -> str:
+    """The folder as a tree of Git, written by way of the clone: a worktree's own link to it breaks when the clone is moved."""
+    here = (f"--git-dir={run.clone.git('rev-parse', '--absolute-git-dir')}", f"--work-tree={run.tree}")
+    with tempfile.TemporaryDirectory(dir=run.clone.state) as scratch:
+        index = Path(scratch) / "index"
+        out = [f":(exclude,literal){path}" for path in run.record.inputs if not _is_ignored(run.tree, here, path)]
+        git(run.tree, *here, "read-tree", run.record.commit, index=index)
+        git(run.tree, *here, "add", "--all", "--", ".", *out, index=index)
+        git(run.tree, *here, "add", "--force", "--", *(path for path in _FORCED if (run.tree / path).exists()), index=index)
+        return git(run.tree, *here, "write-tree", index=index)
+
+
+def _is_ignored(tree: Path, here: Iterable[str], path: str) -> bool:
+    """Git refuses to be told to leave out what it leaves out anyway."""
+    try:
+        git(tree, *here, "check-ignore", "--quiet", "--no-index", "--", path)
+    except GitError:
+        return False
+    return True
+
+
+def remove_tree(clone: Clone, tree: Path) -> None:
+    if tree.exists():
+        with contextlib.suppress(GitError):  # a folder that Git does not know (any more) as a worktree
+            clone.git("worktree", "remove", "--force", str(tree))
+        shutil.rmtree(tree, ignore_errors=True)
+    if tree.is_symlink():  # what it points at is its maker's
+        tree.unlink()
+    clone.git("worktree", "prune")
+
+
+# -- processes that outlived their driver ----------------------------------------------------------------------------------
+def note_group(run: Run, group: int) -> None:
+    _group_file(run.clone, run.name).write_text(str(group), encoding="utf-8")
+
+
+def _group_file(clone: Clone, name: str) -> Path:
+    return clone.runs / f"{name}.group"
+
+
+def kill_stage(clone: Clone, name: str) -> None:
+    """The last stage's process group, if anything in it still belongs to this run. Process ids are reused, and a copy of a clone notes the group of
+    the run that goes on in the other: the environment tells."""
+    file = _group_file(clone, name)
+    group = int(file.read_text(encoding="utf-8") or 0) if file.exists() else 0
+    if not group:
+        return
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError, FileNotFoundError):
+            if os.getpgid(process.pid) == group and _is_of(process.environ(), clone, name):
+                os.kill(process.pid, signal.SIGKILL)
+
+
+def _is_of(environment: dict[str, str], clone: Clone, name: str) -> bool:
+    """A stage that still works for the place where its clone was is ours, when nothing is there any more: the clone was moved."""
+    place = Path(environment.get(files.STATE, ""))
+    return environment.get(stopping.RUN) == name and (not place.is_dir() or place.samefile(clone.state))

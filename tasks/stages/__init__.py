@@ -1,0 +1,1 @@
+"""One Prefect task per stage, a few lines each."""

@@ -1,0 +1,26 @@
+"""Rung 5: how good is the agent today? Its readiness verdict is what `train` obeys."""
+
+from __future__ import annotations
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rft.reports import BaselineReport
+from tasks.ladder import climb
+from tasks.runs.run import Run
+
+
+@task(name="baseline", cache_policy=NO_CACHE)
+def evaluate_baseline(run: Run) -> BaselineReport:
+    report = climb(
+        run,
+        "baseline",
+        BaselineReport,
+        lambda report: (
+            report.sampled.metrics
+            | {f"greedy/{name}": metric for name, metric in report.greedy.metrics.items()}
+            | {f"share/{name}": share for name, share in report.sampled.shares.items()}
+        ),
+    )
+    run.tracker.tag(readiness=report.readiness)
+    return report

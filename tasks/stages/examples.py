@@ -1,0 +1,17 @@
+"""Rung 3: train, validation and test; train from graded traffic when drift asked for a refresh."""
+
+from __future__ import annotations
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rft.reports import ExamplesReport
+from tasks.ladder import climb
+from tasks.runs.run import Run
+
+
+@task(name="examples", cache_policy=NO_CACHE)
+def build_examples(run: Run, refresh: bool) -> ExamplesReport:
+    if refresh:
+        run.set_param("examples", "source", "window")
+    return climb(run, "examples", ExamplesReport, lambda report: {f"{split}_examples": count for split, count in report.counts.items()})

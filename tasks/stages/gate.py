@@ -1,0 +1,24 @@
+"""Rung 9: reports in, one decision and one request out. Moving the champion is another flow, and needs a person."""
+
+from __future__ import annotations
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rft.reports import Decision
+from tasks.ladder import climb
+from tasks.runs.run import Run
+
+
+@task(name="gate", cache_policy=NO_CACHE)
+def decide(run: Run) -> Decision:
+    decision = climb(run, "gate", Decision, lambda decision: {f"check/{check.name}": check.value for check in decision.checks}, file="decision.json")
+    gain = next((check for check in decision.checks if check.kind == "superiority"), None)
+    run.update(
+        decision=decision.decision,
+        candidate=decision.candidate,
+        message=decision.reason,
+        gain=None if gain is None else {"value": gain.value, "low": gain.low, "high": gain.high},
+    )
+    run.tracker.tag(decision=decision.decision, candidate=decision.candidate)
+    return decision

@@ -1,0 +1,24 @@
+"""Rung 1: the world becomes files. The window was brought into the worktree when the run began, and so was the champion."""
+
+from __future__ import annotations
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rft.reports import TrafficReport
+from tasks.ladder import climb
+from tasks.runs.run import Run
+
+
+@task(name="traffic", cache_policy=NO_CACHE)
+def load_traffic(run: Run) -> TrafficReport:
+    return climb(
+        run,
+        "traffic",
+        TrafficReport,
+        lambda report: {
+            "conversations": report.num_conversations,
+            "with_feedback": report.num_with_feedback,
+            "rejected": sum(report.rejected.values()),
+        },
+    )

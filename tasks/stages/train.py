@@ -1,0 +1,36 @@
+"""Rung 7: RFT. Its metrics went to MLflow while it trained; the shelf's file now fills what is missing. Never retried: it resumes."""
+
+from __future__ import annotations
+
+import json
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rft.reports import TrainReport
+from tasks.display.tracking import whole_rows
+from tasks.ladder import climb
+from tasks.runs.run import Run
+
+
+@task(name="train", cache_policy=NO_CACHE)
+def train_adapter(run: Run) -> TrainReport:
+    report = climb(
+        run,
+        "train",
+        TrainReport,
+        lambda report: {
+            "steps": report.steps,
+            "rollouts": report.rollouts,
+            "left_out": sum(report.left_out.values()),
+            "weight_change": report.weight_change,
+        },
+    )
+    rows = whole_rows(run.shelf("train") / "metrics.jsonl")
+    if run.record.stages["train"] == "ran":
+        times = json.loads((run.shelf("train") / "timing.json").read_text(encoding="utf-8")).get("steps", [])
+        run.tracker.steps([*rows, *times], "train/")
+    else:
+        run.tracker.steps(rows[-1:], "train/")
+    run.tracker.tag(trained=report.weights)
+    return report

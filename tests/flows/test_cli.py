@@ -1,0 +1,211 @@
+"""The command line with wrong input: one message with its remedy, an exit code, nothing half-written. And the verbs that need no ladder."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import ladder_clone
+import pytest
+
+from flows import cli, settings
+from flows.cli import runs
+from rft.errors import ConfigError, UserError
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
+
+VERBS = (
+    "run",
+    "runs",
+    "stage",
+    "exploits",
+    "serve-tools",
+    "report",
+    "cancel",
+    "gc",
+    "export",
+    "play",
+    "approve",
+    "reject",
+    "rollback",
+    "up",
+    "new",
+    "drift",
+    "demo",
+    "doctor",
+    "rollouts",
+    "replay",
+)
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
+    return ladder_clone.make(tmp_path_factory.mktemp("cli"))
+
+
+def test_help_teaches_and_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
+    began = time.process_time()
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--help"])
+    assert time.process_time() - began < 0.5
+    text = capsys.readouterr().out
+    for verb in VERBS:
+        assert re.search(rf"^    {verb} ", text, re.MULTILINE)
+        with pytest.raises(SystemExit, match="0"):
+            cli.main([verb, "--help"])
+    assert "--override-dirty" in capsys.readouterr().out
+
+
+def test_each_verb_is_a_module_of_its_name(repository: Path) -> None:
+    modules = {path.stem for path in (repository / "flows/cli").glob("*.py")} - {"__init__", "__main__", "options"}
+    assert modules == {verb.replace("-", "_") for verb in VERBS}
+    assert sorted(cli.VERBS) == sorted(VERBS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--set", "train.stepz=3"], "params.yaml: unknown key 'train.stepz'. Did you mean 'steps'?"),
+        (["run", "--set", "train.steps=0"], "params.yaml: 'train.steps' = 0:"),
+        (["run", "--set", "train"], "write it as section.key=value"),
+        (["run", "--params", "missing.yaml"], "missing.yaml: missing"),
+        (["run", "--set", "recipe.path=recipes/gone"], "recipe.path = 'recipes/gone': no examples.py in"),  # N12: not "stages before it have not run"
+        (["stage", "policy", "--set", "recipe.path=recipes/gone"], "recipe.path = 'recipes/gone': no examples.py in"),
+        (["rollback", "--by", "Ada", "--reason", "why"], "nothing was promoted in this clone"),
+        (["rollback", "--by", "Ada", "--reason", "why", "--model", "a", "--params", "b"], "--model names the model, and so do --params and --set"),
+        (["stage", "drfit"], "no stage 'drfit'. The stages: traffic, drift,"),
+        (["report", "nothing"], "no run named 'nothing'"),
+        (["cancel", "nothing"], "no run named 'nothing'"),
+        (["gc", "--set", "run.retention.work_days=-1"], "params.yaml: 'run.retention.work_days' = -1:"),
+        (["run", "--set", "run.max_hours=0"], "params.yaml: 'run.max_hours' = 0:"),
+        (["approve", "nothing", "--by", "Ada", "--reason", "why"], "no run named 'nothing'"),
+        (["reject", "nothing", "--by", "Ada", "--reason", "why"], "no run named 'nothing'"),
+        (["drift", "missing.jsonl"], "missing.jsonl: no such window of traffic"),
+        (["new", "recipes/tiny"], "recipes/tiny exists already"),
+        (["new", "../elsewhere"], "lies outside the clone"),
+        (["up"], "infra/schedule.yaml: missing"),
+    ],
+)
+def test_wrong_input_is_one_message(
+    scripted: ladder_clone.Scripted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(scripted.root)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # no server is started for what fails before it is needed
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert words in captured.err
+    assert "Traceback" not in captured.err
+    assert scripted.git("status", "--porcelain") == ""
+
+
+def test_attempts_at_one_thing_are_one_row(scripted: ladder_clone.Scripted) -> None:
+    """N19: after two interruptions and a finish there is one row, and the same twice finished is two."""
+    common = {"commit": "c" * 40, "edits_sha256": None, "champion_version": 0, "window": "w", "inputs": [], "started_by": "Ada"}
+    states = (("a", "interrupted"), ("a", "killed"), ("b", "interrupted"), ("a", "finished"), ("a", "finished"), ("a", "failed"))
+    oldest_first = [
+        RunRecord(name=f"run-{n}", key=key, state=state, started=f"2026-03-0{n}T00:00:00Z", **common)  # type: ignore[arg-type]
+        for n, (key, state) in enumerate(states, 1)
+    ]
+    rows = [(record.name, count) for record, count in runs.attempts(oldest_first[::-1])]
+    assert rows == [("run-6", 1), ("run-5", 1), ("run-4", 3), ("run-3", 1)]
+
+
+def test_outside_of_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (
+        ["run"],
+        ["runs"],
+        ["stage", "policy"],
+        ["new", "x"],
+        ["demo", "--small"],
+        ["doctor"],
+        ["rollouts"],
+        ["play"],
+        ["export", "1", "x"],
+    ):
+        assert cli.main(arguments) == 2
+        assert "is not inside a Git repository" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said(scripted: ladder_clone.Scripted) -> None:
+    """/dev/full is a disk that is always full."""
+    scripted.set_params(policy={"seed": 6})
+    stage = scripted.root / "rft" / "policy.py"
+    text = stage.read_text()
+    stage.write_text(text.replace("    work(params)\n", '    Path("/dev/full").write_text("x")\n'))
+    done = scripted.rft("stage", "policy")
+    stage.write_text(text)
+    scripted.git("checkout", "params.yaml")
+    assert done.returncode == 3
+    assert re.search(r"^error: stage policy: .*the disk is full.*Free some space", done.stderr)
+
+
+def test_one_stage_by_hand_with_any_settings(scripted: ladder_clone.Scripted) -> None:
+    """N20: with --params and --set; a section that the file leaves out is no error; what was made before comes from the cache."""
+    others = scripted.root / "recipes" / "tiny" / "params.yaml"
+    others.write_text((scripted.root / "params.yaml").read_text())
+    before = scripted.ran().count("policy")
+    done = scripted.rft("stage", "policy", "--params", "recipes/tiny/params.yaml", "--set", "policy.seed=5")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Its shelf: data/policy, made with the settings of recipes/tiny/params.yaml and of --set" in done.stdout
+    assert (scripted.root / "data/policy/report.json").stat().st_mode & 0o200, "a plain file, no link into the cache"
+    assert "unchanged, skipped" in scripted.rft("stage", "policy", "--set", "policy.seed=5").stdout
+    assert scripted.ran().count("policy") == before + 1
+    assert "unchanged" not in scripted.rft("stage", "policy").stdout, "its sections are not in params.yaml, and its seed is another"
+    missing = scripted.rft("stage", "baseline", "--params", "recipes/tiny/params.yaml")
+    assert missing.returncode == 2
+    assert re.search(r"reads data/examples/keys.json, which is missing.*stage examples --params recipes/tiny/params.yaml$", missing.stderr)
+    others.unlink()
+    assert scripted.git("status", "--porcelain") == ""
+    assert scripted.git("worktree", "list").count("\n") == 0
+
+
+def test_settings_and_windows(scripted: ladder_clone.Scripted) -> None:
+    found = settings.resolve(scripted.clone, overrides=("train.steps=7", "train.from=policy", "drift.effects.psi=0.3", "recipe.options.polite=true"))
+    assert (found.train.steps, found.train.from_, found.drift.effects.psi) == (7, "policy", 0.3)
+    assert found.recipe.options == {"polite": True}
+    with pytest.raises(ConfigError, match=r"--set train.steps=\{: not YAML"):
+        settings.resolve(scripted.clone, overrides=("train.steps={",))
+    inbox = scripted.root / "data/inbox"
+    for name in ("2026-W09.jsonl", "2026-W10.jsonl"):
+        (inbox / name).touch()
+    assert settings.newest(scripted.clone, "data/inbox/2026-*.jsonl", "recipes/tiny") == inbox / "2026-W10.jsonl"
+    assert settings.newest(scripted.clone, "data/inbox/2026-W09.jsonl", "recipes/tiny") == inbox / "2026-W09.jsonl"
+    with pytest.raises(UserError, match="no file fits the pattern"):
+        settings.newest(scripted.clone, "data/inbox/*.csv", "recipes/tiny")
+    # N11: a pattern never takes another agent's traffic
+    (inbox / "tiny").mkdir()
+    (inbox / "tiny" / "2026-W11.jsonl").touch()
+    with pytest.raises(UserError, match=r"finds data/inbox/window.jsonl, no traffic of that recipe; the recipe is tiny. Write data/inbox/tiny/"):
+        settings.newest(scripted.clone, "data/inbox/*.jsonl", "recipes/tiny")
+    with pytest.raises(UserError, match=r"traffic of recipe tiny; the recipe is other"):
+        settings.newest(scripted.clone, "data/inbox/*/*.jsonl", "recipes/other")
+    assert settings.newest(scripted.clone, "data/inbox/tiny/*.jsonl", "recipes/tiny") == inbox / "tiny" / "2026-W11.jsonl"
+
+
+def test_a_broken_pipe_is_silence(scripted: ladder_clone.Scripted) -> None:
+    command = scripted.command("--help")
+    with subprocess.Popen(**command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_the_clone_keeps_its_tools_to_itself(scripted: ladder_clone.Scripted) -> None:
+    """Every tool's files lie below .rft or mlruns, and Git ignores both."""
+    assert Clone(scripted.root).state == scripted.root / ".rft"
+    for name in (
+        ".rft/prefect/prefect.db",
+        "mlruns/mlflow.db",
+        "data/inbox/w.jsonl",
+        "data/train/weights/model.bin",
+        "data/champion/weights/model.bin",
+        ".env",
+    ):
+        scripted.git("check-ignore", "--quiet", "--no-index", name)

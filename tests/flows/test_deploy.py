@@ -1,0 +1,90 @@
+"""`rft up`: a real server, a real schedule, a run that starts from it, and an end that leaves no process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ladder_clone
+import psutil
+import pytest
+
+from flows import deploy
+from rft.errors import ConfigError
+from tasks.runs import records
+
+
+def test_the_schedule_of_this_repository_and_wrong_ones(repository: Path, tmp_path: Path) -> None:
+    assert deploy.schedule(repository).clean_only, "a schedule takes no uncommitted work along"
+    (tmp_path / "infra").mkdir()
+    file = tmp_path / "infra/schedule.yaml"
+    for text, words in (
+        ("name: x\n", "infra/schedule.yaml: 'cron' is missing"),
+        ("name: x\ncron: every monday\n", "infra/schedule.yaml: cron 'every monday'"),
+        ("name: x\ncron: 0 3 * * 1\ntimezone: Mars/Olympus\n", "timezone 'Mars/Olympus'"),
+        ("name: x\ncron: 0 3 * * 1\nwindows: a\n", "unknown key 'windows'. Did you mean 'window'"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError) as refused:
+            deploy.schedule(tmp_path)
+        assert words in str(refused.value)
+
+
+@pytest.mark.story
+def test_a_schedule_is_served_and_a_run_starts_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    scripted = ladder_clone.make(tmp_path / "a")
+    (scripted.root / "infra").mkdir()
+    (scripted.root / "infra/schedule.yaml").write_text("name: weekly\ncron: 0 3 * * 1\nwindow: data/inbox/*.jsonl\n")
+    scripted.git("add", "--all")
+    scripted.git("commit", "--quiet", "--message", "a schedule")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (scripted.script / "pause-train").write_text("0.1")
+    with scripted.start("up", "--port", str(port), PREFECT_HOME=str(tmp_path / "prefect")) as up:
+        api = f"http://127.0.0.1:{port}/api"
+        [deployment] = waited_for(lambda: post(f"{api}/deployments/filter", {}), up)
+        planned = waited_for(lambda: post(f"{api}/flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC"}), up)
+        assert {run["state_type"] for run in planned} == {"SCHEDULED"}
+        assert planned[0]["parameters"]["window"] == "data/inbox/*.jsonl"
+        post(f"{api}/deployments/{deployment['id']}/create_flow_run", {})
+        [record] = waited_for(lambda: [one for one in records.load_all(scripted.clone) if one.stages.get("challenger")], up)
+        family = psutil.Process(up.pid).children(recursive=True)
+        second = scripted.rft("up", "--port", str(port))
+        assert second.returncode == 3
+        assert f"port {port} is taken" in second.stderr
+        waited_for(lambda: records.find(scripted.clone, record.name).revision, up)
+        up.send_signal(signal.SIGINT)
+        output, _ = up.communicate(timeout=60)
+    assert up.returncode == 0
+    assert f"Prefect: http://127.0.0.1:{port}" in output
+    assert output.rstrip().endswith("starts late, when the schedule is served again.")
+    psutil.wait_procs(family, timeout=10)
+    assert [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
+    assert records.find(scripted.clone, record.name).decision == "promote"
+
+
+def waited_for(look: Callable[[], Any], up: Any, seconds: float = 120.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert up.poll() is None, up.communicate()
+        if found := look():
+            return found
+        time.sleep(0.3)
+    raise AssertionError("nothing was seen in time")
+
+
+def post(url: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as reply:
+            return json.load(reply)
+    except OSError:
+        return None

@@ -1,0 +1,99 @@
+"""`rft new` gives a recipe on which the whole ladder, with the real engine, finds a better prompt, trains, and is asked to promote."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rft import config, recipe
+from rft.grading import preflight
+from rft.reports import ChallengerReport
+from rft.windows.conversations import read_window, usable_feedback
+from tasks.dependencies import STAGES
+from tasks.runs import records
+from tasks.runs.artifacts import Revision
+from tasks.runs.clone import Clone
+
+QUICK = (
+    "baseline.examples=32",
+    "baseline.k=4",
+    "prompt.rounds=2",
+    "train.steps=20",
+    "train.validation_examples=0",
+    "challenger.k=2",
+    "examples.test=144",
+)
+BY = {"GIT_AUTHOR_NAME": "Ada", "GIT_AUTHOR_EMAIL": "ada@localhost", "GIT_COMMITTER_NAME": "Ada", "GIT_COMMITTER_EMAIL": "ada@localhost"}
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Clone:
+    """This repository as it stands, with the new recipe committed."""
+    root = tmp_path_factory.mktemp("new") / "clone"
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=repository, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (repository / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(repository / name, root / name)
+    made = Clone(root)
+    made.git("init", "--quiet")
+    made.git("add", "--all")
+    made.git("commit", "--quiet", "--message", "start")
+    done = rft(made, "new", "recipes/parcels")
+    assert done.returncode == 0, done.stderr
+    made.git("add", "--all")
+    made.git("commit", "--quiet", "--message", "a recipe of my own")
+    return made
+
+
+def rft(clone: Clone, *arguments: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("MLFLOW_TRACKING_URI", "RFT_STATE")}
+    command = [sys.executable, "-m", "flows.cli", *arguments]
+    return subprocess.run(command, cwd=clone.root, env=kept | BY, capture_output=True, text=True, check=False, timeout=600)
+
+
+def test_its_parts_hold(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings parse, the grader refuses every cheat over real HTTP, splits are apart, its traffic can be read and graded."""
+    monkeypatch.chdir(clone.root)
+    params = config.load("recipes/parcels/params.yaml")
+    assert params.recipe.path == "recipes/parcels"
+    loaded = recipe.load(params.recipe)
+    result = preflight.preflight(params, loaded, num_examples=8)
+    assert result.targets_pass
+    assert result.accepted == []
+    assert len(result.exploits) >= 10
+    ids = {split: {example.id for example in loaded.examples(split, 800, 0)} for split in ("train", "validation", "test")}
+    assert ids["train"].isdisjoint(ids["validation"] | ids["test"])
+    assert ids["validation"].isdisjoint(ids["test"])
+    window = read_window(Path(params.traffic.file), None, params.traffic.min_conversations)
+    graded = usable_feedback(window.conversations, loaded)
+    assert len(graded) >= params.drift.min_feedback
+    gate = yaml.safe_load((clone.root / "recipes/parcels/params.yaml").read_text())["gate"]
+    assert set(gate) | {"num_bootstrap"} == set(config.Gate.model_fields), "every threshold is written down"
+
+
+@pytest.mark.story
+def test_the_whole_ladder_climbs_on_it(clone: Clone) -> None:
+    settings = [part for setting in QUICK for part in ("--set", setting)]
+    done = rft(clone, "run", "--params", "recipes/parcels/params.yaml", *settings)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    [record] = records.load_all(clone)
+    assert (record.decision, record.verdict, record.dirty) == ("promote", "continue", False), record.message
+    assert record.stages == dict.fromkeys(STAGES, "ran")
+    at = Revision(clone, record.revision or "")
+    report = at.report(ChallengerReport)
+    assert report is not None
+    arms = {arm.name: arm.sampled.metrics["score/mean"] for arm in report.arms}
+    assert arms["champion_new_prompt"].value > arms["champion"].value + 0.1
+    assert (arms["challenger"].low or 0) > (arms["champion_new_prompt"].high or 1), "training adds to what the prompt alone gives"
+    assert clone.git("status", "--porcelain") == ""
+    approved = rft(clone, "approve", record.name, "--by", "Ada", "--reason", "it looks parcels up now")
+    assert approved.returncode == 0, approved.stderr
+    assert "is the champion: parcels version 2" in approved.stdout

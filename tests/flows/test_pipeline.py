@@ -1,0 +1,114 @@
+"""The ladder from the command line, with real Prefect, DVC, MLflow and Git: killed, adopted, finished, approved, rolled back, looked at."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import ladder_clone
+import psutil
+import pytest
+
+from tasks.dependencies import STAGES
+from tasks.display import tracking
+from tasks.promotion import ledger
+from tasks.runs import records
+from tasks.runs.artifacts import Revision
+
+
+@pytest.mark.story
+def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    scripted = ladder_clone.make(tmp_path / "a")
+    name = _killed_in_training(scripted)
+
+    # adopted: goes on at the step where it was, in the same run and the same MLflow run, to the bytes of an undisturbed one
+    again = scripted.rft("run")
+    assert again.returncode == 0, again.stderr
+    assert again.stderr == "", "nothing of the tools' chatter reaches the user"
+    assert f"[run] {name}, adopted" in again.stdout
+    assert "Skipped, because nothing that they depend on has changed: traffic, drift, examples, policy, baseline, prompt." in again.stdout
+    assert "after RFT" in again.stdout
+    assert f"approve {name} --by" in again.stdout
+    assert scripted.ran() == [*list(STAGES)[:7], "train", "challenger", "gate"]
+    [record] = records.load_all(scripted.clone)
+    assert (record.name, record.state, record.decision, record.verdict) == (name, "finished", "promote", "continue")
+    assert record.stages == dict.fromkeys(STAGES, "ran")  # before the kill or after it: findings N15, what the run cost
+    assert list(record.seconds) == list(STAGES)
+    assert min(record.seconds.values()) > 0
+    at = Revision(scripted.clone, record.revision or "")
+    for path in ("data/train/report.json", "data/gate/decision.json"):
+        assert at.read(path) == (scripted.script / path).read_bytes()
+    client = tracking.client(scripted.clone)
+    history = client.get_metric_history(record.mlflow_run_id, "train/reward/mean")
+    assert sorted((one.step, one.value) for one in history) == [(step, step / 20) for step in range(1, 21)]
+    tags = client.get_run(record.mlflow_run_id).data.tags
+    assert (tags["decision"], tags["revision"], tags["stage.traffic"], tags["stage.gate"]) == (
+        "promote",
+        record.revision,
+        "cached (unchanged)",
+        "ran",
+    )
+    assert [one.path for one in client.list_artifacts(record.mlflow_run_id)] == [f"{name}.html"]
+    assert scripted.clone.page(name).read_text().startswith("<!doctype html>")
+    assert scripted.git("status", "--porcelain") == ""
+
+    # a person decides
+    approved = scripted.rft("approve", name[-4:], "--by", record.started_by, "--reason", "fewer calls")
+    assert approved.returncode == 0, approved.stderr
+    assert f"Run {name} is the champion: tiny version 2. @previous is version 1, the beginning." in approved.stdout
+    assert "To serve: weights data/train/weights (lora)" in approved.stdout
+    assert " export 2 exports/tiny-2\n" in approved.stdout, "N5: the command that takes it out"
+    assert f"warning: {record.started_by} started this run and approves it too" in approved.stderr
+    assert "champion" in scripted.rft("runs").stdout
+    back = scripted.rft("rollback", "--by", "Bob", "--reason", "complaints")
+    assert "version 1 of tiny again (the beginning: the base policy with the seed prompt)" in back.stdout
+    assert " export 1 exports/tiny-1\n" in back.stdout
+    assert [(act.action, act.who, act.run) for act in ledger.acts(scripted.clone)] == [
+        ("promote", record.started_by, name),
+        ("rollback", "Bob", None),
+    ]
+
+    # the page can be had again from the revision
+    page = scripted.clone.page(name)
+    first = page.read_text()
+    assert "<dt>recipe</dt><dd>recipes/tiny</dd>" in first
+    assert "not on record" not in first.split("<h2>What it cost</h2>")[1]
+    page.unlink()
+    assert scripted.rft("report", name).stdout.strip() == str(page)
+    assert page.read_text() == first
+
+
+def _killed_in_training(scripted: ladder_clone.Scripted) -> str:
+    """Returns the name of the run, whose driver is dead, and of which no process is left."""
+    (scripted.script / "pause-train").write_text("0.2")
+    with scripted.start("run") as driver:
+        deadline = time.monotonic() + 120
+        while not (steps := list(scripted.clone.state.glob("progress/train-*/metrics.jsonl"))) or len(steps[0].read_text().splitlines()) < 5:
+            assert time.monotonic() < deadline, "training never began"
+            time.sleep(0.05)
+        family = psutil.Process(driver.pid).children(recursive=True)
+        driver.send_signal(signal.SIGKILL)
+    psutil.wait_procs(family, timeout=10)
+    assert [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
+    assert "(cut off)" in scripted.rft("runs").stdout
+    (scripted.script / "pause-train").unlink()
+    [record] = records.load_all(scripted.clone)
+    assert record.state == "running"
+    return record.name
+
+
+@pytest.mark.story
+def test_drift_that_says_stop_ends_the_ladder_with_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    scripted = ladder_clone.make(tmp_path / "a", "drift_stop")
+    done = scripted.rft("run", "--set", "train.steps=3")
+    assert done.returncode == 0, done.stderr
+    assert "Stopped after drift, and that is a result" in done.stdout
+    assert scripted.ran() == ["traffic", "drift"]
+    [record] = records.load_all(scripted.clone)
+    assert (record.state, record.verdict, record.decision) == ("stopped", "stop", None)
+    refused = scripted.rft("approve", record.name, "--by", "Ada", "--reason", "why")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"error: run {record.name} came to no decision (stopped")

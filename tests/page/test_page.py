@@ -1,0 +1,485 @@
+"""The page: whole for every way a run can end, one file without network, nothing of the data becomes markup."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, get_args
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rft import page, reports
+from rft.errors import UserError
+from rft.page import charts
+from rft.page.markup import Html, h
+from rft.reports import wording
+from rft.stages import gate
+from tests import sample_reports
+
+RUN = {"run": "2026-04-06-brave-otter", "commit": "4f1c2ab93e", "dirty": "no"}
+VOID = {"meta", "br", "hr"}
+
+
+class Outline(HTMLParser):
+    """What a browser would see: balanced tags, headings, text, everything that could load or run."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.headings: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["h2"]:
+            self.headings.append(data)
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return {scenario: page.render(sample_reports.shelves(scenario), RUN) for scenario in get_args(sample_reports.Scenario)}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A promotion's shelves, to be changed."""
+    shutil.copytree(sample_reports.shelves("promote"), tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("scenario", get_args(sample_reports.Scenario))
+def test_every_page_is_whole_and_loads_nothing(pages: dict[str, str], scenario: str) -> None:
+    outline = Outline(pages[scenario])
+    assert not {"script", "link", "img", "iframe", "object"} & set(outline.tags)
+    assert not [one for one in outline.attributes if one[1] in ("src", "href", "xlink:href") or one[1].startswith("on")]
+    assert "url(" not in pages[scenario]
+    assert "@import" not in pages[scenario]
+    assert "default-src 'none'" in pages[scenario].replace("&#x27;", "'")
+    assert "prefers-color-scheme: dark" in pages[scenario]
+
+
+def test_the_page_of_a_promotion_has_every_part(pages: dict[str, str]) -> None:
+    outline = Outline(pages["promote"])
+    assert outline.headings == [
+        "The ladder",
+        "Before and after",
+        "The gate's checks",
+        "What now",
+        "Examples that got worse",
+        "Reward while training",
+        "Tool calls",
+        "Best of k",
+        "Drift: continue",
+        "Prompt candidates",
+        "Worst and best rollout, after RFT",
+        "The same example, before and after",
+        "Stop reasons",
+        "What it cost",
+    ]
+    assert "rft approve 2026-04-06-brave-otter --by NAME --reason TEXT" in outline.text
+    assert "--override-dirty" not in outline.text
+
+
+def test_the_page_says_in_words_how_the_run_ended(pages: dict[str, str]) -> None:
+    assert "Inconclusive" in pages["inconclusive"]
+    assert "examples.test" in pages["inconclusive"]
+    assert "rft approve" not in pages["reject"]
+    assert "the champion goes on serving" in pages["reject"]
+    assert "the new prompt alone" in pages["prompt_only"]
+    assert "No weights were trained: skipped" in pages["skipped"]
+
+
+def test_a_run_that_stopped_after_drift_has_a_short_page(pages: dict[str, str]) -> None:
+    outline = Outline(pages["drift_stop"])
+    assert outline.headings == ["The ladder", "What now", "Drift: stop"]
+    assert outline.text.count("not reached") == 7
+
+
+def test_a_feature_without_a_reference_shows_what_is_known_and_no_bar(pages: dict[str, str]) -> None:
+    outline = Outline(pages["drift_stop"])
+    assert "no reference yet; now corrected 57%" in outline.text
+    assert outline.tags["desc"] == 6
+
+
+def test_a_clone_without_shelves_has_a_page_too(tmp_path: Path) -> None:
+    assert "Not finished" in Outline(page.render(tmp_path, RUN)).text
+
+
+def test_pictures_have_a_title_and_a_description(pages: dict[str, str]) -> None:
+    outline = Outline(pages["promote"])
+    images = sum(one == ("svg", "role", "img") for one in outline.attributes)
+    hidden = sum(one == ("svg", "aria-hidden", "true") for one in outline.attributes)
+    assert images > 12
+    assert images + hidden == outline.tags["svg"]
+    assert outline.tags["desc"] == images
+    assert all(value.strip(". ") for tag, name, value in outline.attributes if (tag, name) == ("svg", "aria-label"))
+
+
+def test_no_check_is_told_by_colour_alone(pages: dict[str, str]) -> None:
+    text = Outline(pages["reject"]).text
+    for sign in ("✓ passed", "✗ failed", "? open"):
+        assert sign in text
+
+
+def test_the_numbers_are_the_reports_own(root: Path) -> None:
+    text = Outline(page.render(root, RUN)).text
+    challenger = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
+    for arm in challenger.arms:
+        found = arm.sampled.metrics["reward/mean"]
+        assert f"{found.value:.3f}" in text
+        assert f"[{found.low:.3f}, {found.high:.3f}]" in text
+
+
+def test_the_unscored_stand_apart_with_why_they_ended(root: Path) -> None:
+    """R14: an outage is no way in which the policy ended a rollout."""
+    path = root / "data/challenger/report.json"
+    report = json.loads(path.read_text())
+    for arm in report["arms"]:
+        arm["sampled"] |= {"unscored": 7, "unscored_stop_reasons": {"completed": 2, "tool_error": 5}}
+    path.write_text(json.dumps(report))
+    assert "7 completed 2, tool error 5" in " ".join(Outline(page.render(root, RUN)).text.split())
+
+
+def test_a_dirty_run_says_what_its_approval_needs(root: Path) -> None:
+    assert "--override-dirty" in page.render(root, {**RUN, "dirty": "yes: 2 uncommitted files"})
+
+
+def test_a_damaged_report_is_an_error_and_not_a_gap(root: Path) -> None:
+    (root / "data/drift/report.json").write_text('{"verdict": "stop"')
+    with pytest.raises(UserError, match=r"drift/report\.json"):
+        page.render(root, RUN)
+
+
+@pytest.mark.parametrize("stage", ["baseline", "challenger"])
+@pytest.mark.parametrize("content", [b"{}\n", b"", None])
+def test_a_damaged_log_is_an_error_with_its_name(root: Path, stage: str, content: bytes | None) -> None:
+    path = root / f"data/{stage}/rollouts.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(UserError, match=rf"data/{stage}/rollouts\.parquet: no whole rollout log .* rft stage {stage}"):
+        page.render(root, RUN)
+
+
+# -- a scale of its own ----------------------------------------------------------------------------------------------------
+def rescale(root: Path, low: float, high: float) -> None:
+    """The challenger's report and the decision, as a grader on `low` to `high` would have them."""
+
+    def scaled(value: float | None) -> float | None:
+        return None if value is None else low + (high - low) * value
+
+    path = root / "data/challenger/report.json"
+    report = json.loads(path.read_text())
+    for arm in report["arms"]:
+        for one in (arm["sampled"], arm["greedy"]):
+            one["range"] = [low, high]
+            one["max_at_k"] = [[k, scaled(value)] for k, value in one["max_at_k"]]
+            for name in ("reward/mean", "score/mean"):
+                one["metrics"][name] |= {key: scaled(one["metrics"][name][key]) for key in ("value", "low", "high")}
+            for row in one["rows"]:
+                row |= {key: [scaled(value) for value in row[key]] for key in ("rewards", "scores")}
+    path.write_text(json.dumps(report))
+    kinds = {"drift": reports.DriftReport, "baseline": reports.BaselineReport, "prompt": reports.PromptReport, "train": reports.TrainReport}
+    drift, baseline, prompt, train = (reports.read(kind, root / f"data/{stage}/report.json") for stage, kind in kinds.items())
+    challenger = reports.read(reports.ChallengerReport, path)
+    found = gate.decide(sample_reports.GATE, drift, baseline, prompt, train, challenger, {})  # type: ignore[arg-type]
+    reports.write(found, root / "data/gate/decision.json")
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 5.0), (-2.0, 2.0)])
+def test_scores_on_a_scale_of_their_own_are_shown_on_it(root: Path, pages: dict[str, str], low: float, high: float) -> None:
+    rescale(root, low, high)
+    outline = Outline(page.render(root, RUN))
+    words = f"; the grader scores from {low:g} to {high:g}"
+    assert outline.text.count(words) == 2  # beside the arms, and the best of k
+    assert words not in Outline(pages["promote"]).text
+    assert " of the range" in outline.text
+    assert " of the range" not in Outline(pages["promote"]).text
+    challenger = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
+    found = challenger.arms[-1].sampled.metrics["reward/mean"]
+    assert f"{found.value:.3f}" in outline.text
+    places = [float(number) for tag, name, number in outline.attributes if (tag, name) in (("circle", "cx"), ("text", "x"), ("rect", "x"))]
+    assert all(0 <= place <= charts.WIDTH for place in places)
+    assert _good_sides(page.render(root, RUN)) == _good_sides(pages["promote"])
+
+
+def _good_sides(text: str) -> Counter[str]:
+    """Of each check's picture: does the side that passes begin at the margin, or at the left end?"""
+    found = ["below" if x == "0" else "above" for x in re.findall(r'<rect x="([^"]*)" y="3" [^>]*class="zone"', text)]
+    assert {*found} == {"above", "below"}
+    return Counter(found)
+
+
+def test_an_interval_that_ends_at_0_is_drawn_to_0(root: Path) -> None:
+    path = root / "data/challenger/report.json"
+    report = json.loads(path.read_text())
+    for arm in report["arms"]:
+        arm["sampled"]["metrics"]["reward/mean"] |= {"value": -0.5, "low": -1.0, "high": 0.0}
+    path.write_text(json.dumps(report))
+    picture = page.render(root, RUN).split("Mean reward by arm")[-1].split("</svg>")[0]
+    starts_and_ends = re.findall(r'd="M([0-9.]+) [0-9.]+ H([0-9.]+)"', picture)
+    middles = re.findall(r'<circle cx="([0-9.]+)"', picture)
+    assert starts_and_ends
+    assert all(float(end) > float(middles[0]) + 10 for _, end in starts_and_ends)
+
+
+# -- nothing of the data becomes markup ------------------------------------------------------------------------------------
+EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)>&amp;\'"'
+
+
+def test_what_a_policy_or_a_tool_wrote_is_only_text(root: Path) -> None:
+    path = root / "data/challenger/rollouts.parquet"
+    rows = pq.read_table(path).to_pylist()
+    messages: list[dict[str, Any]] = [
+        {"role": EVIL, "content": EVIL},
+        {"role": "assistant", "content": [{"type": "text", "text": EVIL}], "tool_calls": [{"function": {"name": EVIL, "arguments": EVIL}}]},
+        {"role": "tool", "content": EVIL * 200},
+    ]
+    table = pq.read_table(path)
+    for name, value in (("messages", json.dumps(messages)), ("explanation", EVIL), ("stop_reason", EVIL)):
+        table = table.set_column(table.column_names.index(name), name, [[value] * len(rows)])
+    pq.write_table(table, path)
+    drift = reports.read(reports.DriftReport, root / "data/drift/report.json")
+    feature = drift.features[0].model_copy(update={"feature": EVIL})
+    reports.write(drift.model_copy(update={"features": [feature], "reason": EVIL}), root / "data/drift/report.json")
+    text = page.render(root, {"run": EVIL, "commit": EVIL, EVIL: EVIL})
+    outline = Outline(text)
+    assert not {"script", "img"} & set(outline.tags)
+    assert not [one for one in outline.attributes if one[1].startswith("on")]
+    assert 'alert("x")' in outline.text
+    assert "characters more" in outline.text
+
+
+@settings(max_examples=40)
+@given(st.text(), st.text())
+def test_text_and_attributes_come_back_as_they_went_in(text: str, value: str) -> None:
+    text, value = (one.replace("\r", "").replace("\0", "") for one in (text, value))
+    outline = Outline(h("p", text, title=value))
+    assert "".join(outline.words) == text
+    assert outline.attributes == [("p", "title", value)]
+
+
+def test_markup_nests_and_leaves_out_what_is_none() -> None:
+    assert h("p", None, ["a", h("b", 1.0), ("<",)], class_="x", id=None) == '<p class="x">a<b>1</b>&lt;</p>'
+    assert isinstance(h("br"), Html)
+
+
+# -- pictures of odd data --------------------------------------------------------------------------------------------------
+@settings(max_examples=40)
+@given(st.lists(st.floats(-1e6, 1e6, allow_nan=False), min_size=1, max_size=12))
+def test_a_line_is_drawn_within_the_picture_whatever_the_values(values: list[float]) -> None:
+    picture = Outline(charts.lines("t", "d", [charts.Series("a", "champion", list(enumerate(values)))], "x", "y"))
+    path = [value for tag, name, value in picture.attributes if (tag, name) == ("path", "d")][-2]
+    numbers = [float(number) for number in path.replace("M", " ").replace("L", " ").replace("H", " ").replace("V", " ").split()]
+    assert all(-1 <= number <= charts.WIDTH + 1 for number in numbers)
+
+
+@settings(max_examples=40)
+@given(st.floats(-10, 10), st.floats(0, 5), st.floats(-10, 10), st.booleans())
+def test_an_interval_and_its_margin_are_both_in_sight(value: float, half: float, margin: float, good_above: bool) -> None:
+    picture = Outline(charts.interval("t", "d", value, value - half, value + half, margin, good_above, "good"))
+    places = [float(number) for tag, name, number in picture.attributes if (tag, name) in (("circle", "cx"), ("rect", "width"), ("rect", "x"))]
+    assert all(-0.01 <= place <= 260.01 for place in places)
+
+
+# -- what a newcomer missed (findings N7, N14, N15) ------------------------------------------------------------------------
+def decide_again(root: Path, **thresholds: float) -> reports.Decision:
+    """The decision on these shelves under other thresholds, put back on the shelf."""
+    kinds = {"drift": reports.DriftReport, "baseline": reports.BaselineReport, "prompt": reports.PromptReport, "train": reports.TrainReport}
+    drift, baseline, prompt, train = (reports.read(kind, root / f"data/{stage}/report.json") for stage, kind in kinds.items())
+    challenger = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
+    section = sample_reports.GATE.model_copy(update=thresholds)
+    found = gate.decide(section, drift, baseline, prompt, train, challenger, {})  # type: ignore[arg-type]
+    reports.write(found, root / "data/gate/decision.json")
+    return found
+
+
+def change(path: Path, edit: Callable[[Any], Any]) -> None:
+    report = json.loads(path.read_text())
+    edit(report)
+    path.write_text(json.dumps(report))
+
+
+def test_n7_the_page_gives_one_piece_of_advice_and_not_its_opposite(root: Path) -> None:
+    gain = decide_again(root).checks[0].value
+    assert gain is not None
+    found = decide_again(root, min_gain=gain)
+    assert found.decision == "inconclusive"
+    text = Outline(page.render(root, RUN)).text
+    advice = wording.advice(found.checks)
+    assert "more examples would hardly tell. What can settle it is a candidate" in advice
+    assert text.count(advice) == 2  # in the verdict, and under `What now`
+    assert "examples.test" not in text
+
+
+def test_n7_examples_are_asked_for_by_number_where_they_settle_it(pages: dict[str, str]) -> None:
+    text = Outline(pages["inconclusive"]).text
+    assert text.count("would settle it: raise examples.test from 24 to 250.") == 2
+
+
+def test_n14_nothing_is_minus_nothing(root: Path) -> None:
+    def nearly_zero(report: Any) -> None:
+        for one in report["candidates"]:
+            one["search"] |= {"value": -0.0001, "low": -0.0002, "high": -0.0}
+            one["gain"] = one["gain"] and one["gain"] | {"value": -0.0001, "low": -0.0002, "high": -0.0}
+
+    def arms(report: Any) -> None:
+        for arm in report["arms"]:
+            arm["sampled"]["metrics"]["reward/mean"] |= {"value": -0.0004, "low": -0.0004, "high": -0.0001}
+            arm["sampled"]["max_at_k"] = [[1, -0.0001], [2, -0.0001]]
+
+    change(root / "data/prompt/report.json", nearly_zero)
+    change(root / "data/challenger/report.json", arms)
+    change(root / "data/train/report.json", lambda report: report.update(curve=[[1, -0.0001], [2, -0.0002]]))
+    assert re.findall(r"-0\.?0*(?![\d.]*[1-9])\b.{8}", Outline(page.render(root, RUN)).text) == []
+
+
+def test_n14_one_rollout_is_no_rollouts_and_has_no_best(root: Path) -> None:
+    def one_each(report: Any) -> None:
+        for arm in report["arms"]:
+            arm["sampled"] |= {"k": 1, "max_at_k": arm["sampled"]["max_at_k"][:1]}
+
+    change(root / "data/challenger/report.json", one_each)
+    found = decide_again(root)
+    assert "72 examples x 1 rollout at temperature 1" in found.checks[0].detail
+    text = Outline(page.render(root, RUN)).text
+    assert "1 rollout each" in text
+    assert not re.search(r"\b1 (rollouts|examples|steps|arms|calls)\b", text)
+    assert "best of 8" in text  # the baseline's
+    change(root / "data/baseline/report.json", lambda report: report["sampled"].update(max_at_k=[]))
+    assert "Best of k" not in Outline(page.render(root, RUN)).headings
+
+
+@pytest.mark.parametrize(("scenario", "state"), [("promote", "✓ winner"), ("reject", "✓ stays")])
+def test_n14_the_prompt_that_goes_on_stands_first_and_the_page_says_why(pages: dict[str, str], scenario: str, state: str) -> None:
+    report = reports.read(reports.PromptReport, sample_reports.shelves(scenario) / "data/prompt/report.json")  # type: ignore[arg-type]
+    table = pages[scenario].split("<h2>Prompt candidates</h2>")[1].split("</table>")[0]
+    rows = re.findall(r'<th scope="row">([^<]*)<', table)
+    assert rows[0] == report.winner.name
+    assert max(one.search.value for one in report.candidates) > next(one.search.value for one in report.candidates if one.parent is None)
+    assert re.findall("✓ [a-z]+", table) == [state]
+    assert "its gain must hold on examples that the search did not see" in pages[scenario]
+
+
+def test_n15_a_dirty_run_names_its_files_and_can_be_approved_by_pasting(root: Path) -> None:
+    files = ", ".join(f"recipes/mine/part-{n}.py" for n in range(30))
+    text = Outline(page.render(root, {**RUN, "recipe": "recipes/mine", "dirty": "yes: 30 uncommitted files", "uncommitted": files})).text
+    assert "recipes/mine" in text
+    assert files in text
+    assert "rft approve 2026-04-06-brave-otter --by NAME --reason TEXT --override-dirty" in text
+
+
+def test_n15_the_examples_that_got_worse_are_listed_worst_first_with_their_rollouts(pages: dict[str, str]) -> None:
+    root = sample_reports.shelves("reject")
+    report = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
+    means = [
+        {row.example_id: sum(reward or 0 for reward in row.rewards) / len(row.rewards) for row in arm.sampled.rows}
+        for arm in report.arms
+        if arm.name in ("champion", "challenger")
+    ]
+    lost = sorted((round(means[1][id] - was, 9), id) for id, was in means[0].items() if means[1][id] < was - 1e-9)
+    assert len(lost) > 2
+    card = pages["reject"].split("<h2>Examples that got worse</h2>")[1].split("</section>")[0]
+    entries = re.findall(r"<summary><b>([^<]*)</b>[^<]*, ([+-][\d.]+)</summary>", card)
+    assert [id for id, _ in entries] == [id for _, id in lost[:10]]
+    assert [by for _, by in entries] == [f"{by:+.3f}" for by, _ in lost[:10]]
+    text = Outline(f"<div>{card}</div>").text
+    assert f"{len(lost)} of 72 examples earn less" in text
+    assert text.count("rft rollouts 2026-04-06-brave-otter --stage challenger --group ") == len(entries)
+    assert card.count('class="talk"') >= 2 * len(entries)
+    assert all(id in text for _, id in lost)  # those without a dialogue too
+    assert "0 of 72 examples earn less" in Outline(pages["promote"]).text
+
+
+def test_n15_what_a_row_calls_itself_is_only_text(root: Path) -> None:
+    def rename(report: Any) -> None:
+        for arm in report["arms"]:
+            for one in (arm["sampled"], arm["greedy"]):
+                for row in one["rows"]:
+                    row |= {"example_id": EVIL + row["example_id"], "slice": EVIL}
+
+    change(root / "data/challenger/report.json", rename)
+    outline = Outline(page.render(root, {**RUN, "uncommitted": EVIL * 9, "again": EVIL}))
+    assert not {"script", "img"} & set(outline.tags)
+    assert 'alert("x")' in outline.text
+
+
+def test_n15_parse_errors_stand_beside_the_checks_without_a_vote(root: Path, pages: dict[str, str]) -> None:
+    report = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
+    shares = [arm.sampled.stop_reasons.get("parse_error", 0) / sum(arm.sampled.stop_reasons.values()) for arm in report.arms]
+    text = " ".join(Outline(pages["promote"]).text.split())
+    assert (
+        f"no vote parse errors rollouts that ended because a tool call could not be read; the reward pays for them already {100 * shares[-1]:.1f} %"
+        in text
+    )
+    assert f"champion {100 * shares[0]:.1f} %" in text
+    assert " ".join(wording.HACK_RATE_MEANS.split()) in text
+    assert "parse errors" not in Outline(pages["skipped"]).text  # nothing was compared
+
+
+def test_n15_the_page_says_what_the_run_cost(root: Path) -> None:
+    spent = {"policy": page.Spent(4.0, "restored"), "train": page.Spent(3725.2, "ran"), "challenger": page.Spent(61.0, "ran")}
+    logs = {
+        stage: pq.read_table(root / f"data/{stage}/rollouts.parquet", columns=["num_tokens"]).column(0).to_pylist()
+        for stage in ("baseline", "challenger")
+    }
+    card = page.render(root, RUN, spent).split("<h2>What it cost</h2>")[1].split("</section>")[0]
+    rows = [Outline(f"<table>{row}</table>").words for row in re.findall(r"<tr.*?</tr>", card)]
+    lines = {row[0]: row[1:] for row in rows}
+    assert lines["train"] == ["1 h 02 min", "80"]
+    assert lines["policy"] == ["4.0 s", "reused", "1,500"]
+    assert lines["challenger"][:3] == ["1 min 01 s", "1 min 01 s / 12.0 s / –", f"{len(logs['challenger']):,}"]
+    total = sum(map(len, logs.values()))
+    assert lines["this run"] == ["1 h 03 min", f"{total:,}", f"{sum(map(sum, logs.values())):,}", "80"]
+    assert "not on record" in lines["baseline"]
+
+
+def test_n15_the_record_of_a_run_gives_the_page_its_recipe_files_and_times(root: Path) -> None:
+    from tasks import ladder
+    from tasks.runs.clone import Clone
+    from tasks.runs.records import RunRecord
+
+    (root / "params.yaml").write_text("recipe: {path: recipes/mine}\n")
+    record = RunRecord(
+        name="r1",
+        key="k",
+        commit="4f1c2ab93e00",
+        edits_sha256="ab",
+        edited=["recipes/mine/tools.py"],
+        champion_version=0,
+        window="w.jsonl",
+        inputs=[],
+        started="2026-04-06T00:00:00Z",
+        started_by="a",
+        stages={"train": "ran"},
+        seconds={"train": 200.0},
+    )
+    text = Outline(ladder.write_page(Clone(root), record, root).read_text()).text
+    for word in ("recipes/mine", "yes: 1 uncommitted file", "recipes/mine/tools.py", "3 min 20 s", "--override-dirty"):
+        assert word in text

@@ -1,0 +1,190 @@
+"""The forward for decoding: the model's own logits, always from the weights that the model has now."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from rft import config
+from rft.models import weights
+from rft.sampling import decode as fast_forward
+from rft.sampling.decode import FastForward
+from rft.sampling.kv_cache import Feed, ModelForward, Slots
+
+VOCABULARY = 300
+
+
+def network(seed: int = 0, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
+    """A shape in which no two sizes are equal, so that a mix-up shows."""
+    torch.manual_seed(seed)
+    shape: dict[str, Any] = {"hidden_size": 40, "intermediate_size": 56, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2}
+    settings = Qwen3Config(vocab_size=VOCABULARY, head_dim=8, max_position_embeddings=512, **(shape | more))
+    settings._attn_implementation = "sdpa"
+    built: Any = Qwen3ForCausalLM(settings)
+    built.to(dtype)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))  # norms too
+    return built.eval()
+
+
+def fast(of: Any) -> FastForward:
+    found, why = fast_forward.fast_forward(of)
+    assert found is not None, why
+    return found
+
+
+def slots(of: Any, rows: int) -> Slots:
+    return Slots(3, rows, of.config.num_key_value_heads, 8, 8, of.dtype, torch.device("cpu"))
+
+
+def ids(length: int, seed: int) -> list[int]:
+    return torch.randint(0, VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def last_logits(of: Any, tokens: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        return of(torch.tensor([tokens])).logits[0, -1].float()
+
+
+def begun(of: Any) -> torch.Tensor:
+    return fast(of).prefill(slots(of, 1), [Feed(0, 0, ids(9, 1))])[0]
+
+
+def test_a_dialogue_of_prompts_tokens_and_results_has_the_models_own_logits():
+    ours = network()
+    forward, held = fast(ours), slots(ours, 3)
+    told = [ids(5, 1), ids(70, 2), ids(31, 3)]  # more than the slots have room for at first
+    close = {"rtol": 0, "atol": 1e-4}
+    found = forward.prefill(held, [Feed(n, 0, one) for n, one in enumerate(told)])
+    torch.testing.assert_close(found, torch.stack([last_logits(ours, one) for one in told]), **close)
+    for n in range(4):
+        new = torch.tensor(ids(3, 10 + n))
+        found = forward.step(held, new, torch.tensor([len(one) for one in told]), max(map(len, told)) + 1)
+        told = [[*one, token] for one, token in zip(told, new.tolist(), strict=True)]
+        torch.testing.assert_close(found, torch.stack([last_logits(ours, one) for one in told]), **close)
+    more = {2: ids(17, 20), 0: ids(1, 21)}
+    found = forward.prefill(held, [Feed(row, len(told[row]), result) for row, result in more.items()])
+    torch.testing.assert_close(found, torch.stack([last_logits(ours, told[row] + result) for row, result in more.items()]), **close)
+    both = [torch.tensor([1, 2]), torch.tensor([len(told[0]) + 1, len(told[1])]), 76]
+    torch.testing.assert_close(forward.step(held, *both)[0], last_logits(ours, [*told[0], *more[0], 1]), **close)
+
+
+def test_a_wider_model_in_bfloat16_is_as_close_as_bfloat16_allows():
+    assert begun(network(dtype=torch.bfloat16)).dtype == torch.float32
+
+
+def _optimizer(of: Any, **settings: Any) -> None:
+    optimizer = torch.optim.AdamW(of.parameters(), lr=0.05, **settings)
+    of(torch.tensor([ids(12, 5)]), labels=torch.tensor([ids(12, 5)])).loss.backward()
+    optimizer.step()
+
+
+def _in_place(of: Any) -> None:
+    with torch.no_grad():
+        for parameter in of.parameters():
+            parameter.mul_(1.1)
+
+
+def _behind_autograds_back(of: Any) -> None:
+    for parameter in of.parameters():
+        parameter.data.mul_(0.9)
+
+
+def _other_memory(of: Any) -> None:
+    for parameter in of.parameters():
+        parameter.data = parameter.data * 1.2
+
+
+def _other_parameter(of: Any) -> None:
+    old = of.model.layers[1].mlp.up_proj.weight
+    of.model.layers[1].mlp.up_proj.weight = torch.nn.Parameter(old.detach() * 2)
+
+
+def _loaded(of: Any) -> None:
+    of.load_state_dict(network(7).state_dict())
+
+
+CHANGES: list[Callable[[Any], None]] = [
+    *(_optimizer, lambda of: _optimizer(of, foreach=True), lambda of: _optimizer(of, fused=True)),
+    *(_in_place, _behind_autograds_back, _other_memory, _other_parameter, _loaded),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_weights_are_sampled_with_at_once(change: Callable[[Any], None]):
+    ours = network()
+    forward = fast(ours)
+    before = forward.prefill(slots(ours, 1), [Feed(0, 0, ids(9, 1))])[0]
+    for _ in range(2):
+        change(ours)
+        found = forward.prefill(slots(ours, 1), [Feed(0, 0, ids(9, 1))])[0]
+        torch.testing.assert_close(found, last_logits(ours, ids(9, 1)), rtol=0, atol=1e-4)
+        assert (found - before).abs().max() > 0.01
+    _optimizer(ours)  # still learns: no parameter became one of inference
+
+
+def test_a_merged_adapter_follows_its_learner():
+    learner = weights.trainable(network(), config.Train())
+    plain = weights.merged_copy(learner)
+    forward = fast(plain)
+    _optimizer(learner)
+    _optimizer(learner)
+    weights.sync(learner, plain)
+    found = forward.prefill(slots(plain, 1), [Feed(0, 0, ids(9, 1))])[0]
+    torch.testing.assert_close(found, last_logits(learner, ids(9, 1)), rtol=0, atol=1e-4)
+
+
+def test_a_model_that_was_laid_out_anew_is_copied_saved_and_loaded_as_before(tmp_path: Any):
+    ours = network()
+    before = {name: value.clone() for name, value in ours.state_dict().items()}
+    fast(ours)
+    weights.save(ours, tmp_path / "weights")
+    assert weights.weights_sha256(weights.with_weights(network(3), "full", tmp_path / "weights", torch.device("cpu"))) == weights.weights_sha256(ours)
+    ours.save_pretrained(tmp_path / "model")
+    twin = copy.deepcopy(ours)
+    _in_place(twin)
+    for name, value in ours.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert torch.equal(Qwen3ForCausalLM.from_pretrained(tmp_path / "model").lm_head.weight, ours.lm_head.weight)
+
+
+def test_scaled_rotary_positions_are_the_models_own():
+    scaled = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 128}
+    ours = network(rope_parameters=scaled)
+    torch.testing.assert_close(begun(ours), last_logits(ours, ids(9, 1)), rtol=0, atol=1e-4)
+
+
+def test_an_unknown_architecture_has_none_and_the_reason_names_it():
+    shape: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    found, why = fast_forward.fast_forward(LlamaForCausalLM(LlamaConfig(vocab_size=50, **shape)))
+    assert found is None
+    assert "LlamaForCausalLM" in why
+
+
+def test_an_adapter_that_is_not_merged_has_none():
+    found, why = fast_forward.fast_forward(weights.trainable(network(), config.Train()).base_model.model)
+    assert found is None
+    assert "wrapped" in why
+
+
+def test_a_model_whose_own_forward_says_something_else_has_none():
+    ours = network()
+    ours.model.layers[1].self_attn.scaling = 0.2
+    found, why = fast_forward.fast_forward(ours)
+    assert found is None
+    assert "other logits" in why
+
+
+def test_the_models_own_forward_serves_any_dialogue_too():
+    ours = network()
+    held, told = slots(ours, 2), [ids(5, 1), ids(40, 2)]
+    forward = ModelForward(ours)
+    forward.prefill(held, [Feed(n, 0, one) for n, one in enumerate(told)])
+    found = forward.step(held, torch.tensor([3, 4]), torch.tensor([5, 40]), 41)
+    torch.testing.assert_close(found, torch.stack([last_logits(ours, [*told[0], 3]), last_logits(ours, [*told[1], 4])]), rtol=0, atol=1e-4)

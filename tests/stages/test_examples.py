@@ -1,0 +1,252 @@
+"""The three splits: from the recipe or a graded window, without leaks between them, and read back with file and line."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scripted_windows as windows
+import tiny_recipe
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rft import config, reports, shelves
+from rft.errors import UserError
+from rft.recipe import Split
+from rft.reports import ExamplesReport, Profile
+from rft.rows import sha256
+from rft.stages import examples, traffic
+from rft.types import SPLITS, Example
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    tiny_recipe.make(tmp_path)
+    return tmp_path
+
+
+def params(min_feedback: int = 20, **section: Any) -> config.Params:
+    return tiny_recipe.params(
+        Path("tiny"),
+        traffic={"file": "data/inbox/window.jsonl"},
+        drift={"min_feedback": min_feedback},
+        examples={"train": 40, "validation": 10, "test": 12} | section,
+    )
+
+
+def shelf() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(Path("data/examples").glob("*"))}
+
+
+def edit_recipe(old: str, new: str) -> None:
+    path = Path("tiny/examples.py")
+    source = path.read_text()
+    assert old in source
+    path.write_text(source.replace(old, new))
+
+
+def test_the_recipes_examples_become_a_shelf(clone: Path) -> None:
+    examples.run(params())
+    assert set(shelf()) == {"train.jsonl", "validation.jsonl", "test.jsonl", "keys.json", "profile.json", "report.json"}
+    report = reports.read(ExamplesReport, Path("data/examples/report.json"))
+    assert report.counts == {"train": 40, "validation": 10, "test": 12}
+    assert set(report.leakage.values()) == {0}
+    assert set(report.leakage) == {
+        "repeated ids",
+        "lines of train in validation", "lines of train in test", "lines of validation in test",
+        "texts of train in validation", "texts of train in test", "texts of validation in test",
+        "targets of train in validation", "targets of train in test",
+    }  # fmt: skip
+    for split in SPLITS:
+        rows = shelves.load_examples(split)
+        assert len(rows) == report.counts[split]
+        assert report.sha256[split] == sha256(rows)
+        assert sum(report.slices[split].values()) == len(rows)
+    inputs = reports.read(Profile, Path("data/examples/profile.json"))
+    assert (inputs.num_conversations, inputs.source) == (40, "the training examples of recipe tiny")
+
+
+def test_equal_settings_give_equal_bytes_and_another_seed_others(clone: Path) -> None:
+    examples.run(params())
+    first = shelf()
+    examples.run(params())
+    assert shelf() == first
+    examples.run(params(seed=1))
+    assert shelf()["train.jsonl"] != first["train.jsonl"]
+
+
+# -- from a window ---------------------------------------------------------------------------------------------------------
+def record(rows: list[dict[str, Any]]) -> None:
+    windows.write(Path("data/inbox/window.jsonl"), rows)
+    traffic.run(params())
+
+
+def test_a_refresh_trains_on_the_latest_graded_traffic(clone: Path) -> None:
+    examples.run(params())
+    measured = {split: shelf()[f"{split}.jsonl"] for split in ("validation", "test")}
+    rows = windows.rows(80)
+    for row in rows[::2]:
+        row["feedback"] = None
+    record(rows)
+    examples.run(params(source="window", train=30))
+    assert [row.id for row in shelves.load_examples("train")] == [row["conversation_id"] for row in rows[1::2]][-30:]
+    assert {split: shelf()[f"{split}.jsonl"] for split in ("validation", "test")} == measured
+    report = reports.read(ExamplesReport, Path("data/examples/report.json"))
+    assert (report.source, report.counts["train"]) == ("window", 30)
+    assert reports.read(Profile, Path("data/examples/profile.json")).source == "the graded conversations of data/inbox/window.jsonl"
+
+
+def test_too_little_feedback_says_how_much(clone: Path) -> None:
+    record(windows.rows(60, feedback=None))
+    with pytest.raises(UserError, match=r"only 0 graded conversations can become examples \(drift.min_feedback = 20\)"):
+        examples.run(params(source="window"))
+    assert shelf() == {}
+
+
+def test_traffic_that_holds_what_is_tested_is_leakage(clone: Path) -> None:
+    tested = [int(row.messages[0]["content"].split()[-1][1:]) for row in tiny_split("test", 12)]
+    record([*windows.rows(50), *(windows.conversation(number) for number in tested[:5])])
+    with pytest.raises(
+        UserError, match=r"the splits leak into each other: texts of train in test: 5 examples, targets of train in test: 5 examples\."
+    ):
+        examples.run(params(source="window", train=100))
+    assert shelf() == {}
+
+
+def tiny_split(split: Split, count: int) -> list[Example]:
+    from rft import recipe
+
+    return recipe.load(params().recipe).examples(split, count, 0)
+
+
+# -- leakage ---------------------------------------------------------------------------------------------------------------
+def row(name: str, text: str, target: Any) -> Example:
+    return Example(name, ({"role": "system", "content": "s"}, {"role": "user", "content": text}), target)
+
+
+SOUND: dict[Split, list[Example]] = {
+    "train": [row("a", "one", ["I10", "E11"]), row("b", "two", ["I10"])],
+    "validation": [row("c", "three", ["J45"])],
+    "test": [row("d", "four", ["K21"])],
+}
+
+
+def with_row(split: Split, added: Example) -> dict[Split, list[Example]]:
+    return SOUND | {split: [*SOUND[split], added]}
+
+
+def test_sound_splits_leak_nothing() -> None:
+    assert set(examples.check_leakage(SOUND, True).values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        (with_row("test", row("e", " ONE ", ["X1"])), "texts of train in test: 1 examples"),
+        (with_row("test", row("e", "three", ["X1"])), "texts of validation in test: 1 examples"),
+        (with_row("validation", row("e", "five", ["X1", "E11"])), "targets of train in validation: 1 examples"),
+        (with_row("test", row("a", "five", ["X1"])), "repeated ids: 1 examples"),
+        (with_row("train", row("a", "five", ["X1"])), "repeated ids: 1 examples"),
+    ],
+)
+def test_each_leak_is_an_error_with_its_count(splits: dict[Split, list[Example]], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        examples.check_leakage(splits, True)
+
+
+def test_classes_may_come_back_when_the_settings_say_so(clone: Path) -> None:
+    edit_recipe("value(key), {", '"odd" if number % 2 else "even", {')
+    with pytest.raises(UserError, match=r"targets of train in validation: 10 examples, .*set examples.disjoint_targets: false"):
+        examples.run(params())
+    examples.run(params(disjoint_targets=False))
+    assert "targets of train in test" not in reports.read(ExamplesReport, Path("data/examples/report.json")).leakage
+
+
+@pytest.mark.parametrize(
+    ("target", "elements"),
+    [(["b", "a", "a"], {'"a"', '"b"'}), ({"x": 1, "y": [2]}, {"1", "[2]"}), ("I10", {'"I10"'}), (3, {"3"}), (None, set()), ([], set())],
+)
+def test_what_a_target_is_made_of(target: Any, elements: set[str]) -> None:
+    assert examples.target_elements(target) == elements
+
+
+def test_a_recipe_with_too_few_examples_is_named(clone: Path) -> None:
+    with pytest.raises(UserError, match=r"tiny/examples.py: gave 2000 test examples, examples.test = 2001"):
+        examples.run(params(test=2001))
+
+
+def test_a_recipe_whose_example_has_no_messages_is_named(clone: Path) -> None:
+    edit_recipe('({"role": "user", "content": note},)', "()")
+    with pytest.raises(UserError, match=r"tiny/examples.py: train example 1 \(n-\d+\): has no messages: \[\]. Fix examples\(\)"):
+        examples.run(params())
+    assert shelf() == {}
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------------
+GOOD = row("x", "hello", ["I10"]).row()
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"messages": ...}, "has no messages: null"),
+        ({"messages": []}, r"has no messages: \[\]"),
+        ({"messages": None}, "has no messages: null"),
+        ({"messages": ["hello"]}, r'messages\[0\] is "hello", expected a chat message'),
+        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\].content is 3, expected a text or a list of text parts"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, r"messages\[0\].content\[0\] is .*image_url.*, expected a text part"),
+        (
+            {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+            "the last message is the assistant's, expected the user's",
+        ),
+        ({"id": "first"}, r"id 'first' was met before, at .*train.jsonl:1"),
+        ({"id": 7.5}, "id is 7.5, expected a text that is not empty, or a whole number"),
+        ({"id": ""}, 'id is "", expected'),
+        ({"metadata": {"slice": ["a"]}}, r'metadata.slice is \["a"\], expected a text, a number'),
+        ({"tools": {}}, r"tools is \{\}, expected a list"),
+    ],
+)
+def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, bad: dict[str, Any], message: str) -> None:
+    wrong = {key: value for key, value in (GOOD | bad).items() if value is not ...}
+    path = windows.write(tmp_path / "train.jsonl", [GOOD | {"id": "first"}, wrong])
+    with pytest.raises(UserError, match=r"train.jsonl:2: .*" + message):
+        shelves.load_examples("train", path)
+
+
+def test_a_file_cut_off_in_any_byte_is_refused_or_shorter_by_whole_rows(tmp_path: Path) -> None:
+    path = windows.write(tmp_path / "train.jsonl", [GOOD | {"id": f"r{n}"} for n in range(3)])
+    whole = path.read_bytes()
+    ends = [n for n, byte in enumerate(whole) if byte == ord("\n")]
+    for cut in range(ends[0] + 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        if cut in ends or cut - 1 in ends:
+            continue
+        with pytest.raises(UserError, match=r"the file is cut off in this line, its last"):
+            shelves.load_examples("train", path)
+
+
+def test_an_empty_or_missing_file_names_the_stage(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot be read .*rft stage examples"):
+        shelves.load_examples("train", tmp_path / "train.jsonl")
+    (tmp_path / "train.jsonl").write_text("")
+    with pytest.raises(UserError, match="holds no examples"):
+        shelves.load_examples("train", tmp_path / "train.jsonl")
+
+
+TARGETS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.text(min_size=1), st.text(), TARGETS), min_size=1, max_size=5, unique_by=lambda found: found[0]))
+def test_rows_survive_their_file(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, Any]]) -> None:
+    path = tmp_path_factory.getbasetemp() / "rows.jsonl"
+    written = [row(*one) for one in rows]
+    reports.write_lines((one.line for one in written), path)
+    read = shelves.load_examples("train", path)
+    assert read == written
+    assert sha256(read) == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,142 @@
+"""The search for a prompt: which candidates there are, what a race leaves, and that luck is not called a gain."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rft import recipe, reports
+from rft.errors import ConfigError
+from rft.reports import PromptSettings
+from rft.stages import prompt
+from tests import small_policy, tiny_recipe
+from tests.ladder import SECTIONS, inside, run
+
+SEED = PromptSettings(name="seed", system=" look it up", tool_defaults={"lookup": {"spaces": 0}}, max_turns=3)
+PROMPTS = recipe.Prompts(
+    seed=SEED,
+    instructions={"seed": " look it up", "loud": " LOOK IT UP"},
+    tool_defaults={"lookup": {"spaces": [0, 3]}},
+    block_repeated_calls=[False, True],
+    max_turns=[2, 3],
+)
+
+
+def test_every_knob_but_what_the_seed_has():
+    assert list(prompt.knobs(SEED, PROMPTS, 8)) == [("instruction", "loud"), ("lookup.spaces", 3), ("block_repeated_calls", True), ("max_turns", 2)]
+
+
+def test_a_seed_without_a_turn_limit_has_that_of_the_rollout():
+    seed = SEED.model_copy(update={"max_turns": None})
+    assert ("max_turns", 3) not in prompt.knobs(seed, PROMPTS, 3)
+    assert ("max_turns", 3) in prompt.knobs(seed, PROMPTS, 8)
+    assert prompt.apply(seed, PROMPTS, (("max_turns", 2),)).max_turns == 2
+
+
+def test_a_candidate_changes_only_what_its_knobs_say():
+    both = prompt.apply(SEED, PROMPTS, (("instruction", "loud"), ("lookup.spaces", 3)))
+    assert both == SEED.model_copy(update={"name": "loud, lookup.spaces=3", "system": " LOOK IT UP", "tool_defaults": {"lookup": {"spaces": 3}}})
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny recipe with prompts: a policy that never learned them races."""
+    folder = tmp_path_factory.mktemp("search")
+    ours = tiny_recipe.make(folder)
+    (ours / "prompts.json").write_text(json.dumps(PROMPTS.model_dump()))
+    network, chat = small_policy.build(ours)
+    with inside(folder):
+        settings = tiny_recipe.params(
+            ours,
+            **SECTIONS
+            | {"policy": {"model": str(small_policy.save(network, chat, folder / "given"))}}
+            | {"prompt": {"rounds": 3, "first_examples": 2, "k": 1, "confirm_k": 2, "search_share": 0.5}},
+        )
+        for stage in ("examples", "policy", "baseline"):
+            run(stage, settings)
+        measured(folder, readiness="ready")  # its scores are all 0, which is suspect
+        run("prompt", settings)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"seed": {"name": "seed", "system": "", "max_turns": 4}}, r"prompts\.json: seed\.max_turns asks for 4 turns, and rollout\.max_turns = 3"),
+        ({"seed": {"name": "seed", "system": ""}, "max_turns": [2, 5]}, r"prompts\.json: max_turns asks for 5 turns, and rollout\.max_turns = 3"),
+    ],
+)
+def test_prompts_that_ask_for_more_turns_than_there_are_stop_the_stages_that_use_them(searched: Path, tmp_path: Path, changes: dict, says: str):
+    shutil.copytree(searched, tmp_path / "there")
+    ours = tmp_path / "there/tiny"
+    (ours / "prompts.json").write_text(json.dumps(changes))
+    sections = SECTIONS | {"policy": {"model": str(searched / "given")}}
+    with inside(tmp_path / "there"):
+        for stage in ("baseline", "prompt"):
+            measured(Path.cwd(), readiness="ready")  # a policy that never learned makes a baseline that is suspect, which ends `prompt` first
+            with pytest.raises(ConfigError, match=says + ".* Set rollout.max_turns to at least"):
+                run(stage, tiny_recipe.params(ours, **sections))
+            run(stage, tiny_recipe.params(ours, **sections | {"rollout": SECTIONS["rollout"] | {"max_turns": 5}}))
+
+
+def test_a_champion_from_days_with_more_turns_is_refused_and_so_is_a_winner(searched: Path, tmp_path: Path):
+    shutil.copytree(searched, tmp_path / "there")
+    served = SEED.model_dump() | {"max_turns": 8}
+    with inside(tmp_path / "there"):
+        settings = tiny_recipe.params(tmp_path / "there/tiny", **SECTIONS | {"policy": {"model": str(searched / "given")}})
+        shelf = Path("data/champion/champion.json")
+        shelf.parent.mkdir(parents=True, exist_ok=True)
+        shelf.write_text(json.dumps(reports.Champion().model_dump() | {"prompt": served}))
+        with pytest.raises(ConfigError, match=r"champion\.json: prompt\.max_turns asks for 8 turns, and rollout\.max_turns = 3.* rft rollback"):
+            run("baseline", settings)
+        shelf.unlink()
+        Path("data/prompt/prompt.json").write_text(json.dumps(served))
+        Path("data/train").mkdir()
+        reports.write(reports.TrainReport(trained=False, reason="not asked for", weights="none"), Path("data/train/report.json"))
+        for stage in ("train", "challenger"):
+            with pytest.raises(ConfigError, match=r"data/prompt/prompt\.json: max_turns of 'seed' is 8, and rollout\.max_turns = 3"):
+                run(stage, settings)
+
+
+def measured(folder: Path, **changes: str) -> None:
+    """The baseline's report, changed."""
+    path = folder / "data/baseline/report.json"
+    reports.write(reports.read(reports.BaselineReport, path).model_copy(update=changes), path)
+
+
+@pytest.mark.parametrize("readiness", ["not worth it", "suspect"])
+def test_when_there_is_nothing_to_gain_no_rollout_is_spent(searched: Path, tmp_path: Path, readiness: str):
+    shutil.copytree(searched / "data", tmp_path / "data")
+    measured(tmp_path, readiness=readiness, reason="all 24 scores are 0")
+    with inside(tmp_path):
+        run("prompt", tiny_recipe.params(searched / "tiny", **SECTIONS))
+    report = reports.read(reports.PromptReport, tmp_path / "data/prompt/report.json")
+    assert (report.winner, report.found, report.num_rollouts, report.candidates) == (SEED, False, 0, [])
+    assert f"'{readiness}': all 24 scores are 0" in report.reason
+
+
+def test_the_seed_prompt_is_always_in(searched: Path):
+    report = reports.read(reports.PromptReport, searched / "data/prompt/report.json")
+    first = report.candidates[0]
+    assert (first.settings.name, first.eliminated, first.round) == ("seed", False, 3)
+    assert len(report.candidates) >= 5
+
+
+def test_no_gain_found_is_a_result(searched: Path):
+    report = reports.read(reports.PromptReport, searched / "data/prompt/report.json")
+    assert not report.found
+    assert report.winner == SEED == reports.read(PromptSettings, searched / "data/prompt/prompt.json")
+    assert report.reason.startswith("no gain found")
+
+
+def test_the_search_never_sees_the_part_that_confirms(searched: Path, tmp_path: Path):
+    import pyarrow.parquet as pq
+
+    shutil.copytree(searched / "data", tmp_path / "data")
+    rows = pq.read_table(tmp_path / "data/prompt/rollouts.parquet").to_pylist()
+    held_back = [json.loads(line)["id"] for line in (tmp_path / "data/examples/validation.jsonl").read_text().splitlines()][6:]
+    in_the_race = [row for row in rows if row["sample"] == 0 and row["example_id"] in held_back]
+    assert len({row["arm"] for row in in_the_race}) <= 2

@@ -1,0 +1,95 @@
+"""What MLflow holds of a run: settings without secrets, numbers once, training while it goes on."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ladder_clone
+import pytest
+
+from rft.reports import Metric
+from tasks.display import tracking
+from tasks.display.tracking import Tracker
+from tasks.runs import records
+from tasks.runs.records import RunRecord
+from tasks.runs.run import Run
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    scripted = ladder_clone.make(tmp_path / "a")
+    record = RunRecord(
+        name="r-1", key="k", commit="c", edits_sha256=None, champion_version=0, window="w", inputs=[], started=records.now(), started_by="Ada"
+    )
+    return Run(scripted.clone, record)
+
+
+def history(tracker: Tracker, key: str) -> list[tuple[int, float]]:
+    return sorted((one.step, one.value) for one in tracker._client.get_metric_history(tracker.run_id, key))
+
+
+def test_settings_numbers_and_tags(run: Run) -> None:
+    tracker = Tracker(run, "tiny")
+    raw = {"train": {"lr": 0.003, "lora": {"r": 16}}, "tools": {"headers": {"Authorization": "env:KEY", "X-Tenant": "s3cret"}, "server_url": None}}
+    tracker.settings(raw, {"git_commit": "c"})
+    tracker.stage("baseline", "restored", {"reward/mean": Metric(value=0.5, low=0.4, high=0.6, n=9), "share/mixed": 0.25, "none": None})
+    tracker.end("stopped")
+    held = tracker._client.get_run(tracker.run_id)
+    assert held.data.params == {
+        "train.lr": "0.003",
+        "train.lora.r": "16",
+        "tools.headers.Authorization": "env:KEY",
+        "tools.headers.X-Tenant": "(not shown)",
+        "tools.server_url": "null",
+    }
+    expected = {"baseline/reward/mean": 0.5, "baseline/reward/mean/low": 0.4, "baseline/reward/mean/high": 0.6, "baseline/share/mixed": 0.25}
+    assert held.data.metrics == expected
+    assert held.data.tags["stage.baseline"] == "cached (restored)"
+    assert held.info.status == "FINISHED"
+    assert held.info.run_name == run.name
+    assert held.info.artifact_uri.startswith((run.clone.root / "mlruns/artifacts").as_uri())
+
+
+def test_an_adopted_run_goes_on_in_the_same_mlflow_run_without_duplicates(run: Run) -> None:
+    rows = [{"step": step, "reward/mean": step / 10, "left_out/no variance (of 64)": step, "note": "text"} for step in range(1, 8)]
+    first = Tracker(run, "tiny")
+    first.steps(rows[:5], "train/")
+    first.steps(rows[3:], "train/")
+    again = Tracker(Run(run.clone, records.find(run.clone, run.name), adopted=True), "tiny")
+    assert again.run_id == first.run_id
+    again.steps([row | {"reward/mean": 99.0} for row in rows[:6]], "train/")
+    again.steps([*rows, {"step": 8, "reward/mean": 0.8}], "train/")
+    assert history(again, "train/reward/mean") == [(step, step / 10) for step in range(1, 9)]
+    assert history(again, "train/left_out/no variance _of 64_") == [(step, float(step)) for step in range(1, 8)]
+
+
+def test_training_is_followed_while_it_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "EVERY_S", 0.02)
+    tracker, path, seen = Tracker(run, "tiny"), tmp_path / "metrics.jsonl", threading.Event()
+    steps = tracker.steps
+
+    def watched(rows: Any, prefix: str = "") -> None:
+        steps(rows, prefix)
+        if rows:
+            seen.set()
+
+    monkeypatch.setattr(tracker, "steps", watched)
+    with tracker.live() as live:
+        live.follow(path)  # it does not exist yet
+        path.write_text(json.dumps({"step": 1, "loss": 2.0}) + "\n" + '{"step": 2, "los')
+        assert seen.wait(10)
+        assert history(tracker, "train/loss") == [(1, 2.0)], "a line that is half written waits"
+    path.write_text(json.dumps({"step": 1, "loss": 2.0}) + "\n" + json.dumps({"step": 2, "loss": float("nan")}) + "\n")
+    tracker.steps(tracking.whole_rows(path), "train/")
+    assert history(tracker, "train/loss") == [(1, 2.0)], "what is not a number is no point of a curve"
+
+
+def test_the_address_is_the_clones_own_or_the_one_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tracking.address(run.clone) == f"sqlite:///{run.clone.root}/mlruns/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    assert tracking.address(SimpleNamespace(root=run.clone.root)) == "http://mlflow:5000"  # type: ignore[arg-type]

@@ -1,0 +1,85 @@
+"""Own tokens scored by a head of our own, against torch's log-softmax over everything."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rft.trainer import forward
+from rft.trainer.logprobs import own_logprobs
+from rft.trainer.packing import layout
+from tests.small_learner import CPU, learner, network, samples
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_values_entropy_and_gradients_are_those_of_the_whole_softmax(temperature: float):
+    policy, given = network(), samples()[:3]
+    scored = own_logprobs(policy, layout([[one] for one in given], CPU), temperature)
+    scored.logprobs_N.square().sum().backward()
+    found = [parameter.grad.clone() for parameter in policy.parameters()]
+    policy.zero_grad()
+
+    plain, entropy = [], []
+    for one in given:
+        logits = policy(input_ids=torch.tensor([one.ids])).logits[0, :-1] / temperature
+        dist = torch.distributions.Categorical(logits=logits)
+        own = torch.tensor(one.mine[1:])
+        plain.append(dist.log_prob(torch.tensor(one.ids[1:]))[own])
+        entropy.append(dist.entropy()[own])
+    torch.cat(plain).square().sum().backward()
+    torch.testing.assert_close(scored.logprobs_N, torch.cat(plain), rtol=0, atol=1e-5)
+    torch.testing.assert_close(scored.entropy_N, torch.cat(entropy), rtol=0, atol=1e-5)
+    assert not scored.entropy_N.requires_grad
+    for mine, parameter in zip(found, policy.parameters(), strict=True):
+        torch.testing.assert_close(mine, parameter.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("adapter", [False, True])
+def test_the_shorter_forward_is_the_models_own(packed: bool, adapter: bool, monkeypatch: pytest.MonkeyPatch):
+    policy = learner(weights="lora" if adapter else "full").model
+    given = samples()
+    planned = layout([given[:4], given[4:8], given[8:]] if packed else [[one] for one in given], CPU)
+    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    with torch.no_grad():
+        for parameter in trained:  # an adapter begins as nothing
+            parameter.add_(0.02 * torch.randn_like(parameter))
+
+    def run() -> tuple[torch.Tensor, list[torch.Tensor]]:
+        policy.zero_grad()
+        scored = own_logprobs(policy, planned, 1.0)
+        scored.logprobs_N.square().sum().backward()
+        return scored.hidden_NE.detach(), [torch.zeros_like(one) if one.grad is None else one.grad.clone() for one in trained]
+
+    assert forward.knows(policy.get_decoder())
+    hidden, gradients = run()
+    monkeypatch.setattr(forward, "knows", lambda decoder: False)
+    expected, theirs = run()
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
+    for mine, other in zip(gradients, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4 * other.abs().max().item())
+
+
+def test_any_other_architecture_is_read_by_its_own_forward():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    shape = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    policy = LlamaForCausalLM(LlamaConfig(**shape)).eval()
+    given = samples(groups=1)
+    assert not forward.knows(policy.get_decoder())
+    packed = own_logprobs(policy, layout([given], CPU), 1.0).logprobs_N
+    apart = torch.cat([own_logprobs(policy, layout([[one]], CPU), 1.0).logprobs_N for one in given])
+    torch.testing.assert_close(packed, apart, rtol=0, atol=1e-5)
+
+
+def test_a_head_that_is_more_than_a_product_is_asked_itself():
+    policy, one = network(), samples()[0]
+    policy.set_output_embeddings(torch.nn.Linear(policy.config.hidden_size, policy.config.vocab_size, bias=True))
+    scored = own_logprobs(policy, layout([[one]], CPU), 0.8)
+    whole = (policy(input_ids=torch.tensor([one.ids])).logits[0, :-1] / 0.8).log_softmax(-1)
+    own = torch.tensor(one.mine[1:])
+    torch.testing.assert_close(scored.logprobs_N, whole.gather(1, torch.tensor(one.ids[1:])[:, None]).squeeze(1)[own], rtol=0, atol=1e-5)
+    torch.testing.assert_close(scored.entropy_N, -(whole.exp() * whole).sum(-1)[own], rtol=0, atol=1e-5)
+    assert scored.logprobs_N.requires_grad
+    assert not scored.entropy_N.requires_grad
