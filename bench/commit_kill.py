@@ -1,12 +1,16 @@
-"""The figure of the commit: kill -9 between a stage's end and dvc.lock. Nothing that took minutes is done a second time.
+"""The figure of the commit: kill -9 between a stage's end and dvc.lock. Nothing that took minutes
+is done a second time.
 
-A stage that has ended is not safe yet: DVC hashes its outputs, moves them into its cache and writes dvc.lock, and a start after a kill in between
-begins by emptying the stage's shelf. The tests' tiny ladder is climbed twice under real DVC, stage by stage. One climb is left alone. In the other,
-DVC kills itself at each stage three times: before it hashes, when it has hashed and cached nothing, and when everything is cached and dvc.lock is not
-written. Then the stage is started as a run does it.
+A stage that has ended is not safe yet: DVC hashes its outputs, moves them into its cache and writes
+dvc.lock, and a start after a kill in between begins by emptying the stage's shelf. The tests' tiny
+ladder is climbed twice under real DVC, stage by stage. One climb is left alone. In the other, DVC
+kills itself at each stage three times: before it hashes, when it has hashed and cached nothing, and
+when everything is cached and dvc.lock is not written. Then the stage is started as a run does it.
 
-Evidence comes from those who did the work, not from what the stage says of it: the recipe's tools and grader write a line for each call that reaches
-them, and each optimizer step leaves one. Both climbs must have the same lines, stage by stage, and the same bytes on every shelf (wall times aside).
+Evidence comes from those who did the work, not from what the stage says of it: the recipe's tools
+and grader write a line for each call that reaches them, and each optimizer step leaves one. Both
+climbs must have the same lines, stage by stage, and the same bytes on every shelf (wall times
+aside).
 """
 
 from __future__ import annotations
@@ -69,12 +73,17 @@ def _count_steps():
 
 _count_steps()
 """
-PROMPTS = {"seed": {"name": "seed", "system": ""}, "tool_defaults": {"lookup": {"spaces": [0, 3]}}, "block_repeated_calls": [False, True]}
+PROMPTS = {
+    "seed": {"name": "seed", "system": ""},
+    "tool_defaults": {"lookup": {"spaces": [0, 3]}},
+    "block_repeated_calls": [False, True],
+}
 CONFIG = "[core]\n    no_scm = true\n    analytics = false\n    check_update = false\n"
 
 
 def commit_kill(args: list[str]) -> Figure:
-    """kill -9 between a stage's end and dvc.lock, in each stage that takes minutes: rollouts, optimizer steps and gradings done a second time (0)."""
+    """kill -9 between a stage's end and dvc.lock, in each stage that takes minutes: rollouts,
+    optimizer steps and gradings done a second time (0)."""
     with tempfile.TemporaryDirectory() as place, redirect_stdout(sys.stderr):
         calm, killed = (_prepared(Path(place) / name) for name in ("calm", "killed"))
         done: dict[str, Counter[str]] = {}
@@ -91,20 +100,41 @@ def commit_kill(args: list[str]) -> Figure:
             again.append(_stage(killed, stage))
             twice[stage] = dict(_counted(killed) - done[stage])
             other += _differing(calm, killed, stage)
-            print(f"{stage}: {dict(done[stage])}, done again: {twice[stage] or 'nothing'}, other bytes: {other or 'none'}", file=sys.stderr)
+            print(
+                f"{stage}: {dict(done[stage])}, done again: {twice[stage] or 'nothing'}, other bytes: "
+                f"{other or 'none'}",
+                file=sys.stderr,
+            )
         left = sorted(path.name for path in (killed / ".rft/progress").iterdir())
         total = sum(done.values(), Counter())
         parts = (
-            Part("done a second time", sum(sum(found.values()) for found in twice.values()), "things", at_most=0, n=sum(total.values())),
+            Part(
+                "done a second time",
+                sum(sum(found.values()) for found in twice.values()),
+                "things",
+                at_most=0,
+                n=sum(total.values()),
+            ),
             Part("kills", kills, "kills", at_least=len(STAGES) * len(MOMENTS)),
-            Part("files on the shelves that differ from those of a climb without kills", len(other), "files", at_most=0, n=kills),
+            Part(
+                "files on the shelves that differ from those of a climb without kills",
+                len(other),
+                "files",
+                at_most=0,
+                n=kills,
+            ),
             Part("work folders that are left when DVC is done", len(left), "folders", at_most=0, n=len(STAGES)),
-            Part("stages that did something", sum(bool(found) for found in done.values()), "stages", at_least=len(STAGES)),
+            Part(
+                "stages that did something", sum(bool(found) for found in done.values()), "stages", at_least=len(STAGES)
+            ),
             *(Part(f"{what} of a climb without kills", count, "") for what, count in sorted(total.items())),
             Part("a stage without kills, median", median(lasted), "s", n=len(lasted)),
             Part("a start after a kill, DVC included, median", median(again), "s", n=len(again)),
         )
-        return Figure(parts, {"done": {stage: dict(found) for stage, found in done.items()}, "done again": twice, "other bytes": other})
+        return Figure(
+            parts,
+            {"done": {stage: dict(found) for stage, found in done.items()}, "done again": twice, "other bytes": other},
+        )
 
 
 def _prepared(folder: Path) -> Path:
@@ -123,11 +153,16 @@ def _prepared(folder: Path) -> Path:
     for function, what in (("lookup", "tool calls"), ("grade", "gradings")):
         head, body = tools.split(f"def {function}(", 1)
         line, rest = body.split(":\n", 1) if function == "grade" else body.split('"""\n', 1)
-        tools = f'{head}def {function}({line}{":" if function == "grade" else chr(34) * 3}\n    _count("{what}")\n{rest}'
+        tools = (
+            f'{head}def {function}({line}{":" if function == "grade" else chr(34) * 3}\n    _count("{what}")\n{rest}'
+        )
     (ours / "tools.py").write_text(tools + COUNTING)
     (ours / "examples.py").write_text((ours / "examples.py").read_text() + COUNTING + STEPS)
     (ours / "prompts.json").write_text(json.dumps(PROMPTS))
-    settings = ladder.params(Path("recipes/tiny"), train={"weights": "lora", "lora": {"r": 4, "alpha": 8}, "keep": "best", "checkpoint_every": 3})
+    settings = ladder.params(
+        Path("recipes/tiny"),
+        train={"weights": "lora", "lora": {"r": 4, "alpha": 8}, "keep": "best", "checkpoint_every": 3},
+    )
     (folder / "params.yaml").write_text(yaml.safe_dump(settings.model_dump(mode="json", by_alias=True)))
     with ladder.inside(folder):
         reports.write(reports.Champion(), Path("data/champion/champion.json"))
@@ -156,7 +191,9 @@ def _killed(tree: Path, stage: str, moment: str) -> tuple[int, float]:
     environment.pop("PYTHONPATH", None)  # the stage imports the engine of its own tree
     began = time.monotonic()
     command = [sys.executable, "-c", DVC, moment, "repro", "--single-item", stage]
-    done = subprocess.run(command, cwd=tree, env=environment, stdout=sys.stderr, stderr=sys.stderr, stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        command, cwd=tree, env=environment, stdout=sys.stderr, stderr=sys.stderr, stdin=subprocess.DEVNULL, check=False
+    )
     return done.returncode, time.monotonic() - began
 
 

@@ -1,7 +1,9 @@
-"""The demo's figures: how long from nothing, how long again, and whether kill -9 changes what comes out.
+"""The demo's figures: how long from nothing, how long again, and whether kill -9 changes what comes
+out.
 
-All are measured in a clone of HEAD under .rft/bench, never in the working tree: `demo` is set up from nothing and runs the demo;
-`killed` is the same commit, driven by the environment of the first, and killed once in each stage.
+All are measured in a clone of HEAD under .rft/bench, never in the working tree: `demo` is set up
+from nothing and runs the demo; `killed` is the same commit, driven by the environment of the first,
+and killed once in each stage.
 """
 
 from __future__ import annotations
@@ -26,10 +28,13 @@ WALL_TIMES = {"timing.json"}
 
 
 def demo_time(args: list[str]) -> Figure:
-    """Seconds of `make setup` from nothing and of `make demo` after it, and the demo's peak memory, in a fresh clone."""
+    """Seconds of `make setup` from nothing and of `make demo` after it, and the demo's peak memory,
+    in a fresh clone."""
     clone, setup, demo = _fresh_demo(args)
     if setup.rc or demo is None or demo.rc:
-        return failed("demo", f"{'make setup' if setup.rc else 'make demo'} failed in a fresh clone: see {_told(clone)}")
+        return failed(
+            "demo", f"{'make setup' if setup.rc else 'make demo'} failed in a fresh clone: see {_told(clone)}"
+        )
     parts = (
         Part("demo", demo.wall_s, "s", at_most=900),
         Part("setup", setup.wall_s, "s", at_most=300),
@@ -50,7 +55,8 @@ def demo_again(args: list[str]) -> Figure:
 
 
 def demo_kill(args: list[str]) -> Figure:
-    """Files that differ after kill -9 in each stage and a new start each time, against a demo that nobody disturbed."""
+    """Files that differ after kill -9 in each stage and a new start each time, against a demo that
+    nobody disturbed."""
     clone = _finished_demo(args)
     if clone is None:
         return failed("differing files", f"the undisturbed demo failed: see {_told(PLACE / 'demo')}")
@@ -74,8 +80,20 @@ def demo_kill(args: list[str]) -> Figure:
         _say(f"differs: {path}")
     parts = (
         Part("differing files", len(differing), "files", at_most=0, n=len(expected)),
-        Part("stages killed", len(durations) - len(missed), "stages", at_least=len(durations), reason=_words("not hit", missed)),
-        Part("stages that outlived their driver", len(outlived), "stages", at_most=0, reason=_words("left running", outlived)),
+        Part(
+            "stages killed",
+            len(durations) - len(missed),
+            "stages",
+            at_least=len(durations),
+            reason=_words("not hit", missed),
+        ),
+        Part(
+            "stages that outlived their driver",
+            len(outlived),
+            "stages",
+            at_most=0,
+            reason=_words("left running", outlived),
+        ),
         Part("another decision", int(_decision(clone) != _decision(victim)), at_most=0),
     )
     return Figure(parts, {"differing": differing})
@@ -84,7 +102,8 @@ def demo_kill(args: list[str]) -> Figure:
 def published(clone: Path) -> dict[str, str]:
     """File -> hash over every DVC out of the clone's whole runs, wall times left out.
 
-    A run is a revision below refs/exps whose dvc.lock reaches the gate; folders are opened through the cache's own lists.
+    A run is a revision below refs/exps whose dvc.lock reaches the gate; folders are opened through
+    the cache's own lists.
     """
     files: dict[str, str] = {}
     for revision in _runs(clone):

@@ -1,14 +1,18 @@
-"""A tool and grader server that breaks as it is told: a recipe's own server (rft/tools/server.py), in a process of its own, with faults in front.
+"""A tool and grader server that breaks as it is told: a recipe's own server (rft/tools/server.py),
+in a process of its own, with faults in front.
 
     with serving(recipe_folder) as url:
-        tell(url, Faults(seed=3, error=0.05, hang=0.03))     POST /control; GET /control says what was done so far
+        tell(url, Faults(seed=3, error=0.05, hang=0.03))     POST /control; GET says what was done
 
-Every fault is a draw from a hash of (seed, rollout, call_id, number of the try), so a retry may succeed and an equal run meets equal faults.
-Trace ids are new in every run, so a rollout is known here as the n-th of its row, in order of arrival; the number of the try is counted here, too.
-Two faults are no dice: an `outage` strikes all that a share of the rollouts ask for, and `breaks_on` strikes every call with that argument's value.
+Every fault is a draw from a hash of (seed, rollout, call_id, number of the try), so a retry may
+succeed and an equal run meets equal faults. Trace ids are new in every run, so a rollout is known
+here as the n-th of its row, in order of arrival; the number of the try is counted here, too. Two
+faults are no dice: an `outage` strikes all that a share of the rollouts ask for, and `breaks_on`
+strikes every call with that argument's value.
 
-A reset is a real RST (SO_LINGER 0); a hang keeps the connection and answers long after anybody's deadline; half of the truncated replies end
-before their Content-Length, the others are whole HTTP around half a JSON value.
+A reset is a real RST (SO_LINGER 0); a hang keeps the connection and answers long after anybody's
+deadline; half of the truncated replies end before their Content-Length, the others are whole HTTP
+around half a JSON value.
 """
 
 from __future__ import annotations
@@ -78,7 +82,7 @@ class Faults(BaseModel):
         return ""
 
 
-# -- the server ------------------------------------------------------------------------------------------------------------
+# -- the server ------------------------------------------------------------------------------------
 class Trouble:
     """The faults in force, and what was done so far."""
 
@@ -110,7 +114,9 @@ class Trouble:
         return web.json_response(done)
 
     @web.middleware
-    async def stand_between(self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+    async def stand_between(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         if request.method != "POST" or request.path == "/control":
             return await handler(request)
         body, is_tool = await request.json(), request.path.startswith("/tools/")
@@ -144,7 +150,9 @@ class Trouble:
     async def _reset(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         if request.transport is not None:
             with contextlib.suppress(OSError):  # the client may have left already
-                request.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                request.transport.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
             request.transport.abort()
         return web.Response()
 
@@ -153,7 +161,9 @@ class Trouble:
         if self.faults.draw("framing", self.rollout(body), body.get("call_id")) < 0.5:
             return web.Response(text=half, content_type="application/json")
         if request.transport is not None:
-            request.transport.write(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{half}".encode())
+            request.transport.write(
+                f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{half}".encode()
+            )
             request.transport.close()
         return web.Response()
 
@@ -169,10 +179,11 @@ def app(folder: Path) -> web.Application:
     return served
 
 
-# -- its life --------------------------------------------------------------------------------------------------------------
+# -- its life --------------------------------------------------------------------------------------
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """The recipe's server as a process on a free port, faultless until told otherwise; its address."""
+    """The recipe's server as a process on a free port, faultless until told otherwise; its
+    address."""
     command = [sys.executable, "-m", "bench.faulty_server", str(folder), "--parent", str(os.getpid())]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -192,19 +203,28 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 def tell(url: str, faults: Faults) -> dict[str, int]:
-    """Sets the faults in force; returns what was done until now: fault ('fine': none) -> requests."""
+    """Sets the faults in force; returns what was done until now: fault ('fine': none) ->
+    requests."""
     reply = httpx.post(f"{url}/control", content=faults.model_dump_json(), timeout=30, trust_env=False)
     return reply.raise_for_status().json()
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.faulty_server", description="Serve a recipe's tools and grader with faults on demand.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.faulty_server", description="Serve a recipe's tools and grader with faults on demand."
+    )
     parser.add_argument("recipe", type=Path, metavar="RECIPE_FOLDER")
-    parser.add_argument("--parent", type=int, metavar="PID", help="end when this process, which must be the parent, ends")
+    parser.add_argument(
+        "--parent", type=int, metavar="PID", help="end when this process, which must be the parent, ends"
+    )
     args = parser.parse_args(argv)
     if args.parent is not None:
         die_with(args.parent)
-    asyncio.run(toolserver.serve(app(args.recipe), "127.0.0.1", 0, lambda port: print(f"listening 127.0.0.1:{port}", flush=True)))
+    asyncio.run(
+        toolserver.serve(
+            app(args.recipe), "127.0.0.1", 0, lambda port: print(f"listening 127.0.0.1:{port}", flush=True)
+        )
+    )
     return 0
 
 

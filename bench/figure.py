@@ -1,9 +1,12 @@
 """`make figure NAME=demo_time`: measure one figure, keep the result, and end with one JSON line.
 
-    {"name", "value", "low", "high", "n", "unit", "bound", "holds"}   and `parts` when it has several bounds, `reason` when it has no value
+    {"name", "value", "low", "high", "n", "unit", "bound", "holds"}
 
-`holds` is null when the figure cannot be measured here. Exit code 1 when it does not hold, or when what it measures broke. What it prints on
-the way goes to stderr. bench/results/NAME.json keeps the last line that has a value, with the commit and the machine in words.
+and `parts` when it has several bounds, `reason` when it has no value
+
+`holds` is null when the figure cannot be measured here. Exit code 1 when it does not hold, or when
+what it measures broke. What it prints on the way goes to stderr. bench/results/NAME.json keeps the
+last line that has a value, with the commit and the machine in words.
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ def record(line: dict[str, Any], args: list[str], notes: dict[str, Any] | None =
 def commit() -> str:
     """The commit that was measured, marked when files differ from it."""
     found = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    status = subprocess.run(["git", "status", "--porcelain", "--", ":!bench/results"], cwd=ROOT, capture_output=True, text=True)
+    status = subprocess.run(
+        ["git", "status", "--porcelain", "--", ":!bench/results"], cwd=ROOT, capture_output=True, text=True
+    )
     return (found.stdout.strip() or "none") + ("+edits" if status.stdout.strip() else "")
 
 

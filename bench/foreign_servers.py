@@ -1,18 +1,24 @@
-"""Servers as other companies wrote them for Agent RFT: small, and true to what the real ones do where that matters.
+"""Servers as other companies wrote them for Agent RFT: small, and true to what the real ones do
+where that matters.
 
-Published servers and graders were run against us unmodified, and two of them gave wrong scores without a word. What they rely on is here, a
-path each, so that it is relied on in every measurement:
+Published servers and graders were run against us unmodified, and two of them gave wrong scores
+without a word. What they rely on is here, a path each, so that it is relied on in every
+measurement:
 
-    own_keys      reads keys of its own from the row, and falls back to part credit when they are missing
+    own_keys      reads keys of its own from the row, and falls back to part credit when they are
+                  missing
     output_json   scores the parsed answer, and 0 when there is none
-    stateful      its tool counts calls by trace id for as long as it lives; its grader asks that count
+    stateful      its tool counts calls by trace id for as long as it lives; its grader asks that
+                  count
     zero_to_five  a rating of 0 to 5
     below_zero    -2 to 2: "I don't know" is worth more than a wrong answer
-    see_other     answers a POST with 303, and the result under another address with GET, as platforms do with slow functions
+    see_other     answers a POST with 303, and the result under another address with GET, as
+                  platforms do with slow functions
     own_path      its tool lives at /search, and its grader reads what the tool had found
 
-`/v1/chat/completions` is the agent: it looks a thing up or does not, and answers right, wrong, as JSON or as text, by a hash of what it was asked
-and the seed. `python -m bench.foreign_servers` prints its port.
+`/v1/chat/completions` is the agent: it looks a thing up or does not, and answers right, wrong, as
+JSON or as text, by a hash of what it was asked and the seed. `python -m bench.foreign_servers`
+prints its port.
 """
 
 from __future__ import annotations
@@ -35,7 +41,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CASES = ("own_keys", "output_json", "stateful", "zero_to_five", "below_zero", "see_other", "own_path")
 MODEL = "scripted"
 LOOKS = 10
-"""Turns in which the agent may look something up: more than the eight that were once the most, whatever was configured."""
+"""Turns in which the agent may look something up: more than the eight that were once the most,
+whatever was configured."""
 
 
 def answer_to(number: int) -> str:
@@ -48,7 +55,8 @@ class Servers:
         """By trace id; nothing is ever forgotten."""
         self.posts: Counter[str] = Counter()
         self.said: list[list[str]] = []
-        """The question, and each message that the agent answered it with: a text, or the arguments of a call."""
+        """The question, and each message that the agent answered it with: a text, or the arguments
+        of a call."""
         self.graded: list[list[str]] = []
         """The case, the row's bytes, and what the grader was told that the agent said."""
         self.waiting: dict[str, Any] = {}
@@ -72,7 +80,7 @@ class Servers:
     async def alive(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
-    # -- the agent -------------------------------------------------------------------------------------------------------------
+    # -- the agent ---------------------------------------------------------------------------------
     async def models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model", "max_model_len": 4096}]})
 
@@ -103,11 +111,12 @@ class Servers:
         choice = {"index": 0, "message": message, "finish_reason": finish}
         return web.json_response({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage})
 
-    # -- the tool --------------------------------------------------------------------------------------------------------------
+    # -- the tool ----------------------------------------------------------------------------------
     def found(self, body: dict[str, Any]) -> dict[str, Any]:
         self.calls[body["trace_id"]] += 1
         number = int(json.loads(body["arguments"])["query"].split()[1])
-        return {"output": f"{answer_to(number)} costs {body['item']['price']}"}  # no call_id, no id, no type: some leave them out
+        # no call_id, no id, no type: some leave them out
+        return {"output": f"{answer_to(number)} costs {body['item']['price']}"}
 
     async def search(self, request: web.Request) -> web.Response:
         return web.json_response(self.found(await request.json()))
@@ -115,7 +124,7 @@ class Servers:
     async def search_slowly(self, request: web.Request) -> web.StreamResponse:
         return self.elsewhere(self.found(await request.json()))
 
-    # -- the graders -----------------------------------------------------------------------------------------------------------
+    # -- the graders -------------------------------------------------------------------------------
     async def grade(self, request: web.Request) -> web.StreamResponse:
         case, raw, body = request.match_info["case"], await request.text(), await request.json()
         self.posts[case] += 1
@@ -131,7 +140,11 @@ class Servers:
 
     def output_json(self, sample: dict[str, Any], item: dict[str, Any], trace_id: str) -> float:
         answer = sample["output_json"]
-        return 0.0 if not isinstance(answer, dict) else 0.5 * (answer.get("sku") == item["reference_answer"]) + 0.5 * ("sure" in answer)
+        return (
+            0.0
+            if not isinstance(answer, dict)
+            else 0.5 * (answer.get("sku") == item["reference_answer"]) + 0.5 * ("sure" in answer)
+        )
 
     def stateful(self, sample: dict[str, Any], item: dict[str, Any], trace_id: str) -> float:
         return 1.0 / (1 + self.calls[trace_id]) * (item["reference_answer"] in sample["output_text"])
@@ -152,7 +165,7 @@ class Servers:
         seen = any(f"costs {item['price']}" in text for text in read)
         return 0.5 * seen + 0.5 * (item["reference_answer"] in sample["output_text"])
 
-    # -- 303 -------------------------------------------------------------------------------------------------------------------
+    # -- 303 ---------------------------------------------------------------------------------------
     def elsewhere(self, result: Any) -> web.StreamResponse:
         name = f"r{len(self.waiting)}"
         self.waiting[name] = [result, 2]
@@ -165,7 +178,7 @@ class Servers:
         await asyncio.sleep(0.001)
         return web.Response(status=303, headers={"Location": request.path}) if kept[1] else web.json_response(kept[0])
 
-    # -- for the measurement ---------------------------------------------------------------------------------------------------
+    # -- for the measurement -----------------------------------------------------------------------
     async def record(self, request: web.Request) -> web.Response:
         """What was said and graded since the last asking."""
         found = {"posts": dict(self.posts), "said": self.said, "graded": self.graded}
@@ -174,7 +187,8 @@ class Servers:
 
 
 def row_in(raw: str) -> str:
-    """The bytes of `item` in a request, by the brackets that enclose it: parsed and written again they would prove nothing."""
+    """The bytes of `item` in a request, by the brackets that enclose it: parsed and written again
+    they would prove nothing."""
     start = raw.index('"item": ') + len('"item": ')
     decoder = json.JSONDecoder()
     return raw[start : decoder.raw_decode(raw, start)[1]]

@@ -1,12 +1,17 @@
-"""The figure of tokens in, tokens out: how often a context does not continue what was sampled, and whether such a rollout is ever trained on.
+"""The figure of tokens in, tokens out: how often a context does not continue what was sampled, and
+whether such a rollout is ever trained on.
 
-The dialogues of dialogues.json (odd whitespace, unicode, broken calls) are played through the real loop for each family of chat templates:
+The dialogues of dialogues.json (odd whitespace, unicode, broken calls) are played through the real
+loop for each family of chat templates:
 
-    append-only       the in-process sampler, forced to draw the recorded tokens; its context is what it fed to the model, token by token
-    rendered anew     a chat endpoint: each turn it renders the messages that it is told, and tokenizes them again
+    append-only       the in-process sampler, forced to draw the recorded tokens; its context is
+                      what it fed to the model, token by token
+    rendered anew     a chat endpoint: each turn it renders the messages that it is told, and
+                      tokenizes them again
 
-A policy does not always write a text with the tokens that a tokenizer would choose: in both, one in thirty is drawn as two shorter ones. What the
-templates alone are to blame for is shown by a third play, in which every token is the tokenizer's own choice.
+A policy does not always write a text with the tokens that a tokenizer would choose: in both, one in
+thirty is drawn as two shorter ones. What the templates alone are to blame for is shown by a third
+play, in which every token is the tokenizer's own choice.
 """
 
 from __future__ import annotations
@@ -31,14 +36,19 @@ TOOLS = [
         "function": {
             "name": "lookup",
             "description": "Looks a key up.",
-            "parameters": {"type": "object", "properties": {"key": {"type": "string", "description": "the key"}}, "required": ["key"]},
+            "parameters": {
+                "type": "object",
+                "properties": {"key": {"type": "string", "description": "the key"}},
+                "required": ["key"],
+            },
         },
     }
 ]
 
 
 def rollout_forks(args: list[str]) -> Figure:
-    """Forked trajectories that training would not have left out, for each template family; forks of turns on both ways."""
+    """Forked trajectories that training would not have left out, for each template family; forks of
+    turns on both ways."""
     from tests import families
 
     parts: list[Part] = []
@@ -57,7 +67,8 @@ def rollout_forks(args: list[str]) -> Figure:
 
 @dataclass
 class Count:
-    """Of one family, on one way. `forks` are found here, without the loop's word; `unmarked` are those that the loop did not mark."""
+    """Of one family, on one way. `forks` are found here, without the loop's word; `unmarked` are
+    those that the loop did not mark."""
 
     trajectories: int = 0
     turns: int = 0
@@ -78,12 +89,17 @@ def played(name: str) -> tuple[Count, Count, Count]:
     chat = Chat(families.build(name, texts=(*families.TEXTS, *texts)), TOOLS)
     drawn = [_Script(one, [_sampled(chat, turn, SPLIT_EVERY) for turn in one["turns"]]) for one in recorded]
     chosen = [_Script(one, [_sampled(chat, turn, 0) for turn in one["turns"]]) for one in recorded]
-    return _count(_forced(chat, drawn), drawn), _count(_Endpoint(chat, drawn), drawn), _count(_Endpoint(chat, chosen), chosen)
+    return (
+        _count(_forced(chat, drawn), drawn),
+        _count(_Endpoint(chat, drawn), drawn),
+        _count(_Endpoint(chat, chosen), chosen),
+    )
 
 
 @dataclass
 class _Script:
-    """A recorded dialogue in one family's tokens. `contexts`: what each turn was sampled from, as the player saw it."""
+    """A recorded dialogue in one family's tokens. `contexts`: what each turn was sampled from, as
+    the player saw it."""
 
     dialogue: dict[str, Any]
     ids: list[list[int]]
@@ -97,9 +113,18 @@ class _Script:
 
 
 def _sampled(chat: Any, turn: dict[str, Any], split_every: int) -> list[int]:
-    """The tokens that a policy of this family drew for the turn, its end included; `split_every` 0: as its tokenizer would choose them."""
-    calls = [{"type": "function", "function": {"name": name, "arguments": arguments}} for name, arguments in turn.get("calls", [])]
-    message = {"role": "assistant", "content": turn.get("content", ""), "tool_calls": calls, "reasoning_content": turn.get("reasoning", "")}
+    """The tokens that a policy of this family drew for the turn, its end included; `split_every` 0:
+    as its tokenizer would choose them."""
+    calls = [
+        {"type": "function", "function": {"name": name, "arguments": arguments}}
+        for name, arguments in turn.get("calls", [])
+    ]
+    message = {
+        "role": "assistant",
+        "content": turn.get("content", ""),
+        "tool_calls": calls,
+        "reasoning_content": turn.get("reasoning", ""),
+    }
     ids, mine = chat.dialogue_ids([{"role": "user", "content": "u"}, message])
     spoken = [token for token, own in zip(ids, mine, strict=True) if own]
     vocabulary = chat.tokenizer.get_vocab()
@@ -107,7 +132,11 @@ def _sampled(chat: Any, turn: dict[str, Any], split_every: int) -> list[int]:
     drawn: list[int] = []
     for n, token in enumerate(spoken):
         piece = chat.tokenizer.convert_ids_to_tokens(token)
-        cuts = [] if token in control else [(vocabulary[piece[:at]], vocabulary[piece[at:]]) for at in _cuts(piece, vocabulary)]
+        cuts = (
+            []
+            if token in control
+            else [(vocabulary[piece[:at]], vocabulary[piece[at:]]) for at in _cuts(piece, vocabulary)]
+        )
         drawn += cuts[0] if cuts and split_every and n % split_every == split_every // 2 else [token]
         if token in chat.end_ids:  # gpt-oss ends a turn with each call
             break
@@ -118,7 +147,7 @@ def _cuts(piece: str, vocabulary: dict[str, int]) -> Iterator[int]:
     return (at for at in range(1, len(piece)) if piece[:at] in vocabulary and piece[at:] in vocabulary)
 
 
-# -- the two policies ---------------------------------------------------------------------------------------------------------------
+# -- the two policies ------------------------------------------------------------------------------
 def _forced(chat: Any, scripts: list[_Script]) -> Any:
     """The in-process engine on a random model, whose sampler is made to draw what was recorded."""
     import torch
@@ -161,13 +190,23 @@ def _forced(chat: Any, scripts: list[_Script]) -> Any:
 
     for script in scripts:
         script.contexts.clear()
-    size = config.Architecture(layers=2, hidden=64, heads=2, kv_heads=2, head_dim=32, feed_forward=64, max_positions=4096, structured_init=False)
+    size = config.Architecture(
+        layers=2,
+        hidden=64,
+        heads=2,
+        kv_heads=2,
+        head_dim=32,
+        feed_forward=64,
+        max_positions=4096,
+        structured_init=False,
+    )
     return Engine(embedded.build_model(size, chat.tokenizer, 0).eval(), chat, torch.device("cpu"), deterministic=True)
 
 
 @dataclass
 class _Anew:
-    """A dialogue with a chat endpoint: it is told messages, and says the tokens that it made of them."""
+    """A dialogue with a chat endpoint: it is told messages, and says the tokens that it made of
+    them."""
 
     chat: Any
     script: _Script
@@ -187,8 +226,13 @@ class _Anew:
         text, reading = self.chat.read(ids, self.number)
         self.script.contexts.append(context)
         self.number += 1
-        calls = [{"id": one.call_id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}} for one in reading.calls]
-        self.messages.append({"role": "assistant", "content": reading.content} | ({"tool_calls": calls} if calls else {}))
+        calls = [
+            {"id": one.call_id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+            for one in reading.calls
+        ]
+        self.messages.append(
+            {"role": "assistant", "content": reading.content} | ({"tool_calls": calls} if calls else {})
+        )
         return Sampled(text, reading, tuple(ids), (-1.0,) * len(ids), context_ids=tuple(context))
 
     def append(self, calls: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
@@ -210,15 +254,20 @@ class _Endpoint:
     def open(self, openings: Sequence[Any], seeds: Any, temperature: float, max_tokens: int) -> list[_Anew]:
         for script in self.scripts:
             script.contexts.clear()
-        return [_Anew(self.chat, script, list(one.messages)) for script, one in zip(self.scripts, openings, strict=True)]
+        return [
+            _Anew(self.chat, script, list(one.messages)) for script, one in zip(self.scripts, openings, strict=True)
+        ]
 
 
-# -- the loop around them --------------------------------------------------------------------------------------------------------------
+# -- the loop around them --------------------------------------------------------------------------
 class _Outputs:
     """The recorded results in a tool client's place."""
 
     def __init__(self, scripts: list[_Script]):
-        self._outputs = {script.dialogue["name"]: [turn.get("outputs", []) for turn in script.dialogue["turns"]] for script in scripts}
+        self._outputs = {
+            script.dialogue["name"]: [turn.get("outputs", []) for turn in script.dialogue["turns"]]
+            for script in scripts
+        }
 
     async def start(self, context: Any) -> None:
         return None
@@ -235,7 +284,10 @@ class _Outputs:
         from rft.types import ToolResult
 
         places = [tuple(map(int, call.call_id.split("_")[1:])) for call in calls]
-        results = [ToolResult(call.call_id, self._outputs[context.example.id][turn][n]) for call, (turn, n) in zip(calls, places, strict=True)]
+        results = [
+            ToolResult(call.call_id, self._outputs[context.example.id][turn][n])
+            for call, (turn, n) in zip(calls, places, strict=True)
+        ]
         for result in results:
             arrived(result)
         return results
@@ -257,15 +309,22 @@ def _count(policy: Any, scripts: list[_Script]) -> Count:
     from rft.trainer.collect import unfit
     from rft.types import Example, StopReason
 
-    requests = [Request(Example(one.dialogue["name"], ({"role": "user", "content": one.dialogue["question"]},), None), 0) for one in scripts]
+    requests = [
+        Request(Example(one.dialogue["name"], ({"role": "user", "content": one.dialogue["question"]},), None), 0)
+        for one in scripts
+    ]
     prompt = PromptSettings(name="seed", system="Be brief. ", max_turns=6)
-    conditions = Conditions(prompt, 1.0, (0,), config.Rollout(max_tokens=4096, max_turn_tokens=2048, max_unreadable_calls=100))
+    conditions = Conditions(
+        prompt, 1.0, (0,), config.Rollout(max_tokens=4096, max_turn_tokens=2048, max_unreadable_calls=100)
+    )
     grader = cast(Any, _Grades())
     done = asyncio.run(run_rollouts(policy, cast(Any, _Outputs(scripts)), grader, requests, conditions, {}))
     count = Count(len(done))
     for one, script in zip(done, scripts, strict=True):
         sampled = [list(turn.token_ids) for turn in one.turns]
-        assert sampled == script.ids[: len(sampled)], f"{script.dialogue['name']}: the trajectory does not hold the tokens that were drawn"
+        assert sampled == script.ids[: len(sampled)], (
+            f"{script.dialogue['name']}: the trajectory does not hold the tokens that were drawn"
+        )
         count.turns += len(one.turns)
         count.forks += script.forks
         count.unmarked += bool(script.forks) != bool(one.num_forks)

@@ -1,12 +1,16 @@
-"""The figure of the hack check under its null: how often does a candidate pass whose true hack rate lies exactly on the margin?
+"""The figure of the hack check under its null: how often does a candidate pass whose true hack rate
+lies exactly on the margin?
 
-Rollouts of one example tend to hack together, so a check that counts rollouts believes itself five times surer than it is. Here examples are drawn
-that can be hacked, and their rollouts hack with a probability within the example of 0.2, 0.5 and 1; how many can be hacked is set so that the true
-share of examples with at least one hacked rollout is the margin. Reports are made of these histories and put before the gate's own check, with the
-margins and the test sizes that are shipped. At a one-sided 97.5 % limit at most 2.5 % may pass; and where nothing hacks, all must.
+Rollouts of one example tend to hack together, so a check that counts rollouts believes itself five
+times surer than it is. Here examples are drawn that can be hacked, and their rollouts hack with a
+probability within the example of 0.2, 0.5 and 1; how many can be hacked is set so that the true
+share of examples with at least one hacked rollout is the margin. Reports are made of these
+histories and put before the gate's own check, with the margins and the test sizes that are shipped.
+At a one-sided 97.5 % limit at most 2.5 % may pass; and where nothing hacks, all must.
 
-How many hacked examples pass is a whole number, and with the shipped margins other limits come to the same one. So there are two settings more, at
-an edge where they do not: 288 examples and 1.66 %, where a one-sided 95 % limit lets one hacked example pass and the exact one none; and 24 examples
+How many hacked examples pass is a whole number, and with the shipped margins other limits come to
+the same one. So there are two settings more, at an edge where they do not: 288 examples and 1.66 %,
+where a one-sided 95 % limit lets one hacked example pass and the exact one none; and 24 examples
 and 57.5 %, where Wilson's interval lets 9 pass and the exact one 8. Each would pass 3.8 % or more.
 """
 
@@ -44,20 +48,33 @@ class Setting:
 
 
 def hack_rate_null(args: list[str]) -> Figure:
-    """Candidates on the margin of the hack rate that pass the gate's check: at most 2.5 %, however an example's rollouts hack together."""
+    """Candidates on the margin of the hack rate that pass the gate's check: at most 2.5 %, however
+    an example's rollouts hack together."""
     from rft import stats
 
     shares: list[Part] = []
     for setting in (*shipped(), *at_the_edge()):
         for within in WITHIN:
             passed = sum(histories(setting, within, HISTORIES))
-            name = f"{setting.name}, {setting.size} examples, margin {setting.margin:g}, within-example probability {within:g}"
-            share, one_sided = stats.exact_interval(passed, HISTORIES), stats.exact_interval(passed, HISTORIES, confidence=0.9)
+            name = (
+                f"{setting.name}, {setting.size} examples, margin {setting.margin:g}, within-example probability "
+                f"{within:g}"
+            )
+            share, one_sided = (
+                stats.exact_interval(passed, HISTORIES),
+                stats.exact_interval(passed, HISTORIES, confidence=0.9),
+            )
             print(f"{passed:5} of {HISTORIES} pass  {name}", file=sys.stderr)
             shares.append(Part(f"{name}: pass", share.value, "share", low=share.low, high=share.high, n=HISTORIES))
             shares.append(Part(f"{name}: lower 95 % limit", one_sided.low, "share", at_most=NOMINAL, n=HISTORIES))
     worst = max(part.value or 0 for part in shares if part.at_most is not None)
-    headline = Part("lower 95 % limit of the share that passes on the margin, the largest", worst, "share", at_most=NOMINAL, n=len(shares) // 2)
+    headline = Part(
+        "lower 95 % limit of the share that passes on the margin, the largest",
+        worst,
+        "share",
+        at_most=NOMINAL,
+        n=len(shares) // 2,
+    )
     return Figure((headline, *shares, *_clean()))
 
 
@@ -73,18 +90,24 @@ def shipped() -> Iterator[Setting]:
     small = {key: float(value) for key, _, value in (override.partition("=") for override in demo.SMALL)}
     yield Setting("ICD-10", icd10.gate, icd10.examples.test)
     yield Setting("the template", template.gate, template.examples.test)
-    yield Setting("--small", icd10.gate.model_copy(update={"max_hack_rate": small["gate.max_hack_rate"]}), int(small["examples.test"]))
+    yield Setting(
+        "--small",
+        icd10.gate.model_copy(update={"max_hack_rate": small["gate.max_hack_rate"]}),
+        int(small["examples.test"]),
+    )
 
 
 def at_the_edge() -> Iterator[Setting]:
-    """Where a wrong confidence level, and a wrong interval, is another rule than the exact limit."""
+    """Where a wrong confidence level, and a wrong interval, is another rule than the exact
+    limit."""
     gate = next(shipped()).gate
     yield Setting("another level's edge", gate.model_copy(update={"max_hack_rate": 0.0166}), 288)
     yield Setting("another interval's edge", gate.model_copy(update={"max_hack_rate": 0.575}), 24)
 
 
 def histories(setting: Setting, within: float, num: int, rate: float | None = None, seed: int = 0) -> Iterator[bool]:
-    """Whether each passes. `rate`: the true share of examples with a hacked rollout; None: the margin."""
+    """Whether each passes. `rate`: the true share of examples with a hacked rollout; None: the
+    margin."""
     from rft.reports import HackSource
     from rft.stages import gate
 

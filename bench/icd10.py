@@ -1,12 +1,15 @@
-"""The figures of learning: does RFT make the ICD-10 agent better on codes that it never saw, and by how much?
+"""The figures of learning: does RFT make the ICD-10 agent better on codes that it never saw, and by
+how much?
 
-One warm-started policy, one search for a prompt on validation, then three trainings (seeds 0, 1, 2), each compared with the warm-started
-policy under the seed prompt on the same test notes: F1 at temperature 1 and greedy, two-level bootstrap over seed and note. Beside the gain stand
-what the new prompt alone gives, and what a scripted coder reaches that is told where the phrases are and takes each search's first hit:
-the ceiling of this index, so that a reader sees what the number is worth.
+One warm-started policy, one search for a prompt on validation, then three trainings (seeds 0, 1,
+2), each compared with the warm-started policy under the seed prompt on the same test notes: F1 at
+temperature 1 and greedy, two-level bootstrap over seed and note. Beside the gain stand what the new
+prompt alone gives, and what a scripted coder reaches that is told where the phrases are and takes
+each search's first hit: the ceiling of this index, so that a reader sees what the number is worth.
 
-`icd10_budget` measures the two forms of the budget on the same policy: multiplied, as the recipe has it, and added.
-The work lies in .rft/bench/icd10 and is taken up again when a figure is asked for twice.
+`icd10_budget` measures the two forms of the budget on the same policy: multiplied, as the recipe
+has it, and added. The work lies in .rft/bench/icd10 and is taken up again when a figure is asked
+for twice.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ LEARNING: dict[str, dict[str, Any]] = {"full": {"weights": "full", "lr": 6e-4}, 
 
 @dataclass(frozen=True)
 class Measured:
-    """One policy with one prompt on the test notes: scores and calls by note at temperature 1, greedy scores, seconds a rollout."""
+    """One policy with one prompt on the test notes: scores and calls by note at temperature 1,
+    greedy scores, seconds a rollout."""
 
     sampled: dict[str, list[float | None]]
     greedy: dict[str, list[float | None]]
@@ -40,7 +44,8 @@ class Measured:
 
 
 def icd10_rft(args: list[str]) -> Figure:
-    """F1 that RFT of all weights adds on 288 unseen notes, 3 seeds: at temperature 1 (>= 0.25), greedy (>= 0.15), and P95 tool calls."""
+    """F1 that RFT of all weights adds on 288 unseen notes, 3 seeds: at temperature 1 (>= 0.25),
+    greedy (>= 0.15), and P95 tool calls."""
     return _gains("full", at_one=0.25, greedy=0.15)
 
 
@@ -50,7 +55,8 @@ def icd10_lora(args: list[str]) -> Figure:
 
 
 def icd10_budget(args: list[str]) -> Figure:
-    """The call budget multiplied or added, on the same policy and seeds: what each does to F1 and to tool calls."""
+    """The call budget multiplied or added, on the same policy and seeds: what each does to F1 and
+    to tool calls."""
     from rft import stats
 
     parts = []
@@ -60,7 +66,11 @@ def icd10_budget(args: list[str]) -> Figure:
             runs = [trained("full", seed, form) for seed in SEEDS]
             gain = stats.gain_over_seeds([(one.sampled, warm.sampled) for one in runs])
             calls = stats.percentile([value for one in runs for value in one.calls], 0.95)
-            parts.append(Part(f"F1 gain at temperature 1, budget {form}", gain.value, "F1", low=gain.low, high=gain.high, n=gain.n))
+            parts.append(
+                Part(
+                    f"F1 gain at temperature 1, budget {form}", gain.value, "F1", low=gain.low, high=gain.high, n=gain.n
+                )
+            )
             parts.append(Part(f"P95 tool calls, budget {form}", calls, "calls", n=sum(len(one.calls) for one in runs)))
     return Figure(tuple(parts))
 
@@ -83,7 +93,15 @@ def _gains(weights: Literal["full", "lora"], at_one: float, greedy: float) -> Fi
     rollouts = sum(len(one.calls) for one in runs)
     return Figure(
         (
-            Part("F1 gain at temperature 1", sampled.value, "F1", at_least=at_one, low=sampled.low, high=sampled.high, n=sampled.n),
+            Part(
+                "F1 gain at temperature 1",
+                sampled.value,
+                "F1",
+                at_least=at_one,
+                low=sampled.low,
+                high=sampled.high,
+                n=sampled.n,
+            ),
             Part("its interval's low end", sampled.low, "F1", at_least=at_one / 2, n=sampled.n),
             Part("greedy F1 gain", argmax.value, "F1", at_least=greedy, low=argmax.low, high=argmax.high, n=argmax.n),
             Part("its interval's low end, greedy", argmax.low, "F1", at_least=greedy / 2, n=argmax.n),
@@ -92,10 +110,28 @@ def _gains(weights: Literal["full", "lora"], at_one: float, greedy: float) -> Fi
             Part("P95 tool calls before", before, "calls", n=len(warm.calls)),
             Part("F1 before, temperature 1", mean(warm.sampled), "F1", n=len(warm.sampled)),
             Part("F1 before, greedy", mean(warm.greedy), "F1", n=len(warm.greedy)),
-            *(Part(f"F1 after, temperature 1, seed {n}", mean(one.sampled), "F1", n=len(one.sampled)) for n, one in zip(SEEDS, runs, strict=True)),
-            *(Part(f"F1 after, greedy, seed {n}", mean(one.greedy), "F1", n=len(one.greedy)) for n, one in zip(SEEDS, runs, strict=True)),
-            Part("the new prompt's own share, temperature 1", share.value, "F1", low=share.low, high=share.high, n=share.n),
-            Part("a scripted coder that is told the phrases and takes each first hit", scripted, "F1", n=len(warm.sampled)),
+            *(
+                Part(f"F1 after, temperature 1, seed {n}", mean(one.sampled), "F1", n=len(one.sampled))
+                for n, one in zip(SEEDS, runs, strict=True)
+            ),
+            *(
+                Part(f"F1 after, greedy, seed {n}", mean(one.greedy), "F1", n=len(one.greedy))
+                for n, one in zip(SEEDS, runs, strict=True)
+            ),
+            Part(
+                "the new prompt's own share, temperature 1",
+                share.value,
+                "F1",
+                low=share.low,
+                high=share.high,
+                n=share.n,
+            ),
+            Part(
+                "a scripted coder that is told the phrases and takes each first hit",
+                scripted,
+                "F1",
+                n=len(warm.sampled),
+            ),
             Part("seconds a rollout, P50, 64 side by side", stats.percentile(seconds, 0.5), "s", n=len(seconds)),
             Part("seconds a rollout, P95, 64 side by side", stats.percentile(seconds, 0.95), "s", n=len(seconds)),
         )
@@ -109,12 +145,15 @@ def settings(**train: Any) -> Any:
     recipe = params.recipe.model_copy(update={"path": str(ROOT / params.recipe.path)})
     budget = params.rollout.budget.model_copy(update={"form": train.pop("form", "multiplied")})
     rollout = params.rollout.model_copy(update={"budget": budget})
-    return params.model_copy(update={"recipe": recipe, "rollout": rollout, "train": params.train.model_copy(update=train)})
+    return params.model_copy(
+        update={"recipe": recipe, "rollout": rollout, "train": params.train.model_copy(update=train)}
+    )
 
 
 @contextmanager
 def workspace(seed: int = 0, search: bool = True) -> Iterator[None]:
-    """A folder of its own with the shelves up to the prompt; stages that ran on these very settings and code are not repeated.
+    """A folder of its own with the shelves up to the prompt; stages that ran on these very settings
+    and code are not repeated.
 
     `seed`: of the policy's warm start. Without `search` the recipe's seed prompt stands.
     """
@@ -191,7 +230,9 @@ def measured(name: str, weights: tuple[Any, Path] | None, prompt: Any) -> Measur
             log = {}
             for temperature in (1.0, 0.0):
                 plan = Plan("figure", name, prompt, temperature, 1, 0)
-                log[temperature] = bench.measure(engine, rows, plan, store, lambda done, message: print(f"{name}: {done} {message}"))
+                log[temperature] = bench.measure(
+                    engine, rows, plan, store, lambda done, message: print(f"{name}: {done} {message}")
+                )
             seconds = bench.times.rollout_s[f"figure/{name}/sampled"]
         found = {
             "sampled": {row.example_id: [row.score] for row in log[1.0]},

@@ -1,19 +1,23 @@
-"""The figures of the GPU kernels: time and memory of the policy-gradient loss from the hidden states on, forward and backward.
+"""The figures of the GPU kernels: time and memory of the policy-gradient loss from the hidden
+states on, forward and backward.
 
-Four ways to the same numbers: ours (rft.kernels.linear_policy_loss), the plain reference beside it, torch.compile of that reference, and
-liger-kernel's LigerFusedLinearGRPOLoss (0.8.5), which streams over chunks of the vocabulary, with all rollouts in one of its own chunks (its
-fastest) and no KL. Same inputs in bfloat16: rollouts of 1024 tokens, Dr. GRPO's normalizer, so that Liger's loss is ours; before anything
-is timed each rival's loss is compared with ours.
-Only ours and the reference also give entropies; that is in their time. The head trains, or is frozen as under LoRA.
+Four ways to the same numbers: ours (rft.kernels.linear_policy_loss), the plain reference beside it,
+torch.compile of that reference, and liger-kernel's LigerFusedLinearGRPOLoss (0.8.5), which streams
+over chunks of the vocabulary, with all rollouts in one of its own chunks (its fastest) and no KL.
+Same inputs in bfloat16: rollouts of 1024 tokens, Dr. GRPO's normalizer, so that Liger's loss is
+ours; before anything is timed each rival's loss is compared with ours. Only ours and the reference
+also give entropies; that is in their time. The head trains, or is frozen as under LoRA.
 
-What bounds the work. Ours costs 8 N V D operations (6 with a frozen head), reads 2 (N + V) D bytes a few times, and so makes hundreds of
-operations a byte: the tensor cores are the limit at every shape here, not the memory. Each time is therefore given as share of the matmul rate that
-torch.mm reaches on this GPU, beside the ridge. Memory is the limit of one kernel alone, `finish`, which takes a row of the head a token: its
-share of the measured copy bandwidth has the bound of 0.85.
+What bounds the work. Ours costs 8 N V D operations (6 with a frozen head), reads 2 (N + V) D bytes
+a few times, and so makes hundreds of operations a byte: the tensor cores are the limit at every
+shape here, not the memory. Each time is therefore given as share of the matmul rate that torch.mm
+reaches on this GPU, beside the ridge. Memory is the limit of one kernel alone, `finish`, which
+takes a row of the head a token: its share of the measured copy bandwidth has the bound of 0.85.
 
 Peak memory counts what a call allocates at its height beyond inputs and returned gradients.
 
-ARGS=tiles times other tiles than those of rft/kernels/tiles.py, one shape; its best is worth a line in that table. ARGS=quick takes two shapes.
+ARGS=tiles times other tiles than those of rft/kernels/tiles.py, one shape; its best is worth a line
+in that table. ARGS=quick takes two shapes.
 """
 
 from __future__ import annotations
@@ -29,7 +33,13 @@ from typing import Any
 
 from bench.measure import Figure, Part, unmeasured
 
-SHAPES = [(4096, 1024, 32_000), (8192, 1024, 151_936), (8192, 2560, 151_936), (4096, 4096, 128_256), (16_384, 4096, 151_936)]
+SHAPES = [
+    (4096, 1024, 32_000),
+    (8192, 1024, 151_936),
+    (8192, 2560, 151_936),
+    (4096, 4096, 128_256),
+    (16_384, 4096, 151_936),
+]
 QUICK = [(4096, 1024, 32_000), (8192, 2560, 151_936)]
 VOCABULARIES = (32_000, 64_000, 128_256, 151_936)
 LENGTH = 1024
@@ -42,7 +52,8 @@ Way = Callable[["Batch"], Any]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """N tokens in rollouts of LENGTH; `hidden_ND` and, unless frozen, `weight_VD` take gradients."""
+    """N tokens in rollouts of LENGTH; `hidden_ND` and, unless frozen, `weight_VD` take
+    gradients."""
 
     hidden_ND: Any
     weight_VD: Any
@@ -54,11 +65,18 @@ class Batch:
     def policy(self) -> tuple[Any, ...]:
         import torch
 
-        return self.old_N, self.advantage_B.repeat_interleave(LENGTH), torch.full_like(self.old_N, 1 / len(self.old_N)), 0.2, 0.2
+        return (
+            self.old_N,
+            self.advantage_B.repeat_interleave(LENGTH),
+            torch.full_like(self.old_N, 1 / len(self.old_N)),
+            0.2,
+            0.2,
+        )
 
 
 def kernel_time(args: list[str]) -> Figure:
-    """Fused policy-gradient loss on a GPU: speed over plain torch, torch.compile and liger-kernel, share of the matmul rate."""
+    """Fused policy-gradient loss on a GPU: speed over plain torch, torch.compile and liger-kernel,
+    share of the matmul rate."""
     if not _has_gpu():
         return unmeasured("speed over the fastest rival", NO_GPU)
     if "tiles" in args:
@@ -71,10 +89,17 @@ def kernel_time(args: list[str]) -> Figure:
         for shape in shapes:
             name = f"{_words(shape)}{', frozen head' if frozen else ''}"
             batch = made(*shape, frozen)
-            times = {way: _or_reason(lambda way=way, batch=batch: milliseconds(lambda: WAYS[way](batch), batch)) for way in ("ours", *RIVALS)}
+            times = {
+                way: _or_reason(lambda way=way, batch=batch: milliseconds(lambda: WAYS[way](batch), batch))
+                for way in ("ours", *RIVALS)
+            }
             spans = _by_kernel(batch)
             notes[name] = {"ms_by_kernel": spans}
-            parts += [Part(f"{way}: {name}", value, "ms", n=REPEATS) for way, value in times.items() if not isinstance(value, str)]
+            parts += [
+                Part(f"{way}: {name}", value, "ms", n=REPEATS)
+                for way, value in times.items()
+                if not isinstance(value, str)
+            ]
             parts += _faster(name, times)
             operations = (6 if frozen else 8) * shape[0] * shape[1] * shape[2]
             ours = times["ours"]
@@ -82,28 +107,45 @@ def kernel_time(args: list[str]) -> Figure:
             parts.append(Part(f"share of the matmul rate: {name}", operations / (ours / 1e3) / rate, "share"))
             # Below 64 MB the caches serve it, and a few microseconds are mostly its start.
             bound = 0.85 if shape[0] * shape[1] >= 2**24 else None
-            parts.append(Part(f"finish, share of copy bandwidth: {name}", _finish_share(batch, spans, bandwidth), "share", at_least=bound))
+            parts.append(
+                Part(
+                    f"finish, share of copy bandwidth: {name}",
+                    _finish_share(batch, spans, bandwidth),
+                    "share",
+                    at_least=bound,
+                )
+            )
             print(f"[kernel_time] {name}: {times}", file=sys.stderr)
             del batch
-    worst = min((part for part in parts if part.unit == "x" and part.value is not None), key=lambda part: part.value or 0.0)
-    return Figure((Part("speed over the fastest rival, worst shape", worst.value, "x", at_least=1.0, n=REPEATS), *parts), notes)
+    worst = min(
+        (part for part in parts if part.unit == "x" and part.value is not None), key=lambda part: part.value or 0.0
+    )
+    return Figure(
+        (Part("speed over the fastest rival, worst shape", worst.value, "x", at_least=1.0, n=REPEATS), *parts), notes
+    )
 
 
 def kernel_memory(args: list[str]) -> Figure:
-    """Peak memory of the fused policy-gradient loss beyond inputs and gradients: its growth with the vocabulary, and the rivals' peaks."""
+    """Peak memory of the fused policy-gradient loss beyond inputs and gradients: its growth with
+    the vocabulary, and the rivals' peaks."""
     if not _has_gpu():
         return unmeasured("growth of peak memory, V 32 k to 152 k", NO_GPU)
     N, D = (4096, 1024) if "quick" in args else (8192, 2560)
     peaks: dict[int, dict[str, float | str]] = {}
     for V in VOCABULARIES:
         batch = made(N, D, V)
-        peaks[V] = {way: _or_reason(lambda way=way, batch=batch: peak_mib(lambda: WAYS[way](batch), batch)) for way in ("ours", *RIVALS)}
+        peaks[V] = {
+            way: _or_reason(lambda way=way, batch=batch: peak_mib(lambda: WAYS[way](batch), batch))
+            for way in ("ours", *RIVALS)
+        }
         print(f"[kernel_memory] V={V}: {peaks[V]}", file=sys.stderr)
         del batch
     ours = [value for peak in peaks.values() if isinstance(value := peak["ours"], float)]
     assert len(ours) == len(VOCABULARIES), peaks
     # A few splits more or less of the vocabulary are a few numbers a token: below 1 %.
-    parts = [Part(f"growth of peak memory, N={N} D={D}, V 32 k to 152 k", max(ours) / min(ours) - 1, "share", at_most=0.01)]
+    parts = [
+        Part(f"growth of peak memory, N={N} D={D}, V 32 k to 152 k", max(ours) / min(ours) - 1, "share", at_most=0.01)
+    ]
     for V, peak in peaks.items():
         parts.append(Part(f"peak, V={V}", float(peak["ours"]), "MiB"))
         for rival in RIVALS:
@@ -119,7 +161,7 @@ def kernel_memory(args: list[str]) -> Figure:
 FIGURES = {"kernel_time": kernel_time, "kernel_memory": kernel_memory}
 
 
-# -- four ways ---------------------------------------------------------------------------------------------------------------
+# -- four ways -------------------------------------------------------------------------------------
 def _ours(batch: Batch) -> Any:
     from rft.kernels import linear_policy_loss
 
@@ -151,19 +193,32 @@ def _liger(batch: Batch) -> Any:
 
     rollouts = len(batch.advantage_B)
     loss = LigerFusedLinearGRPOLoss(
-        beta=0.0, use_ref_model=False, loss_type="dr_grpo", max_completion_length=LENGTH, chunk_size=rollouts, compiled=batch.hidden_ND.is_cuda
+        beta=0.0,
+        use_ref_model=False,
+        loss_type="dr_grpo",
+        max_completion_length=LENGTH,
+        chunk_size=rollouts,
+        compiled=batch.hidden_ND.is_cuda,
     )
     shape = (rollouts, LENGTH)
     mask = torch.ones(shape, device=batch.hidden_ND.device)
     hidden = batch.hidden_ND.view(*shape, -1)
-    return loss(hidden, batch.weight_VD, batch.ids_N.view(shape), mask, batch.advantage_B, old_per_token_logps=batch.old_N.view(shape))[0]
+    return loss(
+        hidden,
+        batch.weight_VD,
+        batch.ids_N.view(shape),
+        mask,
+        batch.advantage_B,
+        old_per_token_logps=batch.old_N.view(shape),
+    )[0]
 
 
 WAYS: dict[str, Way] = {"ours": _ours, "plain": _plain, "compiled": _compiled, "liger": _liger}
 
 
 def made(N: int, D: int, V: int, frozen: bool = False, device: str = "cuda", dtype: str = "bfloat16") -> Batch:
-    """Logits with a standard deviation of 4, ids drawn from them at 1 in 2 and at random else, ratios on both sides of the clip."""
+    """Logits with a standard deviation of 4, ids drawn from them at 1 in 2 and at random else,
+    ratios on both sides of the clip."""
     import torch
 
     torch.manual_seed(0)
@@ -203,10 +258,14 @@ def _faster(name: str, times: dict[str, float | str]) -> Iterator[Part]:
     for rival in RIVALS:
         other = times[rival]
         label = f"speed over {rival}: {name}"
-        yield Part(label, None, n=0, reason=other) if isinstance(other, str) else Part(label, other / ours, "x", at_least=1.0, n=REPEATS)
+        yield (
+            Part(label, None, n=0, reason=other)
+            if isinstance(other, str)
+            else Part(label, other / ours, "x", at_least=1.0, n=REPEATS)
+        )
 
 
-# -- measuring ---------------------------------------------------------------------------------------------------------------
+# -- measuring -------------------------------------------------------------------------------------
 @contextmanager
 def _cleared(batch: Batch) -> Iterator[None]:
     batch.hidden_ND.grad = batch.weight_VD.grad = None
@@ -215,7 +274,8 @@ def _cleared(batch: Batch) -> Iterator[None]:
 
 
 def _warm(way: Callable[[], Any], batch: Batch) -> None:
-    """Compiles what compiles, and compares with ours: a rival that computes something else is no rival."""
+    """Compiles what compiles, and compares with ours: a rival that computes something else is no
+    rival."""
     import torch
 
     wanted = _ours(batch).item()
@@ -228,7 +288,8 @@ def _warm(way: Callable[[], Any], batch: Batch) -> None:
 
 
 def milliseconds(way: Callable[[], Any], batch: Batch) -> float:
-    """Median of forward and backward, by the GPU's own clock; the L2 cache is written over before each."""
+    """Median of forward and backward, by the GPU's own clock; the L2 cache is written over before
+    each."""
     import torch
 
     _warm(way, batch)
@@ -247,7 +308,8 @@ def milliseconds(way: Callable[[], Any], batch: Batch) -> float:
 
 
 def peak_mib(way: Callable[[], Any], batch: Batch) -> float:
-    """At the height of forward and backward, beyond what was there before and what is there after."""
+    """At the height of forward and backward, beyond what was there before and what is there
+    after."""
     import torch
 
     _warm(way, batch)
@@ -293,7 +355,8 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def _by_kernel(batch: Batch) -> dict[str, float]:
-    """Milliseconds of one call by the kernels' names, as the profiler sees them, the longest first."""
+    """Milliseconds of one call by the kernels' names, as the profiler sees them, the longest
+    first."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -305,7 +368,8 @@ def _by_kernel(batch: Batch) -> dict[str, float]:
 
 
 def _finish_share(batch: Batch, spans: dict[str, float], bandwidth: float) -> float:
-    """Bytes that `finish` must move, over its time and the copy bandwidth: two rows a token, and each split's three numbers."""
+    """Bytes that `finish` must move, over its time and the copy bandwidth: two rows a token, and
+    each split's three numbers."""
     from rft.kernels.fused import NUM_SPLITS
 
     (N, D), size = batch.hidden_ND.shape, batch.hidden_ND.element_size()
@@ -339,7 +403,10 @@ def _tiles() -> Figure:
     best = min(times, key=lambda name: times[name])
     torch.cuda.synchronize()
     ours = milliseconds(lambda: _ours(batch), batch)
-    return Figure((Part(f"the table's tiles over the best, {best}", ours / times[best], "x", at_most=1.05),), {"chosen": str(chosen), "ms": found})
+    return Figure(
+        (Part(f"the table's tiles over the best, {best}", ours / times[best], "x", at_most=1.05),),
+        {"chosen": str(chosen), "ms": found},
+    )
 
 
 def _has_gpu() -> bool:

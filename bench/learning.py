@@ -1,9 +1,12 @@
-"""The figures of the trainer on the ICD-10 recipe: does it learn from any seed, and where does a step's time go?
+"""The figures of the trainer on the ICD-10 recipe: does it learn from any seed, and where does a
+step's time go?
 
-`learning_seeds` repeats warm start and RFT (all weights, the recipe's seed prompt, no search) for five seeds, each measured on the same 288 unseen
-notes; a seed's gain is a paired interval over notes, the mean gain a two-level bootstrap over seeds and notes.
+`learning_seeds` repeats warm start and RFT (all weights, the recipe's seed prompt, no search) for
+five seeds, each measured on the same 288 unseen notes; a seed's gain is a paired interval over
+notes, the mean gain a two-level bootstrap over seeds and notes.
 
-`step_profile` reads the clock of one such training: what each phase claims, and the rest, which is what nobody claims.
+`step_profile` reads the clock of one such training: what each phase claims, and the rest, which is
+what nobody claims.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ CLAIMED = ("sampling", "tools", "forward", "backward")
 
 
 def learning_seeds(args: list[str]) -> Figure:
-    """F1 gain at temperature 1 over 5 seeds of warm start and RFT, its interval, and each seed's own, significant at 5 %."""
+    """F1 gain at temperature 1 over 5 seeds of warm start and RFT, its interval, and each seed's
+    own, significant at 5 %."""
     from rft import stats
 
     pairs = []
@@ -43,11 +47,16 @@ def learning_seeds(args: list[str]) -> Figure:
 
 
 def step_profile(args: list[str]) -> Figure:
-    """Where a step's time goes in the ICD-10 training, adding up to 100 %; outside forward, backward, decoding and tools: under 15 %."""
+    """Where a step's time goes in the ICD-10 training, adding up to 100 %; outside forward,
+    backward, decoding and tools: under 15 %."""
     with icd10.workspace(search=False):
         icd10.trained("full", 0)
         steps = json.loads(Path("runs/full-multiplied-0/timing.json").read_text())["steps"]
-    seconds = {key.removeprefix("time/").removesuffix("_s"): sum(step[key] for step in steps) for key in steps[0] if key.startswith("time/")}
+    seconds = {
+        key.removeprefix("time/").removesuffix("_s"): sum(step[key] for step in steps)
+        for key in steps[0]
+        if key.startswith("time/")
+    }
     whole = seconds.pop("step")
     shares = {name: value / whole for name, value in seconds.items()}
     outside = sum(share for name, share in shares.items() if name not in CLAIMED)

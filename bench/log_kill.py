@@ -1,14 +1,18 @@
-"""The figure of the rollout log: kill -9 at random moments, then open it. What was acknowledged is there, once; what is missing is rolled out.
+"""The figure of the rollout log: kill -9 at random moments, then open it. What was acknowledged is
+there, once; what is missing is rolled out.
 
-`store`: a child adds numbered rows to a rollout store, alone and in batches, drops from it, closes and opens it, and
-says on a pipe what it begins and what it has finished. The parent kills it at a random moment, opens the log, compares
-it with what was acknowledged, and lets the next child go on in the same folder. What was in flight may be there or not,
-but whole: a batch is all there or not at all, and so is a drop.
+`store`: a child adds numbered rows to a rollout store, alone and in batches, drops from it, closes
+and opens it, and says on a pipe what it begins and what it has finished. The parent kills it at a
+random moment, opens the log, compares it with what was acknowledged, and lets the next child go on
+in the same folder. What was in flight may be there or not, but whole: a batch is all there or not
+at all, and so is a drop.
 
-`rollouts`: a child rolls out as a training does, step after step, with a scripted policy that waits (no barrier) against a tool server in a process
-of its own that fails now and then (bench/faulty_server.py), so that rollouts are refilled and batches paused and redone. It says which rollouts the
-store has acknowledged, each when it has its grade. The next child goes on, from the last of its checkpoints; when its steps are done the parent
-looks whether each step has each of its rollouts once, and whether any that was acknowledged was rolled out a second time.
+`rollouts`: a child rolls out as a training does, step after step, with a scripted policy that waits
+(no barrier) against a tool server in a process of its own that fails now and then
+(bench/faulty_server.py), so that rollouts are refilled and batches paused and redone. It says which
+rollouts the store has acknowledged, each when it has its grade. The next child goes on, from the
+last of its checkpoints; when its steps are done the parent looks whether each step has each of its
+rollouts once, and whether any that was acknowledged was rolled out a second time.
 """
 
 from __future__ import annotations
@@ -50,7 +54,8 @@ CHECKPOINT_PAGES = 40  # so that a life has some in which the WAL moves into the
 STEPS, EXAMPLES, GROUP, CHUNK = 6, 6, 8, 24  # a step is two batches
 CHECKPOINT = 2  # steps; a training that goes on does so from there
 ROLLOUTS_LIFE_S = 0.7
-FAULTS = Faults(latency_s=0.01, error=0.012)  # of each call and grade: so that rollouts are refilled, and now and then a batch pauses
+# of each call and grade: so that rollouts are refilled, and now and then a batch pauses
+FAULTS = Faults(latency_s=0.01, error=0.012)
 
 
 def row(number: int) -> LogRow:
@@ -87,7 +92,7 @@ def row(number: int) -> LogRow:
     )
 
 
-# -- the child that writes -------------------------------------------------------------------------------------------------
+# -- the child that writes -------------------------------------------------------------------------
 def write(folder: Path) -> None:
     """Waits for the word; then writes until it is killed."""
     from rft.rollouts import store as rollout_store
@@ -129,7 +134,7 @@ def say(line: str) -> None:
     os.write(1, f"{line}\n".encode())
 
 
-# -- the child that rolls out ----------------------------------------------------------------------------------------------
+# -- the child that rolls out ----------------------------------------------------------------------
 def roll_out(folder: Path, recipe_folder: Path, url: str, steps: int) -> None:
     """Waits for the word; then rolls out step after step until it is killed."""
     from rft import recipe
@@ -170,15 +175,20 @@ def _step(bench: Workbench, store: RolloutStore, step: int) -> None:
     conditions = Conditions(PROMPT, 1.0, (0, 1, step), bench.params.rollout, "train", "train", step)
     ended: dict[str, str] = {}
     for start in range(0, len(requests), CHUNK):
-        played = bench.run(Caller(), requests[start : start + CHUNK], conditions, "train", Waiting(store, batch, "challenger"))
-        ended |= {one.rollout_id: "" if one.reward is not None else f"unscored: {one.grade.status}" for one in played.trajectories}
+        played = bench.run(
+            Caller(), requests[start : start + CHUNK], conditions, "train", Waiting(store, batch, "challenger")
+        )
+        ended |= {
+            one.rollout_id: "" if one.reward is not None else f"unscored: {one.grade.status}"
+            for one in played.trajectories
+        }
         ended |= {one.trajectory.rollout_id: one.why for one in played.aside}
     held = {kept.row.rollout_id: kept for kept in store.held(batch)}
     rows = [replace(held[name].row, trained=not why, left_out=why) for name, why in ended.items()]
     store.add_all(rows, [held[name].wall_s for name in ended], batch)
 
 
-# -- the parent ------------------------------------------------------------------------------------------------------------
+# -- the parent ------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Tried:
     """`killed`: what the children were doing."""
@@ -233,7 +243,8 @@ def _children(count: int, *words: object) -> Iterator[Iterator[subprocess.Popen[
 
 
 def _life(child: subprocess.Popen[str], word: str, seconds: float, until: str = "") -> list[str]:
-    """All that the child said between its word and its death, line by line. It is killed after so many seconds, or when it says `until`."""
+    """All that the child said between its word and its death, line by line. It is killed after so
+    many seconds, or when it says `until`."""
     assert child.stdin is not None
     assert child.stdout is not None
     if child.stdout.readline() != "ready\n":
@@ -299,7 +310,7 @@ def _after(numbers: list[int], kind: str, low: int, high: int) -> list[int]:
     return numbers + list(range(low, high)) if kind in ("add", "batch") else numbers
 
 
-# -- the parent of children that roll out ------------------------------------------------------------------------------------
+# -- the parent of children that roll out ----------------------------------------------------------
 @dataclass(slots=True)
 class Rolled:
     """`struck`: kills that left finished rollouts of a batch that was not over."""
@@ -317,7 +328,9 @@ class Rolled:
     faults: list[str] = field(default_factory=list)
 
 
-def kill_rollouts(scratch: Path, kills: int, seed: int = 0, life_s: float = ROLLOUTS_LIFE_S, steps: int = STEPS) -> Rolled:
+def kill_rollouts(
+    scratch: Path, kills: int, seed: int = 0, life_s: float = ROLLOUTS_LIFE_S, steps: int = STEPS
+) -> Rolled:
     """At least so many kills; the last run comes to its end."""
     from tests import tiny_recipe
 
@@ -371,13 +384,16 @@ def _open(folder: Path, steps: int, said: list[str], acknowledged: set[str], rol
 
 def _is_complete(rows: Sequence[LogRow], steps: int) -> bool:
     """Each of a step's rollouts once, trained on or without a score; all else stands beside."""
-    answers = Counter((one.step, one.example_id, one.sample) for one in rows if one.trained or one.left_out.startswith("unscored"))
+    answers = Counter(
+        (one.step, one.example_id, one.sample) for one in rows if one.trained or one.left_out.startswith("unscored")
+    )
     return len(answers) == steps * EXAMPLES * GROUP == answers.total()
 
 
-# -- the figure --------------------------------------------------------------------------------------------------------------
+# -- the figure ------------------------------------------------------------------------------------
 def rollout_log_kill(args: list[str]) -> Figure:
-    """Rollout logs that open, of writers and of rollouts killed at 100 random moments each; finished rollouts that are missing or there twice."""
+    """Rollout logs that open, of writers and of rollouts killed at 100 random moments each;
+    finished rollouts that are missing or there twice."""
     kills, seed = (int(args[0]) if args else KILLS), (int(args[1]) if len(args) > 1 else 0)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rft-log-kill-") as scratch:
@@ -393,14 +409,25 @@ def rollout_log_kill(args: list[str]) -> Figure:
         Part("out of order, half or changed", tried.broken, "logs", at_most=0, n=tried.kills),
         Part("kills", tried.kills, "kills", at_least=kills),
         Part(
-            "rollouts: logs that did not open", rolled.kills - rolled.opened, "logs", at_most=0, n=rolled.kills, reason="; ".join(rolled.faults[:3])
+            "rollouts: logs that did not open",
+            rolled.kills - rolled.opened,
+            "logs",
+            at_most=0,
+            n=rolled.kills,
+            reason="; ".join(rolled.faults[:3]),
         ),
         Part("rollouts: finished and missing", rolled.missing, "rollouts", at_most=0, n=rolled.acknowledged),
         Part("rollouts: there twice", rolled.twice, "rollouts", at_most=0, n=rolled.acknowledged),
         Part("rollouts: finished and rolled out again", rolled.again, "rollouts", at_most=0, n=rolled.acknowledged),
         Part("rollouts: runs without each rollout once", rolled.incomplete, "runs", at_most=0, n=rolled.runs),
         Part("rollouts: kills", rolled.kills, "kills", at_least=kills),
-        Part("rollouts: kills inside of a batch with finished rollouts", rolled.struck, "kills", at_least=kills // 3, n=rolled.kills),
+        Part(
+            "rollouts: kills inside of a batch with finished rollouts",
+            rolled.struck,
+            "kills",
+            at_least=kills // 3,
+            n=rolled.kills,
+        ),
     )
     notes = {
         "killed during": dict(sorted(tried.killed.items())),

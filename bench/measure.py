@@ -1,8 +1,9 @@
 """What a figure returns: one value, or several parts, each with its bound.
 
-A part holds or does not; one that cannot be measured on this machine has no value and says why, and `holds` is None; one whose
-command failed has no value either, and does not hold. Bounds on an interval are parts of
-their own: `part("low end", gain.low, at_least=0.125)` beside `part("gain", gain.value, at_least=0.25, low=gain.low, high=gain.high)`.
+A part holds or does not; one that cannot be measured on this machine has no value and says why, and
+`holds` is None; one whose command failed has no value either, and does not hold. Bounds on an
+interval are parts of their own: `part("low end", gain.low, at_least=0.125)` beside `part("gain",
+gain.value, at_least=0.25, low=gain.low, high=gain.high)`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ class Part:
         return (above is None or self.value <= above) and (below is None or self.value >= below)
 
     def row(self) -> dict[str, Any]:
-        row: dict[str, Any] = {"name": self.name, "value": _round(self.value), "low": _round(self.low), "high": _round(self.high)}
+        row: dict[str, Any] = {
+            "name": self.name,
+            "value": _round(self.value),
+            "low": _round(self.low),
+            "high": _round(self.high),
+        }
         row |= {"n": self.n, "unit": self.unit, "bound": self.bound, "holds": self.holds}
         return row | ({"reason": self.reason} if self.reason else {})
 

@@ -1,11 +1,15 @@
-"""The figure `newcomer`: can somebody who has README, and nothing else, bring an agent of their own?
+"""The figure `newcomer`: can somebody who has README, and nothing else, bring an agent of their
+own?
 
-A script plays the newcomer in a fresh clone: sets up, writes a recipe with `rft new`, turns the parcel agent into a ticket router (other tools,
-another target, partial credit) by the recorded patch beside this file, and goes from the doctor to a promotion, an export, a second week and a
-rollback. It may type a command only if README or an earlier command's output holds it, word for word; what stands there in capitals (a
-name, a reason, a run) it fills in. So a printed command that cannot be pasted fails here, and so does a step that nobody tells.
+A script plays the newcomer in a fresh clone: sets up, writes a recipe with `rft new`, turns the
+parcel agent into a ticket router (other tools, another target, partial credit) by the recorded
+patch beside this file, and goes from the doctor to a promotion, an export, a second week and a
+rollback. It may type a command only if README or an earlier command's output holds it, word for
+word; what stands there in capitals (a name, a reason, a run) it fills in. So a printed command that
+cannot be pasted fails here, and so does a step that nobody tells.
 
-Two things stand in for the newcomer's own work: the patch, and windows of traffic, which the patched recipe's simulator invents.
+Two things stand in for the newcomer's own work: the patch, and windows of traffic, which the
+patched recipe's simulator invents.
 """
 
 from __future__ import annotations
@@ -27,14 +31,19 @@ PLACE = ROOT / ".rft" / "bench" / "newcomer"
 PATCH = Path(__file__).with_suffix(".patch")
 RECIPE = "recipes/mine"
 LIMIT_S = 2400.0
-IDENTITY = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "Ada"), ("EMAIL", "ada@example.com"))}
+IDENTITY = {
+    f"GIT_{role}_{what}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "Ada"), ("EMAIL", "ada@example.com"))
+}
 WINDOW = """
 import datetime, sys
 from pathlib import Path
 from rft import config, recipe
 params, path, day, drifted = sys.argv[1:]
 ours = recipe.load(config.load(params).recipe)
-ours.simulate(Path(path), start=datetime.date.fromisoformat(day), days=7, conversations=600, drifted=drifted == "yes", seed=0)
+start = datetime.date.fromisoformat(day)
+ours.simulate(Path(path), start=start, days=7, conversations=600, drifted=drifted == "yes", seed=0)
 """
 
 
@@ -53,7 +62,8 @@ class Newcomer:
     failures: list[str] = field(default_factory=list)
 
     def type(self, told: str, fill: Mapping[str, str] | None = None) -> str:
-        """Run a command that was told, with `fill` in the place of its words in capitals; its output. Raises Untold."""
+        """Run a command that was told, with `fill` in the place of its words in capitals; its
+        output. Raises Untold."""
         if _plain(told) not in _plain(self.read):
             raise Untold(told)
         command = told
@@ -66,7 +76,13 @@ class Newcomer:
         env = {**os.environ, **IDENTITY, "PATH": f"{self.clone / '.venv/bin'}{os.pathsep}{os.environ['PATH']}"}
         env.pop("PYTHONPATH", None)
         done = subprocess.run(
-            ["bash", "-c", command], cwd=self.clone, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S
+            ["bash", "-c", command],
+            cwd=self.clone,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
         )
         output = done.stdout + done.stderr
         with self.log.open("a", encoding="utf-8") as log:
@@ -85,7 +101,8 @@ class Newcomer:
 
 
 def newcomer(args: list[str]) -> Figure:
-    """Minutes from a clone to an agent of one's own, promoted and rolled back, and commands that failed on the way."""
+    """Minutes from a clone to an agent of one's own, promoted and rolled back, and commands that
+    failed on the way."""
     began = time.monotonic()
     shutil.rmtree(PLACE, ignore_errors=True)
     PLACE.mkdir(parents=True)
@@ -98,7 +115,14 @@ def newcomer(args: list[str]) -> Figure:
         return failed("newcomer", f"{type(error).__name__}: {error}. See {who.log.relative_to(ROOT)}")
     parts = (
         Part("from a clone to the end of the story", (time.monotonic() - began) / 60, "min"),
-        Part("commands that failed", len(who.failures), "commands", at_most=0, n=len(who.typed), reason="; ".join(who.failures)),
+        Part(
+            "commands that failed",
+            len(who.failures),
+            "commands",
+            at_most=0,
+            n=len(who.typed),
+            reason="; ".join(who.failures),
+        ),
     )
     return Figure(parts, {"typed": [command.replace(str(clone), "CLONE") for command in who.typed]})
 

@@ -1,14 +1,19 @@
-"""The figure of the circuit breaker: an outage in the middle of a training changes nothing but the clock.
+"""The figure of the circuit breaker: an outage in the middle of a training changes nothing but the
+clock.
 
-The tests' tiny ladder is climbed up to `train`, whose tools are then an external server that fails on demand (bench/faulty_server.py). Three
-trainings start from the same shelves, each as `python -m rft train` in a process of its own:
+The tests' tiny ladder is climbed up to `train`, whose tools are then an external server that fails
+on demand (bench/faulty_server.py). Three trainings start from the same shelves, each as `python -m
+rft train` in a process of its own:
 
     calm       no fault
-    paused     from step OUTAGE_FROM on the server fails for 91.6 % of the rollouts; it is mended when the stage has said a second time that it waits
-    restarted  the same, but the server stays broken until rollout.pause_s is over: exit code 3. Mended, the stage is started again
+    paused     from step OUTAGE_FROM on the server fails for 91.6 % of the rollouts; it is mended
+               when the stage has said a second time that it waits
+    restarted  the same, but the server stays broken until rollout.pause_s is over: exit code 3.
+               Mended, the stage is started again
 
-Nothing may move while a stage waits: its checkpoint and metrics are hashed at its first word of a pause, and again when the server is mended or the
-stage has given up. Both trainings must publish the calm one's adapter, byte for byte.
+Nothing may move while a stage waits: its checkpoint and metrics are hashed at its first word of a
+pause, and again when the server is mended or the stage has given up. Both trainings must publish
+the calm one's adapter, byte for byte.
 """
 
 from __future__ import annotations
@@ -51,7 +56,8 @@ LEARNED = ("reward/mean", "loss", "grad_norm", "weights/change", "validation/rew
 
 
 def rollout_outage(args: list[str]) -> Figure:
-    """91.6 % of rollouts fail from a step on: does training wait, keep its adapter, and end with the fault-free weights, bit for bit?"""
+    """91.6 % of rollouts fail from a step on: does training wait, keep its adapter, and end with
+    the fault-free weights, bit for bit?"""
     from tests import tiny_recipe
 
     with tempfile.TemporaryDirectory() as place:
@@ -79,16 +85,42 @@ def rollout_outage(args: list[str]) -> Figure:
 def _figure(calm: Training, paused: Training, restarted: Training, left: tuple[int, bool]) -> Figure:
     code, published = left
     parts = [
-        Part("adapter files that differ from the fault-free run's", differing(calm, paused), "files", at_most=0, n=len(calm.adapter)),
+        Part(
+            "adapter files that differ from the fault-free run's",
+            differing(calm, paused),
+            "files",
+            at_most=0,
+            n=len(calm.adapter),
+        ),
         Part("the same, after exit and restart", differing(calm, restarted), "files", at_most=0, n=len(calm.adapter)),
-        Part("rollouts without a score in the step that was struck", paused.struck, "share", at_least=0.85, n=paused.rollouts),
+        Part(
+            "rollouts without a score in the step that was struck",
+            paused.struck,
+            "share",
+            at_least=0.85,
+            n=paused.rollouts,
+        ),
         Part("pauses that the stage announced", paused.pauses, "pauses", at_least=2),
-        Part("checkpoints and metrics that moved during a pause", paused.moved + restarted.moved, "files", at_most=0, n=4),
+        Part(
+            "checkpoints and metrics that moved during a pause", paused.moved + restarted.moved, "files", at_most=0, n=4
+        ),
         Part("exit code when the outage outlasts rollout.pause_s", code, "", at_least=3, at_most=3),
         Part("adapters published by that exit", int(published), "adapters", at_most=0),
         Part("exit code after the outage", max(paused.code, restarted.code), "", at_most=0, n=2),
-        Part("steps whose metrics of learning differ", unlike(calm, paused) + unlike(calm, restarted), "steps", at_most=0, n=2 * STEPS),
-        Part("rollouts trained on in the step that was struck", calm.metrics[OUTAGE_FROM - 1]["samples/trained"], "rollouts", at_least=1, n=64),
+        Part(
+            "steps whose metrics of learning differ",
+            unlike(calm, paused) + unlike(calm, restarted),
+            "steps",
+            at_most=0,
+            n=2 * STEPS,
+        ),
+        Part(
+            "rollouts trained on in the step that was struck",
+            calm.metrics[OUTAGE_FROM - 1]["samples/trained"],
+            "rollouts",
+            at_least=1,
+            n=64,
+        ),
     ]
     return Figure(tuple(parts), {"outage_from_step": OUTAGE_FROM, "steps": STEPS})
 
@@ -104,7 +136,7 @@ def unlike(calm: Training, other: Training) -> int:
     return max(STEPS, len(other.metrics)) - same
 
 
-# -- one training ------------------------------------------------------------------------------------------------------------
+# -- one training ----------------------------------------------------------------------------------
 @dataclass
 class Training:
     """A folder with shelves, in which `python -m rft train` is run, perhaps twice."""

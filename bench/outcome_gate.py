@@ -1,19 +1,25 @@
-"""Does a budget for tool calls collapse a policy? Added to the score it does; multiplied with the outcome, as ours is, it does not.
+"""Does a budget for tool calls collapse a policy? Added to the score it does; multiplied with the
+outcome, as ours is, it does not.
 
-The task (bench/drawers): a number lies in one of 12 drawers, each call opens one, and only the right number scores. The policy is warm-started on
-searchers of little patience, so that it succeeds about one time in six, all rollouts of a group often fail, and to succeed more often it has to
-call more often. Then GRPO, which divides by the group's deviation, trains it three times: without a budget, with the budget multiplied, and with
-it added. In a group that failed throughout the added budget is all that differs; divided by its own deviation it becomes full-size advantages for
-those that searched least. Real stages, real tools, real grader; five seeds, each of warm start and training.
+The task (bench/drawers): a number lies in one of 12 drawers, each call opens one, and only the
+right number scores. The policy is warm-started on searchers of little patience, so that it succeeds
+about one time in six, all rollouts of a group often fail, and to succeed more often it has to call
+more often. Then GRPO, which divides by the group's deviation, trains it three times: without a
+budget, with the budget multiplied, and with it added. In a group that failed throughout the added
+budget is all that differs; divided by its own deviation it becomes full-size advantages for those
+that searched least. Real stages, real tools, real grader; five seeds, each of warm start and
+training.
 
-How common such groups are decides. Here a third of all groups fail throughout even without a budget. In a trial with 8 drawers and more patient
-demonstrations an eighth did, and the added form collapsed one seed of five and left the others unharmed.
+How common such groups are decides. Here a third of all groups fail throughout even without a
+budget. In a trial with 8 drawers and more patient demonstrations an eighth did, and the added form
+collapsed one seed of five and left the others unharmed.
 
-So that the form of the budget is all that differs between the runs, `train.variance` is `reward` in all of them. Its default, `outcome`, leaves
-all-fail groups out, and would hide there what the added form does.
+So that the form of the budget is all that differs between the runs, `train.variance` is `reward` in
+all of them. Its default, `outcome`, leaves all-fail groups out, and would hide there what the added
+form does.
 
-Beside it stands what the two forms did on the ICD-10 recipe, as `icd10_budget` recorded it: most groups there earn something, and few calls are
-enough, so neither collapses.
+Beside it stands what the two forms did on the ICD-10 recipe, as `icd10_budget` recorded it: most
+groups there earn something, and few calls are enough, so neither collapses.
 """
 
 from __future__ import annotations
@@ -76,7 +82,8 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One policy on the test rows: success by row and calls a rollout; and of its training, what the groups were."""
+    """One policy on the test rows: success by row and calls a rollout; and of its training, what
+    the groups were."""
 
     success: dict[str, list[float | None]]
     calls: list[int]
@@ -87,7 +94,8 @@ class Run:
 
 
 def outcome_gate(args: list[str]) -> Figure:
-    """Success after GRPO with a call budget multiplied or added, 5 seeds: ours never below its start, the added form at most half of ours."""
+    """Success after GRPO with a call budget multiplied or added, 5 seeds: ours never below its
+    start, the added form at most half of ours."""
     shutil.rmtree(WORK, ignore_errors=True)
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=multiprocessing.get_context("spawn")) as pool:
         runs = list(pool.map(_seed, SEEDS))
@@ -103,16 +111,36 @@ def _parts(runs: Sequence[dict[str, Run]]) -> Iterator[Part]:
     n = len(runs)
     yield _success("multiplied", runs)
     pairs = list(zip(rates["multiplied"], rates["start"], rates["added"], rates["no budget"], strict=True))
-    yield Part("multiplied above its start, the least of 5 seeds", min(ours - start for ours, start, _, _ in pairs), "share", at_least=0.0, n=n)
-    yield Part("added over multiplied, the most of 5 seeds", max(added / max(ours, 1e-6) for ours, _, added, _ in pairs), "", at_most=0.5, n=n)
-    yield Part("multiplied below no budget, mean", sum(plain - ours for ours, _, _, plain in pairs) / n, "share", at_most=0.15, n=n)
+    yield Part(
+        "multiplied above its start, the least of 5 seeds",
+        min(ours - start for ours, start, _, _ in pairs),
+        "share",
+        at_least=0.0,
+        n=n,
+    )
+    yield Part(
+        "added over multiplied, the most of 5 seeds",
+        max(added / max(ours, 1e-6) for ours, _, added, _ in pairs),
+        "",
+        at_most=0.5,
+        n=n,
+    )
+    yield Part(
+        "multiplied below no budget, mean",
+        sum(plain - ours for ours, _, _, plain in pairs) / n,
+        "share",
+        at_most=0.15,
+        n=n,
+    )
     for arm in ("start", "no budget", "added"):
         yield _success(arm, runs)
     for arm in ("start", *ARMS):
         yield Part(f"calls a rollout, {arm}", _average([call for run in runs for call in run[arm].calls]), "calls", n=n)
     for arm in ARMS:
         yield Part(f"groups that all fail, {arm}", _average([run[arm].all_fail for run in runs]), "share", n=n)
-        yield Part(f"trained on, of groups that all fail, {arm}", _average([run[arm].phantoms for run in runs]), "share", n=n)
+        yield Part(
+            f"trained on, of groups that all fail, {arm}", _average([run[arm].phantoms for run in runs]), "share", n=n
+        )
     for seed, run in zip(SEEDS, runs, strict=True):
         for arm, found in run.items():
             yield Part(f"seed {seed}: success, {arm}", _mean(found.success), "share", n=len(found.success))
@@ -135,7 +163,7 @@ def _icd10() -> Iterator[Part]:
         yield Part(f"ICD-10: {one['name']}", one["value"], one["unit"], low=one["low"], high=one["high"], n=one["n"])
 
 
-# -- one seed, in a process of its own -------------------------------------------------------------------------------------
+# -- one seed, in a process of its own -------------------------------------------------------------
 def _seed(seed: int) -> dict[str, Run]:
     from rft import recipe, reports
     from rft.stages import baseline, examples, policy
@@ -148,7 +176,10 @@ def _seed(seed: int) -> dict[str, Run]:
         for stage in (examples, policy, baseline):
             stage.run(params)
         reports.write(recipe.load(params.recipe).prompts.seed, Path("data/prompt/prompt.json"))
-        return {"start": _measure(params, None), **{arm: _trained(_params(seed, budget)) for arm, budget in ARMS.items()}}
+        return {
+            "start": _measure(params, None),
+            **{arm: _trained(_params(seed, budget)) for arm, budget in ARMS.items()},
+        }
 
 
 def _params(seed: int, budget: dict[str, Any] = ARMS["no budget"]) -> Any:
@@ -194,7 +225,9 @@ def _measure(params: Any, weights: Path | None) -> Run:
     shutil.rmtree("measured", ignore_errors=True)
     with workbench(params, ours) as bench, RolloutStore(Path("measured")) as store:
         rows = bench.measure(engine, shelves.load_examples("test"), plan, store, lambda done, message: None)
-    return Run({row.example_id: [row.score] for row in rows}, [row.num_tool_calls for row in rows if row.score is not None])
+    return Run(
+        {row.example_id: [row.score] for row in rows}, [row.num_tool_calls for row in rows if row.score is not None]
+    )
 
 
 def _mean(rows: dict[str, list[float | None]]) -> float:

@@ -1,23 +1,32 @@
 """The figure `parity_trl`: our losses and gradients, and TRL's, on the same batches and weights.
 
-A small network with random weights, random dialogues of different lengths with tool results in the middle, log-probabilities of the old policy, of
-the sampler and of the reference around the present ones: near (a strictly on-policy step has ratio 1), and so far that most clips are met. TRL's
-trainers compute the loss by their own code in an environment of their own (bench/parity_peer.py). Ours go the learner's way: samples laid out in
-microbatches, packed or side by side, scored, and the shares of `rft.algorithms` added up. What is compared is the loss and the gradient of every
-weight. TRL's advantages are compared on rollouts that it generates itself, with unscored ones among them and a group that all scores the same.
+A small network with random weights, random dialogues of different lengths with tool results in the
+middle, log-probabilities of the old policy, of the sampler and of the reference around the present
+ones: near (a strictly on-policy step has ratio 1), and so far that most clips are met. TRL's
+trainers compute the loss by their own code in an environment of their own (bench/parity_peer.py).
+Ours go the learner's way: samples laid out in microbatches, packed or side by side, scored, and the
+shares of `rft.algorithms` added up. What is compared is the loss and the gradient of every weight.
+TRL's advantages are compared on rollouts that it generates itself, with unscored ones among them
+and a group that all scores the same.
 
-Four differences are matters of definition, and the batches show that they are the only ones (they hold nothing of the fourth):
+Four differences are matters of definition, and the batches show that they are the only ones (they
+hold nothing of the fourth):
 
-- KL: TRL's default multiplies k3 by the ratio (`use_bias_correction_kl`, DeepSeek-V3.2, arXiv 2512.02556); GRPO's paper (arXiv 2402.03300, eq. 4)
-  does not, and neither do we. Switched off there, losses and gradients with k3 are compared. Left on, its gradient is
-  r k3' + r' k3 = r d grad log policy (rft/algorithms/kl.py), which is that of our k1: compared too, without the losses.
-- CISPO: TRL's `epsilon_high` is the largest weight, the paper's is its distance from 1 (arXiv 2506.13585, eq. 5): 5 there is 4 in `train.clip.high`.
-- RLOO with KL: TRL, as the paper, takes the rollout's sum of k1 from its reward; ours is a term of the loss (rft/algorithms/kl.py says why). So its
-  loss with KL is compared with ours without, on the rewards from which that sum was taken.
-- What a mean runs over: here all rollouts, as in TRL, those without an advantage included. What the trainer's loop hands over
-  (rft/trainer/collect.py) counts no unscored ones, and for DAPO no groups without variance, as its eq. 8 has it.
+- KL: TRL's default multiplies k3 by the ratio (`use_bias_correction_kl`, DeepSeek-V3.2, arXiv
+  2512.02556); GRPO's paper (arXiv 2402.03300, eq. 4) does not, and neither do we. Switched off
+  there, losses and gradients with k3 are compared. Left on, its gradient is r k3' + r' k3 = r d
+  grad log policy (rft/algorithms/kl.py), which is that of our k1: compared too, without the losses.
+- CISPO: TRL's `epsilon_high` is the largest weight, the paper's is its distance from 1 (arXiv
+  2506.13585, eq. 5): 5 there is 4 in `train.clip.high`.
+- RLOO with KL: TRL, as the paper, takes the rollout's sum of k1 from its reward; ours is a term of
+  the loss (rft/algorithms/kl.py says why). So its loss with KL is compared with ours without, on
+  the rewards from which that sum was taken.
+- What a mean runs over: here all rollouts, as in TRL, those without an advantage included. What the
+  trainer's loop hands over (rft/trainer/collect.py) counts no unscored ones, and for DAPO no groups
+  without variance, as its eq. 8 has it.
 
-A comparison that could not fail would show nothing: the last part is how far the two most alike of our algorithms are from each other here.
+A comparison that could not fail would show nothing: the last part is how far the two most alike of
+our algorithms are from each other here.
 """
 
 from __future__ import annotations
@@ -52,19 +61,28 @@ CAP = 2.0
 KL = 0.04
 SEEDS = 5
 TERMS = ((0.0, "k3", None), (KL, "k3", None), (KL, "k3", CAP), (KL, "k1", None))
-"""KL and its estimator, cap of the importance weights: of the trainers that have them in their loss. k1: see above."""
+"""KL and its estimator, cap of the importance weights: of the trainers that have them in their
+loss. k1: see above."""
 DISTANCES = (0.0, 5e-4, 0.05, 0.6, 1.5)
-"""Standard deviation of a token's log ratio, by seed: from a first update to one whose ratios also pass CISPO's 5."""
+"""Standard deviation of a token's log ratio, by seed: from a first update to one whose ratios also
+pass CISPO's 5."""
 RLOO_DISTANCE = 0.6
 """At most: its ratio is a rollout's, and one of e^8 leaves no digits for a difference of 1e-5."""
 TEMPERATURES = (1.0, 0.7)
 
-GROUP_SIZED = {"num_generations": GROUP, "per_device_train_batch_size": GROUPS * GROUP, "max_completion_length": MAX_LENGTH}
+GROUP_SIZED = {
+    "num_generations": GROUP,
+    "per_device_train_batch_size": GROUPS * GROUP,
+    "max_completion_length": MAX_LENGTH,
+}
 PEERS: dict[str, tuple[str, dict[str, Any]]] = {
     "grpo": ("GRPO", {"loss_type": "grpo", "epsilon": 0.2}),
     "dr_grpo": ("GRPO", {"loss_type": "dr_grpo", "scale_rewards": "none", "epsilon": 0.2}),
     "dapo": ("GRPO", {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28}),
-    "gspo": ("GRPO", {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}),
+    "gspo": (
+        "GRPO",
+        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
+    ),
     "cispo": ("GRPO", {"loss_type": "cispo", "epsilon_high": 5.0}),
     "rloo": ("RLOO", {"epsilon": 0.2}),
     "dpo": ("DPO", {"beta": 0.1}),
@@ -75,7 +93,8 @@ ROLLED_OUT = ("grpo", "dr_grpo", "rloo")
 
 @dataclass(frozen=True)
 class Batch:
-    """One entry a rollout; `own` says which tokens of `completion` the policy sampled, the others are a tool's."""
+    """One entry a rollout; `own` says which tokens of `completion` the policy sampled, the others
+    are a tool's."""
 
     prompt: list[list[int]]
     completion: list[list[int]]
@@ -93,7 +112,11 @@ class Batch:
             mine = [bool(one) for one in self.own[n]]
             logprobs = list(itertools.compress(self.sampled[n], mine))
             pair = n // 2 if set(self.advantages) == {1.0, -1.0} else -1
-            found.append(TrainingSample(prompt + self.completion[n], [False] * len(prompt) + mine, logprobs, self.advantages[n], pair=pair))
+            found.append(
+                TrainingSample(
+                    prompt + self.completion[n], [False] * len(prompt) + mine, logprobs, self.advantages[n], pair=pair
+                )
+            )
         return found
 
 
@@ -112,19 +135,32 @@ class Case:
 
     @property
     def section(self) -> config.Train:
-        terms = {} if self.algorithm == "dpo" else {"kl": {"beta": self.beta, "estimator": self.estimator}, "importance_cap": self.cap}
+        terms = (
+            {}
+            if self.algorithm == "dpo"
+            else {"kl": {"beta": self.beta, "estimator": self.estimator}, "importance_cap": self.cap}
+        )
         return config.Train.model_validate({"algorithm": self.algorithm, "temperature": self.temperature} | terms)
 
     def job(self) -> dict[str, Any]:
         trainer, settings = PEERS[self.algorithm]
-        args = settings if trainer == "DPO" else settings | GROUP_SIZED | {"beta": self.beta, "temperature": self.temperature}
+        args = (
+            settings
+            if trainer == "DPO"
+            else settings | GROUP_SIZED | {"beta": self.beta, "temperature": self.temperature}
+        )
         if trainer == "GRPO":
             args |= {"use_bias_correction_kl": self.estimator == "k1"}
-        job = {name: getattr(self.batch, name) for name in ("prompt", "completion", "own", "advantages", "old", "reference")}
+        job = {
+            name: getattr(self.batch, name)
+            for name in ("prompt", "completion", "own", "advantages", "old", "reference")
+        }
         job |= {"name": self.name, "trainer": trainer, "args": args}
         if self.cap is not None:
             pairs = zip(self.batch.old, self.batch.sampled, strict=True)
-            job["importance"] = [[min(self.cap, math.exp(old - sampled)) for old, sampled in zip(*rows, strict=True)] for rows in pairs]
+            job["importance"] = [
+                [min(self.cap, math.exp(old - sampled)) for old, sampled in zip(*rows, strict=True)] for rows in pairs
+            ]
         return job
 
 
@@ -135,14 +171,16 @@ class Answer:
     """Of all weights, one after another by name."""
 
     def distance(self, other: Answer, losses: bool = True) -> float:
-        """The larger of the losses' difference and that of any weight's gradient, in units of the largest gradient (a loss above 1: of itself)."""
+        """The larger of the losses' difference and that of any weight's gradient, in units of the
+        largest gradient (a loss above 1: of itself)."""
         gap = float(np.abs(self.gradient - other.gradient).max()) / max(float(np.abs(other.gradient).max()), 1e-12)
         return max(abs(self.loss - other.loss) / max(1.0, abs(other.loss)) if losses else 0.0, gap)
 
 
-# -- the figure ------------------------------------------------------------------------------------------------------------
+# -- the figure ------------------------------------------------------------------------------------
 def parity_trl(args: list[str]) -> Figure:
-    """Losses and gradients of seven algorithms, and advantages, against TRL's own code on the same batches in float32 (<= 1e-5)."""
+    """Losses and gradients of seven algorithms, and advantages, against TRL's own code on the same
+    batches in float32 (<= 1e-5)."""
     from bench.figure import ROOT
 
     folder = ROOT / ".rft" / "bench" / "parity"
@@ -159,13 +197,20 @@ def compare(folder: Path, seeds: int = SEEDS) -> Figure:
     except peer.PeerFailed as error:
         return failed("largest difference", str(error))
     mine = {case.name: ours(case, networks) for case in cases}
-    gaps = {case.name: mine[case.name].distance(_theirs(folder, case.name), losses=case.estimator == "k3") for case in cases}
-    parts = [_part(f"{name}: losses and gradients", gaps, [case for case in cases if case.algorithm == name]) for name in PEERS]
+    gaps = {
+        case.name: mine[case.name].distance(_theirs(folder, case.name), losses=case.estimator == "k3") for case in cases
+    }
+    parts = [
+        _part(f"{name}: losses and gradients", gaps, [case for case in cases if case.algorithm == name])
+        for name in PEERS
+    ]
     parts += [part for job in rolled_out for part in _rolled_out(folder, job, networks)]
     worst = max(part.value for part in parts if part.value is not None)
     for name, gap in sorted(gaps.items(), key=lambda one: -one[1])[:5]:
         print(f"{name}: {gap:.2g}", file=sys.stderr)
-    head = Part("largest difference of a loss, gradient or advantage", worst, at_most=BOUND, n=len(cases) + len(rolled_out))
+    head = Part(
+        "largest difference of a loss, gradient or advantage", worst, at_most=BOUND, n=len(cases) + len(rolled_out)
+    )
     return Figure((head, *parts, _apart(cases, mine)), {"peer": peer.PEERS["trl"][0], "terms": TERMS})
 
 
@@ -174,7 +219,8 @@ def _part(name: str, gaps: dict[str, float], cases: Sequence[Case]) -> Part:
 
 
 def _apart(cases: Sequence[Case], mine: dict[str, Answer]) -> Part:
-    """Of any two algorithms, how far their gradients are apart on the batch that tells them apart best."""
+    """Of any two algorithms, how far their gradients are apart on the batch that tells them apart
+    best."""
     plain = [case for case in cases if not case.beta and case.cap is None and case.algorithm != "dpo"]
     far: dict[tuple[str, str], float] = {}
     for one, other in itertools.combinations(plain, 2):
@@ -184,9 +230,10 @@ def _apart(cases: Sequence[Case], mine: dict[str, Answer]) -> Part:
     return Part("the two most alike algorithms differ by", min(far.values()), at_least=100 * BOUND, n=len(far))
 
 
-# -- batches ---------------------------------------------------------------------------------------------------------------
+# -- batches ---------------------------------------------------------------------------------------
 def make_networks(folder: Path) -> dict[str, Any]:
-    """The policy and, near it, the reference; saved for the peer with a tokenizer of words t0, t1, ..."""
+    """The policy and, near it, the reference; saved for the peer with a tokenizer of words t0, t1,
+    ..."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -194,8 +241,16 @@ def make_networks(folder: Path) -> dict[str, Any]:
     words = Tokenizer(models.WordLevel({f"t{n}": n for n in range(VOCABULARY)}, unk_token="t2"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="t0", eos_token="t1", unk_token="t2")
-    shape: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
-    architecture = Qwen3Config(vocab_size=VOCABULARY, head_dim=16, tie_word_embeddings=False, initializer_range=0.2, pad_token_id=0, **shape)
+    shape: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
+    architecture = Qwen3Config(
+        vocab_size=VOCABULARY, head_dim=16, tie_word_embeddings=False, initializer_range=0.2, pad_token_id=0, **shape
+    )
     torch.manual_seed(0)
     policy, reference = Qwen3ForCausalLM(architecture), Qwen3ForCausalLM(architecture)
     with torch.no_grad():
@@ -208,11 +263,13 @@ def make_networks(folder: Path) -> dict[str, Any]:
 
 
 def cases_of(seed: int, networks: dict[str, Any]) -> list[Case]:
-    """Each algorithm with and without KL and importance weights, where TRL's trainer has them in its loss."""
+    """Each algorithm with and without KL and importance weights, where TRL's trainer has them in
+    its loss."""
     temperature, packing = TEMPERATURES[seed % 2], bool(seed // 2 % 2)
     found: list[Case] = []
     for name, (trainer, _) in PEERS.items():
-        terms = TERMS[: 1 if trainer != "GRPO" else 3 if name == "gspo" else 4]  # k1's ratio is a token's, TRL's is GSPO's
+        # k1's ratio is a token's, TRL's is GSPO's
+        terms = TERMS[: 1 if trainer != "GRPO" else 3 if name == "gspo" else 4]
         scale = 1.0 if trainer == "DPO" else temperature  # DPO's trainer knows no temperature
         batch = _batch(seed, name, networks["policy"], scale)
         for beta, estimator, cap in terms:
@@ -243,7 +300,10 @@ def _batch(seed: int, algorithm: str, policy: Any, temperature: float) -> Batch:
 
     def around(rows: list[list[float]], distance: float, digits: int = 6) -> list[list[float]]:
         noise = [draw.normal(0, 1, len(row)) * distance for row in rows]
-        return [[round(v + e, digits) * flag for v, e, flag in zip(*one, strict=True)] for one in zip(rows, noise, own, strict=True)]
+        return [
+            [round(v + e, digits) * flag for v, e, flag in zip(*one, strict=True)]
+            for one in zip(rows, noise, own, strict=True)
+        ]
 
     distance = min(DISTANCES[seed % len(DISTANCES)], RLOO_DISTANCE if algorithm == "rloo" else math.inf)
     old = around(now, distance) if distance else now
@@ -251,20 +311,26 @@ def _batch(seed: int, algorithm: str, policy: Any, temperature: float) -> Batch:
 
 
 def _logprobs(network: Any, batch: Batch, temperature: float) -> list[list[float]]:
-    """One entry a token of `completion`, 0 for those of a tool. As float32 has them, so that both sides read the same."""
+    """One entry a token of `completion`, 0 for those of a tool. As float32 has them, so that both
+    sides read the same."""
     import torch
 
     from rft.trainer.logprobs import own_logprobs
     from rft.trainer.packing import layout
 
     with torch.no_grad():
-        values = iter(own_logprobs(network, layout([[one] for one in batch.samples()], torch.device("cpu")), temperature).logprobs_N.tolist())
+        values = iter(
+            own_logprobs(
+                network, layout([[one] for one in batch.samples()], torch.device("cpu")), temperature
+            ).logprobs_N.tolist()
+        )
     return [[next(values) if flag else 0.0 for flag in row] for row in batch.own]
 
 
-# -- ours ------------------------------------------------------------------------------------------------------------------
+# -- ours ------------------------------------------------------------------------------------------
 def ours(case: Case, networks: dict[str, Any], max_length: int = MAX_LENGTH) -> Answer:
-    """As the learner does it (rft/trainer/learner.py), with old and reference log-probabilities given."""
+    """As the learner does it (rft/trainer/learner.py), with old and reference log-probabilities
+    given."""
     import torch
 
     from rft import algorithms
@@ -273,7 +339,9 @@ def ours(case: Case, networks: dict[str, Any], max_length: int = MAX_LENGTH) -> 
     from rft.trainer.packing import layout, microbatches
 
     policy, batch, samples = networks["policy"], case.batch, case.batch.samples()
-    reference = _logprobs(networks["reference"], batch, case.temperature) if case.algorithm == "dpo" else batch.reference
+    reference = (
+        _logprobs(networks["reference"], batch, case.temperature) if case.algorithm == "dpo" else batch.reference
+    )
     place = {id(sample): n for n, sample in enumerate(samples)}
     algorithm = algorithms.of(case.section)
     totals = Totals(len(samples), sum(one.num_own for one in samples), max_length, len(samples) // 2)
@@ -300,21 +368,26 @@ def ours(case: Case, networks: dict[str, Any], max_length: int = MAX_LENGTH) -> 
         share = algorithm.loss(tokens, totals)
         share.backward()
         loss += share.item()
-    return Answer(loss, _flat({name: one.grad.numpy() for name, one in policy.named_parameters() if one.grad is not None}))
+    return Answer(
+        loss, _flat({name: one.grad.numpy() for name, one in policy.named_parameters() if one.grad is not None})
+    )
 
 
 def _theirs(folder: Path, name: str) -> Answer:
     from safetensors.numpy import load_file
 
     found = load_file(folder / f"{name}.safetensors")
-    return Answer(float(found["loss"][0]), _flat({key.removeprefix("grad."): one for key, one in found.items() if key.startswith("grad.")}))
+    return Answer(
+        float(found["loss"][0]),
+        _flat({key.removeprefix("grad."): one for key, one in found.items() if key.startswith("grad.")}),
+    )
 
 
 def _flat(gradients: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
     return np.concatenate([gradients[name].ravel() for name in sorted(gradients)])
 
 
-# -- TRL's own rollouts ----------------------------------------------------------------------------------------------------
+# -- TRL's own rollouts ----------------------------------------------------------------------------
 def _rollout_job(algorithm: str) -> dict[str, Any]:
     """Unscored ones in two groups; the third scores all the same."""
     trainer, settings = PEERS[algorithm]
@@ -344,9 +417,16 @@ def _rolled_out(folder: Path, job: dict[str, Any], networks: dict[str, Any]) -> 
     rewards_PG = [rewards[start : start + GROUP] for start in range(0, len(rewards), GROUP)]
     advantages = np.nan_to_num(np.concatenate(algorithms.of(config.Train(algorithm=algorithm)).advantages(rewards_PG)))
     batch = replace(bare, advantages=advantages.tolist(), old=old, sampled=old, reference=reference)
-    gap = ours(Case(job["name"], algorithm, batch, beta), networks, MAX_GENERATED).distance(_theirs(folder, job["name"]))
+    gap = ours(Case(job["name"], algorithm, batch, beta), networks, MAX_GENERATED).distance(
+        _theirs(folder, job["name"])
+    )
     return [
-        Part(f"{algorithm}: advantages of TRL's rollouts", float(np.abs(advantages - found["advantages"]).max()), at_most=BOUND, n=len(rewards)),
+        Part(
+            f"{algorithm}: advantages of TRL's rollouts",
+            float(np.abs(advantages - found["advantages"]).max()),
+            at_most=BOUND,
+            n=len(rewards),
+        ),
         Part(f"{algorithm}: loss and gradient of TRL's rollouts", gap, at_most=BOUND, n=1),
     ]
 

@@ -1,10 +1,14 @@
-"""The peer's side of `parity_trl`: losses and gradients by TRL's own trainers. Runs in TRL's environment.
+"""The peer's side of `parity_trl`: losses and gradients by TRL's own trainers. Runs in TRL's
+environment.
 
-    python bench/parity_peer.py FOLDER      reads jobs.json (bench/parity.py writes it); writes NAME.safetensors for each job
+    python bench/parity_peer.py FOLDER      reads jobs.json (bench/parity.py writes it); writes
+                                            NAME.safetensors for each job
 
-A trainer is made as a user makes it (model, tokenizer, configuration, dataset) and its own `compute_loss` is called, on the batch of the job or on
-rollouts that its own generation and reward code made. Nothing of TRL is patched. Three attributes are set that `train()` would set: the number of
-gradient accumulation steps, training mode, and, where a job has importance weights, that they come from another engine.
+A trainer is made as a user makes it (model, tokenizer, configuration, dataset) and its own
+`compute_loss` is called, on the batch of the job or on rollouts that its own generation and reward
+code made. Nothing of TRL is patched. Three attributes are set that `train()` would set: the number
+of gradient accumulation steps, training mode, and, where a job has importance weights, that they
+come from another engine.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ def main(folder: Path) -> None:
 
 
 def trainer(folder: Path, job: dict[str, Any]) -> Any:
-    """Made with the reference's weights, which TRL keeps a frozen copy of; then given those of the policy."""
+    """Made with the reference's weights, which TRL keeps a frozen copy of; then given those of the
+    policy."""
     import torch
     from datasets import Dataset  # pyright: ignore[reportMissingImports]
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -39,7 +44,13 @@ def trainer(folder: Path, job: dict[str, Any]) -> Any:
     name = job["trainer"]
     model = AutoModelForCausalLM.from_pretrained(folder / "reference", dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder / "reference")
-    common = {"output_dir": str(folder / "trl"), "use_cpu": True, "bf16": False, "report_to": "none", "gradient_checkpointing": False}
+    common = {
+        "output_dir": str(folder / "trl"),
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "gradient_checkpointing": False,
+    }
     settings = getattr(trl, f"{name}Config")(**common, **job["args"])
     if name == "DPO":
         reference = AutoModelForCausalLM.from_pretrained(folder / "reference", dtype=torch.float32)
@@ -71,9 +82,15 @@ def run(folder: Path, job: dict[str, Any], one: Any) -> None:
     one.model.zero_grad()
     loss = one.compute_loss(one.model, inputs)
     loss.backward()
-    found = {f"grad.{name}": parameter.grad for name, parameter in one.model.named_parameters()} | {"loss": loss.detach().reshape(1)}
-    found |= {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)} if "prompts" in job else {}
-    save_file({name: value.clone().contiguous() for name, value in found.items()}, folder / f"{job['name']}.safetensors")
+    found = {f"grad.{name}": parameter.grad for name, parameter in one.model.named_parameters()} | {
+        "loss": loss.detach().reshape(1)
+    }
+    found |= (
+        {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)} if "prompts" in job else {}
+    )
+    save_file(
+        {name: value.clone().contiguous() for name, value in found.items()}, folder / f"{job['name']}.safetensors"
+    )
 
 
 def generated(job: dict[str, Any], one: Any) -> dict[str, Any]:
@@ -86,7 +103,8 @@ def generated(job: dict[str, Any], one: Any) -> dict[str, Any]:
 
 
 def batch(job: dict[str, Any]) -> dict[str, Any]:
-    """As `_generate_and_score_completions` lays it out: prompts padded on the left, completions on the right."""
+    """As `_generate_and_score_completions` lays it out: prompts padded on the left, completions on
+    the right."""
     import torch
 
     own = _padded(job["own"])

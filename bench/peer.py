@@ -1,10 +1,13 @@
-"""Other projects, each in a virtual environment of its own, so that figures can compare with them and they with nothing of ours.
+"""Other projects, each in a virtual environment of its own, so that figures can compare with them
+and they with nothing of ours.
 
-    interpreter = peer.python("trl")        .rft/bench/trl/bin/python, built when missing or made from other requirements
+    interpreter = peer.python("trl")        .rft/bench/trl/bin/python, built when missing or made
+                                            from other requirements
     peer.run("trl", [script, ...], log)     a script in it, within a time
 
-A comparison is fair only on the same ground: the environment gets the very torch that runs here, the same build first of all, and the versions
-of constraints.txt for all else that both need. What differs is then the project that is measured.
+A comparison is fair only on the same ground: the environment gets the very torch that runs here,
+the same build first of all, and the versions of constraints.txt for all else that both need. What
+differs is then the project that is measured.
 """
 
 from __future__ import annotations
@@ -23,17 +26,20 @@ WORK = ROOT / ".rft" / "bench"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 PEERS: dict[str, tuple[str, ...]] = {
-    # TRL, what its response parsing asks for beside its own list, and what the recipes' tools import of ours
+    # TRL, what its response parsing asks for beside its own list, and what the recipes' tools
+    # import of ours
     "trl": ("trl==1.16.0", "jmespath", "peft", "pydantic", "aiohttp", "jsonschema", "referencing", "simple-icd-10-cm"),
 }
 
 
 class PeerFailed(Exception):
-    """The environment cannot be built, or its script failed. A figure says so with bench.measure.failed."""
+    """The environment cannot be built, or its script failed. A figure says so with
+    bench.measure.failed."""
 
 
 def python(name: str) -> Path:
-    """The interpreter of that environment. Raises PeerFailed with pip's last words when it cannot be built."""
+    """The interpreter of that environment. Raises PeerFailed with pip's last words when it cannot
+    be built."""
     folder = WORK / name
     interpreter = folder / "bin" / "python"
     ready = folder / f"ready-{_stamp(name)}"
@@ -43,8 +49,11 @@ def python(name: str) -> Path:
     return interpreter
 
 
-def run(name: str, command: Sequence[str | Path], log: Path, timeout_s: float, environment: Mapping[str, str] | None = None) -> None:
-    """A script in that environment, in the clone's root, its output in `log`. Raises PeerFailed with the log's end."""
+def run(
+    name: str, command: Sequence[str | Path], log: Path, timeout_s: float, environment: Mapping[str, str] | None = None
+) -> None:
+    """A script in that environment, in the clone's root, its output in `log`. Raises PeerFailed
+    with the log's end."""
     interpreter = python(name)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as output:
@@ -81,7 +90,16 @@ def _build(name: str, folder: Path, interpreter: Path) -> None:
     log.write_text("")
     if _logged([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], log):
         raise PeerFailed(f"{name}: no virtual environment; see {log}: {_end(log)}")
-    pip = [sys.executable, "-m", "pip", "--python", str(interpreter), "--disable-pip-version-check", "--no-input", "install"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(interpreter),
+        "--disable-pip-version-check",
+        "--no-input",
+        "install",
+    ]
     pip += ["--progress-bar", "off", "-c", str(ROOT / "constraints.txt")]
     _say(f"{name}: 2/3 {_torch()}")
     if _logged([*pip, _torch()], log) and _logged([*pip, "--extra-index-url", TORCH_INDEX, _torch()], log):

@@ -1,10 +1,14 @@
-"""The figure `two_processes`: the same recorded rollouts on one process and on two give the same losses and the same weights.
+"""The figure `two_processes`: the same recorded rollouts on one process and on two give the same
+losses and the same weights.
 
-Rollouts are those of a step of the ICD-10 recipe in number and shape (8 groups of 8, a prompt, a call, its result, an answer: 95 to 155 tokens of
-which a fifth are the policy's own), their tokens drawn at random and scored by the policy that training starts from. Each number of processes
-learns all weights of the embedded architecture for the same steps. What remains is float rounding: two processes add gradients up in another order.
+Rollouts are those of a step of the ICD-10 recipe in number and shape (8 groups of 8, a prompt, a
+call, its result, an answer: 95 to 155 tokens of which a fifth are the policy's own), their tokens
+drawn at random and scored by the policy that training starts from. Each number of processes learns
+all weights of the embedded architecture for the same steps. What remains is float rounding: two
+processes add gradients up in another order.
 
-The time of a step is told for both, the first one (warming up) left out. Two processes here share the two cores that one process uses as threads.
+The time of a step is told for both, the first one (warming up) left out. Two processes here share
+the two cores that one process uses as threads.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ SECTION: dict[str, Any] = {"weights": "full", "lr": 6e-4, "packing": True}
 class Learned:
     losses: list[float]
     scales: list[float]
-    """Each loss without its signs. Advantages are centred, so a loss is the small difference of large sums."""
+    """Each loss without its signs. Advantages are centred, so a loss is the small difference of
+    large sums."""
     weights: Any
     moved: float
     """How far training moved the weights, L2."""
@@ -40,20 +45,32 @@ class Learned:
 
 
 def two_processes(args: list[str]) -> Figure:
-    """Losses (<= 1e-5) and weights (<= 1e-5) after the same recorded rollouts on 1 and on 2 processes, gloo; the time of each."""
+    """Losses (<= 1e-5) and weights (<= 1e-5) after the same recorded rollouts on 1 and on 2
+    processes, gloo; the time of each."""
     one, two = learn(1), learn(2)
     losses = max(abs(a - b) / scale for a, b, scale in zip(one.losses, two.losses, one.scales, strict=True))
     gap = one.weights - two.weights
     return Figure(
         (
             Part("largest difference of losses", losses, "of the sum of their terms", at_most=1e-5, n=STEPS),
-            Part("difference of updated weights", float((gap.norm() / one.weights.norm()).item()), "relative, L2", at_most=1e-5, n=STEPS),
+            Part(
+                "difference of updated weights",
+                float((gap.norm() / one.weights.norm()).item()),
+                "relative, L2",
+                at_most=1e-5,
+                n=STEPS,
+            ),
             Part("the same beside how far they moved", float(gap.norm().item()) / one.moved, "relative, L2", n=STEPS),
             Part("step on 1 process", one.step_s, "s", n=STEPS - 1),
             Part("step on 2 processes", two.step_s, "s", n=STEPS - 1),
             Part("of which exchange", two.exchange_s, "s", n=STEPS - 1),
         ),
-        {"rollouts a step": GROUPS * SIZE, "weights": len(one.weights), "losses on 1": one.losses, "losses on 2": two.losses},
+        {
+            "rollouts a step": GROUPS * SIZE,
+            "weights": len(one.weights),
+            "losses on 1": one.losses,
+            "losses on 2": two.losses,
+        },
     )
 
 
@@ -78,8 +95,17 @@ def learn(num_processes: int) -> Learned:
             exchange.append(learner.seconds.get("exchange", 0.0) - before)
             print(f"{num_processes} processes: loss {losses[-1]:.6f}, {seconds[-1]:.2f} s", file=sys.stderr)
         weights = torch.cat([parameter.detach().flatten() for parameter in learner.parameters])
-        scales = [sum(abs(one.advantage) * one.num_own for one in batch) / (GROUPS * SIZE * NORM_LENGTH) for batch in batches]
-        return Learned(losses, scales, weights, learner.weight_change(), statistics.median(seconds[1:]), statistics.median(exchange[1:]))
+        scales = [
+            sum(abs(one.advantage) * one.num_own for one in batch) / (GROUPS * SIZE * NORM_LENGTH) for batch in batches
+        ]
+        return Learned(
+            losses,
+            scales,
+            weights,
+            learner.weight_change(),
+            statistics.median(seconds[1:]),
+            statistics.median(exchange[1:]),
+        )
 
 
 class _Tokenizer:
@@ -124,7 +150,9 @@ def _scored(learner: Any, seed: int) -> list[Any]:
     found = []
     with torch.no_grad():
         for sample in rollouts(seed):
-            logprobs = own_logprobs(learner.model, layout([[sample]], learner.device), learner.section.temperature).logprobs_N
+            logprobs = own_logprobs(
+                learner.model, layout([[sample]], learner.device), learner.section.temperature
+            ).logprobs_N
             found.append(replace(sample, logprobs=logprobs.tolist()))
     return found
 

@@ -1,8 +1,11 @@
-"""The figure of exact resume: kill -9 at random moments of a training, start it again, and compare the weights bit for bit.
+"""The figure of exact resume: kill -9 at random moments of a training, start it again, and compare
+the weights bit for bit.
 
-The tests' tiny ladder is climbed up to `train`; then `python -m rft train` runs once undisturbed, in deterministic mode. Twenty more start from
-the same shelves. Each is killed at a random moment between its first sampled rollout and its end, checkpoint writes included, and started again until
-it has published. Weights, metrics, rollouts and the report must be the undisturbed run's, byte for byte.
+The tests' tiny ladder is climbed up to `train`; then `python -m rft train` runs once undisturbed,
+in deterministic mode. Twenty more start from the same shelves. Each is killed at a random moment
+between its first sampled rollout and its end, checkpoint writes included, and started again until
+it has published. Weights, metrics, rollouts and the report must be the undisturbed run's, byte for
+byte.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ COMPARED = ("weights", "metrics.jsonl", "rollouts.parquet", "report.json")
 
 
 def resume_exact(args: list[str]) -> Figure:
-    """kill -9 at 20 random moments of a training, and on: trainings whose weights differ from the uninterrupted one's."""
+    """kill -9 at 20 random moments of a training, and on: trainings whose weights differ from the
+    uninterrupted one's."""
     from tests import tiny_recipe
 
     with tempfile.TemporaryDirectory() as place:
@@ -62,7 +66,9 @@ def resume_exact(args: list[str]) -> Figure:
             one = _prepared(folder, ours, f"killed-{number}")
             moment = draw.uniform(0, longest)
             code, _, _ = _train(one, moment)
-            if code == 0:  # it was done before the kill: another moment is drawn, an earlier one, since the machine is faster now
+            # it was done before the kill: another moment is drawn, an earlier one, since the
+            # machine is faster now
+            if code == 0:
                 late, longest = late + 1, moment
             else:
                 number += 1
@@ -72,9 +78,21 @@ def resume_exact(args: list[str]) -> Figure:
                 print(f"kill {number}/{KILLS}: {len(other)} differences so far", file=sys.stderr)
             shutil.rmtree(one)
         parts = (
-            Part("trainings with other weights", other.count("weights") + other.count("did not end"), "trainings", at_most=0, n=number),
+            Part(
+                "trainings with other weights",
+                other.count("weights") + other.count("did not end"),
+                "trainings",
+                at_most=0,
+                n=number,
+            ),
             Part("kills", number, "kills", at_least=KILLS),
-            Part("other files that differ", sum(name != "weights" for name in other), "files", at_most=0, n=number * (len(COMPARED) - 1)),
+            Part(
+                "other files that differ",
+                sum(name != "weights" for name in other),
+                "files",
+                at_most=0,
+                n=number * (len(COMPARED) - 1),
+            ),
             Part("moments that were after the end, drawn anew", late, "moments", n=number + late),
             Part("restarts that had a checkpoint to go on from", resumed, "restarts", at_least=1, n=number),
             Part("undisturbed training", lasted, "s"),
@@ -83,11 +101,17 @@ def resume_exact(args: list[str]) -> Figure:
 
 
 def _train(folder: Path, kill_after_s: float | None) -> tuple[int, float, float]:
-    """Exit code, seconds it lasted, and seconds until its training began; a kill's time counts from there."""
-    environment = {name: value for name, value in os.environ.items() if name != "RFT_STATE"} | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    """Exit code, seconds it lasted, and seconds until its training began; a kill's time counts from
+    there."""
+    environment = {name: value for name, value in os.environ.items() if name != "RFT_STATE"} | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
     start, began = time.monotonic(), 0.0
     command = [sys.executable, "-m", "rft", "train"]
-    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     assert process.stdout is not None
     lines: list[str] = []
     with process:
@@ -106,7 +130,11 @@ def _train(folder: Path, kill_after_s: float | None) -> tuple[int, float, float]
 def _differing(whole: Path, other: Path) -> list[str]:
     from rft import files
 
-    return [name for name in COMPARED if files.tree_sha256(whole / "data/train" / name) != files.tree_sha256(other / "data/train" / name)]
+    return [
+        name
+        for name in COMPARED
+        if files.tree_sha256(whole / "data/train" / name) != files.tree_sha256(other / "data/train" / name)
+    ]
 
 
 def _prepared(folder: Path, ours: Path, name: str) -> Path:

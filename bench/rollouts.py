@@ -1,12 +1,16 @@
-"""The figures of the rollout engine: what it costs over a bare HTTP loop, and what faults of the world do to rewards.
+"""The figures of the rollout engine: what it costs over a bare HTTP loop, and what faults of the
+world do to rewards.
 
-Rollouts are scripted, tools and grader are not: the tiny recipe of the tests behind a server process that fails on demand
-(bench/faulty_server.py), the engine's own loop, tool client and grader in front of it. `Caller` looks its key up three times, one call a turn,
-and answers with the value when all three agree; a coin of its own, drawn from example and sample, makes it answer wrongly about half of the
-time, so that groups have means of their own. An answer that a fault had changed would show.
+Rollouts are scripted, tools and grader are not: the tiny recipe of the tests behind a server
+process that fails on demand (bench/faulty_server.py), the engine's own loop, tool client and grader
+in front of it. `Caller` looks its key up three times, one call a turn, and answers with the value
+when all three agree; a coin of its own, drawn from example and sample, makes it answer wrongly
+about half of the time, so that groups have means of their own. An answer that a fault had changed
+would show.
 
-A grade is a call too, in both of the things that `rollout_concurrency` compares: 500 rollouts are 1,500 tool calls of 50 ms and 500 grades, and
-the bare loop posts the same 2,000 bodies, encoded before, with as many in flight as there are rollouts.
+A grade is a call too, in both of the things that `rollout_concurrency` compares: 500 rollouts are
+1,500 tool calls of 50 ms and 500 grades, and the bare loop posts the same 2,000 bodies, encoded
+before, with as many in flight as there are rollouts.
 """
 
 from __future__ import annotations
@@ -43,25 +47,38 @@ LATENCY_S = 0.05
 CALLS = 3
 CALM = Faults(latency_s=LATENCY_S)
 MAX_REPLY_BYTES = 50_000
-STORM = Faults(latency_s=LATENCY_S, error=0.05, hang=0.03, reset=0.03, truncated=0.01, oversized=0.01, oversized_bytes=4 * MAX_REPLY_BYTES)
+STORM = Faults(
+    latency_s=LATENCY_S,
+    error=0.05,
+    hang=0.03,
+    reset=0.03,
+    truncated=0.01,
+    oversized=0.01,
+    oversized_bytes=4 * MAX_REPLY_BYTES,
+)
 TIMEOUT_S = 0.5  # ends a hang; ten times the latency, so that a busy machine is not taken for one
 IN_FLIGHT = 128  # with faults: few enough that waiting for the processor stays far below TIMEOUT_S
 DEADLINE_S = 30.0
 PROMPT = PromptSettings(name="seed", system="", max_turns=12)
 
 
-# -- the policy ------------------------------------------------------------------------------------------------------------
+# -- the policy ------------------------------------------------------------------------------------
 class Caller:
-    """Without tokens. Asks again when a result is an error, as a policy would that is told of a reply too large."""
+    """Without tokens. Asks again when a result is an error, as a policy would that is told of a
+    reply too large."""
 
     blocks = False
 
     async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
         """It has room for all."""
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> list[Asking]:
+    def open(
+        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+    ) -> list[Asking]:
         keys = [str(one.messages[-1]["content"]).split()[-1] for one in openings]
-        return [Asking(key, random.Random(repr(tuple(seed))).random() < 0.5) for key, seed in zip(keys, seeds, strict=True)]
+        return [
+            Asking(key, random.Random(repr(tuple(seed))).random() < 0.5) for key, seed in zip(keys, seeds, strict=True)
+        ]
 
 
 @dataclass(slots=True)
@@ -90,7 +107,7 @@ class Asking:
         pass
 
 
-# -- a world to roll out in ------------------------------------------------------------------------------------------------
+# -- a world to roll out in ------------------------------------------------------------------------
 @dataclass(frozen=True)
 class World:
     ours: recipe.Recipe
@@ -100,11 +117,18 @@ class World:
     async def play(self, **tools: Any) -> tuple[list[Trajectory], float]:
         """All rollouts once, and the seconds that they took."""
         section = config.Tools(server_url=self.url, version="1", **tools)
-        limits = config.Rollout(max_turns=PROMPT.max_turns or 12, deadline_s=DEADLINE_S, budget=config.Budget(tool_calls=None))
+        limits = config.Rollout(
+            max_turns=PROMPT.max_turns or 12, deadline_s=DEADLINE_S, budget=config.Budget(tool_calls=None)
+        )
         endpoint = http_client.ToolEndpoint(self.url)
-        async with ToolClient(endpoint, section, schemas(self.ours)) as client, EndpointGrader(self.ours.grader, endpoint, section) as grader:
+        async with (
+            ToolClient(endpoint, section, schemas(self.ours)) as client,
+            EndpointGrader(self.ours.grader, endpoint, section) as grader,
+        ):
             began = time.perf_counter()
-            done = await run_rollouts(Caller(), client, grader, self.requests, Conditions(PROMPT, 1.0, (0,), limits, "figure"), {})
+            done = await run_rollouts(
+                Caller(), client, grader, self.requests, Conditions(PROMPT, 1.0, (0,), limits, "figure"), {}
+            )
             return done, time.perf_counter() - began
 
 
@@ -115,17 +139,27 @@ def world(examples: int, group_size: int) -> Iterator[World]:
     with tempfile.TemporaryDirectory() as folder:
         ours = recipe.load(config.Recipe(path=str(tiny_recipe.make(Path(folder)))))
         with faulty_server.serving(ours.folder) as url:
-            yield World(ours, url, [Request(example, sample) for example in ours.examples("train", examples, 0) for sample in range(group_size)])
+            yield World(
+                ours,
+                url,
+                [
+                    Request(example, sample)
+                    for example in ours.examples("train", examples, 0)
+                    for sample in range(group_size)
+                ],
+            )
 
 
-# -- rollout_concurrency ---------------------------------------------------------------------------------------------------
+# -- rollout_concurrency ---------------------------------------------------------------------------
 def rollout_concurrency(args: list[str]) -> Figure:
-    """Wall time of 500 rollouts of 3 tool calls of 50 ms, over what a bare aiohttp loop needs for the same calls (<= 1.67)."""
+    """Wall time of 500 rollouts of 3 tool calls of 50 ms, over what a bare aiohttp loop needs for
+    the same calls (<= 1.67)."""
     return concurrency()
 
 
 def concurrency(examples: int = 50, group_size: int = 10, repeats: int = 7) -> Figure:
-    """Repeats of ours and of the bare loop take turns, after one of each to warm up; the headline is the median of their ratios."""
+    """Repeats of ours and of the bare loop take turns, after one of each to warm up; the headline
+    is the median of their ratios."""
     rollouts = examples * group_size
     walls: list[float] = []
     rates: list[float] = []
@@ -138,14 +172,27 @@ def concurrency(examples: int = 50, group_size: int = 10, repeats: int = 7) -> F
             done, wall_s = asyncio.run(place.play(concurrency=rollouts))
             assert all(one.stop_reason is StopReason.completed and one.reward is not None for one in done)
             walls.append(wall_s)
-            print(f"{number + 1}/{repeats}: bare {rates[-1]:.0f} calls/s, ours {len(bodies) / wall_s:.0f} calls/s", file=sys.stderr)
+            print(
+                f"{number + 1}/{repeats}: bare {rates[-1]:.0f} calls/s, ours {len(bodies) / wall_s:.0f} calls/s",
+                file=sys.stderr,
+            )
     ideal_s = CALLS * LATENCY_S
     ratios = [wall / max(ideal_s, len(bodies) / rate) for wall, rate in zip(walls, rates, strict=True)]
     return Figure(
         (
-            Part("wall time over the bare loop's", statistics.median(ratios), "", at_most=1.67, low=min(ratios), high=max(ratios), n=repeats),
+            Part(
+                "wall time over the bare loop's",
+                statistics.median(ratios),
+                "",
+                at_most=1.67,
+                low=min(ratios),
+                high=max(ratios),
+                n=repeats,
+            ),
             Part("wall time", statistics.median(walls), "s", low=min(walls), high=max(walls), n=repeats),
-            Part("rate of the bare loop", statistics.median(rates), "calls/s", low=min(rates), high=max(rates), n=repeats),
+            Part(
+                "rate of the bare loop", statistics.median(rates), "calls/s", low=min(rates), high=max(rates), n=repeats
+            ),
             Part("our rate", len(bodies) / statistics.median(walls), "calls/s", n=repeats),
             Part("ideal critical path", ideal_s, "s"),
         ),
@@ -181,9 +228,10 @@ async def _bare(bodies: Sequence[tuple[str, bytes]], in_flight: int) -> float:
         return time.perf_counter() - began
 
 
-# -- rollout_faults --------------------------------------------------------------------------------------------------------
+# -- rollout_faults --------------------------------------------------------------------------------
 def rollout_faults(args: list[str]) -> Figure:
-    """Rollouts under 5 % 500s, 3 % hangs, 3 % resets, 2 % broken bodies, 20 seeds: false zeros and changed group means (0)."""
+    """Rollouts under 5 % 500s, 3 % hangs, 3 % resets, 2 % broken bodies, 20 seeds: false zeros and
+    changed group means (0)."""
     return faults()
 
 
@@ -218,19 +266,27 @@ class Tally:
         for start in range(0, len(calm), group_size):
             pairs = list(zip(done[start : start + group_size], calm[start : start + group_size], strict=True))
             self.groups += 1
-            self.changed_groups += _mean([one.reward for one, _ in pairs]) != _mean([still.reward for one, still in pairs if one.reward is not None])
+            self.changed_groups += _mean([one.reward for one, _ in pairs]) != _mean(
+                [still.reward for one, still in pairs if one.reward is not None]
+            )
 
 
 def faults(examples: int = 50, group_size: int = 10, seeds: int = 20, bare_seeds: int = 5) -> Figure:
-    """`seeds` with the retries that the engine makes by default; `bare_seeds` with none, where many rollouts are marked."""
+    """`seeds` with the retries that the engine makes by default; `bare_seeds` with none, where many
+    rollouts are marked."""
     with world(examples, group_size) as place:
         faulty_server.tell(place.url, CALM)
         tools: dict[str, Any] = {"timeout_s": TIMEOUT_S, "max_reply_bytes": MAX_REPLY_BYTES, "concurrency": IN_FLIGHT}
         calm, _ = asyncio.run(place.play(**tools))
-        assert all(one.reward is not None for one in calm), "a rollout failed without a fault: this machine is too busy to measure on"
+        assert all(one.reward is not None for one in calm), (
+            "a rollout failed without a fault: this machine is too busy to measure on"
+        )
         with_retries = _storm(place, calm, group_size, range(seeds), tools)
         without = _storm(place, calm, group_size, range(bare_seeds), tools | {"retries": 0})
-    return Figure((*_parts(with_retries, ""), *_parts(without, ", no retries", marked=1)), {"requests": dict(with_retries.requests)})
+    return Figure(
+        (*_parts(with_retries, ""), *_parts(without, ", no retries", marked=1)),
+        {"requests": dict(with_retries.requests)},
+    )
 
 
 def _storm(place: World, calm: Sequence[Trajectory], group_size: int, seeds: range, tools: dict[str, Any]) -> Tally:
@@ -248,13 +304,27 @@ def _parts(tally: Tally, when: str, marked: int | None = None) -> list[Part]:
     """`marked`: rollouts that must have gone unscored, or nothing was tried."""
     struck = sum(tally.requests.values()) - tally.requests["fine"]
     return [
-        Part(f"infrastructure failures with reward 0{when}", tally.false_zeros, "rollouts", at_most=0, n=tally.rollouts),
+        Part(
+            f"infrastructure failures with reward 0{when}", tally.false_zeros, "rollouts", at_most=0, n=tally.rollouts
+        ),
         Part(f"rollouts that did not end{when}", tally.unended, "rollouts", at_most=0, n=tally.rollouts),
-        Part(f"groups whose mean differs from the fault-free run's{when}", tally.changed_groups, "groups", at_most=0, n=tally.groups),
+        Part(
+            f"groups whose mean differs from the fault-free run's{when}",
+            tally.changed_groups,
+            "groups",
+            at_most=0,
+            n=tally.groups,
+        ),
         Part(f"longest rollout{when}", tally.longest_s, "s", n=tally.rollouts),
         Part(f"unscored without a reason{when}", tally.unexplained, "rollouts", at_most=0, n=tally.unscored),
         Part(f"unscored (marked){when}", tally.unscored, "rollouts", at_least=marked, n=tally.rollouts),
-        Part(f"requests that met a fault{when}", struck / sum(tally.requests.values()), "share", at_least=0.1, n=sum(tally.requests.values())),
+        Part(
+            f"requests that met a fault{when}",
+            struck / sum(tally.requests.values()),
+            "share",
+            at_least=0.1,
+            n=sum(tally.requests.values()),
+        ),
         Part(f"replies too large, told to the policy{when}", tally.refused, "calls", n=tally.rollouts * CALLS),
     ]
 

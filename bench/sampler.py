@@ -1,15 +1,20 @@
-"""How fast the in-process sampler is, beside transformers' own `generate`, on the embedded policy's architecture.
+"""How fast the in-process sampler is, beside transformers' own `generate`, on the embedded policy's
+architecture.
 
-The policy is built as the ICD-10 recipe builds it, tokenizer and all, and not trained: weights have no part in a speed. 64 dialogues of that recipe,
-60 to 140 tokens long, whose next turn is the answer, get 32 tokens each at temperature 1; no token ends a turn. `generate` decodes the same rows
-with a dynamic and with a static cache, and the faster counts. Both are given their prompts' tokens. The sides take turns, so that whatever else the
-machine does meets both; a ratio is one of neighbours.
+The policy is built as the ICD-10 recipe builds it, tokenizer and all, and not trained: weights have
+no part in a speed. 64 dialogues of that recipe, 60 to 140 tokens long, whose next turn is the
+answer, get 32 tokens each at temperature 1; no token ends a turn. `generate` decodes the same rows
+with a dynamic and with a static cache, and the faster counts. Both are given their prompts' tokens.
+The sides take turns, so that whatever else the machine does meets both; a ratio is one of
+neighbours.
 
-Ours runs in deterministic mode (a barrier a turn) and in free mode (in a thread beside the event loop); what is held against the bound is the
-deterministic one. Then the group that RFT samples: 8 dialogues 8 times each, whose prompts are computed once. `generate` has no such thing, and
-computes them 8 times.
+Ours runs in deterministic mode (a barrier a turn) and in free mode (in a thread beside the event
+loop); what is held against the bound is the deterministic one. Then the group that RFT samples: 8
+dialogues 8 times each, whose prompts are computed once. `generate` has no such thing, and computes
+them 8 times.
 
-Its log-probabilities are compared with the model's forward over the whole sequence, after the weights have changed under the engine.
+Its log-probabilities are compared with the model's forward over the whole sequence, after the
+weights have changed under the engine.
 """
 
 from __future__ import annotations
@@ -35,7 +40,8 @@ THREADS = (2, 1)
 
 
 def speed_sampler(args: list[str]) -> Figure:
-    """Tokens/s of the in-process sampler over those of transformers' generate, same 64 rows (>= 2, 2 threads); `ROUNDS` repeats, alternating."""
+    """Tokens/s of the in-process sampler over those of transformers' generate, same 64 rows (>= 2,
+    2 threads); `ROUNDS` repeats, alternating."""
     import torch
 
     from rft import config
@@ -51,10 +57,19 @@ def speed_sampler(args: list[str]) -> Figure:
         for threads in THREADS:
             torch.set_num_threads(threads)
             parts += _at(threads, network, chat, openings, rounds)
-        parts.insert(1, Part("log-probability, largest difference from the trainer's", _mismatch(network, chat, openings), at_most=1e-4))
+        parts.insert(
+            1,
+            Part(
+                "log-probability, largest difference from the trainer's",
+                _mismatch(network, chat, openings),
+                at_most=1e-4,
+            ),
+        )
     finally:
         torch.set_num_threads(before)
-    return Figure(tuple(parts), {"rows": ROWS, "new_tokens": NEW, "prompt_tokens": _lengths(chat, openings), "rounds": rounds})
+    return Figure(
+        tuple(parts), {"rows": ROWS, "new_tokens": NEW, "prompt_tokens": _lengths(chat, openings), "rounds": rounds}
+    )
 
 
 FIGURES = {"speed_sampler": speed_sampler}
@@ -64,7 +79,10 @@ def _at(threads: int, network: Any, chat: Any, openings: Sequence[Any], rounds: 
     from rft.sampling.engine import Engine
 
     device = next(network.parameters()).device
-    barrier, free = Engine(network, chat, device, deterministic=True), Engine(network, chat, device, deterministic=False)
+    barrier, free = (
+        Engine(network, chat, device, deterministic=True),
+        Engine(network, chat, device, deterministic=False),
+    )
     group = [one for one in openings[: ROWS // GROUP] for _ in range(GROUP)]
     sides: dict[str, Callable[[], None]] = {
         "generate, dynamic cache": lambda: _generate(network, chat, openings, None),
@@ -82,27 +100,44 @@ def _at(threads: int, network: Any, chat: Any, openings: Sequence[Any], rounds: 
                 play()
                 if n:  # the first warms up
                     seconds[name].append(time.perf_counter() - began)
-    theirs = min(("generate, dynamic cache", "generate, static cache"), key=lambda name: statistics.median(seconds[name]))
+    theirs = min(
+        ("generate, dynamic cache", "generate, static cache"), key=lambda name: statistics.median(seconds[name])
+    )
     bound = 2.0 if threads == THREADS[0] else None
     words = f"{threads} thread{'s' if threads > 1 else ''}"
     yield _ratio(f"ours over generate, deterministic mode, {words}", seconds[theirs], seconds["ours"], bound)
     yield _ratio(f"ours over generate, free mode, {words}", seconds[theirs], seconds["ours, free mode"])
-    yield _ratio(f"ours over generate, groups of 8, deterministic mode, {words}", seconds["generate, groups of 8"], seconds["ours, groups of 8"])
+    yield _ratio(
+        f"ours over generate, groups of 8, deterministic mode, {words}",
+        seconds["generate, groups of 8"],
+        seconds["ours, groups of 8"],
+    )
     for name, spent in seconds.items():
         speeds = sorted(ROWS * NEW / one for one in spent)
-        yield Part(f"{name}, {words}", statistics.median(speeds), "tokens/s", low=speeds[0], high=speeds[-1], n=len(speeds))
+        yield Part(
+            f"{name}, {words}", statistics.median(speeds), "tokens/s", low=speeds[0], high=speeds[-1], n=len(speeds)
+        )
 
 
 def _ratio(name: str, theirs: Sequence[float], ours: Sequence[float], at_least: float | None = None) -> Part:
-    """The median of the rounds' ratios, with a 95 % interval for the median from their order (no assumption on their shape)."""
+    """The median of the rounds' ratios, with a 95 % interval for the median from their order (no
+    assumption on their shape)."""
     from scipy.stats import binom
 
     ratios = sorted(one / other for one, other in zip(theirs, ours, strict=True))
     rank = max(int(binom.ppf(0.025, len(ratios), 0.5)) - 1, 0)
-    return Part(name, statistics.median(ratios), "times", at_least=at_least, low=ratios[rank], high=ratios[-1 - rank], n=len(ratios))
+    return Part(
+        name,
+        statistics.median(ratios),
+        "times",
+        at_least=at_least,
+        low=ratios[rank],
+        high=ratios[-1 - rank],
+        n=len(ratios),
+    )
 
 
-# -- the sides -------------------------------------------------------------------------------------------------------------
+# -- the sides -------------------------------------------------------------------------------------
 def _ours(engine: Any, openings: Sequence[Any]) -> None:
     async def play() -> None:
         dialogues = engine.open(openings, [(0, n) for n in range(len(openings))], 1.0, 512)
@@ -148,7 +183,8 @@ def _padded(chat: Any, openings: Sequence[Any]) -> tuple[Any, Any]:
 
 @contextmanager
 def _tokens_alone(chat: Any, openings: Sequence[Any]) -> Iterator[None]:
-    """Every turn runs to its limit, and prompts were rendered before: `generate` is given ids, so both are."""
+    """Every turn runs to its limit, and prompts were rendered before: `generate` is given ids, so
+    both are."""
     ends, render = chat.end_ids, chat.prompt_ids
     rendered = {repr(list(one.messages)): render(list(one.messages)) for one in openings}
     chat.end_ids, chat.prompt_ids = (), lambda messages, tools=None: list(rendered[repr(messages)])
@@ -159,7 +195,8 @@ def _tokens_alone(chat: Any, openings: Sequence[Any]) -> Iterator[None]:
 
 
 def _mismatch(network: Any, chat: Any, openings: Sequence[Any]) -> float:
-    """Between what the engine reports and one plain forward of the model, after an optimizer step that the engine was not told of."""
+    """Between what the engine reports and one plain forward of the model, after an optimizer step
+    that the engine was not told of."""
     import torch
 
     from rft.sampling.engine import Engine
@@ -175,15 +212,18 @@ def _mismatch(network: Any, chat: Any, openings: Sequence[Any]) -> float:
     worst = 0.0
     for prompt, one in zip(prompts, session.sample(list(range(len(openings))), NEW), strict=True):
         with torch.no_grad():
-            logprobs = torch.log_softmax(network(torch.tensor([[*prompt, *one.ids]])).logits[0, len(prompt) - 1 : -1], -1)
+            logprobs = torch.log_softmax(
+                network(torch.tensor([[*prompt, *one.ids]])).logits[0, len(prompt) - 1 : -1], -1
+            )
         own = logprobs.gather(1, torch.tensor(one.ids)[:, None]).squeeze(1)
         worst = max(worst, (own - torch.tensor(one.logprobs)).abs().max().item())
     return worst
 
 
-# -- the policy ------------------------------------------------------------------------------------------------------------
+# -- the policy ------------------------------------------------------------------------------------
 def _policy(params: Any) -> tuple[Any, list[Any], Any]:
-    """(model, openings, chat): the recipe's own policy before its warm start, and dialogues in which the answer comes next."""
+    """(model, openings, chat): the recipe's own policy before its warm start, and dialogues in
+    which the answer comes next."""
     from rft import recipe
     from rft.chat.renderer import Chat
     from rft.models import embedded
@@ -194,10 +234,16 @@ def _policy(params: Any) -> tuple[Any, list[Any], Any]:
     ours = recipe.load(params.recipe.model_copy(update={"path": str(ROOT / params.recipe.path)}))
     section, tools = params.policy, schemas(ours)
     demonstrations = list(ours.demonstrations(section.warm_start.demonstrations, section.seed))
-    tokenizer = embedded.build_tokenizer(policy.texts(demonstrations), tools, ours.vocabulary(), section.architecture.merges)
+    tokenizer = embedded.build_tokenizer(
+        policy.texts(demonstrations), tools, ours.vocabulary(), section.architecture.merges
+    )
     network, chat = embedded.build_model(section.architecture, tokenizer, section.seed).eval(), Chat(tokenizer, tools)
     told = [Opening(tuple(messages[:-1])) for messages in demonstrations]
-    return network, list(islice((one for one in told if len(chat.prompt_ids(list(one.messages))) in PROMPT), ROWS)), chat
+    return (
+        network,
+        list(islice((one for one in told if len(chat.prompt_ids(list(one.messages))) in PROMPT), ROWS)),
+        chat,
+    )
 
 
 def _lengths(chat: Any, openings: Sequence[Any]) -> list[int]:

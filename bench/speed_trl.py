@@ -1,15 +1,19 @@
 """The figure against TRL: optimizer steps an hour, and what each has learned after two minutes.
 
-Both train the same warm-started policy on the same ICD-10 notes with the same tools, grader, budget, prompt, limits, group sizes, temperature,
-Dr. GRPO, learning rate, schedule and optimizer, on two cores with two threads: ours as the stage runs it, with its tools over HTTP and in
-deterministic mode; TRL in its own environment (bench/peer.py, bench/trl_peer.py) with the tools called in its process. They take turns in one run,
-each from the warm start, so that a busy minute strikes both. Times are of training alone: from the end of one step to the end of the next, no set-up.
+Both train the same warm-started policy on the same ICD-10 notes with the same tools, grader,
+budget, prompt, limits, group sizes, temperature, Dr. GRPO, learning rate, schedule and optimizer,
+on two cores with two threads: ours as the stage runs it, with its tools over HTTP and in
+deterministic mode; TRL in its own environment (bench/peer.py, bench/trl_peer.py) with the tools
+called in its process. They take turns in one run, each from the warm start, so that a busy minute
+strikes both. Times are of training alone: from the end of one step to the end of the next, no
+set-up.
 
-Equal time, then: each trains for as many steps as fit into 30 s and into 120 s, its learning rate falling over just these steps; how long it took
-stands beside each result. Both sets of weights are measured by our evaluation on the same test notes.
+Equal time, then: each trains for as many steps as fit into 30 s and into 120 s, its learning rate
+falling over just these steps; how long it took stands beside each result. Both sets of weights are
+measured by our evaluation on the same test notes.
 
-The floor under our step is arithmetic: every token through the model once to sample it (a group's prompt once for all), and what was learned
-from once more and back, at GFLOPS.
+The floor under our step is arithmetic: every token through the model once to sample it (a group's
+prompt once for all), and what was learned from once more and back, at GFLOPS.
 """
 
 from __future__ import annotations
@@ -39,7 +43,8 @@ THREADS = 2
 ROUNDS, STEPS = 3, 12
 SEEDS, BOUND_AT_S = (0, 1), 120.0
 EQUAL_S = (30.0, BOUND_AT_S)
-"""Learning flattens, and with it the difference: the shorter time is shown beside the one that the bound is for."""
+"""Learning flattens, and with it the difference: the shorter time is shown beside the one that the
+bound is for."""
 GFLOPS = 250e9
 
 
@@ -60,10 +65,13 @@ class Run:
 
 
 def speed_trl(args: list[str]) -> Figure:
-    """Optimizer steps an hour over TRL's on 2 cores (>= 4), and F1 above TRL's after 120 s of RFT each (>= 0.08). --small: speed alone, 4 steps."""
+    """Optimizer steps an hour over TRL's on 2 cores (>= 4), and F1 above TRL's after 120 s of RFT
+    each (>= 0.08). --small: speed alone, 4 steps."""
     small = "--small" in args
     if len(os.sched_getaffinity(0)) < THREADS:
-        return unmeasured("optimizer steps an hour, ours over TRL's", f"not measured on this device: it takes {THREADS} cores")
+        return unmeasured(
+            "optimizer steps an hour, ours over TRL's", f"not measured on this device: it takes {THREADS} cores"
+        )
     try:
         peer.python("trl")
         with _cores(THREADS), icd10.workspace(search=False), redirect_stdout(sys.stderr):
@@ -90,7 +98,7 @@ def _cores(number: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-# -- speed -----------------------------------------------------------------------------------------------------------------
+# -- speed -----------------------------------------------------------------------------------------
 def _pair(seed: int, steps: int) -> tuple[Run, Run]:
     return _ours(seed, steps), _theirs(seed, steps)
 
@@ -99,17 +107,46 @@ def _speed(pairs: Sequence[tuple[Run, Run]]) -> list[Part]:
     """The headline is all steps over all seconds; its range is that of the single rounds."""
     from rft import stats
 
-    ours, theirs = [value for run, _ in pairs for value in run.steps_s], [value for _, run in pairs for value in run.steps_s]
+    ours, theirs = (
+        [value for run, _ in pairs for value in run.steps_s],
+        [value for _, run in pairs for value in run.steps_s],
+    )
     ratios = [fmean(them.steps_s) / fmean(us.steps_s) for us, them in pairs]
     floor = fmean(_floor_s(run) for run, _ in pairs)
-    length = fmean(value for _, run in pairs for value in run.tokens) / fmean(value for run, _ in pairs for value in run.tokens)
+    length = fmean(value for _, run in pairs for value in run.tokens) / fmean(
+        value for run, _ in pairs for value in run.tokens
+    )
     parts = [
-        Part("optimizer steps an hour, ours over TRL's", fmean(theirs) / fmean(ours), "", at_least=4, low=min(ratios), high=max(ratios), n=len(ours)),
-        Part("tokens that the policy sampled an episode, TRL's over ours", length, "", at_least=0.8, at_most=1.25, n=len(ours)),
+        Part(
+            "optimizer steps an hour, ours over TRL's",
+            fmean(theirs) / fmean(ours),
+            "",
+            at_least=4,
+            low=min(ratios),
+            high=max(ratios),
+            n=len(ours),
+        ),
+        Part(
+            "tokens that the policy sampled an episode, TRL's over ours",
+            length,
+            "",
+            at_least=0.8,
+            at_most=1.25,
+            n=len(ours),
+        ),
     ]
     for name, values in (("ours, deterministic mode", ours), ("TRL", theirs)):
         low, high = stats.percentile(values, 0.1), stats.percentile(values, 0.9)
-        parts.append(Part(f"seconds a step, {name}: median, P10 to P90", stats.percentile(values, 0.5), "s", low=low, high=high, n=len(values)))
+        parts.append(
+            Part(
+                f"seconds a step, {name}: median, P10 to P90",
+                stats.percentile(values, 0.5),
+                "s",
+                low=low,
+                high=high,
+                n=len(values),
+            )
+        )
     parts.append(Part("arithmetic floor of our step at 250 GFLOP/s", floor, "s", n=len(ours)))
     parts.append(Part("our step over that floor", fmean(ours) / floor, "", n=len(ours)))
     return parts
@@ -123,7 +160,9 @@ def _notes(pairs: Sequence[tuple[Run, Run]]) -> dict[str, Any]:
 def _side(runs: Sequence[Run]) -> dict[str, Any]:
     steps = sum(len(run.steps_s) for run in runs)
     return {
-        "seconds a step by phase": {name: round(sum(run.phases[name] for run in runs) / steps, 3) for name in runs[0].phases},
+        "seconds a step by phase": {
+            name: round(sum(run.phases[name] for run in runs) / steps, 3) for name in runs[0].phases
+        },
         "calls an episode": round(fmean(value for run in runs for value in run.calls), 2),
         "mean reward": round(fmean(value for run in runs for value in run.rewards), 3),
     }
@@ -143,9 +182,11 @@ def _floor_s(run: Run) -> float:
 
 
 def flop(rows: Sequence[dict[str, Any]], body: int, head: int, attention: int) -> float:
-    """Two operations a parameter and token forward, four backward; attention looks back on half of the sequence on average, twice.
+    """Two operations a parameter and token forward, four backward; attention looks back on half of
+    the sequence on average, twice.
 
-    Each row is a rollout of `step` and `example_id`: `ids`, whether each is the policy's own (`mine`), and whether it was `trained` on.
+    Each row is a rollout of `step` and `example_id`: `ids`, whether each is the policy's own
+    (`mine`), and whether it was `trained` on.
     """
     total = 0.0
     groups = set()
@@ -161,7 +202,7 @@ def flop(rows: Sequence[dict[str, Any]], body: int, head: int, attention: int) -
     return total
 
 
-# -- what was learned in equal time ----------------------------------------------------------------------------------------
+# -- what was learned in equal time ----------------------------------------------------------------
 def _learned(seed: int, seconds: float, pairs: Sequence[tuple[Run, Run]]) -> tuple[Run, Run]:
     """TRL is given what ours took, when that was more; what each took is told beside its result."""
     ours = _in_time(_ours, seed, seconds, [run for run, _ in pairs])
@@ -169,7 +210,8 @@ def _learned(seed: int, seconds: float, pairs: Sequence[tuple[Run, Run]]) -> tup
 
 
 def _in_time(side: Callable[[int, int], Run], seed: int, seconds: float, before: Sequence[Run]) -> Run:
-    """As many steps as take `seconds`, rounded up: a first guess is from the rounds before, a second from the first."""
+    """As many steps as take `seconds`, rounded up: a first guess is from the rounds before, a
+    second from the first."""
     one_s = fmean(value for run in before for value in run.steps_s[STEPS // 2 :])
     for _ in range(2):
         found = side(seed, max(1, math.ceil(seconds / one_s)))
@@ -185,10 +227,22 @@ def _learning(seconds: float, learned: Sequence[tuple[Run, Run]]) -> list[Part]:
     scores = [(_scores(ours), _scores(theirs)) for ours, theirs in learned]
     gain = stats.gain_over_seeds(scores)
     bound = 0.08 if seconds == BOUND_AT_S else None
-    parts = [Part(f"F1 above TRL's after {seconds:g} s of RFT each", gain.value, "F1", at_least=bound, low=gain.low, high=gain.high, n=gain.n)]
+    parts = [
+        Part(
+            f"F1 above TRL's after {seconds:g} s of RFT each",
+            gain.value,
+            "F1",
+            at_least=bound,
+            low=gain.low,
+            high=gain.high,
+            n=gain.n,
+        )
+    ]
     for seed, pair, found in zip(SEEDS, learned, scores, strict=True):
         for name, run, rows in zip(("ours", "TRL"), pair, found, strict=True):
-            parts.append(Part(f"F1 after {run.seconds:.0f} s, {name}, seed {seed}", icd10.mean(rows), "F1", n=len(rows)))
+            parts.append(
+                Part(f"F1 after {run.seconds:.0f} s, {name}, seed {seed}", icd10.mean(rows), "F1", n=len(rows))
+            )
             parts.append(Part(f"steps in {run.seconds:.0f} s, {name}, seed {seed}", len(run.steps_s), "steps"))
     return parts
 
@@ -197,10 +251,13 @@ def _scores(run: Run) -> dict[str, list[float | None]]:
     return icd10.measured(f"speed_trl-{run.folder.name}", ("full", run.folder / "weights"), icd10.winner()).sampled
 
 
-# -- the two sides ---------------------------------------------------------------------------------------------------------
+# -- the two sides ---------------------------------------------------------------------------------
 def _params(seed: int, steps: int) -> Any:
-    """As the stage runs it, without what TRL does not do either: no validation, no checkpoint before the end."""
-    params = icd10.settings(**icd10.LEARNING["full"], seed=seed, steps=steps, validation_examples=0, checkpoint_every=100_000)
+    """As the stage runs it, without what TRL does not do either: no validation, no checkpoint
+    before the end."""
+    params = icd10.settings(
+        **icd10.LEARNING["full"], seed=seed, steps=steps, validation_examples=0, checkpoint_every=100_000
+    )
     return params.model_copy(update={"policy": params.policy.model_copy(update={"threads": THREADS})})
 
 
@@ -263,7 +320,10 @@ def _job(seed: int, steps: int) -> Job:
     tools = schemas(recipe.load(params.recipe))
     chat = Chat(weights.tokenizer("data/policy/model"), tools)
     openings = [(example, dialogue.opening(example, prompt)) for example in shelves.load_examples("train")]
-    rows = [{"prompt": opening, "item": example.row(), "prompt_ids": chat.prompt_ids(opening)} for example, opening in openings]
+    rows = [
+        {"prompt": opening, "item": example.row(), "prompt_ids": chat.prompt_ids(opening)}
+        for example, opening in openings
+    ]
     file = (RUNS / "rows.json").resolve()
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(rows))

@@ -1,4 +1,5 @@
-"""The figure of the second command: how long `make test` takes, linters and types included, in this working tree."""
+"""The figure of the second command: how long `make test` takes, linters and types included, in this
+working tree."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def test_time(args: list[str]) -> Figure:
     LOG.parent.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     with LOG.open("wb") as log:  # and nobody watches its processes: that took a quarter of a core
-        done = subprocess.run(["make", "-s", "test", f"ARGS={' '.join(args)}"], cwd=ROOT, stdout=log, stderr=log, check=False)
+        done = subprocess.run(
+            ["make", "-s", "test", f"ARGS={' '.join(args)}"], cwd=ROOT, stdout=log, stderr=log, check=False
+        )
     wall_s = time.monotonic() - start
     if done.returncode:
         return failed("make test", f"make test failed: see {LOG.relative_to(ROOT)}")

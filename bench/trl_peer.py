@@ -1,14 +1,19 @@
-"""The peer's side of `speed_trl`: TRL's GRPOTrainer trains the embedded policy on the ICD-10 recipe. Runs in TRL's own environment.
+"""The peer's side of `speed_trl`: TRL's GRPOTrainer trains the embedded policy on the ICD-10
+recipe. Runs in TRL's own environment.
 
-    python bench/trl_peer.py JOB.json      reads `Job`; writes result.json (`Result`) and weights/ beside it
+    python bench/trl_peer.py JOB.json      reads `Job`; writes result.json (`Result`) and weights/
+                                           beside it
 
-TRL's environment interface gets the recipe's own functions in this process, which is kinder than HTTP: no server, no bodies. The reward is the
-recipe's grader under our budget. Our openings and tool results are compared token by token with what TRL will feed the policy, before
-anything is timed. `DIFFERENCES` is what TRL has no setting for.
+TRL's environment interface gets the recipe's own functions in this process, which is kinder than
+HTTP: no server, no bodies. The reward is the recipe's grader under our budget. Our openings and
+tool results are compared token by token with what TRL will feed the policy, before anything is
+timed. `DIFFERENCES` is what TRL has no setting for.
 
-It gets what makes it fast. The process is set up like ours (allocator, denormals): 7.8 s a step without, 5.5 s with, on two busy cores.
-Of TRL's own settings, in the same four steps: forward and backward over 64, 16 or 8 episodes at a time are equal within the noise (5.5, 5.6,
-6.3 s a step), a static cache too; eager attention takes 8.9 s against 7.8 s, transformers' continuous batching 48 s. So: 64, SDPA, dynamic cache.
+It gets what makes it fast. The process is set up like ours (allocator, denormals): 7.8 s a step
+without, 5.5 s with, on two busy cores. Of TRL's own settings, in the same four steps: forward and
+backward over 64, 16 or 8 episodes at a time are equal within the noise (5.5, 5.6, 6.3 s a step), a
+static cache too; eager attention takes 8.9 s against 7.8 s, transformers' continuous batching 48 s.
+So: 64, SDPA, dynamic cache.
 """
 
 from __future__ import annotations
@@ -40,7 +45,8 @@ class Job:
     prompt: dict[str, Any]
     rollout: dict[str, Any]
     rows: str
-    """A JSON file: [{"prompt": messages, "item": the example's row, "prompt_ids": what our chat makes of it}]."""
+    """A JSON file: [{"prompt": messages, "item": the example's row, "prompt_ids": what our chat
+    makes of it}]."""
     reply: dict[str, Any]
     """{"contents": tool results, "ids": what our chat makes of them}."""
     tools: list[dict[str, Any]]
@@ -75,13 +81,24 @@ class Result:
 
 def main(path: Path) -> None:
     job = Job(**json.loads(path.read_text(encoding="utf-8")))
-    os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "WANDB_DISABLED": "true"}
+    os.environ |= {
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "WANDB_DISABLED": "true",
+    }
     _prepare_process(job)
     trainer, clock = _trainer(job, path.parent)
     _compare(trainer, job)
     trainer.train()
     trainer.model.save_pretrained(path.parent / "weights")
-    result = Result(clock.steps_s, clock.phases, clock.seen["reward"], clock.seen["tools/call_frequency"], clock.seen["completions/mean_length"])
+    result = Result(
+        clock.steps_s,
+        clock.phases,
+        clock.seen["reward"],
+        clock.seen["tools/call_frequency"],
+        clock.seen["completions/mean_length"],
+    )
     part = path.parent / "result.part"
     part.write_text(json.dumps(asdict(result)), encoding="utf-8")
     part.rename(path.parent / "result.json")
@@ -116,7 +133,8 @@ def _trainer(job: Job, folder: Path) -> tuple[Any, Any]:
     arguments: dict[str, Any] = {
         "output_dir": str(folder / "trl"),
         "per_device_train_batch_size": job.microbatch,
-        "gradient_accumulation_steps": episodes // job.microbatch,  # TRL generates once an accumulation: strictly on-policy
+        # TRL generates once an accumulation: strictly on-policy
+        "gradient_accumulation_steps": episodes // job.microbatch,
         "num_generations": job.group_size,
         "max_completion_length": limits.max_tokens - round(opening),
         "generation_kwargs": {"max_new_tokens": limits.max_turn_tokens},  # else the one length would be a turn's too
@@ -156,9 +174,10 @@ def _trainer(job: Job, folder: Path) -> tuple[Any, Any]:
     return trainer, clock
 
 
-# -- the agent -------------------------------------------------------------------------------------------------------------
+# -- the agent -------------------------------------------------------------------------------------
 def _tokenizer(job: Job) -> Any:
-    """With our tools' schemas in the template, to the letter: TRL would make others from the environment's methods."""
+    """With our tools' schemas in the template, to the letter: TRL would make others from the
+    environment's methods."""
     from transformers import AutoTokenizer
     from trl.chat_template_utils import qwen3_template  # pyright: ignore[reportMissingImports]
 
@@ -169,18 +188,23 @@ def _tokenizer(job: Job) -> Any:
 
 
 def template_for_trl(template: str, tools: list[dict[str, Any]]) -> str:
-    """The policy's template with the tools written in. A dialogue that ends with a message ends with its end token: TRL asks that its tokens go
-    on unchanged when a tool's results follow, and the line break behind it is one token with what comes next.
+    """The policy's template with the tools written in. A dialogue that ends with a message ends
+    with its end token: TRL asks that its tokens go on unchanged when a tool's results follow, and
+    the line break behind it is one token with what comes next.
     """
     old = "{{- '<|im_end|>\\n' }}\n    {%- endif %}\n{%- endfor %}"
-    new = "{{- '<|im_end|>' + ('' if loop.last and not add_generation_prompt else '\\n') }}\n    {%- endif %}\n{%- endfor %}"
+    new = (
+        "{{- '<|im_end|>' + ('' if loop.last and not add_generation_prompt else '\\n') }}\n    {%- endif %}\n{%- "
+        "endfor %}"
+    )
     if template.count(old) != 1:
         raise SystemExit("the policy's chat template is another than this script was written for")
     return f"{{%- if tools %}}{{%- set tools = {tools!r} %}}{{%- endif %}}" + template.replace(old, new)
 
 
 def environment(loaded: Any, prompt: Any, tools: list[dict[str, Any]]) -> type:
-    """A class whose public methods are the recipe's tools. The same checks, defaults and refusals as on our side."""
+    """A class whose public methods are the recipe's tools. The same checks, defaults and refusals
+    as on our side."""
     from rft.tools import arguments
     from rft.tools import server as toolserver
     from rft.types import ToolCall
@@ -244,7 +268,9 @@ def reward(loaded: Any, limits: Any) -> Callable[..., list[float]]:
         for messages, row in zip(completions, item, strict=True):
             turns = turns_of(messages, limits.max_tool_calls)
             grade = loaded.grade(wire.sample(turns, StopReason.completed), json.loads(row))
-            found = budget.reward(Grade(grade["score"], GradeStatus.ok, grade["solved"]), budget.Use.of(turns, 0.0), limits.budget)
+            found = budget.reward(
+                Grade(grade["score"], GradeStatus.ok, grade["solved"]), budget.Use.of(turns, 0.0), limits.budget
+            )
             earned.append(float(found or 0.0))
         return earned
 
@@ -252,7 +278,8 @@ def reward(loaded: Any, limits: Any) -> Callable[..., list[float]]:
 
 
 def turns_of(messages: list[dict[str, Any]], max_calls: int) -> list[Any]:
-    """The assistant's turns, no further than the one that makes too many calls: there our rollouts end."""
+    """The assistant's turns, no further than the one that makes too many calls: there our rollouts
+    end."""
     from rft.types import ToolCall, Turn
 
     turns: list[Any] = []
@@ -283,17 +310,22 @@ def _compare(trainer: Any, job: Job) -> None:
         raise SystemExit(f"TRL's tool results are {ids}, ours {job.reply['ids']}")
 
 
-# -- the clock -------------------------------------------------------------------------------------------------------------
+# -- the clock -------------------------------------------------------------------------------------
 def _clock() -> Any:
     from transformers import TrainerCallback
 
     class Clock(TrainerCallback):
-        """Seconds from the end of one optimizer step to the end of the next: all of TRL's loop, and nothing of its set-up."""
+        """Seconds from the end of one optimizer step to the end of the next: all of TRL's loop, and
+        nothing of its set-up."""
 
         def __init__(self) -> None:
             self.steps_s: list[float] = []
             self.phases: dict[str, float] = {}
-            self.seen: dict[str, list[float]] = {"reward": [], "tools/call_frequency": [], "completions/mean_length": []}
+            self.seen: dict[str, list[float]] = {
+                "reward": [],
+                "tools/call_frequency": [],
+                "completions/mean_length": [],
+            }
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self._last = time.perf_counter()

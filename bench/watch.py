@@ -1,8 +1,10 @@
-"""Run a command and watch the whole tree of its processes: peak memory, how long each stage's process lived, and a kill -9 in time.
+"""Run a command and watch the whole tree of its processes: peak memory, how long each stage's
+process lived, and a kill -9 in time.
 
-The tree is found by parents. A process whose parent dies would leave it, so for as long as the watch lasts this process is the reaper of
-orphans (Linux, prctl) and sees them as children of its own: that is also how it notices a stage that outlived the command's death.
-Memory is the sum of PSS (shared pages counted once), read five times a second.
+The tree is found by parents. A process whose parent dies would leave it, so for as long as the
+watch lasts this process is the reaper of orphans (Linux, prctl) and sees them as children of its
+own: that is also how it notices a stage that outlived the command's death. Memory is the sum of PSS
+(shared pages counted once), read five times a second.
 """
 
 from __future__ import annotations
@@ -57,7 +59,13 @@ class Family:
 
 
 def watch(
-    command: Sequence[str], cwd: Path, log: Path, *, env: Mapping[str, str] | None = None, kill: Kill | None = None, limit_s: float = 3600.0
+    command: Sequence[str],
+    cwd: Path,
+    log: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    kill: Kill | None = None,
+    limit_s: float = 3600.0,
 ) -> Watched:
     """Output goes to `log`. Past `limit_s` everything is killed and rc is 124."""
     seen, started, family = Watched(), time.monotonic(), Family()
@@ -65,7 +73,12 @@ def watch(
     try:
         with log.open("ab") as out:
             process = subprocess.Popen(
-                list(command), cwd=cwd, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+                list(command),
+                cwd=cwd,
+                env={**os.environ, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
             )
             _follow(process, family, seen, kill, started + limit_s)
         seen.wall_s = time.monotonic() - started
@@ -75,7 +88,9 @@ def watch(
     return seen
 
 
-def _follow(process: subprocess.Popen[bytes], family: Family, seen: Watched, kill: Kill | None, deadline: float) -> None:
+def _follow(
+    process: subprocess.Popen[bytes], family: Family, seen: Watched, kill: Kill | None, deadline: float
+) -> None:
     born: dict[int, tuple[str, float]] = {}
     memory_at = 0.0
     while process.poll() is None:
@@ -89,7 +104,11 @@ def _follow(process: subprocess.Popen[bytes], family: Family, seen: Watched, kil
             seen.stages[stage] += now - since
         if now - memory_at >= MEMORY_EVERY_S:
             memory_at, seen.peak_gib = now, max(seen.peak_gib, sum(map(_pss, members)) / 2**30)
-        if kill and not seen.killed and any(stage == kill.stage and now - since >= kill.after_s for stage, since in born.values()):
+        if (
+            kill
+            and not seen.killed
+            and any(stage == kill.stage and now - since >= kill.after_s for stage, since in born.values())
+        ):
             process.kill()
             seen.killed = True
         if now > deadline:
@@ -104,7 +123,8 @@ def _follow(process: subprocess.Popen[bytes], family: Family, seen: Watched, kil
 
 
 def _bury(command: int) -> None:
-    """Dead orphans are ours to reap: DVC takes a zombie that holds a lock for a living process (psutil.pid_exists)."""
+    """Dead orphans are ours to reap: DVC takes a zombie that holds a lock for a living process
+    (psutil.pid_exists)."""
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
             if child.pid != command and child.status() == psutil.STATUS_ZOMBIE:

@@ -1,13 +1,18 @@
-"""The figure of the wire: graders that other companies wrote give, through a baseline, the scores that they give when asked directly.
+"""The figure of the wire: graders that other companies wrote give, through a baseline, the scores
+that they give when asked directly.
 
-Seven servers of our own behave as published ones do (bench/foreign_servers.py). Each is the tools and the grader of a data set with keys of its
-own, and a real baseline is run on it, over sockets, with an agent behind chat completions. Then every rollout of the log is graded once
-more without us: the body is put together here, from the user's own line and the log's messages, as the contract says, and posted by another
-HTTP client. A score or a reward that differs is a difference. And so that the log itself is no witness in its own cause, agent and grader keep
-records of their own: what the agent said must be what the grader was told, and every `item` must be a line of the file, byte for byte.
+Seven servers of our own behave as published ones do (bench/foreign_servers.py). Each is the tools
+and the grader of a data set with keys of its own, and a real baseline is run on it, over sockets,
+with an agent behind chat completions. Then every rollout of the log is graded once more without us:
+the body is put together here, from the user's own line and the log's messages, as the contract
+says, and posted by another HTTP client. A score or a reward that differs is a difference. And so
+that the log itself is no witness in its own cause, agent and grader keep records of their own: what
+the agent said must be what the grader was told, and every `item` must be a line of the file, byte
+for byte.
 
-What keeps state by trace id is asked under a trace id of its own, after the rollout's calls were made again there; and it has its baseline
-run twice, for a second run must not find what the first one left.
+What keeps state by trace id is asked under a trace id of its own, after the rollout's calls were
+made again there; and it has its baseline run twice, for a second run must not find what the first
+one left.
 """
 
 from __future__ import annotations
@@ -31,7 +36,8 @@ from bench.measure import Figure, Part
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES, K = 12, 6
 PREAMBLE = "You answer for a warehouse. " * 120
-"""Some 800 tokens: rows of that length once ended at a context of 512, which nobody had asked for."""
+"""Some 800 tokens: rows of that length once ended at a context of 512, which nobody had asked
+for."""
 RANGES = {"zero_to_five": [0, 5], "below_zero": [-2, 2]}
 SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 
@@ -62,7 +68,8 @@ TOOLS = [search] if {own} else []
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One rollout: what the baseline recorded, and what the grader says when it is asked directly."""
+    """One rollout: what the baseline recorded, and what the grader says when it is asked
+    directly."""
 
     case: str
     rollout_id: str
@@ -73,7 +80,8 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One baseline. `distorted`: rows, answers and calls that did not reach the grader as the user's file and the agent had them."""
+    """One baseline. `distorted`: rows, answers and calls that did not reach the grader as the
+    user's file and the agent had them."""
 
     scored: list[Scored]
     distorted: int
@@ -82,11 +90,14 @@ class Ran:
 
 
 def line(split: str, n: int) -> str:
-    """A row with keys of its own, parts as content, and numbers that Python would write in another way."""
+    """A row with keys of its own, parts as content, and numbers that Python would write in another
+    way."""
     number = {"train": 0, "validation": 300, "test": 600}[split] + n
     return (
-        f'{{"weight": 1.00, "reference_answer": "{foreign_servers.answer_to(number)}",  "price": {n}.50, "case_id": {number}, '
-        f'"messages":[{{"role":"user","content":[{{"type":"text","text":"{PREAMBLE}Which is item "}},{{"type":"text","text":"{number}"}}]}}]}}'
+        f'{{"weight": 1.00, "reference_answer": "{foreign_servers.answer_to(number)}",  "price": {n}.50, "case_id": '
+        f"{number}, "
+        f'"messages":[{{"role":"user","content":[{{"type":"text","text":"{PREAMBLE}Which is item '
+        f'"}},{{"type":"text","text":"{number}"}}]}}]}}'
     )
 
 
@@ -129,7 +140,8 @@ def settings(case: str, url: str, examples: int, k: int) -> dict[str, Any]:
 
 
 def baseline(case: str, url: str, examples: int, k: int) -> Ran:
-    """Run the stages in a folder of their own, then ask the grader once more about every rollout of the log."""
+    """Run the stages in a folder of their own, then ask the grader once more about every rollout of
+    the log."""
     from rft import config, reports
     from rft.rollouts import log as rollout_log
     from rft.stages import baseline
@@ -148,7 +160,9 @@ def baseline(case: str, url: str, examples: int, k: int) -> Ran:
         for stage in (examples_stage, policy_stage, baseline):
             stage.run(params)
         record = client.get("/record").json()
-        lines = {str(json.loads(text)["case_id"]): text for text in Path(case, "validation.jsonl").read_text().splitlines()}
+        lines = {
+            str(json.loads(text)["case_id"]): text for text in Path(case, "validation.jsonl").read_text().splitlines()
+        }
         scored = []
         for row in rollout_log.read(Path("data/baseline/rollouts.parquet")):
             score = directly(case, client, lines[row.example_id], json.loads(row.messages), row.stop_reason)
@@ -158,7 +172,8 @@ def baseline(case: str, url: str, examples: int, k: int) -> Ran:
 
 
 def distorted(record: dict[str, Any], lines: Iterable[str]) -> int:
-    """What the agent said, by its own account, against what the grader was told, by its own; and rows that are no line of the file."""
+    """What the agent said, by its own account, against what the grader was told, by its own; and
+    rows that are no line of the file."""
     said = Counter((question, text) for question, text in record["said"])
     known = {text: "".join(part["text"] for part in json.loads(text)["messages"][0]["content"]) for text in lines}
     told: Counter[tuple[str, str]] = Counter()
@@ -168,7 +183,8 @@ def distorted(record: dict[str, Any], lines: Iterable[str]) -> int:
 
 
 def directly(case: str, client: httpx.Client, text: str, messages: list[dict[str, Any]], stop_reason: str) -> float:
-    """The grader's own score of this dialogue over this line, under a trace id that it has not met."""
+    """The grader's own score of this dialogue over this line, under a trace id that it has not
+    met."""
     trace_id = f"trace_{uuid.uuid4()}"
     said = messages[1:]  # behind the row's only message
     calls = [call for message in said for call in message.get("tool_calls") or []]
@@ -207,7 +223,8 @@ def differing(scored: list[Scored]) -> list[Scored]:
 
 
 def wire_real_graders(args: list[str]) -> Figure:
-    """Rollouts whose score through a baseline differs from the grader's own, over seven servers as other companies wrote them, of at least 500."""
+    """Rollouts whose score through a baseline differs from the grader's own, over seven servers as
+    other companies wrote them, of at least 500."""
     return measure(EXAMPLES, K)
 
 
@@ -218,17 +235,40 @@ def measure(examples: int, k: int, cases: tuple[str, ...] = foreign_servers.CASE
             one = baseline(case, url, examples, k)
             ran.setdefault(case, []).append(one)
             scores = sorted({each.directly for each in one.scored})
-            print(f"{case}: {len(one.scored)} rollouts, {len(differing(one.scored))} differ, scores {scores}, {one.readiness}", file=sys.stderr)
+            print(
+                f"{case}: {len(one.scored)} rollouts, {len(differing(one.scored))} differ, scores {scores}, "
+                f"{one.readiness}",
+                file=sys.stderr,
+            )
     all_ran = [one for some in ran.values() for one in some]
     scored = [each for one in all_ran for each in one.scored]
     wrong = differing(scored)
     kinds = [len({each.directly for one in some for each in one.scored}) for some in ran.values()]
     parts: tuple[Part, ...] = (
-        Part("scores that differ", len(wrong), "rollouts", at_most=0, n=len(scored), reason=", ".join(sorted({one.case for one in wrong}))),
-        Part("rows, answers and calls that arrived otherwise", sum(one.distorted for one in all_ran), "", at_most=0, n=len(scored)),
+        Part(
+            "scores that differ",
+            len(wrong),
+            "rollouts",
+            at_most=0,
+            n=len(scored),
+            reason=", ".join(sorted({one.case for one in wrong})),
+        ),
+        Part(
+            "rows, answers and calls that arrived otherwise",
+            sum(one.distorted for one in all_ran),
+            "",
+            at_most=0,
+            n=len(scored),
+        ),
         Part("rollouts", len(scored), "rollouts", at_least=500 if len(cases) == len(foreign_servers.CASES) else 1),
         Part("fewest different scores of one grader", min(kinds), "scores", at_least=2, n=len(cases)),
-        Part("baselines that are not ready", sum(one.readiness != "ready" for one in all_ran), "baselines", at_most=0, n=len(all_ran)),
+        Part(
+            "baselines that are not ready",
+            sum(one.readiness != "ready" for one in all_ran),
+            "baselines",
+            at_most=0,
+            n=len(all_ran),
+        ),
     )
     if "see_other" in cases:
         each = ran["see_other"][0].posts / (examples * (k + 1))

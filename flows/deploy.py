@@ -1,7 +1,9 @@
-"""`rft up`: the ladder on a schedule, on this machine: Prefect's server and a served deployment, until Ctrl-C stops both.
+"""`rft up`: the ladder on a schedule, on this machine: Prefect's server and a served deployment,
+until Ctrl-C stops both.
 
-What runs when is infra/schedule.yaml. One run at a time: a second one waits. Prefect has no users of its own, so everything listens on
-loopback only; for a team, `infra/` describes a server with a database and a password.
+What runs when is infra/schedule.yaml. One run at a time: a second one waits. Prefect has no users
+of its own, so everything listens on loopback only; for a team, `infra/` describes a server with a
+database and a password.
 """
 
 from __future__ import annotations
@@ -49,14 +51,19 @@ def schedule(root: Path) -> Schedule:
         raise ConfigError(f"{SCHEDULE}: missing. It says when the ladder runs; restore it: git checkout {SCHEDULE}")
     raw = config.read_yaml(path, SCHEDULE) or {}
     if not isinstance(raw, dict):
-        raise ConfigError(f"{SCHEDULE}: holds {type(raw).__name__}, expected keys such as 'name:' and 'cron:'. Restore it: git checkout {SCHEDULE}")
+        raise ConfigError(
+            f"{SCHEDULE}: holds {type(raw).__name__}, expected keys such as 'name:' and 'cron:'. Restore it: git "
+            f"checkout {SCHEDULE}"
+        )
     found = config.parse(raw, SCHEDULE, Schedule)
     from prefect.client.schemas.schedules import CronSchedule
 
     try:
         CronSchedule(cron=found.cron, timezone=found.timezone)
     except ValueError as error:
-        raise ConfigError(f"{SCHEDULE}: cron {found.cron!r} in timezone {found.timezone!r}: {str(error).splitlines()[-1].strip()}") from None
+        raise ConfigError(
+            f"{SCHEDULE}: cron {found.cron!r} in timezone {found.timezone!r}: {str(error).splitlines()[-1].strip()}"
+        ) from None
     return found
 
 
@@ -76,7 +83,10 @@ def up(port: int) -> int:
             server.ready()
         runs.clear(here)
         say(f"Prefect: {server.url if server else os.environ['PREFECT_API_URL']}")
-        say(f"Schedule: {wanted.cron} ({wanted.timezone}), recipe {params.recipe.path} by {wanted.params or 'params.yaml'}, window {window}.")
+        say(
+            f"Schedule: {wanted.cron} ({wanted.timezone}), recipe {params.recipe.path} by "
+            f"{wanted.params or 'params.yaml'}, window {window}."
+        )
         say("One run at a time. Ctrl-C ends it.")
         signal.signal(signal.SIGINT, _end_runs)
         _serve(wanted)
@@ -85,17 +95,21 @@ def up(port: int) -> int:
 
 
 def _first_window(here: Clone, wanted: Schedule, params: config.Params) -> str:
-    """In words. A window that is not there yet may come before the schedule; one of another recipe never fits."""
+    """In words. A window that is not there yet may come before the schedule; one of another recipe
+    never fits."""
     if wanted.window is None:
         return f"{params.traffic.file} (traffic.file)"
     if not sorted(here.root.glob(wanted.window)):
         return f"{wanted.window} (nothing fits yet)"
     found = settings.newest(here, wanted.window, params.recipe.path)
-    return f"{wanted.window} (now {found.relative_to(here.root) if found and found.is_relative_to(here.root) else found})"
+    return (
+        f"{wanted.window} (now {found.relative_to(here.root) if found and found.is_relative_to(here.root) else found})"
+    )
 
 
 def _end_runs(number: int, frame: FrameType | None) -> None:
-    """Prefect would wait for the run that is going on. It is interrupted like any other: its stage ends, it is recorded, nothing is lost."""
+    """Prefect would wait for the run that is going on. It is interrupted like any other: its stage
+    ends, it is recorded, nothing is lost."""
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
             if "prefect.server" not in " ".join(child.cmdline()):
@@ -104,9 +118,13 @@ def _end_runs(number: int, frame: FrameType | None) -> None:
 
 
 def _assert_scheduler_works() -> None:
-    """Prefect 3.8.8 allows SQLAlchemy 2.1, on which its scheduler fails at every turn, with a word in the server's log only (tried with 2.1.9)."""
+    """Prefect 3.8.8 allows SQLAlchemy 2.1, on which its scheduler fails at every turn, with a word
+    in the server's log only (tried with 2.1.9)."""
     if tuple(map(int, metadata.version("sqlalchemy").split(".")[:2])) >= (2, 1):
-        raise UserError("schedules need SQLAlchemy 2.0: with 2.1 Prefect's scheduler creates no run. Install it: pip install 'sqlalchemy<2.1'")
+        raise UserError(
+            "schedules need SQLAlchemy 2.0: with 2.1 Prefect's scheduler creates no run. Install it: pip install "
+            "'sqlalchemy<2.1'"
+        )
 
 
 def _serve(wanted: Schedule) -> None:
@@ -120,7 +138,9 @@ def _serve(wanted: Schedule) -> None:
         name=wanted.name,
         schedule=Cron(wanted.cron, timezone=wanted.timezone),
         parameters=parameters,
-        limit=1,  # of this process, the only one: a limit kept by the server outlives a killed run, and then no other starts (tried)
+        # of this process, the only one: a limit kept by the server outlives a killed run, and then
+        # no other starts (tried)
+        limit=1,
         pause_on_shutdown=False,
         print_starting_message=False,
         entrypoint_type=EntrypointType.MODULE_PATH,

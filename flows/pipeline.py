@@ -27,8 +27,10 @@ from tasks.stages.train import train_adapter
 def retrain(
     window: str | None = None, params: str | None = None, overrides: tuple[str, ...] = (), clean_only: bool = False
 ) -> Decision | State | None:
-    """`window`: a file, or a pattern whose last match by name is taken. None is returned when drift said stop; Cancelled, with the reason, when the
-    run stopped in order before its end: at run.max_hours, or by `rft cancel`."""
+    """`window`: a file, or a pattern whose last match by name is taken. None is returned when drift
+    said stop; Cancelled, with the reason, when the run stopped in order before its end: at
+    run.max_hours, or by `rft cancel`.
+    """
     here = clone.enter()
     wanted = settings.resolve(here, params, overrides)
     try:

@@ -1,6 +1,8 @@
-"""How a run ended, on the terminal: the table of the three arms, the gate's checks, the page, and what to do now.
+"""How a run ended, on the terminal: the table of the three arms, the gate's checks, the page, and
+what to do now.
 
-Read from the run's revision by hash, not from what was printed on the way, so that it is the same an hour or a year later.
+Read from the run's revision by hash, not from what was printed on the way, so that it is the same
+an hour or a year later.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
 
 
 def check_line(check: Check) -> Text:
-    """Red for what was not measured: a guard that saw nothing must not look like one that found nothing."""
+    """Red for what was not measured: a guard that saw nothing must not look like one that found
+    nothing."""
     word = wording.verdict(check)
     return Text(f"  {_SIGNS[word]} {wording.in_words(check)}", style="red" if word == "not measured" else "")
 

@@ -1,8 +1,9 @@
 """Where rollouts are, and which are wanted: what `rft rollouts` and `rft replay` share.
 
-A run's rollouts are read from its revision by hash (tasks/runs/artifacts.py), those of stages that still work from the stores under `.rft/progress`. All
-questions are asked of one table with the columns of rft/rollouts/log.py; `--where` is an expression over them, evaluated by DuckDB without access
-to anything else. Nothing here changes a log.
+A run's rollouts are read from its revision by hash (tasks/runs/artifacts.py), those of stages that
+still work from the stores under `.rft/progress`. All questions are asked of one table with the
+columns of rft/rollouts/log.py; `--where` is an expression over them, evaluated by DuckDB without
+access to anything else. Nothing here changes a log.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Logs:
         return f"They are listed by: {command('rollouts', *where)}"
 
 
-# -- where they are --------------------------------------------------------------------------------------------------------
+# -- where they are --------------------------------------------------------------------------------
 def find(place: Clone, options: argparse.Namespace) -> Logs:
     if sum((bool(options.run), options.here, getattr(options, "live", False))) > 1:
         raise UserError("name one place: a RUN, --here (the shelves of this folder) or --live (stages in progress).")
@@ -67,7 +68,10 @@ def find(place: Clone, options: argparse.Namespace) -> Logs:
         return _shelves(f"run {record.name}", artifacts.Revision(place, record.revision).read, record)
     tree = place.worktrees / record.name
     if not tree.exists():
-        raise UserError(f"run {record.name} is {record.state} and has left nothing yet. Stages in progress: {command('rollouts', '--live')}")
+        raise UserError(
+            f"run {record.name} is {record.state} and has left nothing yet. Stages in progress: "
+            f"{command('rollouts', '--live')}"
+        )
     return _shelves(f"run {record.name}, not over", lambda path: read_bytes(tree / path), record)
 
 
@@ -75,7 +79,9 @@ def _newest(place: Clone) -> RunRecord:
     found = sorted((one for one in records.load_all(place) if one.revision), key=lambda one: one.started)
     if not found:
         live, here = command("rollouts", "--live"), command("rollouts", "--here")
-        raise UserError(f"no run has ended yet. Rollouts of stages in progress: {live}; of this folder's shelves: {here}")
+        raise UserError(
+            f"no run has ended yet. Rollouts of stages in progress: {live}; of this folder's shelves: {here}"
+        )
     return found[-1]
 
 
@@ -109,7 +115,7 @@ def _together(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables) if tables else rollout_log.schema().empty_table()
 
 
-# -- which of them ---------------------------------------------------------------------------------------------------------
+# -- which of them ---------------------------------------------------------------------------------
 def chosen(table: pa.Table, options: argparse.Namespace) -> pa.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -118,7 +124,13 @@ def chosen(table: pa.Table, options: argparse.Namespace) -> pa.Table:
         raise UserError(f"--stop {options.stop}: no such stop reason. {did_you_mean(options.stop, StopReason)}")
     if options.stage and options.stage not in STAGES:
         raise UserError(f"--stage {options.stage}: no such stage. {did_you_mean(options.stage, STAGES)}")
-    wanted = {"stage": options.stage, "arm": options.arm, "step": options.step, "example_id": options.example, "stop_reason": options.stop}
+    wanted = {
+        "stage": options.stage,
+        "arm": options.arm,
+        "step": options.step,
+        "example_id": options.example,
+        "stop_reason": options.stop,
+    }
     wanted["example_id"] = getattr(options, "group", None) or options.example
     for column, value in wanted.items():
         if value is not None:
@@ -149,18 +161,30 @@ def _reward(words: str) -> Any:
     except ValueError:
         value = None
     if found is None or value is None:
-        raise UserError(f"--reward {words!r}: write a bound such as '<0.2', '>=0.5' or '=1', in quotes, or none for the unscored.")
-    ways = {"<": reward < value, "<=": reward <= value, ">": reward > value, ">=": reward >= value, "!=": reward != value}
+        raise UserError(
+            f"--reward {words!r}: write a bound such as '<0.2', '>=0.5' or '=1', in quotes, or none for the unscored."
+        )
+    ways = {
+        "<": reward < value,
+        "<=": reward <= value,
+        ">": reward > value,
+        ">=": reward >= value,
+        "!=": reward != value,
+    }
     return ways.get(found[1] or "=", reward == value)
 
 
 def _where(table: pa.Table, words: str) -> pa.Array:
-    """Rows for which a DuckDB expression is true. It sees the columns and nothing else: no file, no network, no statement."""
+    """Rows for which a DuckDB expression is true. It sees the columns and nothing else: no file, no
+    network, no statement."""
     import duckdb
     import pyarrow as pa
 
     numbered = table.append_column("_row", pa.array(range(table.num_rows), pa.int64()))
-    closed: dict[str, str | bool | int | float | list[str]] = {"enable_external_access": False, "python_enable_replacements": False}
+    closed: dict[str, str | bool | int | float | list[str]] = {
+        "enable_external_access": False,
+        "python_enable_replacements": False,
+    }
     with duckdb.connect(config=closed | {"lock_configuration": True}) as database:
         try:
             found = database.from_arrow(numbered).filter(words).project("_row").fetchall()
@@ -170,7 +194,7 @@ def _where(table: pa.Table, words: str) -> pa.Array:
     return pa.array(sorted(row for (row,) in found), pa.int64())
 
 
-# -- for both verbs --------------------------------------------------------------------------------------------------------
+# -- for both verbs --------------------------------------------------------------------------------
 def bare(rollout_id: str) -> str:
     return rollout_id.removeprefix("rollout_")
 
@@ -185,7 +209,9 @@ def whole(path: Path) -> Iterator[Path]:
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise UserError(f"{path}: cannot be written there ({error.strerror}). Name a file in a folder that exists.") from None
+        raise UserError(
+            f"{path}: cannot be written there ({error.strerror}). Name a file in a folder that exists."
+        ) from None
     os.close(handle)
     part = Path(name)
     try:

@@ -1,6 +1,8 @@
-"""What a person sees while the ladder runs on a terminal: a bar for the stage that works, a line for each that is done.
+"""What a person sees while the ladder runs on a terminal: a bar for the stage that works, a line
+for each that is done.
 
-It only listens (see tasks/runs/console.py, which is what is shown elsewhere): nothing depends on it.
+It only listens (see tasks/runs/console.py, which is what is shown elsewhere): nothing depends on
+it.
 """
 
 from __future__ import annotations
@@ -81,6 +83,8 @@ def _progress(console: Console) -> Progress:
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[word]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        TextColumn(
+            "{task.fields[word]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        ),
     )
     return Progress(*columns, console=console, transient=True, expand=True)

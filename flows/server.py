@@ -1,9 +1,11 @@
 """A Prefect server of our own, for as long as a command lasts.
 
-Prefect would start one by itself, but that one survives a `kill -9` of the command as an orphan, keeps nothing of its log, and is started only
-when the flow begins. Ours asks the kernel to die with us, listens on a socket that we bound (no port can be taken in between), and boots
-while we import and prepare. Data lies in `.rft/prefect`, so one run sees another's history. With PREFECT_API_URL set, that server is used and
-none is started: this is how production, and flow runs below `rft up`, work.
+Prefect would start one by itself, but that one survives a `kill -9` of the command as an orphan,
+keeps nothing of its log, and is started only when the flow begins. Ours asks the kernel to die with
+us, listens on a socket that we bound (no port can be taken in between), and boots while we import
+and prepare. Data lies in `.rft/prefect`, so one run sees another's history. With PREFECT_API_URL
+set, that server is used and none is started: this is how production, and flow runs below `rft up`,
+work.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ _PATIENCE_S = 120.0
 
 @contextlib.contextmanager
 def prefect_server(clone: Clone, full: bool = False, port: int = 0) -> Iterator[Server | None]:
-    """Yields while it boots; call `ready` before the first flow. `full` adds the UI and the services that schedules need."""
+    """Yields while it boots; call `ready` before the first flow. `full` adds the UI and the
+    services that schedules need."""
     if os.environ.get("PREFECT_API_URL"):
         yield None
         return
@@ -56,7 +59,11 @@ class Server:
         if full:
             environment |= {"PREFECT_UI_API_URL": f"{self.url}/api"}
         else:
-            environment |= {"PREFECT__SERVER_EPHEMERAL": "1", "PREFECT_SERVER_UI_ENABLED": "false", "PREFECT_API_BLOCKS_REGISTER_ON_START": "false"}
+            environment |= {
+                "PREFECT__SERVER_EPHEMERAL": "1",
+                "PREFECT_SERVER_UI_ENABLED": "false",
+                "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
+            }
         with listening, self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _SERVER, str(os.getpid()), str(listening.fileno())],
@@ -78,7 +85,8 @@ class Server:
                 return
             time.sleep(0.05)
         raise InfrastructureError(
-            f"Prefect's server did not start. What it said: {self.log}. `rm -r .rft/prefect` makes it begin with an empty history."
+            f"Prefect's server did not start. What it said: {self.log}. `rm -r .rft/prefect` makes it begin with an "
+            "empty history."
         )
 
     def stop(self) -> None:
@@ -99,6 +107,8 @@ def _bound(port: int) -> socket.socket:
         listening.bind(("127.0.0.1", port))
     except OSError as error:
         listening.close()
-        raise InfrastructureError(f"port {port} is taken ({error.strerror}). Stop what listens there, or choose another: rft up --port N") from None
+        raise InfrastructureError(
+            f"port {port} is taken ({error.strerror}). Stop what listens there, or choose another: rft up --port N"
+        ) from None
     listening.listen(128)
     return listening

@@ -1,4 +1,5 @@
-"""Which settings a run gets: the clone's params.yaml or another file, single keys set on the command line, the newest window of a pattern."""
+"""Which settings a run gets: the clone's params.yaml or another file, single keys set on the
+command line, the newest window of a pattern."""
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ from tasks.runs.records import RunRecord
 
 
 def resolve(clone: Clone, file: str | None = None, overrides: Iterable[str] = ()) -> config.Params:
-    """Raises ConfigError naming file, key, value and remedy. `overrides` are like `train.steps=40`; values are YAML.
+    """Raises ConfigError naming file, key, value and remedy. `overrides` are like `train.steps=40`;
+    values are YAML.
 
-    Commands that are printed from here on, by stages too, ask for the same settings again (rft/commands.py).
+    Commands that are printed from here on, by stages too, ask for the same settings again
+    (rft/commands.py).
     """
     overrides = tuple(overrides)
     commands.remember(settings=commands.options(clone.root, file, overrides))
@@ -37,7 +40,8 @@ def of_file(path: Path, overrides: Iterable[str] = (), where: str = "") -> confi
 
 
 def of_run(clone: Clone, record: RunRecord, overrides: Iterable[str] = ()) -> config.Params:
-    """A run's own settings, single keys changed by `overrides`. Commands that are printed from here on ask for the same."""
+    """A run's own settings, single keys changed by `overrides`. Commands that are printed from here
+    on ask for the same."""
     raw = _recorded(clone, record)
     overrides = tuple(overrides)
     for override in overrides:
@@ -54,10 +58,11 @@ def _recorded(clone: Clone, record: RunRecord) -> dict[str, Any]:
 
 
 def newest(clone: Clone, window: str | None, recipe: str) -> Path | None:
-    """A file as it is; of a pattern such as `data/inbox/*.jsonl` the last by name. Raises UserError when nothing fits.
+    """A file as it is; of a pattern such as `data/inbox/*.jsonl` the last by name. Raises UserError
+    when nothing fits.
 
-    A pattern takes what it finds, so it must not find another agent's traffic: that of a recipe lies in data/inbox/RECIPE, or, where there is no
-    such folder, in no other recipe's.
+    A pattern takes what it finds, so it must not find another agent's traffic: that of a recipe
+    lies in data/inbox/RECIPE, or, where there is no such folder, in no other recipe's.
     """
     if window is None:
         return None
@@ -66,7 +71,10 @@ def newest(clone: Clone, window: str | None, recipe: str) -> Path | None:
     if found := sorted(clone.root.glob(window)):
         _refuse_foreign(clone, window, found[-1], Path(recipe).name)
         return found[-1]
-    raise UserError(f"no file fits the pattern {window!r} in {clone.root}. Put a window of traffic there, or name another by --window.")
+    raise UserError(
+        f"no file fits the pattern {window!r} in {clone.root}. Put a window of traffic there, or name another by "
+        "--window."
+    )
 
 
 def _refuse_foreign(clone: Clone, pattern: str, found: Path, recipe: str) -> None:
@@ -76,7 +84,10 @@ def _refuse_foreign(clone: Clone, pattern: str, found: Path, recipe: str) -> Non
     if folder != recipe and (own or (folder and (clone.root / "recipes" / folder).is_dir())):
         whose = f"traffic of recipe {folder}" if folder else "no traffic of that recipe"
         remedy = f"data/inbox/{recipe}/*.jsonl" if own else f"a pattern for {recipe}'s own windows"
-        raise UserError(f"the window pattern {pattern!r} finds {found.relative_to(clone.root)}, {whose}; the recipe is {recipe}. Write {remedy}.")
+        raise UserError(
+            f"the window pattern {pattern!r} finds {found.relative_to(clone.root)}, {whose}; the recipe is {recipe}. "
+            f"Write {remedy}."
+        )
 
 
 def _set(raw: dict[str, Any], override: str) -> None:
@@ -88,6 +99,9 @@ def _set(raw: dict[str, Any], override: str) -> None:
     for section in sections:
         inner = place.get(section)
         if not isinstance(inner, dict | None):
-            raise ConfigError(f"--set {override}: {section!r} is no section in that file, it holds {type(inner).__name__}. Set it as a whole.")
+            raise ConfigError(
+                f"--set {override}: {section!r} is no section in that file, it holds {type(inner).__name__}. Set it "
+                "as a whole."
+            )
         place[section] = place = dict(inner or {})
     place[last] = config.yaml_value(value, f"--set {override}")

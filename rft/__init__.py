@@ -1,4 +1,5 @@
-"""The engine: retrains a tool-using agent on its real task. Pure: files in, files out; no Prefect, DVC or MLflow.
+"""The engine: retrains a tool-using agent on its real task. Pure: files in, files out; no Prefect,
+DVC or MLflow.
 
 The core takes an hour. Read these eight files, each opens with its own essay:
 
@@ -11,10 +12,13 @@ The core takes an hour. Read these eight files, each opens with its own essay:
     rft/trainer/loop.py        collect, learn, check, save
     rft/stages/gate.py         promote, reject or inconclusive
 
-All rooms, from the ground up. A room imports only what stands above it in this list; `lint-imports` checks that.
+All rooms, from the ground up. A room imports only what stands above it in this list; `lint-imports`
+checks that.
 
-    errors, types, files       who is to blame; what lives in memory; files that are whole or not there, and their hashes
-    needs, secrets, process    what each stage depends on; no secret in any text; child processes that end with us
+    errors, types, files       who is to blame; what lives in memory; files that are whole or not
+                               there, and their hashes
+    needs, secrets, process    what each stage depends on; no secret in any text; child processes
+                               that end with us
     stats, scale, words        confidence intervals; a grader's scale; numbers as people read them
     commands                   commands in messages that work as they are pasted
     progress, stopping         a stage's work until it is safe on its shelf; a stop in order
@@ -37,5 +41,6 @@ All rooms, from the ground up. A room imports only what stands above it in this 
     page                       the one-page HTML report of a run
     export                     an agent in a folder, to be served elsewhere
 
-`rft.stages.gate`, `rft.stages.drift` and `rft.grading` load without torch: a decision can be made on a laptop.
+`rft.stages.gate`, `rft.stages.drift` and `rft.grading` load without torch: a decision can be made
+on a laptop.
 """

@@ -1,12 +1,15 @@
 """`python -m rft STAGE`: one pure stage, from the files in this folder to the files in this folder.
 
-This is what every command in dvc.yaml says. Four things happen before the stage does. What the process prints and logs is cleared of
-secrets from here on (`rft.secrets`). The process asks the kernel to be killed when its parent dies (`rft.process`), so that a driver
-that was killed leaves no orphan that writes into a later run. It makes sure that the engine it imported is the one in this folder: a
-run lives in a worktree of its own, and must never execute the code of another. And it reads params.yaml, where a wrong key, or a
-margin that the gate could never find met (rft/grading/margins.py), ends the stage before any compute is spent.
+This is what every command in dvc.yaml says. Four things happen before the stage does. What the
+process prints and logs is cleared of secrets from here on (`rft.secrets`). The process asks the
+kernel to be killed when its parent dies (`rft.process`), so that a driver that was killed leaves no
+orphan that writes into a later run. It makes sure that the engine it imported is the one in this
+folder: a run lives in a worktree of its own, and must never execute the code of another. And it
+reads params.yaml, where a wrong key, or a margin that the gate could never find met
+(rft/grading/margins.py), ends the stage before any compute is spent.
 
-What goes wrong is one message on stderr behind `error: `, and an exit code that says whose it is (see `rft.errors`).
+What goes wrong is one message on stderr behind `error: `, and an exit code that says whose it is
+(see `rft.errors`).
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ INTERRUPTED = 130
 def main(argv: list[str] | None = None) -> int:
     secrets.guard()
     die_with()
-    parser = argparse.ArgumentParser(prog="python -m rft", description="Run one stage of the ladder in the current folder.")
+    parser = argparse.ArgumentParser(
+        prog="python -m rft", description="Run one stage of the ladder in the current folder."
+    )
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--params", default="params.yaml", help="the settings (default: params.yaml)")
     options = parser.parse_args(argv)
@@ -40,7 +45,9 @@ def main(argv: list[str] | None = None) -> int:
     except RftError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _fail(f"stage {options.stage} was interrupted. Start it again: it goes on from its last checkpoint.", INTERRUPTED)
+        return _fail(
+            f"stage {options.stage} was interrupted. Start it again: it goes on from its last checkpoint.", INTERRUPTED
+        )
     return 0
 
 
@@ -57,12 +64,14 @@ def _run(stage: str, params: str) -> None:
             raise
         where = f" at {error.filename}" if isinstance(error, OSError) and error.filename else ""
         raise InfrastructureError(
-            f"the disk is full{where}. Free some space, then start again: finished stages and the last checkpoint are kept."
+            f"the disk is full{where}. Free some space, then start again: finished stages and the last checkpoint "
+            "are kept."
         ) from None
 
 
 def _num_test(stage: str) -> int | None:
-    """The test examples on their shelf, for a stage behind the one that writes them: DVC keeps that one where only a margin was changed."""
+    """The test examples on their shelf, for a stage behind the one that writes them: DVC keeps that
+    one where only a margin was changed."""
     from rft import reports, shelves
 
     if stage not in STAGES[STAGES.index("baseline") :] or not shelves.path(reports.ExamplesReport).exists():
@@ -71,7 +80,8 @@ def _num_test(stage: str) -> int | None:
 
 
 def _is_full_disk(error: OSError | RuntimeError) -> bool:
-    """torch.save tells of a full disk in a RuntimeError without its number ("unexpected pos"), so then the disk itself is asked."""
+    """torch.save tells of a full disk in a RuntimeError without its number ("unexpected pos"), so
+    then the disk itself is asked."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     state = files.state()

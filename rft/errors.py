@@ -1,9 +1,10 @@
 """Who is to blame, and what they can do about it.
 
-A retraining run meets four kinds of trouble, and each has one owner. *Ours* is a bug: an assert, a traceback. The *user's*
-is a wrong file, key or value: a `UserError`, whose message names the file, the key, the value and the remedy, shown without
-a traceback, exit code 2. The *world's* is a dead tool server or a full disk: an `InfrastructureError`, exit code 3; it never
-becomes a score of zero. And a *bad rollout* is no error at all but data: see `rft.types.Grade` and `StopReason`.
+A retraining run meets four kinds of trouble, and each has one owner. *Ours* is a bug: an assert, a
+traceback. The *user's* is a wrong file, key or value: a `UserError`, whose message names the file,
+the key, the value and the remedy, shown without a traceback, exit code 2. The *world's* is a dead
+tool server or a full disk: an `InfrastructureError`, exit code 3; it never becomes a score of zero.
+And a *bad rollout* is no error at all but data: see `rft.types.Grade` and `StopReason`.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ class InfrastructureError(RftError):
 
 
 class TooManyUnscored(InfrastructureError):
-    """More rollouts than the declared rate have no score: the stage stops itself before it trains on what is left."""
+    """More rollouts than the declared rate have no score: the stage stops itself before it trains
+    on what is left."""
 
 
 class Stopped(RftError):
-    """A stop in order, before the end: run.max_hours is spent, or `rft cancel` asked for it. All work is kept. No error, but no end either."""
+    """A stop in order, before the end: run.max_hours is spent, or `rft cancel` asked for it. All
+    work is kept. No error, but no end either."""
 
     exit_code = 4

@@ -1,11 +1,13 @@
 """Files and folders that are whole or not there, and the hashes that name their bytes.
 
-A process may be killed, a disk may fill up, at any line. So nothing is written in place: `replacing` hands out a neighbour's name and
-gives the file its own name when the block has ended well, and `publish` does the same with a folder. What must outlive a power cut asks
-for `durable`: then the bytes are on the disk before the name is, and the name when the call returns.
+A process may be killed, a disk may fill up, at any line. So nothing is written in place:
+`replacing` hands out a neighbour's name and gives the file its own name when the block has ended
+well, and `publish` does the same with a folder. What must outlive a power cut asks for `durable`:
+then the bytes are on the disk before the name is, and the name when the call returns.
 
-There is one hash of a file or folder, `tree_sha256`, and one of a JSON value, `digest`. Two programs may write the same value in
-different bytes, so the latter hashes the form of RFC 8785, which gives the same bytes in every language.
+There is one hash of a file or folder, `tree_sha256`, and one of a JSON value, `digest`. Two
+programs may write the same value in different bytes, so the latter hashes the form of RFC 8785,
+which gives the same bytes in every language.
 
 `state` is the folder of this clone's work in progress.
 """
@@ -28,7 +30,8 @@ import rfc8785
 from rft.errors import UserError
 
 LARGEST = 2**53 - 1
-"""The largest integer of canonical JSON. Many readers take a number for a double, which skips integers from here on."""
+"""The largest integer of canonical JSON. Many readers take a number for a double, which skips
+integers from here on."""
 STATE = "RFT_STATE"
 """The environment variable in which a stage finds `state()`."""
 _ASIDE = ".aside"
@@ -43,7 +46,8 @@ def state() -> Path:
 # -- one file --------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
-    """Yields where to write what becomes `path` when the block has ended well. A reader sees the old file or the new one."""
+    """Yields where to write what becomes `path` when the block has ended well. A reader sees the
+    old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:
@@ -83,7 +87,8 @@ def delete(path: Path) -> None:
 
 # -- a folder --------------------------------------------------------------------------------------
 def publish(part: Path, whole: Path) -> None:
-    """Make a finished folder visible under its name, once its bytes are on the disk. At every instant `whole` is an old folder or the new one."""
+    """Make a finished folder visible under its name, once its bytes are on the disk. At every
+    instant `whole` is an old folder or the new one."""
     for path in [*part.rglob("*"), part]:
         sync(path)
     if not whole.exists():
@@ -99,7 +104,8 @@ def publish(part: Path, whole: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Take back what a kill in `publish` left aside anywhere below, unless its successor is there."""
+    """Take back what a kill in `publish` left aside anywhere below, unless its successor is
+    there."""
     for aside in sorted(folder.rglob(f"*{_ASIDE}")):
         whole = aside.with_name(aside.name.removesuffix(_ASIDE))
         if whole.exists():
@@ -109,11 +115,14 @@ def recover(folder: Path) -> None:
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Both names swap what they stand for, at one moment. False where the system or the file system cannot."""
+    """Both names swap what they stand for, at one moment. False where the system or the file system
+    cannot."""
     if sys.platform != "linux":
         return False
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    return renameat2 is not None and renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0
+    return (
+        renameat2 is not None and renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0
+    )
 
 
 # -- hashes ----------------------------------------------------------------------------------------
@@ -124,7 +133,8 @@ def sha256(path: Path) -> str:
 
 
 def tree_sha256(path: Path) -> str:
-    """Of a file, or over the relative names and bytes of a folder; a missing path has a hash of its own."""
+    """Of a file, or over the relative names and bytes of a folder; a missing path has a hash of its
+    own."""
     if path.is_file():
         return sha256(path)
     whole = hashlib.sha256()
@@ -140,7 +150,8 @@ def digest(value: Any) -> str:
 
 
 def canonical(value: Any) -> bytes:
-    """Write a JSON value in its one form (RFC 8785). `canonical({"b": 1.0, "a": "é"})` is `{"a":"é","b":1}` in UTF-8.
+    """Write a JSON value in its one form (RFC 8785). `canonical({"b": 1.0, "a": "é"})` is
+    `{"a":"é","b":1}` in UTF-8.
 
     Raises UserError, which names the key, for a value without such a form.
     """

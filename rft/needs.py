@@ -1,11 +1,15 @@
-"""What each stage depends on: the sections of params.yaml and the files that it reads. One table for two readers.
+"""What each stage depends on: the sections of params.yaml and the files that it reads. One table
+for two readers.
 
-`tasks/dependencies.py` writes it into dvc.yaml, so that DVC runs a stage again when any of it changed. `rft/progress.py` hashes it into the name of
-the stage's work folder, so that unfinished work is taken up under exactly the conditions under which it was left, and under no others. With a list
-for each they drifted apart: a baseline that a kill cut off was finished under another grader, because DVC knew of the recipe and the folder did not.
+`tasks/dependencies.py` writes it into dvc.yaml, so that DVC runs a stage again when any of it
+changed. `rft/progress.py` hashes it into the name of the stage's work folder, so that unfinished
+work is taken up under exactly the conditions under which it was left, and under no others. With a
+list for each they drifted apart: a baseline that a kill cut off was finished under another grader,
+because DVC knew of the recipe and the folder did not.
 
-The sections are what the code of a stage really reads; a test compares the table with the code (tests/tasks/test_dependencies.py). Section `run` says how
-long and where to work, not on what: no stage depends on it.
+The sections are what the code of a stage really reads; a test compares the table with the code
+(tests/tasks/test_dependencies.py). Section `run` says how long and where to work, not on what: no
+stage depends on it.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ _AGENT = (RECIPE, f"{DATA}/policy", _CHAMPION)
 class Needs:
     sections: tuple[str, ...]
     files: tuple[str, ...]
-    """Files and folders, relative to the top of the tree. PACKAGES is everybody's, and not among them."""
+    """Files and folders, relative to the top of the tree. PACKAGES is everybody's, and not among
+    them."""
 
 
 def leaves(stage: str, *names: str) -> tuple[str, ...]:
@@ -39,9 +44,14 @@ NEEDS = {
     "traffic": Needs(("recipe", "traffic", "examples"), ("${traffic.file}", RECIPE, _CHAMPION)),
     "drift": Needs(
         ("recipe", "tools", "drift", "examples"),
-        (*leaves("traffic", "conversations.jsonl", "current_profile.json", "reference_profile.json", "report.json"), RECIPE),
+        (
+            *leaves("traffic", "conversations.jsonl", "current_profile.json", "reference_profile.json", "report.json"),
+            RECIPE,
+        ),
     ),
-    "examples": Needs(("recipe", "drift", "examples"), (RECIPE, *leaves("traffic", "conversations.jsonl", "report.json"))),
+    "examples": Needs(
+        ("recipe", "drift", "examples"), (RECIPE, *leaves("traffic", "conversations.jsonl", "report.json"))
+    ),
     "policy": Needs(("recipe", "policy"), (RECIPE,)),
     "baseline": Needs(
         ("recipe", "tools", "rollout", "policy", "baseline"),
@@ -62,7 +72,12 @@ NEEDS = {
     ),
     "challenger": Needs(
         ("recipe", "tools", "rollout", "examples", "policy", "train", "challenger"),
-        (*_AGENT, *leaves("prompt", "prompt.json"), *leaves("train", "report.json", "weights"), *leaves("examples", "keys.json", "test.jsonl")),
+        (
+            *_AGENT,
+            *leaves("prompt", "prompt.json"),
+            *leaves("train", "report.json", "weights"),
+            *leaves("examples", "keys.json", "test.jsonl"),
+        ),
     ),
     "gate": Needs(
         ("gate",),

@@ -4,7 +4,8 @@ A stage, a tool server, a tool worker and a follower of the trainer each run for
 that outlived it would write into the next run. So each asks the kernel to be killed with its parent
 (`die_with`), or, where it cannot import this module, begins with `DIES_WITH_PARENT`. Two other ends
 are not this one. A follower of the trainer reads a pipe to its end, by which its leader also stops
-it in order. A scheduled run is interrupted, not killed, so that its end is recorded (tasks/runs/clone.py).
+it in order. A scheduled run is interrupted, not killed, so that its end is recorded
+(tasks/runs/clone.py).
 
 What a process prints goes to a file without a name, and its end is shown if the process dies.
 """
@@ -25,13 +26,16 @@ import ctypes, os, signal, sys
 sys.platform == "linux" and ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 os.getppid() == int(sys.argv.pop(1)) or os._exit(1)
 """
-"""`die_with` as the beginning of a program for `python -I -c`, which may find no `rft`, or another one.
+"""`die_with` as the beginning of a program for `python -I -c`, which may find no `rft`, or another
+one.
 
-Its first argument is the parent's id."""
+Its first argument is the parent's id.
+"""
 
 
 def die_with(parent: int | None = None) -> None:
-    """Ask the kernel to kill this process (SIGKILL: a hanging tool must not prevent it) when its parent ends.
+    """Ask the kernel to kill this process (SIGKILL: a hanging tool must not prevent it) when its
+    parent ends.
 
     `parent`: its id, if it told us; then we also end if it ended before we asked. Linux sends the
     signal at the end of the parent's *thread*. Elsewhere there is no such promise, and the parent's

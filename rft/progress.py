@@ -1,23 +1,31 @@
-"""The work of a stage while it is not safe on its shelf, kept outside the shelves, which DVC empties before a stage runs.
+"""The work of a stage while it is not safe on its shelf, kept outside the shelves, which DVC
+empties before a stage runs.
 
-    progress.once("baseline", params, measure)    measure(work, shelf) works in the folder `work`, and builds in `shelf` what the stage leaves
+    progress.once("baseline", params, measure)    measure(work, shelf) works in the folder `work`,
+                                                  and builds in `shelf` what the stage leaves
 
-`work` is `.rft/progress/STAGE-KEY`. The key is a hash of all that the stage depends on (rft/needs.py: its sections and input files, the recipe's
-bytes among them; the pinned packages; the engine's own source), so work is taken up again only under the conditions under which it was left.
+`work` is `.rft/progress/STAGE-KEY`. The key is a hash of all that the stage depends on
+(rft/needs.py: its sections and input files, the recipe's bytes among them; the pinned packages; the
+engine's own source), so work is taken up again only under the conditions under which it was left.
 
-A shelf is not safe when the stage has written it, but when DVC has: it hashes the outputs, moves them into its cache and writes dvc.lock, after the
-stage has ended. A kill in between empties the shelf and starts the stage again. So the stage builds its shelf in the work folder, marks the folder
-complete, and only then copies it out; a start that finds a complete folder copies it out again, and computes nothing:
+A shelf is not safe when the stage has written it, but when DVC has: it hashes the outputs, moves
+them into its cache and writes dvc.lock, after the stage has ended. A kill in between empties the
+shelf and starts the stage again. So the stage builds its shelf in the work folder, marks the folder
+complete, and only then copies it out; a start that finds a complete folder copies it out again, and
+computes nothing:
 
     work.json       who works here: stage, process, run; and all runs that ever did
     shelf/          all that the stage leaves, whole
-    complete.json   written last: when, how much, and the hash of `shelf/`. From here on the rest of the folder (checkpoints, rollouts) is deleted
+    complete.json   written last: when, how much, and the hash of `shelf/`. From here on the rest of
+                    the folder (checkpoints, rollouts) is deleted
 
-Whoever knows that DVC is done deletes the folder (`forget`): `tasks` does when DVC has returned 0. By hand (`dvc repro`, `python -m rft STAGE`)
-nobody knows; then the next stage that is started by hand clears complete folders older than a week in which no run worked. `works` lists all
-folders for `rft gc`, which knows whether a run will go on with one.
+Whoever knows that DVC is done deletes the folder (`forget`): `tasks` does when DVC has returned 0.
+By hand (`dvc repro`, `python -m rft STAGE`) nobody knows; then the next stage that is started by
+hand clears complete folders older than a week in which no run worked. `works` lists all folders for
+`rft gc`, which knows whether a run will go on with one.
 
-A stage holds its folder by a lock (flock) that dies with its process: a second process in the same folder is refused, a live folder is never deleted.
+A stage holds its folder by a lock (flock) that dies with its process: a second process in the same
+folder is refused, a live folder is never deleted.
 
 `say` prints the progress lines that the command line turns into bars: `[train] 12/80 reward 0.41`.
 """
@@ -48,11 +56,13 @@ _FOLDER = re.compile(r"([a-z_]+)-[0-9a-f]{16}")
 _PATIENCE_S = 2.0
 
 
-# -- the folder of a stage -------------------------------------------------------------------------------------------------
+# -- the folder of a stage -------------------------------------------------------------------------
 def once(stage: str, params: BaseModel, make: Callable[[Path, Path], None]) -> None:
-    """Bring the stage's shelf, `data/STAGE`, about; what an earlier start has done of it is not done again.
+    """Bring the stage's shelf, `data/STAGE`, about; what an earlier start has done of it is not
+    done again.
 
-    Raises InfrastructureError when another process works on the same, UserError when a finished shelf was damaged.
+    Raises InfrastructureError when another process works on the same, UserError when a finished
+    shelf was damaged.
     """
     work = folder(stage, *needs.of(stage, params))
     with _alone(work, stage):
@@ -60,7 +70,11 @@ def once(stage: str, params: BaseModel, make: Callable[[Path, Path], None]) -> N
             _clear_old(stage, work)
         if (work / _COMPLETE).exists():
             _verify(work)
-            say(stage, f"had been finished: its files come from {work}, nothing is computed again. Delete that folder to compute it anew")
+            say(
+                stage,
+                f"had been finished: its files come from {work}, nothing is computed again. Delete that folder to "
+                "compute it anew",
+            )
         else:
             files.recover(work)
             part = work / f"{_SHELF}.part"
@@ -78,15 +92,19 @@ def once(stage: str, params: BaseModel, make: Callable[[Path, Path], None]) -> N
 
 
 def folder(stage: str, sections: Iterable[BaseModel], inputs: Iterable[Path]) -> Path:
-    """Named by a hash of what is given, the pinned packages and the engine's source. Made when it is not there."""
+    """Named by a hash of what is given, the pinned packages and the engine's source. Made when it
+    is not there."""
     path = files.state() / "progress" / _name(stage, sections, [*inputs, Path(needs.PACKAGES), Path(__file__).parent])
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def forget(stage: str, params: BaseModel, tree: Path, place: Path) -> None:
-    """DVC has the stage's shelf in `tree`: delete the work of just that, if there is any. Of other settings or inputs it stays."""
-    if finished := [path for path in _folders(place) if path.name.startswith(f"{stage}-") and (path / _COMPLETE).exists()]:
+    """DVC has the stage's shelf in `tree`: delete the work of just that, if there is any. Of other
+    settings or inputs it stays."""
+    if finished := [
+        path for path in _folders(place) if path.name.startswith(f"{stage}-") and (path / _COMPLETE).exists()
+    ]:
         sections, inputs = needs.of(stage, params)
         name = _name(stage, sections, [tree / path for path in [*inputs, Path(needs.PACKAGES), Path("rft")]])
         for path in finished:
@@ -99,7 +117,8 @@ def _name(stage: str, sections: Iterable[BaseModel], paths: Iterable[Path]) -> s
 
 
 def key(sections: Iterable[BaseModel], paths: Iterable[Path]) -> str:
-    """Hash settings and what lies at the paths, in 16 digits: the same again where nothing changed."""
+    """Hash settings and what lies at the paths, in 16 digits: the same again where nothing
+    changed."""
     given = [section.model_dump(mode="json", by_alias=True) for section in sections]
     return files.digest([given, [files.tree_sha256(path) for path in paths]])[:16]
 
@@ -117,7 +136,9 @@ def _verify(work: Path) -> None:
     marker = _read(work / _COMPLETE)
     if files.tree_sha256(work / _SHELF) != marker.get("sha256"):
         when = f" on {marker['finished']}" if "finished" in marker else ""
-        raise UserError(f"{work / _SHELF}: these are not the bytes that the stage left{when}. Delete {work} to compute it anew.")
+        raise UserError(
+            f"{work / _SHELF}: these are not the bytes that the stage left{when}. Delete {work} to compute it anew."
+        )
 
 
 def _keep_only_shelf(work: Path) -> None:
@@ -135,7 +156,7 @@ def _copy_out(shelf: Path, target: Path) -> None:
         (shutil.copytree if path.is_dir() else shutil.copyfile)(path, target / path.name)
 
 
-# -- who works there -------------------------------------------------------------------------------------------------------
+# -- who works there -------------------------------------------------------------------------------
 @contextlib.contextmanager
 def _alone(work: Path, stage: str) -> Iterator[None]:
     """Nobody else works in the folder, or deletes it, as long as the block lasts."""
@@ -143,14 +164,22 @@ def _alone(work: Path, stage: str) -> Iterator[None]:
     while (handle := _lock(work, make=True)) is None:
         if time.monotonic() > deadline:
             raise InfrastructureError(
-                f"{work}: another process{_in_words(_read(work / _WORK))} is doing this very work, stage {stage} with equal settings and inputs. "
+                f"{work}: another process{_in_words(_read(work / _WORK))} is doing this very work, stage {stage} with "
+                "equal settings and inputs. "
                 "Wait until it ends, or stop it; then start again: what it has finished is not done twice."
             )
         time.sleep(0.05)
     try:
         run = os.environ.get("RFT_RUN") or None
-        others = [name for name in _runs(_read(work / _WORK)) if name != run]  # one of them may be waiting to go on from here
-        who = {"stage": stage, "pid": os.getpid(), "started": _now(), "run": run, "runs": [*others, run] if run else others}
+        # one of them may be waiting to go on from here
+        others = [name for name in _runs(_read(work / _WORK)) if name != run]
+        who = {
+            "stage": stage,
+            "pid": os.getpid(),
+            "started": _now(),
+            "run": run,
+            "runs": [*others, run] if run else others,
+        }
         _write(who, work / _WORK)
         yield
     finally:
@@ -158,7 +187,8 @@ def _alone(work: Path, stage: str) -> Iterator[None]:
 
 
 def _lock(work: Path, make: bool = False) -> int | None:
-    """An open handle that holds the folder; None while another process does. Raises FileNotFoundError when it is gone, unless told to make it."""
+    """An open handle that holds the folder; None while another process does. Raises
+    FileNotFoundError when it is gone, unless told to make it."""
     while True:
         if make:
             work.mkdir(parents=True, exist_ok=True)
@@ -175,7 +205,8 @@ def _lock(work: Path, make: bool = False) -> int | None:
 
 
 def _runs(who: dict[str, Any]) -> list[str]:
-    """Those that worked in a folder, the last one last. An earlier engine wrote down that one only."""
+    """Those that worked in a folder, the last one last. An earlier engine wrote down that one
+    only."""
     found = who.get("runs", [who.get("run")])
     return [name for name in found if name and isinstance(name, str)] if isinstance(found, list) else []
 
@@ -185,7 +216,7 @@ def _in_words(who: dict[str, Any]) -> str:
     return f" ({who['pid']}{run}, since {who['started']})" if "pid" in who else ""
 
 
-# -- all folders -----------------------------------------------------------------------------------------------------------
+# -- all folders -----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Work:
     """A work folder, as it was when somebody looked."""
@@ -204,7 +235,8 @@ class Work:
 
 
 def works(place: Path | None = None) -> list[Work]:
-    """All work folders of a clone, oldest change first. `place`: its state folder (default: `files.state()`)."""
+    """All work folders of a clone, oldest change first. `place`: its state folder (default:
+    `files.state()`)."""
     found: list[Work] = []
     now = time.time()
     for path in _folders(place):
@@ -228,7 +260,8 @@ def works(place: Path | None = None) -> list[Work]:
 
 
 def remove(path: Path) -> bool:
-    """Delete a work folder, unless a process works in it. A kill leaves it whole, or leaves rubbish that the next call clears away."""
+    """Delete a work folder, unless a process works in it. A kill leaves it whole, or leaves rubbish
+    that the next call clears away."""
     for rubbish in path.parent.glob(f"*{_GONE}"):
         shutil.rmtree(rubbish, ignore_errors=True)
     try:
@@ -249,12 +282,18 @@ def remove(path: Path) -> bool:
 def _clear_old(stage: str, mine: Path) -> None:
     for one in works():
         if one.complete and not one.runs and one.age_s > A_WEEK_S and one.path != mine and remove(one.path):
-            say(stage, f"cleared {one.path}: stage {one.stage} was finished {one.age_s / 86400:.0f} days ago ({one.num_bytes / 1e6:.1f} MB)")
+            say(
+                stage,
+                f"cleared {one.path}: stage {one.stage} was finished {one.age_s / 86400:.0f} days ago "
+                f"({one.num_bytes / 1e6:.1f} MB)",
+            )
 
 
 def _folders(place: Path | None) -> list[Path]:
     place = (place or files.state()) / "progress"
-    return [path for path in place.iterdir() if _FOLDER.fullmatch(path.name) and path.is_dir()] if place.is_dir() else []
+    return (
+        [path for path in place.iterdir() if _FOLDER.fullmatch(path.name) and path.is_dir()] if place.is_dir() else []
+    )
 
 
 def _is_live(path: Path) -> bool:
@@ -294,7 +333,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-# -- progress lines --------------------------------------------------------------------------------------------------------
+# -- progress lines --------------------------------------------------------------------------------
 class Reporter:
     """Progress lines, at most one a quarter of a second, the last one always."""
 

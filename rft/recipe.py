@@ -1,22 +1,30 @@
-"""A recipe is one example agent in a folder: what a user copies to bring their own. This module alone loads one, by path.
+"""A recipe is one example agent in a folder: what a user copies to bring their own. This module
+alone loads one, by path.
 
-    examples.py         Options (a pydantic model); examples(options, split, count, seed) -> a list of rows: `Example`s, dicts, or the
-                        lines of your own JSONL file as they are (`rows.lines(path)`);
-                        optionally from_traffic(options, conversation) -> Example | None, for graded production traffic, and
-                        features(messages) -> dict[str, str | list[str]], categories that drift watches (say, the chapter mix),
-                        answer(target) -> str, a target as a final answer, and exploit_values(options, example) for exploits.jsonl
-    tools.py            TOOLS, a list of typed Python functions; optionally grade(sample, item) -> dict. `rft.tools.server` serves
-                        both over HTTP on the wire contract, in a process of its own
-    grader.json         one grader; {tool_server} in its url stands for the server that the stage started
-    prompts.json        optional: the seed prompt, instructions and settings that the prompt stage may try
+    examples.py         Options (a pydantic model); examples(options, split, count, seed) -> a list
+                        of rows: `Example`s, dicts, or the lines of your own JSONL file as they are
+                        (`rows.lines(path)`); optionally from_traffic(options, conversation) ->
+                        Example | None, for graded production traffic, and features(messages) ->
+                        dict[str, str | list[str]], categories that drift watches (say, the chapter
+                        mix), answer(target) -> str, a target as a final answer, and
+                        exploit_values(options, example) for exploits.jsonl
+    tools.py            TOOLS, a list of typed Python functions; optionally grade(sample, item) ->
+                        dict. `rft.tools.server` serves both over HTTP on the wire contract, in a
+                        process of its own
+    grader.json         one grader; {tool_server} in its url stands for the server that the stage
+                        started
+    prompts.json        optional: the seed prompt, instructions and settings that the prompt stage
+                        may try
     exploits.jsonl      scripted cheats that the grader must refuse
-    demonstrations.py   only without policy.model: demonstrations(options, count, seed) -> Iterator[list[Message]]; optionally
-                        vocabulary(options) -> list[str], strings that the embedded tokenizer takes whole
-    simulator.py        optional: write_window(...), invented traffic for a demonstration of the ladder
+    demonstrations.py   only without policy.model: demonstrations(options, count, seed) ->
+                        Iterator[list[Message]]; optionally vocabulary(options) -> list[str],
+                        strings that the embedded tokenizer takes whole
+    simulator.py        optional: write_window(...), invented traffic for a demonstration of the
+                        ladder
     params.yaml         the template of a run's configuration
 
-The folder is imported as a package of its own, `recipe_<name>`, so its files may import one another (`from .codes import ...`)
-and otherwise only `rft`.
+The folder is imported as a package of its own, `recipe_<name>`, so its files may import one another
+(`from .codes import ...`) and otherwise only `rft`.
 """
 
 from __future__ import annotations
@@ -60,7 +68,8 @@ class Grader(config.Section):
     chance: float | None = Field(default=None, strict=True)
     """The mean score that answers without any work get by chance. None: the lowest."""
     reports_hacks: bool = Field(default=False, strict=True)
-    """Whether its verdicts name hacks: {"score": ..., "hack": "reason"}. The gate believes it once it flagged one of the recipe's exploits."""
+    """Whether its verdicts name hacks: {"score": ..., "hack": "reason"}. The gate believes it once
+    it flagged one of the recipe's exploits."""
 
     @property
     def scale(self) -> Scale:
@@ -75,9 +84,13 @@ class Grader(config.Section):
     @field_validator("range", mode="before")
     @classmethod
     def _two_numbers(cls, value: Any) -> Any:
-        numbers = isinstance(value, list | tuple) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in value)
+        numbers = isinstance(value, list | tuple) and all(
+            isinstance(x, int | float) and not isinstance(x, bool) for x in value
+        )
         if not numbers or len(value) != 2 or not all(map(math.isfinite, value)):
-            raise ValueError(f"{value!r} is not a range: write two finite numbers, the lowest and the highest score, such as [0, 5]")
+            raise ValueError(
+                f"{value!r} is not a range: write two finite numbers, the lowest and the highest score, such as [0, 5]"
+            )
         if value[0] >= value[1]:
             raise ValueError(f"{value!r}: low must be below high. Write [low, high], such as [0, 5]")
         return value
@@ -90,7 +103,9 @@ class Grader(config.Section):
             return value
         low, high = ends
         if not low <= value <= high:
-            raise ValueError(f"lies outside of range, {from_to(ends)}. Lower it, or declare the grader's range: [low, high]")
+            raise ValueError(
+                f"lies outside of range, {from_to(ends)}. Lower it, or declare the grader's range: [low, high]"
+            )
         if value <= Scale(low, high, value, low).exploit_limit:
             raise ValueError(f"hardly lies above {low:g}, the lowest score: {_ABOVE} Raise it")
         return value
@@ -103,12 +118,19 @@ class Grader(config.Section):
             return value
         low, high = ends
         if not low <= value <= high:
-            raise ValueError(f"lies outside of range, {from_to(ends)}. Declare the mean score that answers without any work get")
+            raise ValueError(
+                f"lies outside of range, {from_to(ends)}. Declare the mean score that answers without any work get"
+            )
         threshold = high if info.data["pass_threshold"] is None else info.data["pass_threshold"]
         if value >= threshold:
-            raise ValueError(f"must lie below pass_threshold, {threshold:g}: else answers without any work pass. Lower it, or raise pass_threshold")
+            raise ValueError(
+                f"must lie below pass_threshold, {threshold:g}: else answers without any work pass. Lower it, or "
+                "raise pass_threshold"
+            )
         if Scale(low, high, threshold, value).exploit_limit >= threshold:
-            raise ValueError(f"hardly lies below pass_threshold, {threshold:g}: {_ABOVE} Lower it, or raise pass_threshold")
+            raise ValueError(
+                f"hardly lies below pass_threshold, {threshold:g}: {_ABOVE} Lower it, or raise pass_threshold"
+            )
         return value
 
 
@@ -124,7 +146,8 @@ class Prompts(config.Section):
 
 
 class Exploit(config.Section):
-    """One cheat. `turns` are assistant messages; their placeholders are filled by the preflight (see rft/grading/preflight.py)."""
+    """One cheat. `turns` are assistant messages; their placeholders are filled by the preflight
+    (see rft/grading/preflight.py)."""
 
     name: str
     kind: str
@@ -150,10 +173,14 @@ class Recipe:
         return [self._read(row, f"{where} {n}", "Fix examples().") for n, row in enumerate(given, 1)]
 
     def from_traffic(self, conversation: reports.Conversation) -> Example | None:
-        """None when the conversation cannot become a training example. Raises UserError when the recipe has no such function."""
+        """None when the conversation cannot become a training example. Raises UserError when the
+        recipe has no such function."""
         function = getattr(self._module("examples"), "from_traffic", None)
         if function is None:
-            raise UserError(f"{self.folder}/examples.py: has no from_traffic(options, conversation), which a refresh from traffic needs.")
+            raise UserError(
+                f"{self.folder}/examples.py: has no from_traffic(options, conversation), which a refresh from "
+                "traffic needs."
+            )
         row = function(self.options, conversation)
         where = f"{self.folder}/examples.py: from_traffic of conversation {conversation.conversation_id!r}"
         return None if row is None else self._read(row, where, "Fix from_traffic().")
@@ -181,12 +208,14 @@ class Recipe:
         return target if isinstance(target, str) else json.dumps(target, ensure_ascii=False)
 
     def vocabulary(self) -> list[str]:
-        """Strings that an embedded policy's tokenizer takes whole: the fixed pieces of the recipe's answers, its code categories."""
+        """Strings that an embedded policy's tokenizer takes whole: the fixed pieces of the recipe's
+        answers, its code categories."""
         function = getattr(self._module("demonstrations"), "vocabulary", None)
         return list(function(self.options)) if function else []
 
     def simulate(self, path: Path, **window: Any) -> None:
-        """Write a window of invented traffic: simulator.py's write_window(options, path, start, days, conversations, drifted, seed)."""
+        """Write a window of invented traffic: simulator.py's write_window(options, path, start,
+        days, conversations, drifted, seed)."""
         self._module("simulator").write_window(self.options, path, **window)
 
     @cached_property
@@ -220,7 +249,9 @@ class Recipe:
         digest = hashlib.sha256()
         for path in sorted(self.folder.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
-                digest.update(f"{path.relative_to(self.folder)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+                digest.update(
+                    f"{path.relative_to(self.folder)}\0".encode() + hashlib.sha256(path.read_bytes()).digest()
+                )
         return digest.hexdigest()
 
     def _module(self, stem: str) -> types.ModuleType:
@@ -243,18 +274,26 @@ def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:
     """
     folder = Path(section.path).resolve()
     if not (folder / "examples.py").exists():
-        raise UserError(f"recipe.path = {section.path!r}: no examples.py in {folder}. Name a recipe's folder; `rft new` makes one.")
+        raise UserError(
+            f"recipe.path = {section.path!r}: no examples.py in {folder}. Name a recipe's folder; `rft new` makes one."
+        )
     module = importlib.import_module(f"{_package(folder)}.examples")
     model = getattr(module, "Options", None)
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise UserError(f"{folder}/examples.py: defines no pydantic model `Options`. Write `class Options(BaseModel)` with extra='forbid'.")
+        raise UserError(
+            f"{folder}/examples.py: defines no pydantic model `Options`. Write `class Options(BaseModel)` with "
+            "extra='forbid'."
+        )
     if model.model_config.get("extra") != "forbid":
-        raise ConfigError(f"{folder}/examples.py: Options must forbid unknown keys: model_config = ConfigDict(extra='forbid').")
+        raise ConfigError(
+            f"{folder}/examples.py: Options must forbid unknown keys: model_config = ConfigDict(extra='forbid')."
+        )
     return Recipe(folder, config.parse(section.options, "params.yaml: recipe.options", model), keys or config.Keys())
 
 
 def _package(folder: Path) -> str:
-    """A package whose files are the recipe's; one name a folder, so that two recipes of one name do not mix."""
+    """A package whose files are the recipe's; one name a folder, so that two recipes of one name do
+    not mix."""
     name = "recipe_" + re.sub(r"\W", "_", folder.name)
     package = sys.modules.get(name)
     if package is None or list(package.__path__) != [str(folder)]:

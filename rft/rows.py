@@ -1,15 +1,18 @@
 """A row of the user's own, and what we need to know of it.
 
-A data set for reinforcement fine-tuning is JSON lines with the keys of whoever wrote it. Tools and graders were written against those very
-rows, so a row travels to them untouched, byte for byte: numbers, order of keys, and keys that mean nothing to us. (Rebuilt from four fields of
-ours, it made a published grader answer 0.25 where 0.68 was right, without a word.) Only `messages` is required, with `tools` and
-`response_format` where the row has its own. What else we need is read by the keys that `examples.keys` in params.yaml names:
+A data set for reinforcement fine-tuning is JSON lines with the keys of whoever wrote it. Tools and
+graders were written against those very rows, so a row travels to them untouched, byte for byte:
+numbers, order of keys, and keys that mean nothing to us. (Rebuilt from four fields of ours, it made
+a published grader answer 0.25 where 0.68 was right, without a word.) Only `messages` is required,
+with `tools` and `response_format` where the row has its own. What else we need is read by the keys
+that `examples.keys` in params.yaml names:
 
     id        a text or whole number. A row without one is known by the SHA-256 of its line
     target    any JSON; without one, the preflight cannot measure that targets pass, and says so
     slice     a text, number or truth value
 
-    lines(path)                   the rows of a file, each with its place, unread: what a recipe's `examples()` may return
+    lines(path)                   the rows of a file, each with its place, unread: what a recipe's
+                                  `examples()` may return
     read(line, keys, remedy)      a row as an `Example`
     check_named(...)              a key that is written down and in no row is a mistake
 """
@@ -45,7 +48,8 @@ Given = Example | Line | str | Mapping[str, Any]
 
 
 def lines(path: Path) -> list[Line]:
-    """The lines of a JSONL file that are not blank. Raises UserError for a file that cannot be read."""
+    """The lines of a JSONL file that are not blank. Raises UserError for a file that cannot be
+    read."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -54,7 +58,8 @@ def lines(path: Path) -> list[Line]:
 
 
 def split(path: Path, content: bytes, remedy: str) -> list[Line]:
-    """The same of bytes that were read already. Raises UserError naming the line that is not UTF-8."""
+    """The same of bytes that were read already. Raises UserError naming the line that is not
+    UTF-8."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -75,11 +80,14 @@ def line_of(row: Given, where: str) -> Line:
     try:
         return Line(json.dumps(row, ensure_ascii=False, allow_nan=False), where)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{where}: is no JSON object: {error}. Return an Example, a dict of JSON values, or a line of a file.") from None
+        raise UserError(
+            f"{where}: is no JSON object: {error}. Return an Example, a dict of JSON values, or a line of a file."
+        ) from None
 
 
 def read(line: Line, keys: config.Keys, remedy: str, is_cut: bool = False) -> Example:
-    """Raises UserError naming the place and the key for a row that is no object, or cannot be answered by a policy.
+    """Raises UserError naming the place and the key for a row that is no object, or cannot be
+    answered by a policy.
 
     `is_cut`: its file ends without a line break, so that what is wrong with it may be that.
     """
@@ -126,7 +134,9 @@ def check_named(rows: Sequence[Example], keys: config.Keys, where: str) -> None:
         if not parsed or any(find(row, path) is not _ABSENT for row in parsed):
             continue
         hint = did_you_mean(path, _paths(parsed[0]))
-        raise ConfigError(f"params.yaml: examples.keys.{word} = {path!r} names nothing: no row of {where} has it. {hint}")
+        raise ConfigError(
+            f"params.yaml: examples.keys.{word} = {path!r} names nothing: no row of {where} has it. {hint}"
+        )
 
 
 def _paths(row: Mapping[str, Any]) -> Iterable[str]:
@@ -136,7 +146,7 @@ def _paths(row: Mapping[str, Any]) -> Iterable[str]:
             yield from (f"{key}.{inner}" for inner in value)
 
 
-# -- our words -------------------------------------------------------------------------------------------------------------
+# -- our words -------------------------------------------------------------------------------------
 def _name(row: Mapping[str, Any], keys: config.Keys, line: Line, remedy: str) -> str:
     key = keys.id or _CONVENTION.id
     value = find(row, key)
@@ -178,7 +188,10 @@ def _messages(messages: Any, where: str, remedy: str) -> list[Message]:
         raise UserError(f"{where}: has no messages: {_shown(messages)}. {remedy}")
     read = [_message(message, f"messages[{n}]", where, remedy) for n, message in enumerate(messages)]
     if read[-1]["role"] != "user":
-        raise UserError(f"{where}: the last message is the {read[-1]['role']}'s, expected the user's: it is what the policy answers. {remedy}")
+        raise UserError(
+            f"{where}: the last message is the {read[-1]['role']}'s, expected the user's: it is what the policy "
+            f"answers. {remedy}"
+        )
     return read
 
 
@@ -189,13 +202,22 @@ def _message(message: Any, key: str, where: str, remedy: str) -> Message:
     if isinstance(content, list):
         content = "".join(_part(part, f"{key}.content[{n}]", where, remedy) for n, part in enumerate(content))
     elif not isinstance(content, str | None):
-        raise UserError(f"{where}: {key}.content is {_shown(content)}, expected a text or a list of text parts. {remedy}")
+        raise UserError(
+            f"{where}: {key}.content is {_shown(content)}, expected a text or a list of text parts. {remedy}"
+        )
     return {**message, "content": content}
 
 
 def _part(part: Any, key: str, where: str, remedy: str) -> str:
-    if not isinstance(part, dict) or part.get("type", "text") not in ("text", "input_text") or not isinstance(part.get("text"), str):
-        raise UserError(f'{where}: {key} is {_shown(part)}, expected a text part {{"type": "text", "text": ...}}: policies here read text. {remedy}')
+    if (
+        not isinstance(part, dict)
+        or part.get("type", "text") not in ("text", "input_text")
+        or not isinstance(part.get("text"), str)
+    ):
+        raise UserError(
+            f'{where}: {key} is {_shown(part)}, expected a text part {{"type": "text", "text": ...}}: policies here '
+            f"read text. {remedy}"
+        )
     return part["text"]
 
 

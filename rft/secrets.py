@@ -1,4 +1,5 @@
-"""Keep secrets out of every text that comes in or goes out: what is one, and what is written instead.
+"""Keep secrets out of every text that comes in or goes out: what is one, and what is written
+instead.
 
 params.yaml and grader.json name secrets by their variables (`env:TOOL_KEY`), so no file of ours
 holds one. But a tool may echo our headers in its reply, a library puts them into an exception, a
@@ -18,9 +19,9 @@ log, a report, and with it a Git revision that is kept for ever. There are two r
                                        tracebacks of bugs included
 
 The registry knows a value in the forms in which programs repeat it: as it is, without its scheme
-(`Bearer`), URL-encoded, in base64 of any alignment, in hexadecimal digits, escaped for JSON or HTML.
-One that was cut in half, spelled backwards or encrypted is not known. Numbers are not text and stay.
-Without secrets, each function returns the very object that it was given.
+(`Bearer`), URL-encoded, in base64 of any alignment, in hexadecimal digits, escaped for JSON or
+HTML. One that was cut in half, spelled backwards or encrypted is not known. Numbers are not text
+and stay. Without secrets, each function returns the very object that it was given.
 
 The standard library has a `secrets` too. Our imports are absolute: `import secrets` means that one.
 """
@@ -47,7 +48,8 @@ _forms: dict[str, str] = {}
 
 
 def add(name: str, value: str) -> None:
-    """From now on `value` is written `[secret NAME]`. A name has one value, the newest. Raises ValueError for one that is too short."""
+    """From now on `value` is written `[secret NAME]`. A name has one value, the newest. Raises
+    ValueError for one that is too short."""
     global _forms
     if _values.get(name) == value:
         return
@@ -71,7 +73,9 @@ def holds(text: str) -> bool:
 
 def redact(text: str) -> str:
     """Replace each registered secret. Idempotent: the marks that stand in `text` already stay."""
-    forms = _forms  # a search by `in` for each of some thirty forms is faster than one by a pattern of all: 1 MB in 8 ms, 500 letters in 2 us
+    # a search by `in` for each of some thirty forms is faster than one by a pattern of all: 1 MB in
+    # 8 ms, 500 letters in 2 us
+    forms = _forms
     found = [form for form in forms if form in text]
     if not found:
         return text
@@ -94,12 +98,13 @@ def redact_json(value: Any) -> Any:
 
 
 def dumps(value: Any, **options: Any) -> str:
-    """Like json.dumps, without secrets. Each form is known as JSON escapes it, so only the result is searched."""
+    """Like json.dumps, without secrets. Each form is known as JSON escapes it, so only the result
+    is searched."""
     result = json.dumps(value, **options)
     return json.dumps(redact_json(value), **options) if holds(result) else result
 
 
-# -- what was sent to one server -------------------------------------------------------------------------------------------
+# -- what was sent to one server -------------------------------------------------------------------
 class Secrets:
     """Strikes its values out of what a server sent."""
 
@@ -122,15 +127,17 @@ class Secrets:
         return body
 
 
-# -- what is a secret ------------------------------------------------------------------------------------------------------
+# -- what is a secret ------------------------------------------------------------------------------
 _NAMES_A_SECRET = re.compile(r"(?i)(authorization|cookie|token|secret|password|signature|(?<!idempotency[-_])key)$")
 _IS_A_KEY = re.compile(r"(?i)(bearer|basic) +\S|whsec_|sk-\w")
 
 
 def names_a_secret(name: str) -> bool:
-    """Tell whether a header or variable of this name holds a secret: X-Functions-Key, Authorization, GITHUB_TOKEN.
+    """Tell whether a header or variable of this name holds a secret: X-Functions-Key,
+    Authorization, GITHUB_TOKEN.
 
-    Decides for files, which must not hold its value, and for replies, which must not show it. An Idempotency-Key is random, not secret.
+    Decides for files, which must not hold its value, and for replies, which must not show it. An
+    Idempotency-Key is random, not secret.
     """
     return _NAMES_A_SECRET.search(name) is not None
 
@@ -140,7 +147,7 @@ def is_a_key(value: str) -> bool:
     return _IS_A_KEY.match(value) is not None
 
 
-# -- the forms of a value --------------------------------------------------------------------------------------------------
+# -- the forms of a value --------------------------------------------------------------------------
 def _looks(secret: str) -> set[str]:
     found = {one for one in (secret, *_parts(secret)) if len(one) >= MIN_CHARS}
     for one in list(found):
@@ -151,7 +158,8 @@ def _looks(secret: str) -> set[str]:
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """What a server quotes of a header alone: the token behind its scheme, a password, a cookie's value."""
+    """What a server quotes of a header alone: the token behind its scheme, a password, a cookie's
+    value."""
     scheme, _, token = secret.partition(" ")
     if " " not in token:
         yield token
@@ -164,7 +172,8 @@ def _parts(secret: str) -> Iterator[str]:
 
 
 def _base64(raw: bytes) -> Iterator[str]:
-    """Whole, and as it stands inside the base64 of something longer, whose beginning shifts it by 0, 1 or 2 bytes. Both alphabets."""
+    """Whole, and as it stands inside the base64 of something longer, whose beginning shifts it by
+    0, 1 or 2 bytes. Both alphabets."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode()
         for shift in range(3):
@@ -172,9 +181,10 @@ def _base64(raw: bytes) -> Iterator[str]:
             yield encode(bytes(shift) + raw).decode().rstrip("=")[(0, 2, 3)[shift] : -1 if shared else None]
 
 
-# -- all that a process says -----------------------------------------------------------------------------------------------
+# -- all that a process says -----------------------------------------------------------------------
 def guard() -> None:
-    """From here on, whatever Python prints or logs in this process. What a child process writes to our terminal by itself is not caught."""
+    """From here on, whatever Python prints or logs in this process. What a child process writes to
+    our terminal by itself is not caught."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, _Guarded):
@@ -185,7 +195,8 @@ def guard() -> None:
 
 
 class _Guarded:
-    """A text stream whose writes are redacted. Tracebacks, warnings and most log handlers come this way too."""
+    """A text stream whose writes are redacted. Tracebacks, warnings and most log handlers come this
+    way too."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -203,7 +214,8 @@ class _Guarded:
 
 
 class _Records:
-    """Makes log records of any library, for handlers that write elsewhere: to a file, to Prefect's store."""
+    """Makes log records of any library, for handlers that write elsewhere: to a file, to Prefect's
+    store."""
 
     def __init__(self, make: Any):
         self._make = make

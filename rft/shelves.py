@@ -1,15 +1,17 @@
 """Where the files of each stage are, and what several stages read from there.
 
-A stage leaves its files on its shelf, `data/STAGE`, and the stages after it read them there. Most of
-these files are reports, and a run has one of each kind: `read(reports.TrainReport)` needs no path.
-Which files a stage depends on stands in rft/needs.py.
+A stage leaves its files on its shelf, `data/STAGE`, and the stages after it read them there. Most
+of these files are reports, and a run has one of each kind: `read(reports.TrainReport)` needs no
+path. Which files a stage depends on stands in rft/needs.py.
 
     data/champion/champion.json    the champion: prompt, weights, version. Written by a promotion
                                    (tasks/promotion/registry.py), read by every stage
-    data/policy/report.json        the base model of this run. Both are small files that point to weights;
-                                   rft/sampling/policies.py loads those, and says who samples with them
-    data/examples/SPLIT.jsonl      the user's rows, byte for byte, and in `keys.json` how to read them, so
-                                   that all read them alike: `load_examples` is the only reader
+    data/policy/report.json        the base model of this run. Both are small files that point to
+                                   weights; rft/sampling/policies.py loads those, and says who
+                                   samples with them
+    data/examples/SPLIT.jsonl      the user's rows, byte for byte, and in `keys.json` how to read
+                                   them, so that all read them alike: `load_examples` is the only
+                                   reader
 """
 
 from __future__ import annotations
@@ -49,13 +51,14 @@ WEIGHTS = DATA / "train/weights"
 METRICS = DATA / "train/metrics.jsonl"
 
 
-# -- places --------------------------------------------------------------------------------------------
+# -- places ----------------------------------------------------------------------------------------
 def folder(stage: str) -> Path:
     return DATA / stage
 
 
 def timing(stage: str) -> Path:
-    """Name the file of the stage's wall times, which lie apart so that reports of equal runs are equal."""
+    """Name the file of the stage's wall times, which lie apart so that reports of equal runs are
+    equal."""
     return DATA / stage / "timing.json"
 
 
@@ -68,7 +71,7 @@ def examples_file(split: Split) -> Path:
     return DATA / "examples" / f"{split}.jsonl"
 
 
-# -- reports -------------------------------------------------------------------------------------------
+# -- reports ---------------------------------------------------------------------------------------
 def path(kind: type[reports.Report]) -> Path:
     return REPORTS[kind]
 
@@ -83,16 +86,17 @@ def write(report: reports.Report) -> None:
 
 
 def champion() -> reports.Champion:
-    """Read what is served now; before any promotion that is version 1, the base policy with the seed prompt."""
+    """Read what is served now; before any promotion that is version 1, the base policy with the
+    seed prompt."""
     return read(reports.Champion) if path(reports.Champion).exists() else reports.Champion()
 
 
-# -- rows ----------------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 def load_examples(split: Split, file: Path | None = None, keys: config.Keys | None = None) -> list[Example]:
     """Read a split, from its shelf unless `file` says otherwise.
 
-    Raises UserError naming file and line for a row that is cut off, has no messages, does not end with
-    the user, or repeats an id.
+    Raises UserError naming file and line for a row that is cut off, has no messages, does not end
+    with the user, or repeats an id.
     """
     if file is None:
         file, keys = examples_file(split), _keys()

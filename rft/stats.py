@@ -1,18 +1,25 @@
-"""How sure are we? Intervals for means, paired gains, quantiles and ratios over examples with several rollouts each.
+"""How sure are we? Intervals for means, paired gains, quantiles and ratios over examples with
+several rollouts each.
 
-A number without an interval promotes noise. Ours come from a seeded bootstrap on numpy alone. The data have two levels: examples,
-which differ in difficulty, and rollouts of one example, which differ because the policy samples. Rules that hold throughout:
+A number without an interval promotes noise. Ours come from a seeded bootstrap on numpy alone. The
+data have two levels: examples, which differ in difficulty, and rollouts of one example, which
+differ because the policy samples. Rules that hold throughout:
 
-- *None is unscored*, not zero: it is left out, and an example without any score is dropped (`n` says how many are left).
+- *None is unscored*, not zero: it is left out, and an example without any score is dropped (`n`
+  says how many are left).
 - Every example weighs the same, whatever the number of its scored rollouts.
-- *Two levels.* A mean is bootstrapped by drawing examples and then rollouts within them. Done naively that counts the rollouts' noise
-  twice, since an example's observed mean carries it already; so the spread between examples is shrunk by what the second level
-  adds (Davison and Hinkley 1997, section 3.8). Quantiles and ratios of pooled rollouts draw whole examples: their rollouts, noise
-  included, come along.
-- *Paired.* Two arms are compared on the same examples, matched by id; differing ids are an error, not an intersection.
-- *Seeds are crossed with examples*: every seed of training meets the same notes, so `gain_over_seeds` draws both independently. Few
-  seeds give an interval that is honest about notes and optimistic about seeds; the sqrt(S / (S - 1)) correction mends a part.
-- The order of examples and of rollouts never matters, to the last bit: rows are sorted first, and no sum goes through a threaded library.
+- *Two levels.* A mean is bootstrapped by drawing examples and then rollouts within them. Done
+  naively that counts the rollouts' noise twice, since an example's observed mean carries it
+  already; so the spread between examples is shrunk by what the second level adds (Davison and
+  Hinkley 1997, section 3.8). Quantiles and ratios of pooled rollouts draw whole examples: their
+  rollouts, noise included, come along.
+- *Paired.* Two arms are compared on the same examples, matched by id; differing ids are an error,
+  not an intersection.
+- *Seeds are crossed with examples*: every seed of training meets the same notes, so
+  `gain_over_seeds` draws both independently. Few seeds give an interval that is honest about notes
+  and optimistic about seeds; the sqrt(S / (S - 1)) correction mends a part.
+- The order of examples and of rollouts never matters, to the last bit: rows are sorted first, and
+  no sum goes through a threaded library.
 
 Quantiles are nearest-rank (an observed value), so that P95 of a count is a count.
 """
@@ -39,9 +46,10 @@ CONFIDENCE = 0.95
 _CHUNK = 2_000_000  # values drawn at a time: bounds memory at some tens of MB whatever the number of examples
 
 
-# -- means and paired gains ------------------------------------------------------------------------------------------------
+# -- means and paired gains ------------------------------------------------------------------------
 def mean_interval(rows: Iterable[Scores], num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE) -> Metric:
-    """The mean over examples of the mean over rollouts. `mean_interval([[1.0, 0.0], [None, 1.0]]).value == 0.75`."""
+    """The mean over examples of the mean over rollouts. `mean_interval([[1.0, 0.0], [None,
+    1.0]]).value == 0.75`."""
     return _gain([(scores, ()) for row in rows if (scores := _scored(row))], num, seed, confidence)
 
 
@@ -50,8 +58,11 @@ def paired_gain(a: ById, b: ById, num: int = NUM, seed: int = 0, confidence: flo
     return _gain(_pairs(a, b), num, seed, confidence)
 
 
-def gain_over_seeds(seeds: Sequence[tuple[ById, ById]], num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE) -> Metric:
-    """The mean paired gain over several trainings, each an (a, b) on the same examples. `n` counts seeds x examples."""
+def gain_over_seeds(
+    seeds: Sequence[tuple[ById, ById]], num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE
+) -> Metric:
+    """The mean paired gain over several trainings, each an (a, b) on the same examples. `n` counts
+    seeds x examples."""
     scored = [{id for id in a if _scored(a[id]) and _scored(b[id])} for a, b in map(_same_ids, seeds)]
     ids = sorted(id for id in scored[0] if all(id in other for other in scored)) if scored else []
     if not ids:
@@ -62,12 +73,17 @@ def gain_over_seeds(seeds: Sequence[tuple[ById, ById]], num: int = NUM, seed: in
     if num_seeds > 1:
         gains = gains + (math.sqrt(num_seeds / (num_seeds - 1)) - 1) * (gains.mean(axis=1, keepdims=True) - value)
     rng = np.random.default_rng(seed)
-    replicates = [gains[rng.integers(num_seeds, size=num_seeds)][:, rng.integers(num_examples, size=num_examples)].mean() for _ in range(num)]
+    replicates = [
+        gains[rng.integers(num_seeds, size=num_seeds)][:, rng.integers(num_examples, size=num_examples)].mean()
+        for _ in range(num)
+    ]
     return _metric(value, np.array(replicates), confidence, gains.size)
 
 
-# -- pooled rollouts -------------------------------------------------------------------------------------------------------
-def quantile_interval(rows: Iterable[Scores], q: float, num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE) -> Metric:
+# -- pooled rollouts -------------------------------------------------------------------------------
+def quantile_interval(
+    rows: Iterable[Scores], q: float, num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE
+) -> Metric:
     """A quantile over all rollouts, `q` in [0, 1]."""
     kept = sorted(scores for row in rows if (scores := _scored(row)))
     _need(kept)
@@ -75,7 +91,9 @@ def quantile_interval(rows: Iterable[Scores], q: float, num: int = NUM, seed: in
     return _metric(percentile([x for row in kept for x in row], q), _quantiles(kept, weights, q), confidence, len(kept))
 
 
-def quantile_difference(a: ById, b: ById, q: float = 0.95, num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE) -> Metric:
+def quantile_difference(
+    a: ById, b: ById, q: float = 0.95, num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE
+) -> Metric:
     """Quantile of a's rollouts - quantile of b's, examples drawn in pairs."""
     pairs = _pairs(a, b)
     weights = _weights(len(pairs), num, seed)
@@ -98,16 +116,18 @@ def relative_difference(a: ById, b: ById, num: int = NUM, seed: int = 0, confide
 
 
 def percentile(values: Iterable[float], q: float) -> float:
-    """Nearest rank: the smallest observed value that a share `q` of all do not exceed. `percentile([1, 2, 3, 9], 0.95) == 9`."""
+    """Nearest rank: the smallest observed value that a share `q` of all do not exceed.
+    `percentile([1, 2, 3, 9], 0.95) == 9`."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("a percentile of nothing")
     return float(ordered[_rank(q, len(ordered)) - 1])
 
 
-# -- shares, best of k, power ----------------------------------------------------------------------------------------------
+# -- shares, best of k, power ----------------------------------------------------------------------
 def exact_interval(count: int, n: int, confidence: float = CONFIDENCE) -> Metric:
-    """Clopper and Pearson's interval of a share: each end alone is a one-sided limit that misses in at most (1 - confidence) / 2, at any n."""
+    """Clopper and Pearson's interval of a share: each end alone is a one-sided limit that misses in
+    at most (1 - confidence) / 2, at any n."""
     if not 0 <= count <= n or n == 0:
         raise ValueError(f"{count} of {n} is no share")
 
@@ -124,12 +144,14 @@ def exact_interval(count: int, n: int, confidence: float = CONFIDENCE) -> Metric
 
 
 def limit_of_none(n: int, confidence: float = CONFIDENCE) -> float:
-    """The upper end of `exact_interval(0, n)`: what none of n leaves possible. `limit_of_none(288)` is 0.0127."""
+    """The upper end of `exact_interval(0, n)`: what none of n leaves possible. `limit_of_none(288)`
+    is 0.0127."""
     return -math.expm1(math.log((1 - confidence) / 2) / n)
 
 
 def enough_to_rule_out(share: float, confidence: float = CONFIDENCE) -> int | None:
-    """The smallest n of which none shows that the true share is at most this one. None: for a share of zero, or next to it, no n is enough."""
+    """The smallest n of which none shows that the true share is at most this one. None: for a share
+    of zero, or next to it, no n is enough."""
     if share < 1e-12:
         return None
     near = 1 if share >= 1 else math.ceil(math.log((1 - confidence) / 2) / math.log1p(-share))
@@ -138,7 +160,8 @@ def enough_to_rule_out(share: float, confidence: float = CONFIDENCE) -> int | No
 
 
 def shares(rows: Iterable[Sequence[bool | None]]) -> dict[str, float]:
-    """How many examples are always failed, always solved, or mixed; None = unscored. RFT learns from the mixed ones."""
+    """How many examples are always failed, always solved, or mixed; None = unscored. RFT learns
+    from the mixed ones."""
     kept = [solved for row in rows if (solved := [x for x in row if x is not None])]
     _need(kept)
     failed, solved = sum(not any(row) for row in kept), sum(all(row) for row in kept)
@@ -150,10 +173,12 @@ def shares(rows: Iterable[Sequence[bool | None]]) -> dict[str, float]:
 
 
 def max_at_k(rows: Iterable[Scores], ks: Iterable[int]) -> list[tuple[int, float]]:
-    """The expected best of k rollouts, averaged over examples: `max_at_k([[0.0, 1.0]], [1, 2]) == [(1, 0.5), (2, 1.0)]`.
+    """The expected best of k rollouts, averaged over examples: `max_at_k([[0.0, 1.0]], [1, 2]) ==
+    [(1, 0.5), (2, 1.0)]`.
 
-    Unbiased: over all ways to choose k of an example's n scores without replacement, the i-th smallest is the best in
-    C(i-1, k-1) of C(n, k). An example with fewer than k scores gives its best of those, which keeps the curve monotone.
+    Unbiased: over all ways to choose k of an example's n scores without replacement, the i-th
+    smallest is the best in C(i-1, k-1) of C(n, k). An example with fewer than k scores gives its
+    best of those, which keeps the curve monotone.
     """
     kept = [sorted(scores) for row in rows if (scores := _scored(row))]
     _need(kept)
@@ -161,7 +186,8 @@ def max_at_k(rows: Iterable[Scores], ks: Iterable[int]) -> list[tuple[int, float
 
 
 def minimum_detectable(se: float, power: float = 0.8, confidence: float = CONFIDENCE) -> float:
-    """The smallest true effect that an interval of this standard error separates from zero with this power."""
+    """The smallest true effect that an interval of this standard error separates from zero with
+    this power."""
     normal = NormalDist()
     return (normal.inv_cdf((1 + confidence) / 2) + normal.inv_cdf(power)) * se
 
@@ -173,7 +199,7 @@ def standard_error(metric: Metric, confidence: float = CONFIDENCE) -> float:
     return (metric.high - metric.low) / (2 * NormalDist().inv_cdf((1 + confidence) / 2))
 
 
-# -- the machine -----------------------------------------------------------------------------------------------------------
+# -- the machine -----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Padded:
     """Ragged rows as a matrix; row i holds `counts[i]` values, then zeros."""
@@ -240,7 +266,8 @@ def _weights(n: int, num: int, seed: int) -> Floats:
 
 
 def _quantiles(rows: Sequence[Sequence[float]], weights: Floats, q: float) -> Floats:
-    """A nearest-rank quantile of the pooled rollouts for each replicate. Sums of whole numbers, so exact in any order."""
+    """A nearest-rank quantile of the pooled rollouts for each replicate. Sums of whole numbers, so
+    exact in any order."""
     values, inverse = np.unique(np.array([x for row in rows for x in row], dtype=np.float64), return_inverse=True)
     histogram = np.zeros((len(rows), len(values)))
     np.add.at(histogram, (np.repeat(np.arange(len(rows)), [len(row) for row in rows]), inverse.ravel()), 1)
@@ -270,7 +297,9 @@ def _pairs(a: ById, b: ById) -> list[tuple[tuple[float, ...], tuple[float, ...]]
 def _same_ids(arms: tuple[ById, ById]) -> tuple[ById, ById]:
     a, b = arms
     if differing := set(a) ^ set(b):
-        raise ValueError(f"two arms must hold the same examples; {len(differing)} are in one only, such as {min(differing)!r}")
+        raise ValueError(
+            f"two arms must hold the same examples; {len(differing)} are in one only, such as {min(differing)!r}"
+        )
     return arms
 
 

@@ -1,9 +1,11 @@
 """A stop in order: a stage is asked to end before its end, and does so where nothing is lost.
 
-Two things ask. `run.max_hours` is a moment in time (RFT_DEADLINE, seconds since 1970), and `rft cancel` a file beside the run's record. A stage looks
-where its work is on the disk: after an optimizer step with its checkpoint (train, policy), before the next batch of rollouts (baseline, prompt,
-challenger). It raises `Stopped`, whose exit code tells the driver that this was no failure; started again, it goes on from there. A stage that was
-started by hand belongs to no run, and nothing stops it but its user.
+Two things ask. `run.max_hours` is a moment in time (RFT_DEADLINE, seconds since 1970), and `rft
+cancel` a file beside the run's record. A stage looks where its work is on the disk: after an
+optimizer step with its checkpoint (train, policy), before the next batch of rollouts (baseline,
+prompt, challenger). It raises `Stopped`, whose exit code tells the driver that this was no failure;
+started again, it goes on from there. A stage that was started by hand belongs to no run, and
+nothing stops it but its user.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def asked() -> str:
 
 
 def check(where: str, keep: Callable[[], None] | None = None) -> None:
-    """Raises Stopped when it was asked for, after `keep` has brought to the disk what is not there yet. `where`: such as `after step 12 of 80`."""
+    """Raises Stopped when it was asked for, after `keep` has brought to the disk what is not there
+    yet. `where`: such as `after step 12 of 80`."""
     if why := asked():
         if keep is not None:
             keep()

@@ -2,8 +2,9 @@
 
     Example --(policy x tools)--> Trajectory of Turns --(grader)--> Grade --(budget)--> reward
 
-Everything is frozen: a trajectory is a record, not a workspace. Words as in the project's vocabulary: a *rollout* is the act,
-a *trajectory* the record; a *turn* is one assistant message with the tool results that answer it; a *step* is an optimizer's.
+Everything is frozen: a trajectory is a record, not a workspace. Words as in the project's
+vocabulary: a *rollout* is the act, a *trajectory* the record; a *turn* is one assistant message
+with the tool results that answer it; a *step* is an optimizer's.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ class GradeStatus(StrEnum):
 class Example:
     """One row of a dataset: the user's own JSON object, and our words for what we need of it.
 
-    `line` is the object as it came, byte for byte, and is what tools and graders get as `item`. The other fields are read from it, by the
-    keys of `examples.keys` (rft/stages/examples.py). A recipe that makes its examples leaves `line` out, and gets the row that its fields spell:
-    `Example("n-00017", ({"role": "user", "content": "..."},), ["I10"], {"slice": "2"})`. A copy with other fields needs `line=""`, too.
+    `line` is the object as it came, byte for byte, and is what tools and graders get as `item`. The
+    other fields are read from it, by the keys of `examples.keys` (rft/stages/examples.py). A recipe
+    that makes its examples leaves `line` out, and gets the row that its fields spell:
+    `Example("n-00017", ({"role": "user", "content": "..."},), ["I10"], {"slice": "2"})`. A copy
+    with other fields needs `line=""`, too.
     """
 
     id: str
@@ -77,11 +80,16 @@ class Example:
             object.__setattr__(self, "line", self._spelled())
 
     def _spelled(self) -> str:
-        metadata = self.metadata if str(self.metadata.get("slice", "all")) == self.slice else {**self.metadata, "slice": self.slice}
+        metadata = (
+            self.metadata
+            if str(self.metadata.get("slice", "all")) == self.slice
+            else {**self.metadata, "slice": self.slice}
+        )
         row = {"id": self.id, "messages": list(self.messages), "target": self.target, "metadata": metadata}
         more = {"tools": self.tools, "response_format": self.response_format}
         text = json.dumps(row | {name: value for name, value in more.items() if value is not None}, ensure_ascii=False)
-        return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair, which no file can hold, as its JSON escape
+        # half a surrogate pair, which no file can hold, as its JSON escape
+        return text.encode("utf-8", "backslashreplace").decode()
 
     def row(self) -> dict[str, Any]:
         """The wire's `item`, parsed."""
@@ -90,9 +98,11 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a policy hears first. `tools`: the row's own functions; None: those that the policy's chat was made with.
+    """What a policy hears first. `tools`: the row's own functions; None: those that the policy's
+    chat was made with.
 
-    `response_format`: what the final answer must look like (rft/config/response_format.py); None: any text. `example_id` is for error messages.
+    `response_format`: what the final answer must look like (rft/config/response_format.py); None:
+    any text. `example_id` is for error messages.
     """
 
     messages: tuple[Message, ...]
@@ -103,10 +113,11 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class RolloutContext:
-    """What every tool and grader call of one rollout carries: on the wire as `trace_id`, `item` and X-RFT-* headers.
+    """What every tool and grader call of one rollout carries: on the wire as `trace_id`, `item` and
+    X-RFT-* headers.
 
-    `trace_id` is unique per run and attempt, because servers keep state by it (rft/wire/trace.py). What our own files call the rollout is its
-    `rollout_id`, which follows from the seed.
+    `trace_id` is unique per run and attempt, because servers keep state by it (rft/wire/trace.py).
+    What our own files call the rollout is its `rollout_id`, which follows from the seed.
     """
 
     trace_id: str
@@ -118,7 +129,8 @@ class RolloutContext:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """`ToolCall("call_0_0", "search", '{"query": "angina"}')`: arguments are a JSON string, as on the wire.
+    """`ToolCall("call_0_0", "search", '{"query": "angina"}')`: arguments are a JSON string, as on
+    the wire.
 
     `problem`: why this call cannot be read; then name and arguments hold what could be.
     """
@@ -133,8 +145,9 @@ class ToolCall:
 class Reading:
     """An assistant message, read by the rules of the policy's tool-call format.
 
-    `content` is what a reader or grader sees: without reasoning, and without calls. A message without calls is the final answer. `problem`
-    is a fault of the whole message (a call without its end); faults of single calls are in `ToolCall.problem`.
+    `content` is what a reader or grader sees: without reasoning, and without calls. A message
+    without calls is the final answer. `problem` is a fault of the whole message (a call without its
+    end); faults of single calls are in `ToolCall.problem`.
     """
 
     content: str
@@ -145,10 +158,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One assistant turn from a policy. A policy without tokens (scripted, chat endpoint) leaves ids and logprobs empty.
+    """One assistant turn from a policy. A policy without tokens (scripted, chat endpoint) leaves
+    ids and logprobs empty.
 
-    `text` is the message as sampled, markup included; `ended` is False when the token limit cut it. `context_ids`: the whole context that a
-    server says it sampled from, when it renders the messages itself; it must begin with our sequence, else the turn is a fork.
+    `text` is the message as sampled, markup included; `ended` is False when the token limit cut it.
+    `context_ids`: the whole context that a server says it sampled from, when it renders the
+    messages itself; it must begin with our sequence, else the turn is a fork.
     """
 
     text: str
@@ -163,7 +178,8 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the policy sees as answer. `failed` marks infrastructure: retries spent, the rollout goes unscored."""
+    """What the policy sees as answer. `failed` marks infrastructure: retries spent, the rollout
+    goes unscored."""
 
     call_id: str
     output: str
@@ -175,13 +191,16 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One assistant message with its tool results. Ids and log-probabilities are the sampler's own, never re-tokenized.
+    """One assistant message with its tool results. Ids and log-probabilities are the sampler's own,
+    never re-tokenized.
 
-    `prompt_ids` are the tokens appended before this turn was sampled (the prompt, or the previous turn's tool results),
-    `token_ids` those that the policy sampled, so the whole sequence is the concatenation over turns, and the loss mask is
-    False on `prompt_ids`, True on `token_ids`. A policy without tokens (scripted, chat endpoint) leaves all three empty.
-    `text` is the message as sampled, `content` what a grader sees of it. `submitted`: the arguments of a call that a terminal tool took, which are
-    the rollout's answer then. `forked`: the context that was sampled from does not continue our sequence; the trajectory is not trained on.
+    `prompt_ids` are the tokens appended before this turn was sampled (the prompt, or the previous
+    turn's tool results), `token_ids` those that the policy sampled, so the whole sequence is the
+    concatenation over turns, and the loss mask is False on `prompt_ids`, True on `token_ids`. A
+    policy without tokens (scripted, chat endpoint) leaves all three empty. `text` is the message as
+    sampled, `content` what a grader sees of it. `submitted`: the arguments of a call that a
+    terminal tool took, which are the rollout's answer then. `forked`: the context that was sampled
+    from does not continue our sequence; the trajectory is not trained on.
     """
 
     text: str
@@ -202,7 +221,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A score on the grader's own scale (rft/scale.py), or none. The component `outcome` is what the task itself earned, before any shaping."""
+    """A score on the grader's own scale (rft/scale.py), or none. The component `outcome` is what
+    the task itself earned, before any shaping."""
 
     score: float | None
     status: GradeStatus = GradeStatus.ok
@@ -213,7 +233,8 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """The record of one rollout. `reward` is None exactly when `grade.score` is: unscored is not zero."""
+    """The record of one rollout. `reward` is None exactly when `grade.score` is: unscored is not
+    zero."""
 
     rollout_id: str  # follows from the seed; the wire's trace_id does not
     example_id: str
@@ -238,7 +259,8 @@ class Trajectory:
         return sum(turn.forked for turn in self.turns)
 
     def flat(self) -> tuple[list[int], list[bool], list[float]]:
-        """The sequence as the sampler saw it, its loss mask, and the log-probabilities of the tokens that the mask marks."""
+        """The sequence as the sampler saw it, its loss mask, and the log-probabilities of the
+        tokens that the mask marks."""
         ids: list[int] = []
         mine: list[bool] = []
         logprobs: list[float] = []
@@ -256,7 +278,8 @@ class Trajectory:
 
 
 class Metric(BaseModel, frozen=True, extra="forbid"):
-    """An aggregate over many, with its 95 % interval. `low` and `high` are None where no interval is meant."""
+    """An aggregate over many, with its 95 % interval. `low` and `high` are None where no interval
+    is meant."""
 
     value: float
     low: float | None = None

@@ -1,4 +1,5 @@
-"""Counts and numbers as people read them: `1 rollout`, `3 rollouts`, `+0.000` and never `-0.000`."""
+"""Counts and numbers as people read them: `1 rollout`, `3 rollouts`, `+0.000` and never
+`-0.000`."""
 
 from __future__ import annotations
 

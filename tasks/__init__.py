@@ -1,4 +1,5 @@
-"""The only code that talks to Git, DVC, Prefect and MLflow: it turns pure stages into recorded runs.
+"""The only code that talks to Git, DVC, Prefect and MLflow: it turns pure stages into recorded
+runs.
 
 runs           a run: its worktree, its stages by `dvc repro`, its record and revision
 display        what MLflow shows of it

@@ -1,11 +1,13 @@
 """The end of a run before its end, for good: `rft cancel`.
 
-A run that is going on is asked by a file, which its driver reads before each stage and its stage at each checkpoint (rft/stopping.py). So it ends by
-its own hand, in whatever process it is, and is recorded with all that it did. `now` does not wait for that: the stage's processes are killed, and
-the driver, which knows why, ends as it would have. A run whose driver is dead, or that stopped at run.max_hours, is recorded here.
+A run that is going on is asked by a file, which its driver reads before each stage and its stage at
+each checkpoint (rft/stopping.py). So it ends by its own hand, in whatever process it is, and is
+recorded with all that it did. `now` does not wait for that: the stage's processes are killed, and
+the driver, which knows why, ends as it would have. A run whose driver is dead, or that stopped at
+run.max_hours, is recorded here.
 
-The next `rft run` of the same settings is a new run. It finds the finished stages in DVC's run cache and the unfinished one in `.rft/progress`, until
-`rft gc` removes them.
+The next `rft run` of the same settings is a new run. It finds the finished stages in DVC's run
+cache and the unfinished one in `.rft/progress`, until `rft gc` removes them.
 """
 
 from __future__ import annotations
@@ -27,10 +29,13 @@ EVERY_S = 0.25
 _METRICS = re.compile(r"\[\w+\] metrics ")
 
 
-def cancel(clone: Clone, record: RunRecord, now: bool, patience_s: float, tell: Callable[[str], None]) -> RunRecord | None:
+def cancel(
+    clone: Clone, record: RunRecord, now: bool, patience_s: float, tell: Callable[[str], None]
+) -> RunRecord | None:
     """The run as it is recorded; None when there was nothing to record.
 
-    Raises UserError for a run that is over, InfrastructureError when it goes on after `patience_s` seconds. `tell`: what it does, about each second.
+    Raises UserError for a run that is over, InfrastructureError when it goes on after `patience_s`
+    seconds. `tell`: what it does, about each second.
     """
     _refuse(record)
     file, deadline = stopping.request(clone.state, record.name), time.monotonic() + patience_s
@@ -65,7 +70,10 @@ def _refuse(record: RunRecord, when: str = "") -> None:
         return
     if record.state == "cancelled":
         raise UserError(f"run {record.name} was cancelled already, at {record.ended}.")
-    raise UserError(f"run {record.name} ended {when}at {record.ended} ({record.state}). There is nothing to cancel, and nothing was changed.")
+    raise UserError(
+        f"run {record.name} ended {when}at {record.ended} ({record.state}). There is nothing to cancel, and nothing "
+        "was changed."
+    )
 
 
 def _was_at_its_end(ended: RunRecord) -> str:
@@ -85,8 +93,15 @@ def _doing(clone: Clone, name: str) -> str:
 
 
 def _still(name: str, now: bool, patience_s: float) -> str:
-    remedy = "Its driver does not answer: end that process (`rft run` or `rft up`), then cancel again." if now else "`--now` ends its stage at once."
-    return f"run {name} is asked to end, and still going on after {patience_s:g} s. The request stands: it ends at its next checkpoint. {remedy}"
+    remedy = (
+        "Its driver does not answer: end that process (`rft run` or `rft up`), then cancel again."
+        if now
+        else "`--now` ends its stage at once."
+    )
+    return (
+        f"run {name} is asked to end, and still going on after {patience_s:g} s. The request stands: it ends at "
+        f"its next checkpoint. {remedy}"
+    )
 
 
 def _tell_mlflow(clone: Clone, record: RunRecord | None) -> None:

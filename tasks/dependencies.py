@@ -1,12 +1,16 @@
-"""dvc.yaml, written from what each stage really needs. `python -m tasks.dependencies --write` after an import changed; a test compares.
+"""dvc.yaml, written from what each stage really needs. `python -m tasks.dependencies --write` after
+an import changed; a test compares.
 
-A stage depends on the modules of `rft` that it imports, directly or through others, at the top of a file or inside a function, or by name
-as a process of its own ("rft.tools.server"); on the modules that a recipe imports; on its recipe's folder; on the pinned packages; and on the
-shelves that it reads. So a comment in the trainer does not repeat the warm start, and no change of code goes unseen, which is how lists
-written by hand fail. The sections of params.yaml are found likewise: every `params.<section>` in what `run` can reach by name.
+A stage depends on the modules of `rft` that it imports, directly or through others, at the top of a
+file or inside a function, or by name as a process of its own ("rft.tools.server"); on the modules
+that a recipe imports; on its recipe's folder; on the pinned packages; and on the shelves that it
+reads. So a comment in the trainer does not repeat the warm start, and no change of code goes
+unseen, which is how lists written by hand fail. The sections of params.yaml are found likewise:
+every `params.<section>` in what `run` can reach by name.
 
-What cannot be read off the code: which files a stage reads (rft/needs.py, where the engine reads it too), and what it leaves (the table below).
-Outputs are single files where a `timing.json` lies beside them, so that wall times never enter the hash of anything else.
+What cannot be read off the code: which files a stage reads (rft/needs.py, where the engine reads it
+too), and what it leaves (the table below). Outputs are single files where a `timing.json` lies
+beside them, so that wall times never enter the hash of anything else.
 """
 
 from __future__ import annotations
@@ -43,12 +47,17 @@ STAGES = {
         ("train.jsonl", "validation.jsonl", "test.jsonl", "keys.json", "profile.json", "report.json"),
     ),
     "policy": Shelf("the base model: built and warm-started here, or a pointer to the given one", ("",)),
-    "baseline": Shelf("how good is the agent today, and would RFT help at all?", ("report.json", "rollouts.parquet", "timing.json")),
+    "baseline": Shelf(
+        "how good is the agent today, and would RFT help at all?", ("report.json", "rollouts.parquet", "timing.json")
+    ),
     "prompt": Shelf(
         "does a better prompt or setting do? Cheaper than weights, so it goes first",
         ("report.json", "prompt.json", "rollouts.parquet", "timing.json"),
     ),
-    "train": Shelf("RFT with the real tools and the real grader", ("report.json", "weights", "metrics.jsonl", "rollouts.parquet", "timing.json")),
+    "train": Shelf(
+        "RFT with the real tools and the real grader",
+        ("report.json", "weights", "metrics.jsonl", "rollouts.parquet", "timing.json"),
+    ),
     "challenger": Shelf(
         "champion, champion with the new prompt, challenger: on the same frozen test examples",
         ("report.json", "rollouts.parquet", "timing.json"),
@@ -60,9 +69,11 @@ STAGES = {
 }
 
 _HEADER = """\
-# The ladder, as a table of contents. Written by `python -m tasks.dependencies --write`: change the tables there and in rft/needs.py, not here.
-# A run executes these one by one (`rft run`); `dvc repro` does the same by hand, with params.yaml alone. There DVC wants every section that a stage
-# depends on: one that you leave out to its defaults is written `policy: {}`. `rft stage NAME --params FILE` wants nothing of the kind.
+# The ladder, as a table of contents. Written by `python -m tasks.dependencies --write`: change the
+# tables there and in rft/needs.py, not here. A run executes these one by one (`rft run`); `dvc repro`
+# does the same by hand, with params.yaml alone. There DVC wants every section that a stage depends
+# on: one that you leave out to its defaults is written `policy: {}`. `rft stage NAME --params FILE`
+# wants nothing of the kind.
 stages:
 """
 
@@ -105,10 +116,12 @@ def sections(root: Path, stage: str) -> list[str]:
 
 
 def _reached(root: Path, stage: str) -> Iterator[ast.AST]:
-    """Every function, class and constant that can be reached by name from `rft.<stage>.run`, across modules.
+    """Every function, class and constant that can be reached by name from `rft.<stage>.run`, across
+    modules.
 
-    Finer than imports, because the stages read one another's shelves through one another's modules: `baseline` imports `examples` for its
-    `load`, and must not run again because next week's traffic, which `examples.run` looks at, has another name.
+    Finer than imports, because the stages read one another's shelves through one another's modules:
+    `baseline` imports `examples` for its `load`, and must not run again because next week's
+    traffic, which `examples.run` looks at, has another name.
     """
     waiting = [(_module(root, f"rft.stages.{stage}"), "run")]
     seen: set[tuple[Path | None, str]] = set()
@@ -132,7 +145,8 @@ def _reached(root: Path, stage: str) -> Iterator[ast.AST]:
 
 @cache
 def _names(root: Path, path: Path) -> tuple[dict[str, ast.AST], dict[str, list[tuple[Path | None, str]]]]:
-    """What a module defines at its top, and what its imports, wherever they stand, bind: name -> (module, name there or _WHOLE)."""
+    """What a module defines at its top, and what its imports, wherever they stand, bind: name ->
+    (module, name there or _WHOLE)."""
     tree = _tree(path)
     defined: dict[str, ast.AST] = {}
     for node in tree.body:
@@ -147,7 +161,9 @@ def _names(root: Path, path: Path) -> tuple[dict[str, ast.AST], dict[str, list[t
             base = _base(root, path, node)
             for alias in node.names:
                 whole = _module(root, f"{base}.{alias.name}")
-                imported[alias.asname or alias.name] = [(whole, _WHOLE)] if whole else [(_module(root, base), alias.name)]
+                imported[alias.asname or alias.name] = (
+                    [(whole, _WHOLE)] if whole else [(_module(root, base), alias.name)]
+                )
     return defined, imported
 
 
@@ -200,12 +216,18 @@ def _tree(file: Path) -> ast.Module:
 
 
 def _is_params(node: ast.expr) -> bool:
-    return (isinstance(node, ast.Name) and node.id == "params") or (isinstance(node, ast.Attribute) and node.attr == "params")
+    return (isinstance(node, ast.Name) and node.id == "params") or (
+        isinstance(node, ast.Attribute) and node.attr == "params"
+    )
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tasks.dependencies", description="Compute dvc.yaml from the imports of the stages.")
-    parser.add_argument("--write", action="store_true", help="write dvc.yaml (without it: compare, exit code 1 when it differs)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.dependencies", description="Compute dvc.yaml from the imports of the stages."
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="write dvc.yaml (without it: compare, exit code 1 when it differs)"
+    )
     options = parser.parse_args(None if arguments is None else list(arguments))
     root = Path.cwd()
     text, path = render(root), root / "dvc.yaml"
@@ -213,7 +235,11 @@ def main(arguments: Iterable[str] | None = None) -> int:
         path.write_text(text, encoding="utf-8")
         return 0
     same = path.exists() and path.read_text(encoding="utf-8") == text
-    print("dvc.yaml is up to date." if same else "dvc.yaml does not say what the stages import. Write it: python -m tasks.dependencies --write")
+    print(
+        "dvc.yaml is up to date."
+        if same
+        else "dvc.yaml does not say what the stages import. Write it: python -m tasks.dependencies --write"
+    )
     return 0 if same else 1
 
 

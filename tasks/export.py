@@ -1,6 +1,8 @@
-"""`rft export`: an agent's folder for whoever serves it elsewhere (rft/export), whole or not at all.
+"""`rft export`: an agent's folder for whoever serves it elsewhere (rft/export), whole or not at
+all.
 
-It is written beside its name and renamed at the end. A folder that exists is left alone, and so is a `.part` that is none of ours.
+It is written beside its name and renamed at the end. A folder that exists is left alone, and so is
+a `.part` that is none of ours.
 """
 
 from __future__ import annotations
@@ -30,10 +32,20 @@ def write(agent: Agent, folder: Path, merge: bool = False, dtype: Dtype | None =
     """Raises UserError for a folder that exists, or lies where a run would take it along."""
     folder = folder.resolve()
     origin = Origin(
-        model=agent.model, version=agent.version, run=agent.run, revision=agent.at.commit, standing=agent.standing, withdrawn=agent.withdrawn
+        model=agent.model,
+        version=agent.version,
+        run=agent.run,
+        revision=agent.at.commit,
+        standing=agent.standing,
+        withdrawn=agent.withdrawn,
     )
     clone = agent.at.clone
-    with records.held(clone.state / "export.lock", wait=True), _whole(clone, folder) as part, laid_out(agent) as tree, contextlib.chdir(tree):
+    with (
+        records.held(clone.state / "export.lock", wait=True),
+        _whole(clone, folder) as part,
+        laid_out(agent) as tree,
+        contextlib.chdir(tree),
+    ):
         params = config.load("params.yaml")
         return export.write(params, part, origin, merge, dtype, seen(agent))
 
@@ -46,13 +58,15 @@ def check_place(clone: Clone, folder: Path) -> None:
     inside = folder.relative_to(clone.root)
     if inside.parts[0] in ("data", "mlruns", ".rft", ".git", ".dvc"):
         raise UserError(
-            f"{folder} lies in {inside.parts[0]}/, which the ladder keeps for itself. Name a folder below exports/, or outside of the clone."
+            f"{folder} lies in {inside.parts[0]}/, which the ladder keeps for itself. Name a folder below exports/, "
+            "or outside of the clone."
         )
     try:
         clone.git("check-ignore", "--quiet", "--no-index", "--", str(folder / "README.md"))
     except GitError:
         raise UserError(
-            f"{folder} lies in the clone, and Git does not ignore it: every later run would take it along, and record it. "
+            f"{folder} lies in the clone, and Git does not ignore it: every later run would take it along, and "
+            "record it. "
             "Name a folder below exports/, or outside of the clone."
         ) from None
 
@@ -69,7 +83,8 @@ def seen(agent: Agent) -> list[LogRow]:
 
 @contextlib.contextmanager
 def _whole(clone: Clone, folder: Path) -> Iterator[Path]:
-    """A folder to write into that gets its name at the end of the block, and is gone when the block fails. One at a time."""
+    """A folder to write into that gets its name at the end of the block, and is gone when the block
+    fails. One at a time."""
     check_place(clone, folder)
     part = folder.with_name(f"{folder.name}.part")
     if part.exists() and not (part / MARK).exists():

@@ -1,7 +1,8 @@
 """What every rung of the ladder has in common, so that the task of a stage is a few lines.
 
-`recorded` opens a run with its MLflow run beside it, writes the HTML page when the ladder has come to its end, and tells MLflow how it ended,
-whatever that was. `climb` brings one stage's shelf up to date, reads the report that it left, and shows its numbers.
+`recorded` opens a run with its MLflow run beside it, writes the HTML page when the ladder has come
+to its end, and tells MLflow how it ended, whatever that was. `climb` brings one stage's shelf up to
+date, reads the report that it left, and shows its numbers.
 """
 
 from __future__ import annotations
@@ -32,14 +33,19 @@ Numbers = Mapping[str, reports.Metric | float | None]
 
 
 @contextlib.contextmanager
-def recorded(clone: Clone, params: config.Params, window: Path | None, clean_only: bool = False, flow_run_id: str | None = None) -> Iterator[Run]:
-    """A run of these settings, which remembers how they were asked for. Raises UserError for a dirty tree when `clean_only`, as a schedule asks."""
+def recorded(
+    clone: Clone, params: config.Params, window: Path | None, clean_only: bool = False, flow_run_id: str | None = None
+) -> Iterator[Run]:
+    """A run of these settings, which remembers how they were asked for. Raises UserError for a
+    dirty tree when `clean_only`, as a schedule asks."""
     plan = runs.plan(clone, params, registry.served(clone, params), window, clean_only)
     run: Run | None = None
     try:
         with runs.start(clone, plan) as run:
             asked = commands.from_the_top(clone.root, str(window)) if window else None
-            run.update(flow_run_id=flow_run_id, settings=commands.remembered(), asked_window=asked, clean_only=clean_only)
+            run.update(
+                flow_run_id=flow_run_id, settings=commands.remembered(), asked_window=asked, clean_only=clean_only
+            )
             repro.listener.get().say(f"[run] {run.name}{_opening(run)}")
             run.tracker = Tracker(run, registry.model_name(params))
             run.tracker.settings(plan.params.identity(), _tags(run))
@@ -69,18 +75,30 @@ def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], 
 
 
 def drive(run: Run, stage: str, overhear: Callable[[str], bool] | None = None) -> repro.How:
-    """Bring the stage's shelf up to date. Raises StageFailed with the stage's own message, and Stopped when run.max_hours is spent or the run was
-    cancelled: before the stage, at one of its checkpoints, or in the midst of it by `rft cancel --now`. An error of the stage's own stays one, even
-    while somebody asks for the end: its owner must hear of a grader that is down."""
+    """Bring the stage's shelf up to date. Raises StageFailed with the stage's own message, and
+    Stopped when run.max_hours is spent or the run was cancelled: before the stage, at one of its
+    checkpoints, or in the midst of it by `rft cancel --now`. An error of the stage's own stays one,
+    even while somebody asks for the end: its owner must hear of a grader that is down.
+    """
     try:
         run.check(f"before stage {stage}")
         log, note = run.clone.log(run.name, stage), partial(runs.note_group, run)
-        outcome = repro.repro(run.tree, stage, run.clone.state, run.name, log=log, note_group=note, overhear=overhear, deadline=run.deadline)
+        outcome = repro.repro(
+            run.tree,
+            stage,
+            run.clone.state,
+            run.name,
+            log=log,
+            note_group=note,
+            overhear=overhear,
+            deadline=run.deadline,
+        )
     except repro.StageKilled:
         if run.cancelled:
             raise Stopped(f"in the midst of stage {stage}") from None
         raise
-    ran = "ran" in (outcome.how, run.record.stages.get(stage))  # a run that was cut off and adopted finds its own work unchanged
+    # a run that was cut off and adopted finds its own work unchanged
+    ran = "ran" in (outcome.how, run.record.stages.get(stage))
     run.update(stages=run.record.stages | {stage: "ran" if ran else outcome.how})
     return outcome.how
 
@@ -98,7 +116,11 @@ def _timed(run: Run, stage: str) -> Iterator[None]:
 
 def _opening(run: Run) -> str:
     edited = run.record.edited
-    along = f", with uncommitted {', '.join(edited[:3])}{' and more' if len(edited) > 3 else ''}: dirty" if run.record.dirty else ""
+    along = (
+        f", with uncommitted {', '.join(edited[:3])}{' and more' if len(edited) > 3 else ''}: dirty"
+        if run.record.dirty
+        else ""
+    )
     spent = f" ({run.record.spent_s / 3600:.2g} hours of work so far)" if run.max_hours is not None else ""
     return (f", adopted: it was cut off, and goes on{spent}" if run.adopted else "") + along
 
@@ -139,7 +161,13 @@ def write_page(clone: Clone, record: RunRecord, root: Path) -> Path:
 def _recipe(clone: Clone, record: RunRecord, root: Path) -> str:
     """Its folder, from the settings that the run had."""
     file = root / "params.yaml"
-    text = file.read_bytes() if file.exists() else Revision(clone, record.revision).file("params.yaml") if record.revision else None
+    text = (
+        file.read_bytes()
+        if file.exists()
+        else Revision(clone, record.revision).file("params.yaml")
+        if record.revision
+        else None
+    )
     return str((yaml.safe_load(text or b"") or {}).get("recipe", {}).get("path", ""))
 
 

@@ -1,21 +1,27 @@
 """What may be removed, and what never: `rft gc`, by the days that section `run.retention` names.
 
     worktrees    of runs that are over
-    work         unfinished work of stages (.rft/progress), and scratch folders of commands that were killed
+    work         unfinished work of stages (.rft/progress), and scratch folders of commands that
+                 were killed
     logs         what stages and servers printed
     pages        HTML pages, and what `rft drift` found
     bytes        in DVC's cache: what only runs refer to that are past their retention
 
-Never removed: a revision, the ledger, a record of a run. And, whatever their age, the bytes and pages of every run that was promoted or registered (a
-rollback may return to it), that waits for approval, or with which new windows are compared; the base policy that the beginning is, while nothing
-replaced it; and all that an unfinished run will go on with.
+Never removed: a revision, the ledger, a record of a run. And, whatever their age, the bytes and
+pages of every run that was promoted or registered (a rollback may return to it), that waits for
+approval, or with which new windows are compared; the base policy that the beginning is, while
+nothing replaced it; and all that an unfinished run will go on with.
 
-`dvc gc` keeps the bytes of revisions by name, and deletes all others. It knows nothing of age, and would take what a user has under an older
-commit. So the rule here is the other way round: only what a run left can go (the outputs in its revision's dvc.lock, or in an entry of DVC's run
-cache), and only if no kept revision, no commit of any branch or tag, and no working tree names it. What a user put under DVC is named there.
+`dvc gc` keeps the bytes of revisions by name, and deletes all others. It knows nothing of age, and
+would take what a user has under an older commit. So the rule here is the other way round: only what
+a run left can go (the outputs in its revision's dvc.lock, or in an entry of DVC's run cache), and
+only if no kept revision, no commit of any branch or tag, and no working tree names it. What a user
+put under DVC is named there.
 
-A kill in the middle leaves what a second call removes. Folders of unfinished work go whole (rft/progress.py); a run's record says that its bytes are
-removed before the first one is; of an output folder the files go before their list, and the run cache's entry, which names both, goes last.
+A kill in the middle leaves what a second call removes. Folders of unfinished work go whole
+(rft/progress.py); a run's record says that its bytes are removed before the first one is; of an
+output folder the files go before their list, and the run cache's entry, which names both, goes
+last.
 """
 
 from __future__ import annotations
@@ -63,7 +69,8 @@ class Item:
 
 @dataclass
 class Plan:
-    """What would go, in the order in which it goes; and what stays although it is old, with the reason."""
+    """What would go, in the order in which it goes; and what stays although it is old, with the
+    reason."""
 
     items: list[Item] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -73,7 +80,8 @@ class Plan:
 
 @contextlib.contextmanager
 def alone(clone: Clone) -> Iterator[None]:
-    """No run and no `rft stage` starts, and no champion moves, while the block lasts. Raises UserError when a run or a stage is going on."""
+    """No run and no `rft stage` starts, and no champion moves, while the block lasts. Raises
+    UserError when a run or a stage is going on."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(records.held(runs.start_lock(clone), wait=True))
         stack.enter_context(records.held(registry.lock(clone), wait=True))
@@ -85,10 +93,14 @@ def alone(clone: Clone) -> Iterator[None]:
                 )
         by_hand = stack.enter_context(records.held(byhand.lock(clone)))
         if not by_hand:
-            raise UserError("a stage is being run by hand in this clone (`rft stage`). Nothing was removed. Wait until it ends.")
+            raise UserError(
+                "a stage is being run by hand in this clone (`rft stage`). Nothing was removed. Wait until it ends."
+            )
         for work in progress.works(clone.state):  # by `dvc repro`, or by `python -m rft`
             if work.live:
-                raise UserError(f"stage {work.stage} is being run by hand, in {work.path}. Nothing was removed. Wait until it ends.")
+                raise UserError(
+                    f"stage {work.stage} is being run by hand, in {work.path}. Nothing was removed. Wait until it ends."
+                )
         yield
 
 
@@ -100,7 +112,9 @@ def plan(clone: Clone, keep: Retention) -> Plan:
     for record in every:
         if not record.over:
             end = commands.command("cancel", record.name)
-            found.kept.append(f"run {record.name} is unfinished. To go on with it: {record.again}\n    To end it: {end}")
+            found.kept.append(
+                f"run {record.name} is unfinished. To go on with it: {record.again}\n    To end it: {end}"
+            )
     needed = _needed(clone, every)
     by_revision = {record.revision: record.name for record in every}
     lasting = unfinished | {by_revision.get(revision, "") for revision in needed}
@@ -110,14 +124,17 @@ def plan(clone: Clone, keep: Retention) -> Plan:
     found.items += _aged("pages", _pages(clone), keep.pages_days, lasting, now)
     unfinished_stages = (record.name for record in every if not record.over and record.stages)
     if homeless := [name for name in unfinished_stages if not (clone.worktrees / name / "dvc.lock").exists()]:
-        found.kept.append(f"all bytes: with the worktree of run {homeless[0]} the names of those are gone that it will go on with")
+        found.kept.append(
+            f"all bytes: with the worktree of run {homeless[0]} the names of those are gone that it will go on with"
+        )
     else:
         _bytes(clone, keep.cache_days, needed, by_revision, now, found)
     return found
 
 
 def carry_out(clone: Clone, todo: Plan, tell: Callable[[int, int], None]) -> int:
-    """Bytes that were removed. `tell(done, total)` as it goes on. Call inside `alone`, with a plan that was made there."""
+    """Bytes that were removed. `tell(done, total)` as it goes on. Call inside `alone`, with a plan
+    that was made there."""
     for record in records.load_all(clone):
         if record.revision in todo.revisions and record.bytes_removed is None:
             records.save(clone, record.model_copy(update={"bytes_removed": records.now()}))
@@ -142,7 +159,8 @@ def carry_out(clone: Clone, todo: Plan, tell: Callable[[int, int], None]) -> int
 
 
 def _forget_entry(path: Path) -> None:
-    """An entry of the run cache, `runs/KE/KEY/VALUE`. The folder of a key goes with its last entry, at once: DVC fails on an empty one (3.67)."""
+    """An entry of the run cache, `runs/KE/KEY/VALUE`. The folder of a key goes with its last entry,
+    at once: DVC fails on an empty one (3.67)."""
     if any(one != path for one in path.parent.iterdir()):
         path.unlink()
         return
@@ -151,7 +169,7 @@ def _forget_entry(path: Path) -> None:
     shutil.rmtree(gone)
 
 
-# -- what is old -----------------------------------------------------------------------------------------------------------
+# -- what is old -----------------------------------------------------------------------------------
 def _worktrees(clone: Clone, unfinished: set[str]) -> Iterator[Item]:
     for folder in sorted(clone.worktrees.iterdir()) if clone.worktrees.is_dir() else ():
         if folder.name not in unfinished:
@@ -163,7 +181,12 @@ def _work(clone: Clone, days: float | None, unfinished: set[str], now: float) ->
         return
     for work in progress.works(clone.state):
         if work.age_s >= days * DAY_S and unfinished.isdisjoint(work.runs):
-            yield Item("work", work.path, work.num_bytes, f"stage {work.stage}{_of(work.runs)}, untouched for {_days(work.age_s)}")
+            yield Item(
+                "work",
+                work.path,
+                work.num_bytes,
+                f"stage {work.stage}{_of(work.runs)}, untouched for {_days(work.age_s)}",
+            )
     for item in _aged("work", _scratch(clone), days, set(), now):
         if _is_free(agents.scratch_lock(item.path)):  # one that somebody works in has its lock held
             yield item
@@ -225,54 +248,76 @@ def _days(seconds: float) -> str:
     return f"{seconds / DAY_S:.0f} days"
 
 
-# -- bytes of old runs -----------------------------------------------------------------------------------------------------
+# -- bytes of old runs -----------------------------------------------------------------------------
 def _needed(clone: Clone, every: list[RunRecord]) -> dict[str, str]:
     """Revision -> why its bytes stay, whatever its age."""
     first = agents.beginnings(clone)
-    needed = {revision: f"holds the base policy of {model}'s champion, which is the beginning" for model, revision in first.items()}
+    needed = {
+        revision: f"holds the base policy of {model}'s champion, which is the beginning"
+        for model, revision in first.items()
+    }
     if (latest := _latest_traffic(clone, every)) is not None:
         needed[latest] = "new windows are compared with it"
     acts = ledger.acts(clone)
     decided = {act.run for act in acts}
-    for line in clone.git("for-each-ref", "--format=%(objectname) %(refname:lstrip=-1) %(subject)", "refs/exps").splitlines():
+    for line in clone.git(
+        "for-each-ref", "--format=%(objectname) %(refname:lstrip=-1) %(subject)", "refs/exps"
+    ).splitlines():
         revision, name, subject = line.split(" ", 2)
         if subject == f"run {name}: promote" and name not in decided:  # as the revision says, whose record may be lost
-            needed[revision] = f"waits for approval. To let its bytes go: {commands.command('reject', name, *commands.WHO_AND_WHY)}"
+            needed[revision] = (
+                f"waits for approval. To let its bytes go: {commands.command('reject', name, *commands.WHO_AND_WHY)}"
+            )
     pending = ledger.announced(clone)
-    champions = {act.revision for act in [*acts, *([pending] if pending else [])] if act.action != "reject" and act.revision}
+    champions = {
+        act.revision for act in [*acts, *([pending] if pending else [])] if act.action != "reject" and act.revision
+    }
     return needed | dict.fromkeys(champions | registry.revisions(clone), "is or was champion")
 
 
 def _latest_traffic(clone: Clone, every: list[RunRecord]) -> str | None:
     report = str(shelves.path(reports.TrafficReport))
     for record in sorted(every, key=lambda one: one.started, reverse=True):
-        if record.revision and not record.bytes_removed and report in _outs(_text(clone, f"{record.revision}:dvc.lock")):
+        if (
+            record.revision
+            and not record.bytes_removed
+            and report in _outs(_text(clone, f"{record.revision}:dvc.lock"))
+        ):
             return record.revision
     return None
 
 
-def _bytes(clone: Clone, days: float | None, needed: dict[str, str], names: dict[str | None, str], now: float, found: Plan) -> None:
+def _bytes(
+    clone: Clone, days: float | None, needed: dict[str, str], names: dict[str | None, str], now: float, found: Plan
+) -> None:
     if days is None:
         return
     cache = clone.dvc_cache
     if not cache.is_relative_to(clone.root):
-        found.kept.append(f"DVC's cache lies outside of this clone ({cache}): others may share it, so no bytes are removed from it")
+        found.kept.append(
+            f"DVC's cache lies outside of this clone ({cache}): others may share it, so no bytes are removed from it"
+        )
         return
     limit = now - days * DAY_S
     old: dict[str, str] = {}  # revision -> the run's name
-    for line in clone.git("for-each-ref", "--format=%(objectname) %(committerdate:unix) %(refname)", "refs/exps").splitlines():
+    for line in clone.git(
+        "for-each-ref", "--format=%(objectname) %(committerdate:unix) %(refname)", "refs/exps"
+    ).splitlines():
         revision, when, ref = line.split(" ", 2)
         if _OURS.fullmatch(ref) and float(when) <= limit:
             if revision in needed:
                 found.kept.append(f"run {names.get(revision, ref.rsplit('/', 1)[1])} {needed[revision]}")
             else:
                 old[revision] = ref.rsplit("/", 1)[1]
-    found.items += [Item("bytes", path, _measure(path)[0], "left by a killed `rft gc`") for path in sorted(cache.glob(f"{_GONE}*"))]
+    found.items += [
+        Item("bytes", path, _measure(path)[0], "left by a killed `rft gc`") for path in sorted(cache.glob(f"{_GONE}*"))
+    ]
     entries = sorted((cache / "runs").glob("*/*/*")) if (cache / "runs").is_dir() else []
     old_entries = {path: set(_outs(path.read_bytes()).values()) for path in entries if path.stat().st_mtime <= limit}
     store = _Store(cache / "files" / "md5")
     kept = store.closure(
-        _named(clone, set(old), set(needed)) | {md5 for path in entries if path not in old_entries for md5 in _md5s(path.read_bytes())}
+        _named(clone, set(old), set(needed))
+        | {md5 for path in entries if path not in old_entries for md5 in _md5s(path.read_bytes())}
     )
     left: dict[str, str] = {}  # md5 -> whose
     for revision, name in old.items():
@@ -314,25 +359,35 @@ class _Store:
         try:
             return json.loads(self.path(md5).read_bytes())
         except ValueError:
-            raise InfrastructureError(f"{self.path(md5)}: not a folder's list as DVC writes it. Nothing was removed. Delete that file.") from None
+            raise InfrastructureError(
+                f"{self.path(md5)}: not a folder's list as DVC writes it. Nothing was removed. Delete that file."
+            ) from None
 
 
 def _named(clone: Clone, old: set[str], needed: set[str]) -> set[str]:
-    """All hashes that any commit names which is reachable from a branch, a tag or a kept revision, or that lie in a working tree."""
+    """All hashes that any commit names which is reachable from a branch, a tag or a kept revision,
+    or that lie in a working tree."""
     listed = [line.partition(" ") for line in clone.git("worktree", "list", "--porcelain").splitlines()]
-    commits = {*clone.git("for-each-ref", "--format=%(objectname)").split(), *(value for key, _, value in listed if key == "HEAD")}
+    commits = {
+        *clone.git("for-each-ref", "--format=%(objectname)").split(),
+        *(value for key, _, value in listed if key == "HEAD"),
+    }
     here = git(clone.root, "cat-file", "--batch-check", given="\n".join(needed).encode()).splitlines()
-    commits |= {line.split(" ", 1)[0] for line in here if " commit " in line}  # a champion's that no ref names, or of another clone
+    # a champion's that no ref names, or of another clone
+    commits |= {line.split(" ", 1)[0] for line in here if " commit " in line}
     wanted = "\n".join(commits - old - {_NONE}).encode()
     objects = git(clone.root, "rev-list", "--objects", "--stdin", given=wanted).splitlines()
     blobs = [line.split(" ", 1)[0] for line in objects if line.endswith((" dvc.lock", "/dvc.lock", ".dvc"))]
     found = _md5s(git_bytes(clone.root, "cat-file", "--batch", given="\n".join(blobs).encode())) if blobs else set()
     for tree in [Path(value) for key, _, value in listed if key == "worktree" and Path(value).is_dir()]:
-        names = git(tree, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.dvc", "*dvc.lock").split("\0")
+        names = git(
+            tree, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.dvc", "*dvc.lock"
+        ).split("\0")
         for name in {*names, "dvc.lock"} - {""}:
             with contextlib.suppress(FileNotFoundError):
                 found |= _md5s((tree / name).read_bytes())
-    for tree in clone.worktrees.iterdir() if clone.worktrees.is_dir() else ():  # Git looks for them elsewhere, once the clone was moved
+    # Git looks for them elsewhere, once the clone was moved
+    for tree in clone.worktrees.iterdir() if clone.worktrees.is_dir() else ():
         for file in (tree / "dvc.lock", *tree.rglob("*.dvc")):
             found |= _md5s(file.read_bytes()) if file.is_file() else set()
     return found

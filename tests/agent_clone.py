@@ -1,6 +1,8 @@
-"""A clone with one recorded run that really learned: the tiny ladder's policy, a LoRA adapter on it, and a gate that would promote.
+"""A clone with one recorded run that really learned: the tiny ladder's policy, a LoRA adapter on
+it, and a gate that would promote.
 
-For tests of what is done with an agent afterwards: exported, talked to. `make` takes some seconds: share its clone, and copy it before changing it.
+For tests of what is done with an agent afterwards: exported, talked to. `make` takes some seconds:
+share its clone, and copy it before changing it.
 """
 
 from __future__ import annotations
@@ -23,17 +25,29 @@ from tests.tiny_recipe import params
 
 LORA = {"weights": "lora", "steps": 3, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}, "from": "policy"}
 SYSTEM = "Look it up."
-EASY = {"min_gain": -1, "max_greedy_loss": 1, "max_calls_p95_increase": 9, "max_tokens_increase": 99, "max_hack_rate": 1, "max_slice_loss": 1}
+EASY = {
+    "min_gain": -1,
+    "max_greedy_loss": 1,
+    "max_calls_p95_increase": 9,
+    "max_tokens_increase": 99,
+    "max_hack_rate": 1,
+    "max_slice_loss": 1,
+}
 
 
 def make(folder: Path, ladder: Path, full: bool = False) -> ladder_clone.Scripted:
-    """The ladder's shelves up to the baseline are taken as they are; `full`: all of them, with the full weights that it trained."""
+    """The ladder's shelves up to the baseline are taken as they are; `full`: all of them, with the
+    full weights that it trained."""
     scripted = ladder_clone.make(folder)
     recipe, shelves = scripted.root / "recipes/tiny", folder / "shelves"
     if not full:
         (recipe / "prompts.json").write_text(json.dumps({"seed": {"name": "seed", "system": SYSTEM}}))
     gated = sample_reports.GATE.model_copy(update=EASY)
-    sections: dict[str, Any] = {**SECTIONS, "gate": gated.model_dump(), "train": SECTIONS["train"] | ({} if full else LORA)}
+    sections: dict[str, Any] = {
+        **SECTIONS,
+        "gate": gated.model_dump(),
+        "train": SECTIONS["train"] | ({} if full else LORA),
+    }
     scripted.set_params(**sections)
     scripted.git("add", "--all")
     scripted.git("commit", "--quiet", "--message", "tiny")

@@ -1,7 +1,9 @@
-"""What every test shares: no telemetry, no network hub, one thread, no file outside its own folder, the same examples each time.
+"""What every test shares: no telemetry, no network hub, one thread, no file outside its own folder,
+the same examples each time.
 
-The environment is set when this file is loaded, before any test imports Prefect, MLflow or torch: they read it only once, and the
-processes that tests start inherit it. Git runs without the developer's configuration, so that a test cannot lean on it.
+The environment is set when this file is loaded, before any test imports Prefect, MLflow or torch:
+they read it only once, and the processes that tests start inherit it. Git runs without the
+developer's configuration, so that a test cannot lean on it.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def _home() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _denormals() -> None:
-    """rft/models/weights.py flushes denormal floats, for the process that loads a model; hypothesis draws them."""
+    """rft/models/weights.py flushes denormal floats, for the process that loads a model; hypothesis
+    draws them."""
     if torch := sys.modules.get("torch"):
         torch.set_flush_denormal(False)
 
@@ -71,7 +74,8 @@ def _secrets() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _environment() -> Iterator[None]:
-    """What a verb sets for its own process (Prefect's log level, addresses) must not reach the next test."""
+    """What a verb sets for its own process (Prefect's log level, addresses) must not reach the next
+    test."""
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -94,7 +98,8 @@ def ladder_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def ladder(tmp_path_factory: pytest.TempPathFactory, ladder_recipe: Path) -> Path:
-    """The shelves after every stage with a policy, run for real once. Copy them before changing one."""
+    """The shelves after every stage with a policy, run for real once. Copy them before changing
+    one."""
     from tests.ladder import climb
 
     return climb(tmp_path_factory.mktemp("ladder"), ladder_recipe)
@@ -102,7 +107,8 @@ def ladder(tmp_path_factory: pytest.TempPathFactory, ladder_recipe: Path) -> Pat
 
 @pytest.fixture(scope="session")
 def agent_clone(tmp_path_factory: pytest.TempPathFactory, ladder: Path) -> Path:
-    """A clone with a recorded run whose LoRA adapter the gate would promote (tests/agent_clone.py). Copy it before changing it."""
+    """A clone with a recorded run whose LoRA adapter the gate would promote (tests/agent_clone.py).
+    Copy it before changing it."""
     import agent_clone
     import ladder_clone
 
@@ -131,7 +137,8 @@ def approved_clone(tmp_path_factory: pytest.TempPathFactory, agent_clone: Path) 
 
 @pytest.fixture
 def golden() -> Callable[[str, str], None]:
-    """`golden("surface.txt", text)` compares with tests/golden/surface.txt; RECORD=1 writes it instead (CONTRIBUTING.md)."""
+    """`golden("surface.txt", text)` compares with tests/golden/surface.txt; RECORD=1 writes it
+    instead (CONTRIBUTING.md)."""
 
     def compare(name: str, text: str) -> None:
         path = ROOT / "tests" / "golden" / name
@@ -140,6 +147,8 @@ def golden() -> Callable[[str, str], None]:
             path.write_text(text, encoding="utf-8")
             return
         assert path.exists(), f"{path} is missing: record it with RECORD=1 and read the diff."
-        assert text == path.read_text(encoding="utf-8"), f"{name} changed. If that is meant: RECORD=1, read the diff, say why in the commit."
+        assert text == path.read_text(encoding="utf-8"), (
+            f"{name} changed. If that is meant: RECORD=1, read the diff, say why in the commit."
+        )
 
     return compare

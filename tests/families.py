@@ -1,5 +1,7 @@
-"""Tokenizers of the families that people use: byte-level BPE of a few hundred merges, with each family's own special tokens and a chat template
-of tests/templates. Small, but with what matters here: control tokens that are one token each, and text that can be cut in more than one way."""
+"""Tokenizers of the families that people use: byte-level BPE of a few hundred merges, with each
+family's own special tokens and a chat template of tests/templates. Small, but with what matters
+here: control tokens that are one token each, and text that can be cut in more than one way.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,37 @@ class Family:
 
 _CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _QWEN = ("<tool_call>", "</tool_call>", "<think>", "</think>")
-_LLAMA = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>")
-_HARMONY = ("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>")
-_MISTRAL = ("<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
+_LLAMA = (
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eom_id|>",
+    "<|eot_id|>",
+    "<|python_tag|>",
+)
+_HARMONY = (
+    "<|startoftext|>",
+    "<|endoftext|>",
+    "<|return|>",
+    "<|constrain|>",
+    "<|channel|>",
+    "<|start|>",
+    "<|end|>",
+    "<|message|>",
+    "<|call|>",
+)
+_MISTRAL = (
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[AVAILABLE_TOOLS]",
+    "[/AVAILABLE_TOOLS]",
+    "[TOOL_CALLS]",
+    "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]",
+)
 _MISTRAL_11 = (*_MISTRAL, "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]")
 
 FAMILIES = {
@@ -39,8 +69,10 @@ FAMILIES = {
 }
 
 TEXTS = (
-    'I look it up. The code is {"name": "lookup", "arguments": {"key": "k0001"}} I20.9 and {"query": "angina pectoris", "n": 3}',
-    "which value has the key? angina pectoris, asthma, the words of a note and their codes; a result: nothing found \n\n  9153",
+    'I look it up. The code is {"name": "lookup", "arguments": {"key": "k0001"}} I20.9 and {"query": "angina '
+    'pectoris", "n": 3}',
+    "which value has the key? angina pectoris, asthma, the words of a note and their codes; a result: nothing found "
+    "\n\n  9153",
 )
 
 
@@ -59,12 +91,18 @@ def build(name: str, template: str | None = None, texts: Iterable[str] = TEXTS, 
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=256 + merges, initial_alphabet=alphabet, special_tokens=[], show_progress=False)  # type: ignore[call-arg]
+    trainer = trainers.BpeTrainer(
+        vocab_size=256 + merges, initial_alphabet=alphabet, special_tokens=[], show_progress=False
+    )  # type: ignore[call-arg]
     bpe.train_from_iterator(texts, trainer)
     bpe.add_special_tokens(list(family.special))
     bpe.add_tokens([AddedToken(token, normalized=False) for token in family.added])
     made: Any = PreTrainedTokenizerFast(
-        tokenizer_object=bpe, bos_token=family.start, eos_token=family.end, pad_token=family.special[0], clean_up_tokenization_spaces=False
+        tokenizer_object=bpe,
+        bos_token=family.start,
+        eos_token=family.end,
+        pad_token=family.special[0],
+        clean_up_tokenization_spaces=False,
     )
     made.chat_template = template if template is not None else (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
     return made

@@ -1,4 +1,5 @@
-"""Inputs for the kernels, what a path makes of them, and how far two paths may differ: the same in the interpreter and on a GPU."""
+"""Inputs for the kernels, what a path makes of them, and how far two paths may differ: the same in
+the interpreter and on a GPU."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ import torch
 from rft.kernels import reference
 
 EXACT, ROUNDED = 2e-5, 1e-2
-"""Of the largest entry. In bfloat16 the gradients are rounded to 8 bits, once as a slab of logits and once at the end. The reference is
-always computed in float32, from the same numbers: log-probabilities then agree to float32's digits, whatever the inputs' type."""
+"""Of the largest entry. In bfloat16 the gradients are rounded to 8 bits, once as a slab of logits
+and once at the end. The reference is always computed in float32, from the same numbers:
+log-probabilities then agree to float32's digits, whatever the inputs' type.
+"""
 LOW, HIGH = 0.2, 0.28
 
 
@@ -38,15 +41,20 @@ class Case:
 
     def learned(self, path: Any) -> list[Any]:
         hidden_ND, weight_VD = self.leaves(path)
-        loss, logprobs_N, entropy_N = path.linear_policy_loss(hidden_ND, weight_VD, self.ids_N, *self.policy, LOW, HIGH, 0.7)
+        loss, logprobs_N, entropy_N = path.linear_policy_loss(
+            hidden_ND, weight_VD, self.ids_N, *self.policy, LOW, HIGH, 0.7
+        )
         (3 * loss).backward()
         return [loss, logprobs_N, entropy_N, hidden_ND.grad, weight_VD.grad]
 
 
 def agree(found: list[Any], wanted: list[Any], tolerance: float = ROUNDED) -> None:
-    """All numbers to `EXACT`, the gradients (the last two, when in bfloat16) to `tolerance`, relative to the largest entry."""
+    """All numbers to `EXACT`, the gradients (the last two, when in bfloat16) to `tolerance`,
+    relative to the largest entry."""
     for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
         assert one.shape == other.shape
         worst, size = (one.detach().float() - other.detach().float()).abs(), other.detach().float().abs()
         allowed = (tolerance if one.dtype == torch.bfloat16 else EXACT) * (1 + size.max()) if size.numel() else 0.0
-        assert not worst.numel() or worst.max() <= allowed, f"result {index} of {len(wanted)} is off by {worst.max():.3g}"
+        assert not worst.numel() or worst.max() <= allowed, (
+            f"result {index} of {len(wanted)} is off by {worst.max():.3g}"
+        )

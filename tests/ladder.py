@@ -1,6 +1,8 @@
-"""The stages with a policy, run for real on the tiny recipe: it is built, warm-started, measured, searched a prompt for, trained, compared.
+"""The stages with a policy, run for real on the tiny recipe: it is built, warm-started, measured,
+searched a prompt for, trained, compared.
 
-The stages are pure functions from files to files, so this is what `dvc repro` does, without DVC: one folder, one process.
+The stages are pure functions from files to files, so this is what `dvc repro` does, without DVC:
+one folder, one process.
 """
 
 from __future__ import annotations
@@ -68,7 +70,11 @@ def climb(folder: Path, recipe: Path) -> Path:
 
 def shelf(folder: Path, name: str) -> dict[str, str]:
     """Hashes of what a stage wrote, without wall times."""
-    return {path.name: files.tree_sha256(path) for path in sorted((folder / "data" / name).iterdir()) if path.name != "timing.json"}
+    return {
+        path.name: files.tree_sha256(path)
+        for path in sorted((folder / "data" / name).iterdir())
+        if path.name != "timing.json"
+    }
 
 
 def again(ladder: Path, folder: Path, recipe: Path, stage: str, **changes: dict[str, Any]) -> Path:

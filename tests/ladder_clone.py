@@ -1,9 +1,12 @@
-"""A small clone of this repository whose stages are scripted: real Git, DVC, Prefect and MLflow, and shelves that were made beforehand.
+"""A small clone of this repository whose stages are scripted: real Git, DVC, Prefect and MLflow,
+and shelves that were made beforehand.
 
-`make(folder)` lays it out and commits it. Its `rft` holds the real config, reports and `python -m rft`; each stage copies its shelf from a
-script folder, where a test can also make it fail, pause or count: `script/fail-baseline` (a message), `script/pause-train` (seconds a step),
-`script/pause-policy` (seconds), `script/ran` (a line each time a stage really runs). The train stage takes twenty steps, writes metrics.jsonl in
-`.rft/progress` and goes on where it was killed, or stopped in order.
+`make(folder)` lays it out and commits it. Its `rft` holds the real config, reports and `python -m
+rft`; each stage copies its shelf from a script folder, where a test can also make it fail, pause or
+count: `script/fail-baseline` (a message), `script/pause-train` (seconds a step),
+`script/pause-policy` (seconds), `script/ran` (a line each time a stage really runs). The train
+stage takes twenty steps, writes metrics.jsonl in `.rft/progress` and goes on where it was killed,
+or stopped in order.
 """
 
 from __future__ import annotations
@@ -37,7 +40,16 @@ from tasks.runs.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = (
-    *("__init__.py", "__main__.py", "commands.py", "config", "errors.py", "files.py", "grading/__init__.py", "grading/margins.py"),
+    *(
+        "__init__.py",
+        "__main__.py",
+        "commands.py",
+        "config",
+        "errors.py",
+        "files.py",
+        "grading/__init__.py",
+        "grading/margins.py",
+    ),
     *(
         "needs.py",
         "process.py",
@@ -96,7 +108,10 @@ def work(params):
 WORK = {
     "examples": """Which source the flow chose is seen in the report."""
     + '"""\n    report = json.loads((SCRIPT / "data/examples/report.json").read_text())\n'
-    + '    (SCRIPT / "data/examples/report.json").write_text(json.dumps(report | {"source": params.examples.source}))\n    """',
+    + (
+        '    (SCRIPT / "data/examples/report.json").write_text(json.dumps(report | {"source": '
+        'params.examples.source}))\n    """'
+    ),
     "policy": """It can be made to last."""
     + '"""\n    pause = SCRIPT / "pause-policy"\n'
     + '    time.sleep(float(pause.read_text()) if pause.exists() else 0)\n    """',
@@ -144,10 +159,14 @@ class Scripted:
         path.write_text(yaml.safe_dump(raw))
 
     def rft(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(**self.command(*arguments, **environment), capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(
+            **self.command(*arguments, **environment), capture_output=True, text=True, check=False, timeout=120
+        )
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(**self.command(*arguments, **environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            **self.command(*arguments, **environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def command(self, *arguments: str, **environment: str) -> dict[str, Any]:
         dropped = ("MLFLOW_TRACKING_URI", "RFT_STATE")
@@ -160,7 +179,8 @@ class Scripted:
 
 
 def climb(scripted: Scripted, **changes: Any) -> RunRecord:
-    """A whole recorded run, its shelves put there and committed to DVC at once: for tests of what comes after a run."""
+    """A whole recorded run, its shelves put there and committed to DVC at once: for tests of what
+    comes after a run."""
     params = config.load(scripted.root / "params.yaml").model_copy(update=changes)
     with runs.start(scripted.clone, runs.plan(scripted.clone, params, registry.served(scripted.clone, params))) as run:
         shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
@@ -183,7 +203,11 @@ def make(folder: Path, scenario: sample_reports.Scenario = "promote") -> Scripte
     tiny_recipe.make(root / "recipes")
     (root / "data" / "inbox").mkdir()
     (root / "data" / "inbox" / "window.jsonl").write_text('{"conversation_id": "c-1"}\n')
-    params = {"recipe": {"path": "recipes/tiny"}, "traffic": {"file": "data/inbox/window.jsonl"}, "gate": tiny_recipe.gate()}
+    params = {
+        "recipe": {"path": "recipes/tiny"},
+        "traffic": {"file": "data/inbox/window.jsonl"},
+        "gate": tiny_recipe.gate(),
+    }
     (root / "params.yaml").write_text(yaml.safe_dump(params))
     (root / "dvc.yaml").write_text(_pipeline(root))
     if "MLFLOW_TRACKING_URI" not in os.environ:
@@ -205,7 +229,8 @@ def _pipeline(root: Path) -> str:
 
 @cache
 def _empty_store() -> Path:
-    """MLflow takes 5 s to lay out a new database. tests/flows/test_new.py lets it do so; every other clone begins with a copy."""
+    """MLflow takes 5 s to lay out a new database. tests/flows/test_new.py lets it do so; every
+    other clone begins with a copy."""
     place = Clone(Path(_PREPARED.name) / "empty")
     place.root.mkdir()
     tracking.client(place).search_experiments()
@@ -241,13 +266,18 @@ def _rehash(data: Path) -> None:
     """The train report names the weights that lie there, and the decision the train report."""
     train = reports.read(reports.TrainReport, data / "train/report.json")
     if train.trained:
-        train = train.model_copy(update={"path": "data/train/weights", "sha256": files.tree_sha256(data / "train/weights")})
+        train = train.model_copy(
+            update={"path": "data/train/weights", "sha256": files.tree_sha256(data / "train/weights")}
+        )
         reports.write(train, data / "train/report.json")
     drift = reports.read(reports.DriftReport, data / "drift/report.json")
     baseline = reports.read(reports.BaselineReport, data / "baseline/report.json")
     prompt = reports.read(reports.PromptReport, data / "prompt/report.json")
     challenger = reports.read(reports.ChallengerReport, data / "challenger/report.json")
-    arms = [arm if arm.name == "champion" else arm.model_copy(update={"prompt_sha256": prompt.winner.digest()}) for arm in challenger.arms]
+    arms = [
+        arm if arm.name == "champion" else arm.model_copy(update={"prompt_sha256": prompt.winner.digest()})
+        for arm in challenger.arms
+    ]
     challenger = challenger.model_copy(update={"arms": arms})
     reports.write(challenger, data / "challenger/report.json")
     timings = json.loads((data / "challenger/timing.json").read_text())

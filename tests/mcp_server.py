@@ -1,4 +1,5 @@
-"""A small real MCP server, by the official package: `python tests/mcp_server.py stdio`, or `... http PORT_FILE`, on a free port."""
+"""A small real MCP server, by the official package: `python tests/mcp_server.py stdio`, or `...
+http PORT_FILE`, on a free port."""
 
 from __future__ import annotations
 
@@ -101,7 +102,8 @@ def die(code: int) -> str:
 
 
 def flaky(app: ASGIApp) -> ASGIApp:
-    """Breaks tools/call as the X-Break header says, once for each time that it is named: `500`, `cut`, `html`. Keeps the headers of each request."""
+    """Breaks tools/call as the X-Break header says, once for each time that it is named: `500`,
+    `cut`, `html`. Keeps the headers of each request."""
     left: list[str] = []
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -129,7 +131,11 @@ def flaky(app: ASGIApp) -> ASGIApp:
                 return
             if word == "cut":
                 await send(
-                    {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json"), (b"content-length", b"500")]}
+                    {
+                        "type": "http.response.start",
+                        "status": 200,
+                        "headers": [(b"content-type", b"application/json"), (b"content-length", b"500")],
+                    }
                 )
                 await send({"type": "http.response.body", "body": b'{"jsonrpc"', "more_body": True})
                 raise ConnectionResetError("cut")

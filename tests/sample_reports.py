@@ -1,11 +1,14 @@
-"""Whole, consistent shelves with synthetic numbers, as a run of the ICD-10 recipe would leave them. No model is needed.
+"""Whole, consistent shelves with synthetic numbers, as a run of the ICD-10 recipe would leave them.
+No model is needed.
 
-`write_shelves(root, decision="promote")` simulates an agent that codes notes of 1 to 3 diagnoses: each diagnosis is found with a
-probability that depends on the example and on the arm, and each arm has its own habit of searching again. Reports are aggregated from
-these rollouts and the decision is the real gate's, so that every number on the page belongs to every other. Seeded.
+`write_shelves(root, decision="promote")` simulates an agent that codes notes of 1 to 3 diagnoses:
+each diagnosis is found with a probability that depends on the example and on the arm, and each arm
+has its own habit of searching again. Reports are aggregated from these rollouts and the decision is
+the real gate's, so that every number on the page belongs to every other. Seeded.
 
-The scenarios: promote; reject (more calls, no gain); inconclusive (few examples); prompt_only (training adds nothing over the new
-prompt); skipped (the champion is too good to train); drift_stop (the run ended after `drift`).
+The scenarios: promote; reject (more calls, no gain); inconclusive (few examples); prompt_only
+(training adds nothing over the new prompt); skipped (the champion is too good to train); drift_stop
+(the run ended after `drift`).
 """
 
 from __future__ import annotations
@@ -65,7 +68,8 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Habit:
-    """How one arm behaves: skill added to an example's own ease, share of repeated searches, and malformed answers."""
+    """How one arm behaves: skill added to an example's own ease, share of repeated searches, and
+    malformed answers."""
 
     skill: float
     repeat: float
@@ -96,7 +100,8 @@ _WRITTEN: dict[str, Path] = {}
 
 
 def shelves(scenario: Scenario) -> Path:
-    """A folder with this scenario's shelves, written once a process. To be read only: copy it to change it."""
+    """A folder with this scenario's shelves, written once a process. To be read only: copy it to
+    change it."""
     if scenario not in _WRITTEN:
         _WRITTEN[scenario] = Path(_FOLDER.name) / scenario
         write_shelves(_WRITTEN[scenario], scenario, num_test=72)
@@ -116,28 +121,40 @@ def write_shelves(root: Path, decision: Scenario = "promote", num_test: int = 96
     baseline = _write_baseline(data, champion, rng)
     prompt = _write_prompt(data, found=decision not in ("reject", "skipped"), rng=rng)
     train = _write_train(data, decision, baseline, rng)
-    challenger = _write_challenger(data, {"champion": champion, "champion_new_prompt": prompted, "challenger": trained}, prompt, num_test, seed)
+    challenger = _write_challenger(
+        data, {"champion": champion, "champion_new_prompt": prompted, "challenger": trained}, prompt, num_test, seed
+    )
     drift = reports.read(reports.DriftReport, data / "drift/report.json")
     timings = json.loads((data / "challenger/timing.json").read_text())
     found = gate.decide(GATE, drift, baseline, prompt, train, challenger, timings)
     request = gate.promotion_request(found, prompt, train, challenger)
     reports.write(found, data / "gate/decision.json")
     reports.write(request, data / "gate/request.json")
-    reports.write_json({"latency": gate.latency(GATE, timings, found.candidate).model_dump(mode="json")}, data / "gate/timing.json")
+    reports.write_json(
+        {"latency": gate.latency(GATE, timings, found.candidate).model_dump(mode="json")}, data / "gate/timing.json"
+    )
 
 
 def _habits(decision: Scenario) -> tuple[Habit, Habit, Habit]:
     return {
         "promote": (_CHAMPION, _PROMPTED, _TRAINED),
         "reject": (_CHAMPION, _CHAMPION, replace(_CHAMPION, skill=-0.02, repeat=0.7)),
-        "inconclusive": (_CHAMPION, replace(_PROMPTED, skill=0.12, repeat=0.3), replace(_PROMPTED, skill=0.2, repeat=0.2)),
-        "prompt_only": (_CHAMPION, replace(_CHAMPION, skill=0.28, repeat=0.15), replace(_CHAMPION, skill=0.28, repeat=0.15)),
+        "inconclusive": (
+            _CHAMPION,
+            replace(_PROMPTED, skill=0.12, repeat=0.3),
+            replace(_PROMPTED, skill=0.2, repeat=0.2),
+        ),
+        "prompt_only": (
+            _CHAMPION,
+            replace(_CHAMPION, skill=0.28, repeat=0.15),
+            replace(_CHAMPION, skill=0.28, repeat=0.15),
+        ),
         "skipped": (replace(_TRAINED, skill=0.7), replace(_TRAINED, skill=0.7), replace(_TRAINED, skill=0.7)),
         "drift_stop": (_CHAMPION, _CHAMPION, _CHAMPION),
     }[decision]
 
 
-# -- shelves ---------------------------------------------------------------------------------------------------------------
+# -- shelves ---------------------------------------------------------------------------------------
 def _write_traffic(data: Path, decision: Scenario) -> None:
     drifted = decision == "drift_stop"
     report = reports.TrafficReport(
@@ -161,7 +178,9 @@ def _write_traffic(data: Path, decision: Scenario) -> None:
     ]
     drift = reports.DriftReport(
         verdict="stop" if drifted else "continue",
-        reason="6 of 6 features drifted and 12 % of tool calls failed" if drifted else "0 of 6 features drifted; all contracts hold",
+        reason="6 of 6 features drifted and 12 % of tool calls failed"
+        if drifted
+        else "0 of 6 features drifted; all contracts hold",
         features=[
             reports.FeatureDrift(
                 feature=name,
@@ -179,10 +198,17 @@ def _write_traffic(data: Path, decision: Scenario) -> None:
         ]
         + [_WITHOUT_REFERENCE],
         contracts=[
-            reports.Contract(name="expect_column_values_to_not_be_null", column="conversation_id", success=True, observed="0 nulls"),
-            reports.Contract(name="expect_column_values_to_be_between", column="latency_s", success=True, observed="0.11 to 9.2"),
             reports.Contract(
-                name="expect_column_mean_to_be_between", column="tool_errors", success=not drifted, observed="0.12" if drifted else "0.01"
+                name="expect_column_values_to_not_be_null", column="conversation_id", success=True, observed="0 nulls"
+            ),
+            reports.Contract(
+                name="expect_column_values_to_be_between", column="latency_s", success=True, observed="0.11 to 9.2"
+            ),
+            reports.Contract(
+                name="expect_column_mean_to_be_between",
+                column="tool_errors",
+                success=not drifted,
+                observed="0.12" if drifted else "0.01",
             ),
         ],
         num_reference=2000,
@@ -225,7 +251,10 @@ def _write_baseline(data: Path, habit: Habit, rng: np.random.Generator) -> repor
     report = reports.BaselineReport(readiness=ready, reason=reason, sampled=sampled, greedy=greedy)
     reports.write(report, data / "baseline/report.json")
     rollout_log.write(rows, data / "baseline/rollouts.parquet")
-    reports.write_json({"rollout_s": {"baseline/champion/sampled": {"p50": 0.4, "p95": 0.9, "n": 384}}, "phases": {}}, data / "baseline/timing.json")
+    reports.write_json(
+        {"rollout_s": {"baseline/champion/sampled": {"p50": 0.4, "p95": 0.9, "n": 384}}, "phases": {}},
+        data / "baseline/timing.json",
+    )
     return report
 
 
@@ -260,7 +289,9 @@ def _write_prompt(data: Path, found: bool, rng: np.random.Generator) -> reports.
         if found
         else "no gain found: no candidate held on the confirmation part",
         candidates=candidates,
-        confirmation=Metric(value=0.041, low=0.012, high=0.07, n=96) if found else Metric(value=0.004, low=-0.02, high=0.03, n=96),
+        confirmation=Metric(value=0.041, low=0.012, high=0.07, n=96)
+        if found
+        else Metric(value=0.004, low=-0.02, high=0.03, n=96),
         num_rollouts=1088,
     )
     reports.write(report, data / "prompt/report.json")
@@ -268,9 +299,13 @@ def _write_prompt(data: Path, found: bool, rng: np.random.Generator) -> reports.
     return report
 
 
-def _write_train(data: Path, decision: Scenario, baseline: reports.BaselineReport, rng: np.random.Generator) -> reports.TrainReport:
+def _write_train(
+    data: Path, decision: Scenario, baseline: reports.BaselineReport, rng: np.random.Generator
+) -> reports.TrainReport:
     if baseline.readiness != "ready":
-        report = reports.TrainReport(trained=False, reason=f"skipped, readiness says {baseline.readiness}: {baseline.reason}", weights="none")
+        report = reports.TrainReport(
+            trained=False, reason=f"skipped, readiness says {baseline.readiness}: {baseline.reason}", weights="none"
+        )
         reports.write(report, data / "train/report.json")
         return report
     height = {"promote": 0.38, "prompt_only": 0.06, "reject": -0.01}.get(decision, 0.05)
@@ -292,14 +327,17 @@ def _write_train(data: Path, decision: Scenario, baseline: reports.BaselineRepor
     return report
 
 
-def _write_challenger(data: Path, habits: dict[str, Habit], prompt: reports.PromptReport, num_test: int, seed: int) -> reports.ChallengerReport:
+def _write_challenger(
+    data: Path, habits: dict[str, Habit], prompt: reports.PromptReport, num_test: int, seed: int
+) -> reports.ChallengerReport:
     arms: list[Arm] = []
     rows: list[LogRow] = []
     trained = reports.read(reports.TrainReport, data / "train/report.json").trained
     for name, habit in habits.items():
         words = _hash("seed" if name == "champion" else prompt.winner.name)
         weights = _hash("adapter" if name == "challenger" and trained else "policy")
-        rng = np.random.default_rng([seed, int(words[:8], 16), int(weights[:8], 16)])  # equal arms roll out alike, as in the stage
+        # equal arms roll out alike, as in the stage
+        rng = np.random.default_rng([seed, int(words[:8], 16), int(weights[:8], 16)])
         sampled, some = _evaluation(name, habit, num_test, 4, 1.0, rng, "challenger")
         greedy, one = _evaluation(name, habit, num_test, 1, 0.0, rng, "challenger")
         rows += some + one
@@ -307,12 +345,17 @@ def _write_challenger(data: Path, habits: dict[str, Habit], prompt: reports.Prom
     report = reports.ChallengerReport(test_sha256=arms[0].sampled.examples_sha256, arms=arms, hack_source=HACK_SOURCE)
     reports.write(report, data / "challenger/report.json")
     rollout_log.write(rows, data / "challenger/rollouts.parquet")
-    seconds = {f"challenger/{name}/sampled": {"p50": habit.seconds, "p95": 2.4 * habit.seconds, "n": num_test * 4} for name, habit in habits.items()}
-    reports.write_json({"rollout_s": seconds, "phases": {"sampling": 61.0, "tools": 12.0}}, data / "challenger/timing.json")
+    seconds = {
+        f"challenger/{name}/sampled": {"p50": habit.seconds, "p95": 2.4 * habit.seconds, "n": num_test * 4}
+        for name, habit in habits.items()
+    }
+    reports.write_json(
+        {"rollout_s": seconds, "phases": {"sampling": 61.0, "tools": 12.0}}, data / "challenger/timing.json"
+    )
     return report
 
 
-# -- rollouts --------------------------------------------------------------------------------------------------------------
+# -- rollouts --------------------------------------------------------------------------------------
 def _evaluation(
     name: str, habit: Habit, num: int, k: int, temperature: float, rng: np.random.Generator, stage: str
 ) -> tuple[Evaluation, list[LogRow]]:
@@ -328,7 +371,9 @@ def _evaluation(
     return evaluate.evaluation(name if temperature else f"{name} greedy", log, examples, temperature, k, seed=0), log
 
 
-def _rollout(habit: Habit, example: Example, ease: float, sample: int, rng: np.random.Generator, stage: str, arm: str) -> LogRow:
+def _rollout(
+    habit: Habit, example: Example, ease: float, sample: int, rng: np.random.Generator, stage: str, arm: str
+) -> LogRow:
     codes = example.target
     chance = float(np.clip(ease + habit.skill, 0.02, 0.98))
     answered = [code if rng.random() < chance else str(rng.choice(list(_CODES))) for code in codes]
@@ -371,14 +416,23 @@ def _rollout(habit: Habit, example: Example, ease: float, sample: int, rng: np.r
 
 def _opening(codes: list[str]) -> list[dict[str, Any]]:
     note = "Seen today for " + "; ".join(_CODES[code][0] for code in codes) + ". Plan as before."
-    return [{"role": "system", "content": "You code clinical notes. Search before you answer."}, {"role": "user", "content": note}]
+    return [
+        {"role": "system", "content": "You code clinical notes. Search before you answer."},
+        {"role": "user", "content": note},
+    ]
 
 
 def _dialogue(searches: list[str], answered: list[str], malformed: bool) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for i, code in enumerate(searches):
         function = {"name": "search", "arguments": json.dumps({"query": " " + _CODES[code][0].split(",")[0]})}
-        messages.append({"role": "assistant", "content": "", "tool_calls": [{"id": f"call_{i}_0", "type": "function", "function": function}]})
+        messages.append(
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": f"call_{i}_0", "type": "function", "function": function}],
+            }
+        )
         messages.append({"role": "tool", "tool_call_id": f"call_{i}_0", "content": f" {_CODES[code][1][:44]} | {code}"})
     answer = json.dumps({"codes": answered})
     messages.append({"role": "assistant", "content": answer + (" I hope this helps" if malformed else "")})

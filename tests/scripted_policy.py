@@ -46,7 +46,9 @@ class ScriptedDialogue:
             await asyncio.sleep(takes_s)
         text = one.text.replace("{key}", self.key)
         reading = one.reading or HERMES.read(text, self.number - 1)
-        return Sampled(text, reading, one.ids, one.logprobs, one.ended and takes_s == one.takes_s, one.context_ids, takes_s)
+        return Sampled(
+            text, reading, one.ids, one.logprobs, one.ended and takes_s == one.takes_s, one.context_ids, takes_s
+        )
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
         self.heard.append([result.output for result in results])
@@ -58,7 +60,8 @@ class ScriptedDialogue:
 
 @dataclass
 class Scripted:
-    """Says the given turns to every example; `{key}` is the key that was asked for. `choose` may script each rollout by its number."""
+    """Says the given turns to every example; `{key}` is the key that was asked for. `choose` may
+    script each rollout by its number."""
 
     turns: tuple[str | Said, ...]
     room: int = 100
@@ -70,7 +73,9 @@ class Scripted:
     async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
         """It has room for all."""
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> list[ScriptedDialogue]:
+    def open(
+        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+    ) -> list[ScriptedDialogue]:
         start, self.opened = self.opened, self.opened + len(openings)
         return [
             ScriptedDialogue(

@@ -1,4 +1,5 @@
-"""A tool or grader server that misbehaves as a test says: a real socket, and a script of answers."""
+"""A tool or grader server that misbehaves as a test says: a real socket, and a script of
+answers."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def says(value: Any, status: int = 200) -> Answer:
     return answer
 
 
-def writes(text: str, status: int = 200, content_type: str = "text/html", headers: dict[str, str] | None = None) -> Answer:
+def writes(
+    text: str, status: int = 200, content_type: str = "text/html", headers: dict[str, str] | None = None
+) -> Answer:
     """A body that is not JSON."""
 
     async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:

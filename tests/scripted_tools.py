@@ -1,4 +1,5 @@
-"""One turn's calls through the whole client, against a server that answers by script: what tests of tools, arguments and headers share."""
+"""One turn's calls through the whole client, against a server that answers by script: what tests of
+tools, arguments and headers share."""
 
 from __future__ import annotations
 
@@ -20,7 +21,13 @@ ITEM = {"id": "n-1", "messages": [], "target": ["I10"], "metadata": {}}
 def context(item: Mapping[str, Any] = ITEM, trace_id: str = "trace_1", *more: Any) -> RolloutContext:
     """Of a rollout of this row; `more`: split, step, attempt."""
     tools = item.get("tools")
-    row = Example(str(item.get("id", "")), (), item.get("target"), tools=None if tools is None else tuple(tools), line=json.dumps(item))
+    row = Example(
+        str(item.get("id", "")),
+        (),
+        item.get("target"),
+        tools=None if tools is None else tuple(tools),
+        line=json.dumps(item),
+    )
     return RolloutContext(trace_id, row, *more)
 
 
@@ -51,10 +58,14 @@ def play(
     context: RolloutContext = CONTEXT,
     **section: Any,
 ) -> tuple[list[ToolResult], Scripted]:
-    """One turn's calls against a server that answers by script. `{server}` in a setting is its address."""
+    """One turn's calls against a server that answers by script. `{server}` in a setting is its
+    address."""
 
     async def run() -> tuple[list[ToolResult], Scripted]:
-        async with scripted(*answers, headers=headers) as server, ToolClient(server.endpoint, settings(section, server), SCHEMAS, names) as client:
+        async with (
+            scripted(*answers, headers=headers) as server,
+            ToolClient(server.endpoint, settings(section, server), SCHEMAS, names) as client,
+        ):
             mine = calls or [ToolCall("call_0_0", "search", arguments)]
             return list(await client.call_all(mine, context, defaults)), server
 
@@ -75,10 +86,24 @@ def search_call(n: int) -> ToolCall:
 
 
 def rft_headers(server: Scripted, number: int) -> dict[str, str]:
-    return {name.removeprefix("X-RFT-"): value for name, value in server.headers[number].items() if name.startswith("X-RFT-")}
+    return {
+        name.removeprefix("X-RFT-"): value
+        for name, value in server.headers[number].items()
+        if name.startswith("X-RFT-")
+    }
 
 
-WEATHER = {"name": "weather", "server_url": "{server}/elsewhere", "headers": {"X-Tenant": "9"}, "description": "Of a town."}
-TOWN = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"], "additionalProperties": False}
+WEATHER = {
+    "name": "weather",
+    "server_url": "{server}/elsewhere",
+    "headers": {"X-Tenant": "9"},
+    "description": "Of a town.",
+}
+TOWN = {
+    "type": "object",
+    "properties": {"town": {"type": "string"}},
+    "required": ["town"],
+    "additionalProperties": False,
+}
 ROW_TOOL = {"type": "function", "function": {"name": "weather", "parameters": TOWN}}
 IN_BERN = ToolCall("call_0_0", "weather", '{"town": "Bern"}')

@@ -1,6 +1,8 @@
-"""Windows of production traffic for the tiny recipe (tests/tiny_recipe.py): one conversation a key, of an agent that looks it up.
+"""Windows of production traffic for the tiny recipe (tests/tiny_recipe.py): one conversation a key,
+of an agent that looks it up.
 
-`conversation(number)` is one row as a production log would hold it, `rows(count, seed)` a window, `write` the file.
+`conversation(number)` is one row as a production log would hold it, `rows(count, seed)` a window,
+`write` the file.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ def value(number: int) -> str:
 
 def call(n: int, number: int, tool: str = "lookup") -> dict[str, Any]:
     function = {"name": tool, "arguments": json.dumps({"key": f"k{number:04d}"})}
-    return {"role": "assistant", "content": None, "tool_calls": [{"id": f"call_{n}", "type": "function", "function": function}]}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": f"call_{n}", "type": "function", "function": function}],
+    }
 
 
 def conversation(number: int, calls: int = 1, note: str = "value of {key}", **changes: Any) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""What the doctor is tried on: settings for the tiny recipe, its tool and grader on a socket in this process, and the ways they can be ill.
+"""What the doctor is tried on: settings for the tiny recipe, its tool and grader on a socket in
+this process, and the ways they can be ill.
 
 `Agent` is well. A sick one overrides a method: `tool`, `grade`, or the whole `answer`.
 """
@@ -25,12 +26,27 @@ from tests.scripted_server import Answer, scripted
 FEW = {"train": 32, "validation": 12, "test": 8}
 ROLLOUT = {"max_turns": 3, "max_tokens": 200, "max_turn_tokens": 24, "batch": 16}
 BASELINE = {"examples": 8, "k": 2}
-TRAIN = {"steps": 4, "examples_per_step": 4, "group_size": 4, "validation_examples": 4, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}}
+TRAIN = {
+    "steps": 4,
+    "examples_per_step": 4,
+    "group_size": 4,
+    "validation_examples": 4,
+    "lr": 1e-2,
+    "lora": {"r": 4, "alpha": 8},
+}
 
 
 def settings(recipe: Path, **changes: Any) -> config.Params:
-    base: dict[str, Any] = {"examples": FEW, "rollout": ROLLOUT, "baseline": BASELINE, "train": TRAIN, "traffic": {"file": str(recipe)}}
-    merged = {name: (base.get(name, {}) | changes[name]) if name in changes else base[name] for name in {**base, **changes}}
+    base: dict[str, Any] = {
+        "examples": FEW,
+        "rollout": ROLLOUT,
+        "baseline": BASELINE,
+        "train": TRAIN,
+        "traffic": {"file": str(recipe)},
+    }
+    merged = {
+        name: (base.get(name, {}) | changes[name]) if name in changes else base[name] for name in {**base, **changes}
+    }
     return tiny_recipe.params(recipe, **merged)
 
 
@@ -39,7 +55,7 @@ def examine(params: config.Params | Callable[[], config.Params], *only: str, **h
     return {one.name: one for one in doctor.examine(load, only, **how)}
 
 
-# -- servers ---------------------------------------------------------------------------------------------------------------
+# -- servers ---------------------------------------------------------------------------------------
 def value(key: str) -> str:
     if not re.fullmatch(r"\s*k[0-9]{4}\s*", key):
         raise web.HTTPBadRequest(text=f"no such key: {key}")
@@ -87,7 +103,7 @@ def serving_at(answer: Answer) -> Iterator[dict[str, Any]]:
         loop.close()
 
 
-# -- ill graders ---------------------------------------------------------------------------------------------------------
+# -- ill graders -----------------------------------------------------------------------------------
 class Noisy(Agent):
     def grade(self, body: dict[str, Any]) -> float:
         return super().grade(body) if body["sample"]["output_text"] else random.random() / 10
@@ -124,7 +140,9 @@ class Leaky(Agent):
 
 class Mute(Agent):
     async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        return web.json_response({"verdict": "good"}) if request.path == "/grade" else await super().answer(request, body)
+        return (
+            web.json_response({"verdict": "good"}) if request.path == "/grade" else await super().answer(request, body)
+        )
 
 
 class Down(Agent):
@@ -132,7 +150,7 @@ class Down(Agent):
         raise web.HTTPBadGateway
 
 
-# -- tools that mix trace ids up -----------------------------------------------------------------------------------------
+# -- tools that mix trace ids up -------------------------------------------------------------------
 class Counting(Agent):
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,5 @@
-"""What tests of the learner share: a policy of random weights, and rollouts of random tokens in groups with a common prompt."""
+"""What tests of the learner share: a policy of random weights, and rollouts of random tokens in
+groups with a common prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from rft.trainer.packing import Counted, TrainingSample, layout
 
 VOCABULARY = 50
 NORM_LENGTH = 8
-ARCHITECTURE = config.Architecture(layers=2, hidden=64, heads=2, kv_heads=2, head_dim=32, feed_forward=32, max_positions=128, structured_init=False)
+ARCHITECTURE = config.Architecture(
+    layers=2, hidden=64, heads=2, kv_heads=2, head_dim=32, feed_forward=32, max_positions=128, structured_init=False
+)
 CPU = torch.device("cpu")
 
 
@@ -37,7 +40,8 @@ def learner(team: Any = None, seed: int = 0, **section: Any) -> Learner:
 
 
 def samples(groups: int = 3, size: int = 4, seed: int = 0, policy: Any = None) -> list[TrainingSample]:
-    """Prompt, a turn, a tool's result, a last turn. With `policy`, log-probabilities are its own."""
+    """Prompt, a turn, a tool's result, a last turn. With `policy`, log-probabilities are its
+    own."""
     draw = np.random.default_rng(seed)
     found: list[TrainingSample] = []
     for _ in range(groups):

@@ -1,4 +1,5 @@
-"""A policy small enough for tests: the embedded architecture, built from the tiny recipe's demonstrations, not trained unless asked."""
+"""A policy small enough for tests: the embedded architecture, built from the tiny recipe's
+demonstrations, not trained unless asked."""
 
 from __future__ import annotations
 
@@ -13,10 +14,14 @@ from rft.models import embedded
 from rft.stages import policy
 from rft.tools.client import schemas
 
-ARCHITECTURE = config.Architecture(layers=2, hidden=64, heads=2, kv_heads=2, head_dim=32, feed_forward=64, max_positions=256, merges=60)
+ARCHITECTURE = config.Architecture(
+    layers=2, hidden=64, heads=2, kv_heads=2, head_dim=32, feed_forward=64, max_positions=256, merges=60
+)
 
 
-def build(recipe_folder: Path, seed: int = 0, steps: int = 0, work: Path | None = None, structured: bool = True) -> tuple[Any, Chat]:
+def build(
+    recipe_folder: Path, seed: int = 0, steps: int = 0, work: Path | None = None, structured: bool = True
+) -> tuple[Any, Chat]:
     """(model, chat); with `steps`, warm-started for as many."""
     ours = recipe.load(config.Recipe(path=str(recipe_folder)))
     demonstrations = list(ours.demonstrations(256, 0))
@@ -26,8 +31,12 @@ def build(recipe_folder: Path, seed: int = 0, steps: int = 0, work: Path | None 
     network = embedded.build_model(ARCHITECTURE.model_copy(update={"structured_init": structured}), tokenizer, seed)
     if steps:
         assert work is not None
-        section = config.Policy(architecture=ARCHITECTURE, warm_start=config.WarmStart(demonstrations=256, steps=steps, batch=8, lr=4e-3))
-        policy.warm_start(network, [policy.Dialogue(*chat.dialogue_ids(messages)) for messages in demonstrations], section, work)
+        section = config.Policy(
+            architecture=ARCHITECTURE, warm_start=config.WarmStart(demonstrations=256, steps=steps, batch=8, lr=4e-3)
+        )
+        policy.warm_start(
+            network, [policy.Dialogue(*chat.dialogue_ids(messages)) for messages in demonstrations], section, work
+        )
     return network.eval(), chat
 
 

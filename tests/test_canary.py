@@ -1,7 +1,9 @@
-"""A canary in every secret, a world that sings it back in every way, and then a search through all that exists.
+"""A canary in every secret, a world that sings it back in every way, and then a search through all
+that exists.
 
-The clone is a real one (Git, DVC, MLflow, and once Prefect); its stages copy their shelves, but for three. `baseline` really plays rollouts
-against a server that puts our own headers into its results, its refusals, its errors and its reasons; `train` meets an outage; `traffic` has a bug.
+The clone is a real one (Git, DVC, MLflow, and once Prefect); its stages copy their shelves, but for
+three. `baseline` really plays rollouts against a server that puts our own headers into its results,
+its refusals, its errors and its reasons; `train` meets an outage; `traffic` has a bug.
 """
 
 from __future__ import annotations
@@ -92,7 +94,8 @@ class Dialogue:
     async def sample(self, max_new, deadline_s):
         if self.heard is None:
             arguments = '{{"key": "%s"}}' % self.key
-            return Sampled("calls", Reading("", (ToolCall("call_0_0", "lookup", arguments), ToolCall("call_0_1", "search", arguments))))
+            calls = (ToolCall("call_0_0", "lookup", arguments), ToolCall("call_0_1", "search", arguments))
+            return Sampled("calls", Reading("", calls))
         return Sampled(self.heard, Reading(self.heard))
 
     def append(self, calls, results):
@@ -147,7 +150,7 @@ def run(params):
 '''
 
 
-# -- the world -------------------------------------------------------------------------------------------------------------
+# -- the world -------------------------------------------------------------------------------------
 def _escaped(text: str) -> str:
     """Letter by letter, as JSON allows it: no header stands in these bytes."""
     return '{"output": "' + "".join(f"\\u{ord(letter):04x}" for letter in text) + '"}'
@@ -185,7 +188,8 @@ class Echo(BaseHTTPRequestHandler):
         server.heard |= {value for value in self.headers.values() if "canary" in value}
         sung = json.dumps({name: value for name, value in self.headers.items() if "canary" in value})
         songs = GRADER if "sample" in body else TOOL
-        number = int(body["item"]["id"].removeprefix("n-")) // 5 if "item" in body else 0  # every fifth key is in validation
+        # every fifth key is in validation
+        number = int(body["item"]["id"].removeprefix("n-")) // 5 if "item" in body else 0
         self._answer(*songs[number % len(songs)](sung))
 
     def _answer(self, status: int, body: str) -> None:
@@ -213,7 +217,7 @@ def echo() -> Iterator[ThreadingHTTPServer]:
         server.server_close()
 
 
-# -- the clone -------------------------------------------------------------------------------------------------------------
+# -- the clone -------------------------------------------------------------------------------------
 def make(folder: Path, url: str) -> ladder_clone.Scripted:
     """A scripted clone with the whole engine, but for the stages."""
     scripted = ladder_clone.make(folder)
@@ -222,7 +226,11 @@ def make(folder: Path, url: str) -> ladder_clone.Scripted:
         place.parent.mkdir(parents=True, exist_ok=True)
         if not (path.parent.name == "rft" and path.stem in dependencies.STAGES):
             shutil.copy2(path, place)
-    scripts = {"baseline": ROLLOUTS.format(script=str(scripted.script), examples=len(TOOL)), "train": OUTAGE, "traffic": BUG}
+    scripts = {
+        "baseline": ROLLOUTS.format(script=str(scripted.script), examples=len(TOOL)),
+        "train": OUTAGE,
+        "traffic": BUG,
+    }
     for stage, text in scripts.items():
         (scripted.root / "rft" / f"{stage}.py").write_text(text.strip() + "\n")
     grader = {"type": "endpoint", "name": "echo", "url": f"{url}/grade", "headers": {"X-Grader-Key": "env:GRADER_KEY"}}
@@ -234,7 +242,14 @@ def make(folder: Path, url: str) -> ladder_clone.Scripted:
             "version": "1",
             "retries": 0,
             "headers": {"Authorization": "env:TOOL_KEY", "X-Tenant": "ward 7"},
-            "endpoints": [{"name": "search", "server_url": f"{url}/search", "headers": {"X-Api-Key": "env:ENDPOINT_KEY"}, "parameters": PARAMETERS}],
+            "endpoints": [
+                {
+                    "name": "search",
+                    "server_url": f"{url}/search",
+                    "headers": {"X-Api-Key": "env:ENDPOINT_KEY"},
+                    "parameters": PARAMETERS,
+                }
+            ],
             "lifecycle": {"end_url": f"{url}/end", "headers": {"Cookie": "env:LIFE_KEY"}},
             "signing_secret": "env:SIGNING_KEY",
         },
@@ -249,7 +264,8 @@ PARAMETERS = {"type": "object", "properties": {"key": {"type": "string"}}, "requ
 
 
 def climb(scripted: ladder_clone.Scripted) -> RunRecord:
-    """A recorded run as `rft run` makes it, but for Prefect: shelves put there up to the baseline, the baseline real, an outage in training."""
+    """A recorded run as `rft run` makes it, but for Prefect: shelves put there up to the baseline,
+    the baseline real, an outage in training."""
     from tasks.ladder import climb, recorded, write_page
 
     params = config.load(scripted.root / "params.yaml")
@@ -263,22 +279,28 @@ def climb(scripted: ladder_clone.Scripted) -> RunRecord:
         climb(run, "train", reports.TrainReport, lambda report: {})
     assert "have no score" in str(failed.value), str(failed.value)
     [record] = records.load_all(scripted.clone)
-    ledger.append(scripted.clone, ACT.model_copy(update={"run": record.name, "why": f"its message was: {record.message}"}))
+    ledger.append(
+        scripted.clone, ACT.model_copy(update={"run": record.name, "why": f"its message was: {record.message}"})
+    )
     return record
 
 
 ACT = ledger.Act(id="1", action="reject", when="now", who="Ada", why="", model="tiny", run=None, revision=None)
 
 
-# -- the search ------------------------------------------------------------------------------------------------------------
+# -- the search ------------------------------------------------------------------------------------
 def everything(scripted: ladder_clone.Scripted) -> Iterator[tuple[str, str]]:
-    """(where, text) of all that exists: files, and what is packed, compressed or columnar in them."""
+    """(where, text) of all that exists: files, and what is packed, compressed or columnar in
+    them."""
     import pyarrow.parquet as pq
 
     yield (
         "git",
         subprocess.run(
-            ["git", "cat-file", "--batch-all-objects", "--batch", "--unordered"], cwd=scripted.root, capture_output=True, check=True
+            ["git", "cat-file", "--batch-all-objects", "--batch", "--unordered"],
+            cwd=scripted.root,
+            capture_output=True,
+            check=True,
         ).stdout.decode("utf-8", "replace"),
     )
     for path in sorted(one for one in scripted.root.rglob("*") if one.is_file() and not one.is_symlink()):
@@ -318,21 +340,40 @@ def test_no_canary_is_found_anywhere(tmp_path: Path, capfd: pytest.CaptureFixtur
         scripted = make(tmp_path / "a", f"http://127.0.0.1:{server.server_port}")
         record = climb(scripted)
     said = capfd.readouterr()
-    bug = scripted.rft("stage", "traffic", "--set", "traffic.min_conversations=51")  # with the run's own settings it is in the cache
-    texts = dict(everything(scripted)) | {"our stdout": said.out, "our stderr": said.err, "bug, stdout": bug.stdout, "bug, stderr": bug.stderr}
+    # with the run's own settings it is in the cache
+    bug = scripted.rft("stage", "traffic", "--set", "traffic.min_conversations=51")
+    texts = dict(everything(scripted)) | {
+        "our stdout": said.out,
+        "our stderr": said.err,
+        "bug, stdout": bug.stdout,
+        "bug, stderr": bug.stderr,
+    }
     assert found(texts) == []
 
-    # the world was told, so it could sing; and the search looked where something is: its mark is in each of these places
+    # the world was told, so it could sing; and the search looked where something is: its mark is in
+    # each of these places
     assert getattr(server, "heard", set()) == {value for name, value in SECRETS.items() if name != "SIGNING_KEY"}
     assert (record.state, bug.returncode) == ("failed", 1), bug.stdout + bug.stderr
     assert "RuntimeError: Illegal header value" in bug.stderr
     marked = {where.split(" (")[0] for where, text in texts.items() if "[secret" in text}
     run = record.name
-    places = ["git", *(f".rft/{path}" for path in (f"logs/{run}/baseline.log", f"logs/{run}/train.log", f"runs/{run}.json", "ledger.jsonl"))]
+    places = [
+        "git",
+        *(
+            f".rft/{path}"
+            for path in (f"logs/{run}/baseline.log", f"logs/{run}/train.log", f"runs/{run}.json", "ledger.jsonl")
+        ),
+    ]
     places += [f".rft/reports/{run}.html", ".rft/logs/by-hand/traffic.log", "our stdout", "bug, stdout", "bug, stderr"]
     assert [place for place in places if place not in marked] == []
-    assert any(where.startswith(".dvc/cache/") and where.endswith("(rows)") and "[secret" in text for where, text in texts.items())
-    assert any(where.endswith("mlflow.db (dump)") and "env:TOOL_KEY" in text and "ward 7" not in text for where, text in texts.items())
+    assert any(
+        where.startswith(".dvc/cache/") and where.endswith("(rows)") and "[secret" in text
+        for where, text in texts.items()
+    )
+    assert any(
+        where.endswith("mlflow.db (dump)") and "env:TOOL_KEY" in text and "ward 7" not in text
+        for where, text in texts.items()
+    )
 
 
 @pytest.mark.story
@@ -345,7 +386,10 @@ def test_prefect_is_told_none(tmp_path: Path) -> None:
     texts = dict(everything(scripted)) | {"stdout": failed.stdout, "stderr": failed.stderr}
     assert found(texts) == []
     assert "[secret" in failed.stderr
-    assert any(where.startswith(".rft/prefect/") and where.endswith("(dump)") and "[secret" in text for where, text in texts.items())
+    assert any(
+        where.startswith(".rft/prefect/") and where.endswith("(dump)") and "[secret" in text
+        for where, text in texts.items()
+    )
 
 
 def test_the_key_of_our_own_server_is_a_secret_too(tmp_path: Path) -> None:
@@ -364,7 +408,11 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
 
     scripted = ladder_clone.make(tmp_path / "a")
     key = SECRETS["GRADER_KEY"]
-    places = {".rft/a.txt": key, ".rft/b.txt": base64.b64encode(f"({key})".encode()).decode(), ".rft/c.txt": quote(key, safe="")}
+    places = {
+        ".rft/a.txt": key,
+        ".rft/b.txt": base64.b64encode(f"({key})".encode()).decode(),
+        ".rft/c.txt": quote(key, safe=""),
+    }
     for name, text in places.items():
         (scripted.root / name).parent.mkdir(exist_ok=True)
         (scripted.root / name).write_text(text)
@@ -375,6 +423,8 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
         database.execute("create table t (text)")
         database.execute("insert into t values (?)", (key,))
     database.close()
-    subprocess.run(["git", "hash-object", "-w", "--stdin"], cwd=scripted.root, input=key.encode(), capture_output=True, check=True)
+    subprocess.run(
+        ["git", "hash-object", "-w", "--stdin"], cwd=scripted.root, input=key.encode(), capture_output=True, check=True
+    )
     where = {one.split(":")[0].split(" (")[0] for one in found(dict(everything(scripted)))}
     assert {*places, ".rft/d.gz", ".rft/e.parquet", ".rft/f.db", "git"} <= where

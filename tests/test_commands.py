@@ -1,4 +1,5 @@
-"""Every command that is printed can be pasted: in any folder of the clone, with the settings that were given, on the agent that was meant (N1)."""
+"""Every command that is printed can be pasted: in any folder of the clone, with the settings that
+were given, on the agent that was meant (N1)."""
 
 from __future__ import annotations
 
@@ -24,14 +25,25 @@ from tasks.runs import records
 PROGRAM = shlex.join([sys.executable, "-m", "flows.cli"])
 
 
-def test_settings_go_along_quoted_and_only_where_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_go_along_quoted_and_only_where_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file inside the clone is named from its top; a path with a space survives the shell."""
     (tmp_path / "recipes" / "my agent").mkdir(parents=True)
     (tmp_path / "recipes" / "my agent" / "params.yaml").touch()
     monkeypatch.chdir(tmp_path / "recipes" / "my agent")
     commands.remember("rft", commands.options(tmp_path, "params.yaml", ["recipe.options.note=two words"]))
     line = commands.command("run", "--window", "FILE")
-    wanted = ["rft", "run", "--window", "FILE", "--params", "recipes/my agent/params.yaml", "--set", "recipe.options.note=two words"]
+    wanted = [
+        "rft",
+        "run",
+        "--window",
+        "FILE",
+        "--params",
+        "recipes/my agent/params.yaml",
+        "--set",
+        "recipe.options.note=two words",
+    ]
     assert shlex.split(line) == wanted
     assert commands.command("approve", "a-run", *commands.WHO_AND_WHY) == "rft approve a-run --by NAME --reason TEXT"
     assert commands.from_the_top(tmp_path, "/elsewhere/params.yaml") == "/elsewhere/params.yaml"
@@ -53,7 +65,8 @@ def test_the_verbs_that_need_settings_take_them() -> None:
 
 @pytest.mark.story
 def test_a_session_of_pasted_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """N1: the clone's own params.yaml is another agent's. Started once with --params, each next command is pasted as it was printed, elsewhere."""
+    """N1: the clone's own params.yaml is another agent's. Started once with --params, each next
+    command is pasted as it was printed, elsewhere."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "my work")
     home = scripted.root / "recipes" / "tiny"
@@ -66,7 +79,9 @@ def test_a_session_of_pasted_commands(tmp_path: Path, monkeypatch: pytest.Monkey
     done: list[str] = []
 
     def paste(line: str, folder: Path = scripted.root / "recipes" / "other") -> str:
-        ended = subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200)
+        ended = subprocess.run(
+            ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200
+        )
         assert ended.returncode == 0, f"{line}\n{ended.stdout}\n{ended.stderr}"
         done.append(line)
         return ended.stdout
@@ -89,10 +104,23 @@ def test_a_session_of_pasted_commands(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "tiny version 1" not in undo
     assert [(act.model, act.action) for act in ledger.acts(scripted.clone)] == [("tiny", "promote")]
     paste(undo)
-    assert [(act.model, act.action) for act in ledger.acts(scripted.clone)] == [("tiny", "promote"), ("tiny", "rollback")]
+    assert [(act.model, act.action) for act in ledger.acts(scripted.clone)] == [
+        ("tiny", "promote"),
+        ("tiny", "rollback"),
+    ]
     again = f"{PROGRAM} rollback --by NAME --reason TEXT"
-    refused = subprocess.run(["bash", "-c", again], cwd=scripted.root, env=environment, capture_output=True, text=True, check=False, timeout=200)
-    assert "model tiny has no @previous version" in refused.stderr, "the only model that was ever promoted, not the one of params.yaml"
+    refused = subprocess.run(
+        ["bash", "-c", again],
+        cwd=scripted.root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert "model tiny has no @previous version" in refused.stderr, (
+        "the only model that was ever promoted, not the one of params.yaml"
+    )
     assert len(done) == 6
 
 
@@ -102,18 +130,23 @@ def test_a_rollback_names_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     here = ladder_clone.make(tmp_path / "a").clone
     with pytest.raises(UserError, match="nothing was promoted in this clone"):
         registry.only_model(here)
-    act = ledger.Act(id="1", action="promote", when="2026-03-02", who="Ada", why="w", model="parcels", run="r", revision="f")
+    act = ledger.Act(
+        id="1", action="promote", when="2026-03-02", who="Ada", why="w", model="parcels", run="r", revision="f"
+    )
     ledger.append(here, act)
     assert registry.only_model(here) == "parcels"
     ledger.append(here, act.model_copy(update={"id": "2", "model": "coder"}))
-    with pytest.raises(UserError, match=r"several models were promoted here: coder, parcels\. Name the one .* --model MODEL --by NAME"):
+    with pytest.raises(
+        UserError, match=r"several models were promoted here: coder, parcels\. Name the one .* --model MODEL --by NAME"
+    ):
         registry.only_model(here)
     with pytest.raises(UserError, match="of model 'parcel' nothing was ever promoted"):
         registry.rollback(here, "parcel", "Ada", "why")
 
 
 def test_the_doctor_takes_the_policy_of_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """N8: of the same recipe, byte for byte, and the same settings; whole, from the cache, by hash."""
+    """N8: of the same recipe, byte for byte, and the same settings; whole, from the cache, by
+    hash."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a")
     here, params = scripted.clone, settings.resolve(scripted.clone)

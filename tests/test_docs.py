@@ -1,7 +1,9 @@
-"""Findings N3: what docs/ says of the traffic and of the wire is true, because every example on those pages is played here.
+"""Findings N3: what docs/ says of the traffic and of the wire is true, because every example on
+those pages is played here.
 
-The examples of docs/traffic.md are read as a window. docs/wire.md tells one rollout: it is rolled out against a server that logs what it is sent, and
-the log must be the page, key by key and value by value, but for the trace id and the seconds. With RECORD=1 the log is written into the page.
+The examples of docs/traffic.md are read as a window. docs/wire.md tells one rollout: it is rolled
+out against a server that logs what it is sent, and the log must be the page, key by key and value
+by value, but for the trace id and the seconds. With RECORD=1 the log is written into the page.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def test_no_example_is_left_unplayed(page: Path) -> None:
     assert sum(len(blocks(page, kind)) for kind in kinds) == found.count("```json")
 
 
-# -- traffic ---------------------------------------------------------------------------------------------------------------
+# -- traffic ---------------------------------------------------------------------------------------
 def test_n3_the_window_on_the_page_is_a_window(tmp_path: Path) -> None:
     ((_, body),) = blocks(DOCS / "traffic.md", "accepted")
     (tmp_path / "window.jsonl").write_text(body, encoding="utf-8")
@@ -72,7 +74,7 @@ def test_n3_what_the_page_calls_refused_is_refused_with_those_words(tmp_path: Pa
     assert f"{path}:{len(body.splitlines())}: " in str(error.value)
 
 
-# -- the wire --------------------------------------------------------------------------------------------------------------
+# -- the wire --------------------------------------------------------------------------------------
 def row() -> str:
     ((_, body),) = blocks(WIRE, "row")
     return body.strip()
@@ -86,12 +88,17 @@ SCHEMA = {"type": "object", "properties": {"number": {"type": "string"}}, "requi
 def settings(url: str) -> config.Tools:
     lifecycle = {"start_url": f"{url}/start", "end_url": f"{url}/end"}
     return config.Tools.model_validate(
-        {"endpoints": [{"name": "find_order", "server_url": f"{url}/find_order", "parameters": SCHEMA}], "lifecycle": lifecycle, "retries": 0}
+        {
+            "endpoints": [{"name": "find_order", "server_url": f"{url}/find_order", "parameters": SCHEMA}],
+            "lifecycle": lifecycle,
+            "retries": 0,
+        }
     )
 
 
 async def play(answers: dict[str, tuple[int, str]]) -> tuple[Trajectory, Scripted]:
-    """The page's rollout, against a server that gives these answers by path and logs what it is sent."""
+    """The page's rollout, against a server that gives these answers by path and logs what it is
+    sent."""
 
     async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         status, text = answers.get(request.path, (200, "{}"))
@@ -99,9 +106,16 @@ async def play(answers: dict[str, tuple[int, str]]) -> tuple[Trajectory, Scripte
 
     async with scripted(answer) as server:
         tools = settings(server.endpoint.url)
-        judge = recipe.Grader.model_validate({"type": "endpoint", "name": "state", "url": f"{server.endpoint.url}/grade"})
-        conditions = Conditions(PromptSettings(name="seed", system="Be brief."), 1.0, (0,), config.Rollout(), split="train", step=12)
-        async with ToolClient(server.endpoint, tools, []) as client, EndpointGrader(judge, server.endpoint, tools) as grader:
+        judge = recipe.Grader.model_validate(
+            {"type": "endpoint", "name": "state", "url": f"{server.endpoint.url}/grade"}
+        )
+        conditions = Conditions(
+            PromptSettings(name="seed", system="Be brief."), 1.0, (0,), config.Rollout(), split="train", step=12
+        )
+        async with (
+            ToolClient(server.endpoint, tools, []) as client,
+            EndpointGrader(judge, server.endpoint, tools) as grader,
+        ):
             policy = says(CALL, '{"state": "shipped"}')
             (done,) = await run_rollouts(policy, client, grader, [Request(EXAMPLE, 0)], conditions, {})
         return done, server
@@ -116,7 +130,10 @@ def settled(value: Any) -> Any:
     """Without what differs from run to run: the trace id and the seconds."""
     if isinstance(value, dict):
         fixed = {"trace_id": TRACE, "latency_s": 0.0021}
-        return {key: fixed.get(key, settled(one)) if type(one) is type(fixed.get(key)) else settled(one) for key, one in value.items()}
+        return {
+            key: fixed.get(key, settled(one)) if type(one) is type(fixed.get(key)) else settled(one)
+            for key, one in value.items()
+        }
     return [settled(one) for one in value] if isinstance(value, list) else value
 
 
@@ -130,7 +147,8 @@ def test_n3_the_rollout_on_the_page_is_what_a_server_is_sent(monkeypatch: pytest
     if os.environ.get("RECORD") == "1":
         record(log)
     assert {path: json.loads(body) for path, body in blocks(WIRE, "request")} == log
-    assert all(row().encode() in raw for path, raw in zip(server.paths, server.raw, strict=True) if path != "/end")  # byte for byte
+    # byte for byte
+    assert all(row().encode() in raw for path, raw in zip(server.paths, server.raw, strict=True) if path != "/end")
     named = set(re.findall(r"`(X-RFT-[\w-]+)`", WIRE.read_text(encoding="utf-8")))
     sent = {name for headers in server.headers for name in headers if name.startswith("X-RFT-")}
     assert named - {"X-RFT-Retry"} == sent
@@ -142,7 +160,9 @@ def record(log: dict[str, Any]) -> None:
         path = found["mark"].removeprefix("request ")
         if path == found["mark"]:
             return found[0]
-        lines = json.dumps(log[path] | ({"item": "ITEM"} if "item" in log[path] else {}), indent=2, ensure_ascii=False).replace('"ITEM"', row())
+        lines = json.dumps(
+            log[path] | ({"item": "ITEM"} if "item" in log[path] else {}), indent=2, ensure_ascii=False
+        ).replace('"ITEM"', row())
         return f"<!-- {found['mark']} -->\n```json\n{lines}\n```"
 
     WIRE.write_text(BLOCK.sub(written, WIRE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -33,7 +33,9 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path, repository: Path) 
     with pytest.raises(UnicodeEncodeError):
         files.write_text("half \ud800", path)
     assert (path.read_text(), sorted(os.listdir(tmp_path))) == ("old", ["a"])
-    subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(repository)}, check=False)
+    subprocess.run(
+        [sys.executable, "-c", KILLED], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(repository)}, check=False
+    )
     assert path.read_text() == "old"
     files.write_text("new", path, durable=True)
     assert (path.read_text(), sorted(os.listdir(tmp_path))) == ("new", ["a"]), "what a kill left is taken over"
@@ -58,10 +60,14 @@ def test_a_folder_s_hash_is_of_names_and_bytes(tmp_path: Path) -> None:
     assert files.tree_sha256(tmp_path / "a") == first
     (tmp_path / "a" / "x").rename(tmp_path / "a" / "y")
     assert files.tree_sha256(tmp_path / "a") != first
-    assert files.tree_sha256(tmp_path / "a" / "y") == files.sha256(tmp_path / "a" / "y") == hashlib.sha256(b"1").hexdigest()
+    assert (
+        files.tree_sha256(tmp_path / "a" / "y")
+        == files.sha256(tmp_path / "a" / "y")
+        == hashlib.sha256(b"1").hexdigest()
+    )
 
 
-# -- the canonical form of a JSON value --------------------------------------------------------------------------------
+# -- the canonical form of a JSON value ------------------------------------------------------------
 @pytest.mark.parametrize(
     ("value", "written"),
     [
@@ -90,7 +96,10 @@ def test_a_folder_s_hash_is_of_names_and_bytes(tmp_path: Path) -> None:
             [0.0, -0.0, 1.0, 1, -1.0, 1e21, 999999999999999868928.0, 1e-6, 1e-7, 5e-324],
             "[0,0,1,1,-1,1e+21,999999999999999900000,0.000001,1e-7,5e-324]",
         ),
-        ((files.LARGEST, -files.LARGEST, 9007199254740992.0, "fièvre"), '[9007199254740991,-9007199254740991,9007199254740992,"fièvre"]'),
+        (
+            (files.LARGEST, -files.LARGEST, 9007199254740992.0, "fièvre"),
+            '[9007199254740991,-9007199254740991,9007199254740992,"fièvre"]',
+        ),
     ],
 )
 def test_a_json_value_has_one_form(value: Any, written: str) -> None:
@@ -103,7 +112,10 @@ def test_a_json_value_has_one_form(value: Any, written: str) -> None:
     ("value", "said"),
     [
         ({"seed": 2**53}, "'seed' = 9007199254740992: JSON is sure to keep integers up to 9007199254740991 only."),
-        ({"a": [{"b": -(2**53)}]}, "'a.0.b' = -9007199254740992: JSON is sure to keep integers up to 9007199254740991 only."),
+        (
+            {"a": [{"b": -(2**53)}]},
+            "'a.0.b' = -9007199254740992: JSON is sure to keep integers up to 9007199254740991 only.",
+        ),
         ({"a": (0.0, float("inf"))}, "'a.1' = inf: not a JSON number."),
         ({"a": {"b": "x\ud800"}}, "'a.b' holds half of a surrogate pair"),
     ],

@@ -1,4 +1,5 @@
-"""What every child process of ours has in common: it ends with its parent, and its last words are shown."""
+"""What every child process of ours has in common: it ends with its parent, and its last words are
+shown."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ sys.stdin.read()
 @pytest.mark.parametrize("child", CHILDREN.values(), ids=CHILDREN)
 def test_a_child_ends_with_its_parent_even_if_that_is_killed(child: str) -> None:
     command = [sys.executable, "-c", PARENT, child]
-    with subprocess.Popen(command, env=child_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        command, env=child_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.kill()
@@ -51,7 +54,14 @@ def _runs(pid: int) -> bool:
 
 @pytest.mark.parametrize("child", CHILDREN.values(), ids=CHILDREN)
 def test_a_child_of_another_parent_than_it_was_told_ends_at_once(child: str) -> None:
-    done = subprocess.run([sys.executable, "-c", child, "0"], env=child_environment(), capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", child, "0"],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
     assert (done.returncode, done.stdout) == (1, "")
 
 

@@ -1,4 +1,5 @@
-"""The work of a stage until it is safe: what is never done twice, under which conditions it is taken up again, and what a kill may leave."""
+"""The work of a stage until it is safe: what is never done twice, under which conditions it is
+taken up again, and what a kill may leave."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ STAGES = ("policy", "baseline", "prompt", "train", "challenger")
 """Those that take minutes."""
 
 
-# -- what was finished (R2) ------------------------------------------------------------------------------------------------
+# -- what was finished (R2) ------------------------------------------------------------------------
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Call it, and from then on no rollout may be sampled and no optimizer step taken."""
@@ -46,10 +47,15 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_is_done_is_not_done_again(
-    ladder: Path, tmp_path: Path, ladder_recipe: Path, stage: str, monkeypatch: pytest.MonkeyPatch, idle: Callable[[], None]
+    ladder: Path,
+    tmp_path: Path,
+    ladder_recipe: Path,
+    stage: str,
+    monkeypatch: pytest.MonkeyPatch,
+    idle: Callable[[], None],
 ):
-    """R2. Killed while it wrote its report, after the last rollout or step; then again and again after its end, before DVC had it. DVC empties the
-    shelf before each start."""
+    """R2. Killed while it wrote its report, after the last rollout or step; then again and again
+    after its end, before DVC had it. DVC empties the shelf before each start."""
 
     def killed(report: reports.Report, path: Path) -> None:
         raise KeyboardInterrupt
@@ -68,14 +74,22 @@ def test_what_is_done_is_not_done_again(
             run(stage, params(ladder_recipe))
             assert shelf(tmp_path, stage) == shelf(ladder, stage)
             times += [path.read_bytes() for path in (tmp_path / "data" / stage).glob("timing.json")]
-    assert len(set(times)) == (0 if stage == "policy" else 1), "wall times and trace ids too are those of the one computation"
+    assert len(set(times)) == (0 if stage == "policy" else 1), (
+        "wall times and trace ids too are those of the one computation"
+    )
 
 
 @pytest.mark.parametrize("keep", ["best", "last"])
 def test_a_training_that_stopped_early_does_not_go_on(
-    ladder: Path, tmp_path: Path, ladder_recipe: Path, keep: str, monkeypatch: pytest.MonkeyPatch, idle: Callable[[], None]
+    ladder: Path,
+    tmp_path: Path,
+    ladder_recipe: Path,
+    keep: str,
+    monkeypatch: pytest.MonkeyPatch,
+    idle: Callable[[], None],
 ):
-    """R2. Killed between its last step and its shelf: why it stopped, and which weights were best, must be in the last checkpoint."""
+    """R2. Killed between its last step and its shelf: why it stopped, and which weights were best,
+    must be in the last checkpoint."""
     changes = {"lr": 0.3, "steps": 6, "validate_every": 1, "keep": keep, "stop": {"patience": 2}, "checkpoint_every": 4}
     whole = again(ladder, tmp_path / "whole", ladder_recipe, "train", train=changes)
     assert "stopped early" in reports.read(reports.TrainReport, whole / "data/train/report.json").reason
@@ -98,7 +112,9 @@ def test_a_finished_shelf_that_was_damaged_is_named(tmp_path: Path, settings: co
         progress.once("baseline", settings, leave("1"))
         (work,) = progress.works()
         (work.path / "shelf/report.json").write_text("2")
-        with pytest.raises(UserError, match=r"baseline-\w+/shelf: these are not the bytes that the stage left on .*Delete .*baseline-"):
+        with pytest.raises(
+            UserError, match=r"baseline-\w+/shelf: these are not the bytes that the stage left on .*Delete .*baseline-"
+        ):
             progress.once("baseline", settings, leave("3"))
         (work.path / "complete.json").write_text("{")
         with pytest.raises(UserError, match="these are not the bytes"):
@@ -136,7 +152,7 @@ def test_a_stage_that_did_not_begin_leaves_no_work(tmp_path: Path, settings: con
         assert [(one.stage, one.complete) for one in progress.works()] == [("baseline", False)]
 
 
-# -- by hand, and under `tasks` --------------------------------------------------------------------------------------------
+# -- by hand, and under `tasks` --------------------------------------------------------------------
 @pytest.fixture
 def settings(ladder_recipe: Path) -> config.Params:
     return params(ladder_recipe)
@@ -179,7 +195,8 @@ def test_by_hand_the_next_stage_clears_what_was_finished_a_week_ago(
 
 
 def test_who_worked_in_a_folder_is_remembered(tmp_path: Path, settings: config.Params, monkeypatch: pytest.MonkeyPatch):
-    """One of them may be waiting to go on from there: neither another run nor a try by hand may make `rft gc` forget it."""
+    """One of them may be waiting to go on from there: neither another run nor a try by hand may
+    make `rft gc` forget it."""
 
     def part(work: Path, shelf: Path) -> None:
         (work / "rollouts").mkdir(exist_ok=True)
@@ -194,14 +211,18 @@ def test_who_worked_in_a_folder_is_remembered(tmp_path: Path, settings: config.P
         progress.once("baseline", settings, leave("1"))
         aged(progress.works()[0].path, 8)
         progress.once("prompt", settings, leave("1"))
-        assert [one.stage for one in progress.works()] == ["baseline", "prompt"], "only those of no run are cleared by hand"
+        assert [one.stage for one in progress.works()] == ["baseline", "prompt"], (
+            "only those of no run are cleared by hand"
+        )
         file = next(one.path for one in progress.works() if one.stage == "baseline") / "work.json"
-        file.write_text(json.dumps({"stage": "baseline", "run": "r-3"}))  # of an engine that wrote down the last one only
+        # of an engine that wrote down the last one only
+        file.write_text(json.dumps({"stage": "baseline", "run": "r-3"}))
         assert [one.runs for one in progress.works() if one.stage == "baseline"] == [("r-3",)]
 
 
 def test_when_dvc_is_done_the_work_of_just_that_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """R2. Seen from another folder, as `tasks` does. Not that of other settings, and nothing that is not finished."""
+    """R2. Seen from another folder, as `tasks` does. Not that of other settings, and nothing that
+    is not finished."""
     tree, place = tmp_path / "tree", tmp_path / ".rft"
     tiny_recipe.make(tree)
     shutil.copytree(ROOT / "rft", tree / "rft", ignore=shutil.ignore_patterns("__pycache__"))
@@ -221,14 +242,15 @@ def test_when_dvc_is_done_the_work_of_just_that_goes(tmp_path: Path, monkeypatch
     assert len(progress.works(place)) == 2
 
 
-# -- the key (R13) ---------------------------------------------------------------------------------------------------------
+# -- the key (R13) ---------------------------------------------------------------------------------
 def key(stage: str, settings: config.Params) -> str:
     return progress.folder(stage, *needs.of(stage, settings)).name
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_work_is_known_by_all_that_the_stage_depends_on_and_by_nothing_else(tmp_path: Path, stage: str):
-    """R13. The recipe's bytes, each section of dvc.yaml, each file that it reads; never where the clone lies, or another stage's settings."""
+    """R13. The recipe's bytes, each section of dvc.yaml, each file that it reads; never where the
+    clone lies, or another stage's settings."""
     known = needs.NEEDS[stage]
     names: list[str] = []
     for place in ("a", "b"):
@@ -268,7 +290,9 @@ def test_every_section_was_tried_above():
     assert {name for known in needs.NEEDS.values() for name in known.sections} <= set(config.Params.model_fields)
 
 
-def test_a_baseline_that_was_cut_off_is_not_finished_under_another_grader(ladder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_baseline_that_was_cut_off_is_not_finished_under_another_grader(
+    ladder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """R13. Some of its rollouts were graded by a grader that is no more."""
     from rft.rollouts import runner
 
@@ -295,7 +319,7 @@ def test_a_baseline_that_was_cut_off_is_not_finished_under_another_grader(ladder
     assert {score for row in scores for score in row.scores} == {0.0, 0.5}
 
 
-# -- one process a folder, and a look at all (R25) -------------------------------------------------------------------------
+# -- one process a folder, and a look at all (R25) -------------------------------------------------
 HOLDER = """
 import sys, time
 from rft import progress
@@ -311,19 +335,27 @@ progress.once("baseline", tiny_recipe.params(Path("tiny")), make)
 """
 
 
-def test_a_second_process_is_refused_and_a_live_folder_is_never_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_second_process_is_refused_and_a_live_folder_is_never_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """R25. The lock is the kernel's: it goes with the process, killed or not."""
     monkeypatch.setattr(progress, "_PATIENCE_S", 0.2)
     tiny_recipe.make(tmp_path)
     settings = tiny_recipe.params(Path("tiny"))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "RFT_RUN": "r-1"}
-    with inside(tmp_path), subprocess.Popen([sys.executable, "-c", HOLDER], env=environment, stdout=subprocess.PIPE, text=True) as holder:
+    with (
+        inside(tmp_path),
+        subprocess.Popen([sys.executable, "-c", HOLDER], env=environment, stdout=subprocess.PIPE, text=True) as holder,
+    ):
         assert holder.stdout is not None
         assert holder.stdout.readline() == "there\n"
         (found,) = progress.works()
         assert (found.stage, found.complete, found.live, found.runs) == ("baseline", False, True, ("r-1",))
         assert not progress.remove(found.path)
-        with pytest.raises(InfrastructureError, match=rf"another process \({holder.pid} of run r-1, since 20.*stage baseline .*Wait until it ends"):
+        with pytest.raises(
+            InfrastructureError,
+            match=rf"another process \({holder.pid} of run r-1, since 20.*stage baseline .*Wait until it ends",
+        ):
             progress.once("baseline", settings, leave("2"))
         assert found.path.exists()
         assert not Path("data/baseline").exists()
@@ -344,7 +376,14 @@ def test_all_work_is_listed_with_what_a_person_wants_to_know(tmp_path: Path, set
         aged(old, 3)
         Path(".rft/progress/notes").mkdir()
     first, second = progress.works(tmp_path / ".rft")
-    assert (first.path, first.stage, first.complete, first.num_bytes, first.live, first.runs) == (tmp_path / old, "train", False, 1000, False, ())
+    assert (first.path, first.stage, first.complete, first.num_bytes, first.live, first.runs) == (
+        tmp_path / old,
+        "train",
+        False,
+        1000,
+        False,
+        (),
+    )
     assert first.age_s == pytest.approx(3 * 86400, abs=60)
     assert (second.stage, second.complete, second.live, second.runs) == ("baseline", True, False, ())
     assert 5 < second.num_bytes < 1000
@@ -355,7 +394,7 @@ def test_all_work_is_listed_with_what_a_person_wants_to_know(tmp_path: Path, set
     assert sorted(path.name for path in (tmp_path / ".rft/progress").iterdir())[1:] == ["notes"]
 
 
-# -- kill windows (R22) ----------------------------------------------------------------------------------------------------
+# -- kill windows (R22) ----------------------------------------------------------------------------
 PUBLISHER = """
 import os, signal, sys
 from pathlib import Path
@@ -384,14 +423,20 @@ files.publish(part, whole)
 
 @pytest.mark.parametrize("way", ["exchange", "renames"])
 def test_a_kill_never_leaves_a_published_folder_without_a_whole_one(tmp_path: Path, way: str):
-    """R22. At every operation that changes a name, in turn. Where names can swap, nothing need be recovered."""
+    """R22. At every operation that changes a name, in turn. Where names can swap, nothing need be
+    recovered."""
     kills, found = 0, set[str]()
     for number in range(1, 30):
         place = tmp_path / str(number)
         (place / "whole").mkdir(parents=True)
         (place / "whole/a").write_text("old")
         (place / "whole/b").write_text("old")
-        done = subprocess.run([sys.executable, "-c", PUBLISHER, str(number), way], cwd=place, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", PUBLISHER, str(number), way],
+            cwd=place,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            check=False,
+        )
         if way == "renames":
             files.recover(place)
             assert not list(place.glob("*.aside"))

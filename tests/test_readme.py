@@ -1,4 +1,5 @@
-"""README.md says what is: its commands exist, its places exist, and the recipe that it shows whole is the one that `rft new` writes."""
+"""README.md says what is: its commands exist, its places exist, and the recipe that it shows whole
+is the one that `rft new` writes."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def test_the_recipe_is_shown_whole() -> None:
     wanted = SHOWN.sub(lambda found: found[1] + (TEMPLATE / found["name"]).read_text(encoding="utf-8") + found[4], text)
     if os.environ.get("RECORD") == "1":
         README.write_text(wanted, encoding="utf-8")
-    assert README.read_text(encoding="utf-8") == wanted, "README.md shows other files than flows/template holds: RECORD=1 copies them"
+    assert README.read_text(encoding="utf-8") == wanted, (
+        "README.md shows other files than flows/template holds: RECORD=1 copies them"
+    )
 
 
 def commands(word: str) -> set[str]:
@@ -48,7 +51,9 @@ def test_each_verb_exists() -> None:
 
 def test_each_place_exists() -> None:
     table = README.read_text(encoding="utf-8").split("## Where things are")[1]
-    places = [place for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for place in re.findall(r"`([^`]+)`", row)]
+    places = [
+        place for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for place in re.findall(r"`([^`]+)`", row)
+    ]
     assert len(places) > 8
     assert [place for place in places if place != ".rft/" and not (ROOT / place).exists()] == []
 

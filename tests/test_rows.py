@@ -1,4 +1,5 @@
-"""Rows of a user's own: kept byte for byte, read by the keys that params.yaml names, refused with file, line and key."""
+"""Rows of a user's own: kept byte for byte, read by the keys that params.yaml names, refused with
+file, line and key."""
 
 from __future__ import annotations
 
@@ -42,8 +43,10 @@ def line(split: str, n: int, answer: str | None = "") -> str:
     """With keys of its own, parts as content, and numbers that Python would write otherwise."""
     answer = f"{split} answer {n}" if answer == "" else answer
     return (
-        f'{{"weight": 1.50, "case": {{"number": "{split}-{n}"}},  "level":{n % 2}, "reference_answer": {json.dumps(answer)}, '
-        f'"messages":[{{"role":"user","content":[{{"type":"text","text":"question "}},{{"type":"text","text":"{split} {n}"}}]}}], "huge": 1e400000}}'
+        f'{{"weight": 1.50, "case": {{"number": "{split}-{n}"}},  "level":{n % 2}, "reference_answer": '
+        f"{json.dumps(answer)}, "
+        f'"messages":[{{"role":"user","content":[{{"type":"text","text":"question "}},{{"type":"text","text":"{split} '
+        f'{n}"}}]}}], "huge": 1e400000}}'
     ).replace(', "huge": 1e400000', ', "big": 12345678901234567890.10')
 
 
@@ -86,10 +89,16 @@ def test_only_messages_is_required(tmp_path: Path) -> None:
     found = shelves.load_examples("train")
     assert [one.id for one in found] == [hashlib.sha256(text.encode()).hexdigest() for text in bare[:3]]
     assert {(one.target, one.slice) for one in found} == {(None, "all")}
-    assert reports.read(ExamplesReport, Path("data/examples/report.json")).without_target == {"train": 3, "validation": 3, "test": 3}
+    assert reports.read(ExamplesReport, Path("data/examples/report.json")).without_target == {
+        "train": 3,
+        "validation": 3,
+        "test": 3,
+    }
 
 
-def test_identical_lines_are_counted_in_a_split_and_an_error_across_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_identical_lines_are_counted_in_a_split_and_an_error_across_splits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     twice = [line("train", 0), line("train", 1), line("train", 0)]
     params = own(tmp_path, files(train=twice))
     examples.run(params)
@@ -115,7 +124,10 @@ def test_two_rows_of_one_id_are_an_error(tmp_path: Path) -> None:
         ('{"messages": [', r"own/train.jsonl:2: not JSON"),
         ('{"messages": NaN}', r"own/train.jsonl:2: not JSON"),
         (line("train", 1).replace('"train-1"', "[1]"), r"own/train.jsonl:2: case.number is \[1\], expected a text"),
-        (line("train", 1).replace('"level":1', '"level":{}'), r"own/train.jsonl:2: level is \{\}, expected a text, a number"),
+        (
+            line("train", 1).replace('"level":1', '"level":{}'),
+            r"own/train.jsonl:2: level is \{\}, expected a text, a number",
+        ),
     ],
 )
 def test_a_row_that_is_none_is_named_by_the_users_file_and_line(tmp_path: Path, bad: str, words: str) -> None:
@@ -126,9 +138,18 @@ def test_a_row_that_is_none_is_named_by_the_users_file_and_line(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"target": "reference_anwser"}, r"keys.target = 'reference_anwser' names nothing: no row of train has it. Did you mean 'reference_answer'"),
-        ({"id": "case.numbr"}, r"examples.keys.id = 'case.numbr' names nothing: no row of train has it. Did you mean 'case.number'"),
-        ({"slice": "zzz"}, r"examples.keys.slice = 'zzz' names nothing: .* There are: big, case, case.number, level, messages"),
+        (
+            {"target": "reference_anwser"},
+            r"keys.target = 'reference_anwser' names nothing: no row of train has it. Did you mean 'reference_answer'",
+        ),
+        (
+            {"id": "case.numbr"},
+            r"examples.keys.id = 'case.numbr' names nothing: no row of train has it. Did you mean 'case.number'",
+        ),
+        (
+            {"slice": "zzz"},
+            r"examples.keys.slice = 'zzz' names nothing: .* There are: big, case, case.number, level, messages",
+        ),
     ],
 )
 def test_a_key_that_names_nothing_is_an_error(tmp_path: Path, keys: dict[str, str], words: str) -> None:
@@ -140,7 +161,11 @@ def test_a_row_with_a_secret_is_neither_written_nor_changed(tmp_path: Path, monk
     monkeypatch.setenv("ROW_SECRET", "train answer 2 and more")
     config.secret("env:ROW_SECRET")
     with pytest.raises(UserError, match=r"train.jsonl:3: the row holds the value of a secret"):
-        examples.run(own(tmp_path, files(train=[line("train", 0), line("train", 1), line("train", 2, "train answer 2 and more")])))
+        examples.run(
+            own(
+                tmp_path, files(train=[line("train", 0), line("train", 1), line("train", 2, "train answer 2 and more")])
+            )
+        )
 
 
 def test_a_row_is_one_line(tmp_path: Path) -> None:
@@ -157,8 +182,10 @@ def test_a_slice_given_by_name_stands_in_the_row() -> None:
 
 
 def test_the_log_holds_the_users_line_and_a_replay_sends_it() -> None:
-    """A row parsed and written again lost digits, repeated keys, and the id of a row without one."""
-    text = '{"big":123456789012345678901234567890.10,"a":1,"a":2,"over":1e400,"id":1.5,"messages":[{"role":"user","content":"q"}],"case":"c-1"}'
+    """A row parsed and written again lost digits, repeated keys, and the id of a row without
+    one."""
+    text = '{"big":123456789012345678901234567890.10,"a":1,"a":2,"over":1e400,"id":1.5,'
+    text += '"messages":[{"role":"user","content":"q"}],"case":"c-1"}'
     one = rows.read(rows.Line(text, "here"), config.Keys(id="case"), "")
     done = Trajectory("rollout_1", one.id, (Turn("an answer"),), StopReason.completed, Grade(1.0), 1.0)
     row = rollout_log.row(done, one, 0, PromptSettings(name="seed", system=""), "baseline", "champion")
@@ -167,7 +194,11 @@ def test_the_log_holds_the_users_line_and_a_replay_sends_it() -> None:
 
 
 def test_a_recipe_may_return_objects_lines_or_examples(tmp_path: Path) -> None:
-    given = ({"messages": [{"role": "user", "content": "a"}]}, '{"messages": [{"role": "user", "content": "b"}]}', rows.Line(line("x", 1), "f:1"))
+    given = (
+        {"messages": [{"role": "user", "content": "a"}]},
+        '{"messages": [{"role": "user", "content": "b"}]}',
+        rows.Line(line("x", 1), "f:1"),
+    )
     read = [rows.read(rows.line_of(one, "here"), config.Keys(), "") for one in given]
     assert [one.messages[0]["content"] for one in read] == ["a", "b", "question x 1"]
     with pytest.raises(UserError, match="here: is no JSON object"):
@@ -186,7 +217,9 @@ JSON = st.recursive(
 def test_any_further_keys_travel_untouched(extra: dict[str, Any], ascii_only: bool) -> None:
     """Whatever a row holds beside its messages, id, tools and metadata."""
     ours = {"messages", "id", "tools", "metadata", "response_format"}
-    row = {key: value for key, value in extra.items() if key not in ours} | {"messages": [{"role": "user", "content": "q"}]}
+    row = {key: value for key, value in extra.items() if key not in ours} | {
+        "messages": [{"role": "user", "content": "q"}]
+    }
     text = json.dumps(row, ensure_ascii=ascii_only)
     try:
         text.encode()

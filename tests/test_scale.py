@@ -60,7 +60,10 @@ def test_what_is_declared_holds(tmp_path: Path, keys: dict[str, Any], scale: Sca
         ({"range": ["0", "1"]}, "'range': ['0', '1'] is not a range"),
         ({"range": [False, True]}, "'range': [False, True] is not a range"),
         ({"range": 5}, "'range' = 5: 5 is not a range"),
-        ({"pass_threshold": 4}, "'pass_threshold' = 4: lies outside of range, 0 to 1. Lower it, or declare the grader's range"),
+        (
+            {"pass_threshold": 4},
+            "'pass_threshold' = 4: lies outside of range, 0 to 1. Lower it, or declare the grader's range",
+        ),
         ({"pass_threshold": float("nan")}, "'pass_threshold' = nan: lies outside of range, 0 to 1"),
         ({"range": [1, 5], "pass_threshold": 0.5}, "'pass_threshold' = 0.5: lies outside of range, 1 to 5"),
         ({"range": [1, 5], "pass_threshold": 1}, "'pass_threshold' = 1: hardly lies above 1, the lowest score"),

@@ -1,4 +1,5 @@
-"""Secrets in the text that comes in and goes out: every form that a program repeats one in, and every way out of a process."""
+"""Secrets in the text that comes in and goes out: every form that a program repeats one in, and
+every way out of a process."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> str:
     return KEY
 
 
-# -- forms -----------------------------------------------------------------------------------------------------------------
+# -- forms -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "form",
     [
@@ -134,9 +135,11 @@ def test_the_order_of_learning_does_not_show() -> None:
     assert secrets.redact("shared-value") == "[secret A]"
 
 
-# -- settings --------------------------------------------------------------------------------------------------------------
+# -- settings --------------------------------------------------------------------------------------
 def test_a_file_that_names_a_variable_makes_its_value_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    values = {name: f"{name.lower()}-0123456789" for name in ("TOOLS", "ENDPOINT", "MCP", "MCP_ENV", "LIFE", "SIGN", "POLICY")}
+    values = {
+        name: f"{name.lower()}-0123456789" for name in ("TOOLS", "ENDPOINT", "MCP", "MCP_ENV", "LIFE", "SIGN", "POLICY")
+    }
     for name, value in values.items():
         monkeypatch.setenv(name, value)
     params = tiny_recipe.params(
@@ -144,11 +147,16 @@ def test_a_file_that_names_a_variable_makes_its_value_known(monkeypatch: pytest.
         tools={
             "headers": {"Authorization": "env:TOOLS"},
             "endpoints": [{"name": "e", "server_url": "http://h/e", "headers": {"X-Api-Key": "env:ENDPOINT"}}],
-            "mcp": [{"name": "m", "command": ["m"], "env": {"TOKEN": "env:MCP_ENV"}}, {"name": "n", "url": "http://h", "headers": {"X": "env:MCP"}}],
+            "mcp": [
+                {"name": "m", "command": ["m"], "env": {"TOKEN": "env:MCP_ENV"}},
+                {"name": "n", "url": "http://h", "headers": {"X": "env:MCP"}},
+            ],
             "lifecycle": {"headers": {"Cookie": "env:LIFE"}},
             "signing_secret": "env:SIGN",
         },
-        policy={"server": {"kind": "chat", "url": "http://h", "model": "m", "headers": {"Authorization": "env:POLICY"}}},
+        policy={
+            "server": {"kind": "chat", "url": "http://h", "model": "m", "headers": {"Authorization": "env:POLICY"}}
+        },
     )
     assert secrets.redact(" ".join(values.values())) == " ".join(f"[secret {name}]" for name in values)
     assert not any(secrets.holds(shown) for shown in (repr(params), params.model_dump_json(), str(params.tools)))
@@ -167,14 +175,19 @@ def test_a_file_that_names_a_variable_makes_its_value_known(monkeypatch: pytest.
         ({"headers": {"Cookie": "s=canary"}}, "tools.headers"),
         ({"headers": {"X-Custom": "Bearer canary"}}, "tools.headers"),
         ({"headers": {"Authorization": "Bearer env:TOOL_KEY canary"}}, "tools.headers"),
-        ({"endpoints": [{"name": "e", "server_url": "http://h", "headers": {"X-Auth-Token": "canary"}}]}, "tools.endpoints.0.headers"),
+        (
+            {"endpoints": [{"name": "e", "server_url": "http://h", "headers": {"X-Auth-Token": "canary"}}]},
+            "tools.endpoints.0.headers",
+        ),
         ({"mcp": [{"name": "m", "command": ["m"], "env": {"GITHUB_TOKEN": "canary"}}]}, "tools.mcp.0.env"),
         ({"lifecycle": {"headers": {"Cookie": "canary"}}}, "tools.lifecycle.headers"),
         ({"signing_secret": "whsec_canary"}, "tools.signing_secret"),
         ({"server_url": "http://ada:canary@h", "version": "1"}, "tools.server_url"),
     ],
 )
-def test_a_key_in_the_file_is_refused_without_being_repeated(tools: dict[str, object], key: str, tmp_path: Path) -> None:
+def test_a_key_in_the_file_is_refused_without_being_repeated(
+    tools: dict[str, object], key: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as refused:
         tiny_recipe.params(tmp_path, tools=tools)
     assert f"params.yaml: '{key}" in str(refused.value)
@@ -183,7 +196,12 @@ def test_a_key_in_the_file_is_refused_without_being_repeated(tools: dict[str, ob
 
 
 def test_headers_that_are_no_keys_are_welcome(tmp_path: Path) -> None:
-    headers = {"X-Tenant": "ward 7", "Accept": "application/json", "Authorization": "env:TOOL_KEY", "Idempotency-Key": "a"}
+    headers = {
+        "X-Tenant": "ward 7",
+        "Accept": "application/json",
+        "Authorization": "env:TOOL_KEY",
+        "Idempotency-Key": "a",
+    }
     assert tiny_recipe.params(tmp_path, tools={"headers": headers}).tools.headers == headers
 
 
@@ -212,12 +230,16 @@ def test_other_errors_repeat_no_header(tools: dict[str, object], tmp_path: Path)
 
 def test_a_line_that_is_not_yaml_is_named_not_shown(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("tools:\n  headers:\n    Authorization: Bearer: canary\n")
-    with pytest.raises(ConfigError, match=r"params\.yaml: not YAML: line 3, column 26: mapping values are not allowed here\.") as refused:
+    with pytest.raises(
+        ConfigError, match=r"params\.yaml: not YAML: line 3, column 26: mapping values are not allowed here\."
+    ) as refused:
         config.load(tmp_path / "params.yaml")
     assert "canary" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("value", "words"), [("k-123", r"KEY has fewer than 6 characters"), ("k-1234567\n", r"KEY holds a line break")])
+@pytest.mark.parametrize(
+    ("value", "words"), [("k-123", r"KEY has fewer than 6 characters"), ("k-1234567\n", r"KEY holds a line break")]
+)
 def test_a_value_that_cannot_be_kept_secret_is_refused(monkeypatch: pytest.MonkeyPatch, value: str, words: str) -> None:
     monkeypatch.setenv("KEY", value)
     with pytest.raises(ConfigError, match=words) as refused:
@@ -225,7 +247,7 @@ def test_a_value_that_cannot_be_kept_secret_is_refused(monkeypatch: pytest.Monke
     assert value.strip() not in str(refused.value)
 
 
-# -- ways out --------------------------------------------------------------------------------------------------------------
+# -- ways out --------------------------------------------------------------------------------------
 def test_what_is_written_and_said_holds_none(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reports.write_json({"a": KEY}, tmp_path / "one.json")
     reports.write_jsonl([{"a": BEARER}, {"a": 1}], tmp_path / "two.jsonl")
@@ -303,7 +325,14 @@ def test_all_that_a_guarded_process_says(tmp_path: Path, repository: Path) -> No
     assert "failed with '[secret TOOL_KEY]'" in log
     assert "ConnectionError: [secret TOOL_KEY]" in log
     assert done.stdout == "printed [secret TOOL_KEY]\n"
-    for words in ("written [", "UserWarning: [", "POST [", "KeyError: '[", "ValueError: [", "RuntimeError: a bug with ["):
+    for words in (
+        "written [",
+        "UserWarning: [",
+        "POST [",
+        "KeyError: '[",
+        "ValueError: [",
+        "RuntimeError: a bug with [",
+    ):
         assert f"{words}secret TOOL_KEY]" in done.stderr
     for text in (done.stdout, done.stderr, log):
         assert KEY not in text

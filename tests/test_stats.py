@@ -76,18 +76,21 @@ def test_arms_on_different_examples_are_refused() -> None:
         stats.paired_gain({"a": [1.0], "b": [1.0]}, {"a": [1.0], "c": [1.0]})
 
 
-# -- coverage --------------------------------------------------------------------------------------------------------------
+# -- coverage --------------------------------------------------------------------------------------
 def _covered(intervals: list[stats.Metric], truth: float) -> float:
     return sum(one.low <= truth <= one.high for one in intervals) / len(intervals)  # type: ignore[operator]
 
 
 def test_the_interval_of_a_mean_covers_about_as_often_as_it_says() -> None:
-    """Rollouts that differ as much as examples do: the naive two-level bootstrap would cover about 98 % here."""
+    """Rollouts that differ as much as examples do: the naive two-level bootstrap would cover about
+    98 % here."""
     rng = np.random.default_rng(0)
     found = []
     for seed in range(400):
         ease = rng.beta(2, 2, 40)
-        found.append(stats.mean_interval((rng.random((40, 4)) < ease[:, None]).astype(float).tolist(), num=400, seed=seed))
+        found.append(
+            stats.mean_interval((rng.random((40, 4)) < ease[:, None]).astype(float).tolist(), num=400, seed=seed)
+        )
     assert 0.92 <= _covered(found, 0.5) <= 0.975
 
 
@@ -96,7 +99,10 @@ def test_pairing_takes_the_difficulty_of_examples_out() -> None:
     paired, alone = [], []
     for seed in range(200):
         ease = rng.beta(1, 1, 40) * 0.8
-        a, b = ({str(i): (rng.random(4) < p).astype(float).tolist() for i, p in enumerate(ease + gain)} for gain in (0.2, 0.0))
+        a, b = (
+            {str(i): (rng.random(4) < p).astype(float).tolist() for i, p in enumerate(ease + gain)}
+            for gain in (0.2, 0.0)
+        )
         paired.append(stats.paired_gain(a, b, num=400, seed=seed))
         alone.append(stats.mean_interval(a.values(), num=400, seed=seed))
     assert 0.91 <= _covered(paired, 0.2) <= 0.985
@@ -116,13 +122,16 @@ def test_examples_are_shared_by_all_seeds_so_more_seeds_do_not_hide_their_spread
 def test_a_seed_that_fails_widens_the_interval_over_seeds() -> None:
     base = {str(i): [0.2] for i in range(30)}
     good, bad = ({key: [0.2 + gain] for key in base} for gain in (0.4, 0.0))
-    steady, shaky = stats.gain_over_seeds([(good, base)] * 3), stats.gain_over_seeds([(good, base), (good, base), (bad, base)])
+    steady, shaky = (
+        stats.gain_over_seeds([(good, base)] * 3),
+        stats.gain_over_seeds([(good, base), (good, base), (bad, base)]),
+    )
     assert steady.low == pytest.approx(0.4)
     assert shaky.low is not None
     assert shaky.low < 0.05
 
 
-# -- quantiles, ratios, shares ---------------------------------------------------------------------------------------------
+# -- quantiles, ratios, shares ---------------------------------------------------------------------
 def test_a_percentile_of_counts_is_a_count() -> None:
     assert stats.percentile([1, 2, 3, 9], 0.95) == 9
     assert stats.percentile(range(1, 101), 0.95) == 95
@@ -162,7 +171,9 @@ def test_none_of_a_hundred_is_not_certainly_none() -> None:
             stats.exact_interval(*bad)
 
 
-@pytest.mark.parametrize(("share", "n"), [(0.02, 183), (0.0128, 287), (0.5, 6), (0.99, 1), (1.0, 1), (0.0, None), (1e-9, 3688879453)])
+@pytest.mark.parametrize(
+    ("share", "n"), [(0.02, 183), (0.0128, 287), (0.5, 6), (0.99, 1), (1.0, 1), (0.0, None), (1e-9, 3688879453)]
+)
 def test_how_many_examples_rule_a_share_out(share: float, n: int | None) -> None:
     """R1: the least of which none says so."""
     assert stats.enough_to_rule_out(share) == n
@@ -175,7 +186,7 @@ def test_shares_of_examples() -> None:
     assert found == {"always_failed": 0.5, "always_solved": 0.25, "mixed": 0.25}
 
 
-# -- best of k -------------------------------------------------------------------------------------------------------------
+# -- best of k -------------------------------------------------------------------------------------
 @settings(max_examples=50)
 @given(st.lists(st.floats(0, 1, allow_nan=False), min_size=1, max_size=6))
 def test_best_of_k_is_the_mean_over_all_choices(scores: list[float]) -> None:

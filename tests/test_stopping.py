@@ -1,4 +1,5 @@
-"""A stop in order: at run.max_hours or by `rft cancel`, at a checkpoint, in every stage that takes minutes; and the same bytes after going on.
+"""A stop in order: at run.max_hours or by `rft cancel`, at a checkpoint, in every stage that takes
+minutes; and the same bytes after going on.
 
 Issue 10, item 6.
 """
@@ -32,8 +33,10 @@ from tests import tiny_recipe
 from tests.ladder import SECTIONS, again, inside, params, run, shelf
 
 
-# -- in the stages ---------------------------------------------------------------------------------------------------------
-def test_the_warm_start_stops_after_a_step_and_ends_with_the_same_bytes(tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# -- in the stages ---------------------------------------------------------------------------------
+def test_the_warm_start_stops_after_a_step_and_ends_with_the_same_bytes(
+    tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     warm = {"demonstrations": 32, "steps": 9, "batch": 2, "checkpoint_every": 4}
     settings = params(ladder_recipe, policy={"architecture": SECTIONS["policy"]["architecture"], "warm_start": warm})
     for name in ("whole", "stopped"):
@@ -51,7 +54,11 @@ def test_the_warm_start_stops_after_a_step_and_ends_with_the_same_bytes(tmp_path
 
 
 def test_training_stops_after_a_step_and_ends_with_the_same_bytes(
-    ladder: Path, tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ladder: Path,
+    tmp_path: Path,
+    ladder_recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """At a step without a checkpoint of its own, and by the file that `rft cancel` writes."""
     monkeypatch.setenv(stopping.RUN, "run-7")
@@ -71,7 +78,8 @@ def test_training_stops_after_a_step_and_ends_with_the_same_bytes(
 def test_a_measurement_stops_before_its_next_batch_and_ends_with_the_same_bytes(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    """The deadline passes while the first batch is rolled out: nothing of it is lost, and no second one begins."""
+    """The deadline passes while the first batch is rolled out: nothing of it is lost, and no second
+    one begins."""
     asked = iter(["", *[stopping.BY_LIMIT] * 100])
     monkeypatch.setattr(stopping, "asked", lambda: next(asked))
     with pytest.raises(Stopped, match=r"before its next batch of rollouts: run\.max_hours is spent"):
@@ -94,7 +102,7 @@ def test_a_stage_that_was_started_by_hand_belongs_to_no_run(monkeypatch: pytest.
         stopping.check("anywhere")
 
 
-# -- in a run --------------------------------------------------------------------------------------------------------------
+# -- in a run --------------------------------------------------------------------------------------
 @pytest.fixture(autouse=True)
 def _own_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
@@ -107,13 +115,17 @@ def plan(scripted: ladder_clone.Scripted, **section: object) -> runs.Plan:
 
 
 def repro(run: Run, stage: str, deadline: float | None = None) -> str:
-    return stages.repro(run.tree, stage, run.clone.state, run.name, log=run.clone.log(run.name, stage), deadline=deadline).how
+    return stages.repro(
+        run.tree, stage, run.clone.state, run.name, log=run.clone.log(run.name, stage), deadline=deadline
+    ).how
 
 
 def test_a_run_stops_at_its_limit_and_the_same_run_goes_on_with_a_higher_one(tmp_path: Path) -> None:
-    """Real DVC: no finished stage runs again because of the other limit, and the one that was stopped goes on where it was."""
+    """Real DVC: no finished stage runs again because of the other limit, and the one that was
+    stopped goes on where it was."""
     scripted = ladder_clone.make(tmp_path / "a")
-    with pytest.raises(Stopped, match=r"has worked for .* hours of run\.max_hours = 5 and stopped in order \(stage train: .*after step 1 of 20"):  # noqa: PT012, SIM117
+    told = r"has worked for .* hours of run\.max_hours = 5 and stopped in order \(stage train: .*after step 1 of 20"
+    with pytest.raises(Stopped, match=told):  # noqa: PT012, SIM117
         with runs.start(scripted.clone, plan(scripted, max_hours=5)) as first:
             assert {repro(first, stage) for stage in [*STAGES][:6]} == {"ran"}
             repro(first, "train", deadline=time.time())
@@ -132,7 +144,9 @@ def test_a_run_stops_at_its_limit_and_the_same_run_goes_on_with_a_higher_one(tmp
         assert (second.name, second.adopted) == (first.name, True)
         assert second.record.spent_s == record.spent_s
         assert second.deadline is not None
-        assert abs(second.deadline - (time.time() + 6 * 3600 - record.spent_s)) < 60, "hours are added up over the starts"
+        assert abs(second.deadline - (time.time() + 6 * 3600 - record.spent_s)) < 60, (
+            "hours are added up over the starts"
+        )
         assert {repro(second, stage) for stage in [*STAGES][:6]} == {"unchanged"}
         assert repro(second, "train") == "ran"
         steps = (second.shelf("train") / "metrics.jsonl").read_text().splitlines()
@@ -187,7 +201,8 @@ def test_a_paused_run_whose_worktree_is_gone_goes_on_or_is_recorded(tmp_path: Pa
 
 @pytest.mark.parametrize("way", ["moved", "copied"])
 def test_a_paused_run_goes_on_in_a_clone_that_was_moved_or_copied(tmp_path: Path, way: str) -> None:
-    """Its worktree names the old place: as Git's, and as DVC's. In a copy that place is another clone's, which must not be touched."""
+    """Its worktree names the old place: as Git's, and as DVC's. In a copy that place is another
+    clone's, which must not be touched."""
     scripted = ladder_clone.make(tmp_path / "a")
     record = pause(scripted)
     third = Clone(Path(shutil.copytree(scripted.root, tmp_path / "c", symlinks=True)))
@@ -207,13 +222,16 @@ def test_a_paused_run_goes_on_in_a_clone_that_was_moved_or_copied(tmp_path: Path
     for clone, revision in ((there, finished.revision), (third, ended.revision)):
         lock = yaml.safe_load(clone.git("show", f"{revision}:dvc.lock"))
         assert {*lock["stages"]} == {*[*STAGES][:2]}
-    assert {path: path.read_bytes() for path in scripted.root.rglob("*") if path.is_file() and not path.is_symlink()} == before
+    assert {
+        path: path.read_bytes() for path in scripted.root.rglob("*") if path.is_file() and not path.is_symlink()
+    } == before
     if way == "copied":
         assert take_up(scripted.clone, scripted, record) == {"unchanged"}
 
 
 def test_gc_keeps_what_a_paused_run_goes_on_with_though_git_does_not_find_its_worktree(tmp_path: Path) -> None:
-    """In a clone that was moved its bytes went, and with them hours of work; so did those of a run whose worktree is gone."""
+    """In a clone that was moved its bytes went, and with them hours of work; so did those of a run
+    whose worktree is gone."""
     scripted = ladder_clone.make(tmp_path / "a")
     record = pause(scripted)
     here = Clone(scripted.root.rename(tmp_path / "b"))
@@ -228,7 +246,10 @@ def test_gc_keeps_what_a_paused_run_goes_on_with_though_git_does_not_find_its_wo
 
     assert len(collect()) == 1
     shutil.rmtree(here.worktrees / record.name)
-    assert collect()[1] == f"all bytes: with the worktree of run {record.name} the names of those are gone that it will go on with"
+    assert (
+        collect()[1]
+        == f"all bytes: with the worktree of run {record.name} the names of those are gone that it will go on with"
+    )
     assert take_up(here, scripted, record) == {"restored"}
 
 
@@ -245,7 +266,8 @@ def test_a_worktree_that_was_moved_to_another_disk_leaves_no_link_behind(tmp_pat
 def test_a_run_whose_commit_is_gone_too_ends_and_hinders_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Amended, and dropped by Git, which nothing kept from it any more. Nothing can hang below it: no run could start, and none be cancelled."""
+    """Amended, and dropped by Git, which nothing kept from it any more. Nothing can hang below it:
+    no run could start, and none be cancelled."""
     scripted = ladder_clone.make(tmp_path / "a")
     record = pause(scripted)
     here = scripted.clone
@@ -264,7 +286,8 @@ def test_a_run_whose_commit_is_gone_too_ends_and_hinders_none(
 
 
 def test_a_run_that_is_recorded_without_its_settings_names_no_model(tmp_path: Path) -> None:
-    """Its revision holds the params.yaml of its commit, which need not name a recipe, or may name another."""
+    """Its revision holds the params.yaml of its commit, which need not name a recipe, or may name
+    another."""
     scripted = ladder_clone.make(tmp_path / "a")
     here, file = scripted.clone, scripted.root / "params.yaml"
     raw = yaml.safe_load(file.read_text())
@@ -331,6 +354,12 @@ def test_the_section_is_no_part_of_what_a_run_is(tmp_path: Path) -> None:
     scripted = ladder_clone.make(tmp_path / "a")
     bare, full = plan(scripted), plan(scripted, max_hours=2, retention={"cache_days": 0, "pages_days": None})
     assert bare.key == full.key
-    for wrong in ({"max_hours": 0}, {"max_hours": float("inf")}, {"retention": {"cache_days": -1}}, {"retention": {"days": 3}}, {"max_hour": 1}):
+    for wrong in (
+        {"max_hours": 0},
+        {"max_hours": float("inf")},
+        {"retention": {"cache_days": -1}},
+        {"retention": {"days": 3}},
+        {"max_hour": 1},
+    ):
         with pytest.raises(ConfigError, match=r"run\.(max_hour|retention)"):
             config.parse({"recipe": {"path": "x"}, "gate": tiny_recipe.gate(), "run": wrong})

@@ -1,7 +1,9 @@
-"""The smallest whole recipe, written into a folder: an agent that looks a key up and answers with its value.
+"""The smallest whole recipe, written into a folder: an agent that looks a key up and answers with
+its value.
 
-`make(folder)` writes it, `params(recipe_folder, ...)` configures a run on it. Keys are drawn without end, splits are disjoint by
-the key's number, and the value is a pure function of the key, so there are no data files.
+`make(folder)` writes it, `params(recipe_folder, ...)` configures a run on it. Keys are drawn
+without end, splits are disjoint by the key's number, and the value is a pure function of the key,
+so there are no data files.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Options(BaseModel):
 def example(options, number):
     key = f"k{number:04d}"
     note = f"Please, what is the value of {key}?" if options.polite else f"value of {key}"
-    return Example(f"n-{number:04d}", ({"role": "user", "content": note},), value(key), {"slice": "even" if number % 2 == 0 else "odd"})
+    item = {"slice": "even" if number % 2 == 0 else "odd"}
+    return Example(f"n-{number:04d}", ({"role": "user", "content": note},), value(key), item)
 
 
 def examples(options, split, count, seed):
@@ -105,7 +108,8 @@ from .tools import lookup
 def demonstrations(options, count, seed):
     for example in examples(options, "train", count, seed):
         key = example.messages[0]["content"].split()[-1].rstrip("?")
-        call = {"id": "call_0_0", "type": "function", "function": {"name": "lookup", "arguments": json.dumps({"key": f" {key}"})}}
+        function = {"name": "lookup", "arguments": json.dumps({"key": f" {key}"})}
+        call = {"id": "call_0_0", "type": "function", "function": function}
         yield [
             *example.messages,
             {"role": "assistant", "content": "", "tool_calls": [call]},
@@ -131,18 +135,29 @@ def make(folder: Path, name: str = "tiny") -> Path:
     """Writes the recipe as `folder/name` and returns that."""
     recipe = folder / name
     recipe.mkdir(parents=True)
-    files = {"examples.py": EXAMPLES, "tools.py": TOOLS, "demonstrations.py": DEMONSTRATIONS, "grader.json": json.dumps(GRADER)}
+    files = {
+        "examples.py": EXAMPLES,
+        "tools.py": TOOLS,
+        "demonstrations.py": DEMONSTRATIONS,
+        "grader.json": json.dumps(GRADER),
+    }
     for file, text in files.items():
         (recipe / file).write_text(text.lstrip(), encoding="utf-8")
-    (recipe / "exploits.jsonl").write_text("".join(json.dumps(exploit) + "\n" for exploit in EXPLOITS), encoding="utf-8")
+    (recipe / "exploits.jsonl").write_text(
+        "".join(json.dumps(exploit) + "\n" for exploit in EXPLOITS), encoding="utf-8"
+    )
     return recipe
 
 
 def rescale(recipe: Path, low: float, high: float, grading: str = "", **declared: Any) -> Path:
-    """The recipe with a grader on `low` to `high` that says so. `grading`: the share of the range, as an expression; "": a right answer has all."""
+    """The recipe with a grader on `low` to `high` that says so. `grading`: the share of the range,
+    as an expression; "": a right answer has all."""
     grading = grading or 'float(sample["output_text"].strip() == item["target"])'
     text = (recipe / "tools.py").read_text(encoding="utf-8").split("def grade(")[0]
-    grade = f'def grade(sample, item):\n    return {{"score": {low} + ({high} - {low}) * ({grading}), "reason": "as declared"}}\n'
+    grade = (
+        f'def grade(sample, item):\n    return {{"score": {low} + ({high} - {low}) * ({grading}), "reason": "as '
+        f'declared"}}\n'
+    )
     (recipe / "tools.py").write_text(text + grade, encoding="utf-8")
     (recipe / "grader.json").write_text(json.dumps(GRADER | {"range": [low, high]} | declared), encoding="utf-8")
     return recipe

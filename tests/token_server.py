@@ -1,11 +1,14 @@
-"""A server that speaks vLLM's and SGLang's routes over the in-process engine, and misbehaves as a test says.
+"""A server that speaks vLLM's and SGLang's routes over the in-process engine, and misbehaves as a
+test says.
 
     async with serving(engine) as server:
-        server.faults = [status(500), None]      the n-th sampling request gets the n-th; None, and all after the last: none
+        server.faults = [status(500), None]      the n-th sampling request gets the n-th; None, and
+                                                 all after the last: none
         ... server.url, server.asked
 
-Those engines need a GPU; their wire does not. One request is one decode of one row, so what comes out is the in-process engine's own under the
-request's seed. Bodies are checked as the real servers check them: an unknown sampling parameter or too long a context is a 400.
+Those engines need a GPU; their wire does not. One request is one decode of one row, so what comes
+out is the in-process engine's own under the request's seed. Bodies are checked as the real servers
+check them: an unknown sampling parameter or too long a context is a 400.
 """
 
 from __future__ import annotations
@@ -31,7 +34,18 @@ Fault = Callable[["TokenServer", web.Request, Any], Awaitable[web.StreamResponse
 """Answers instead of the server, which would have said the third."""
 
 VLLM = {
-    *("max_tokens", "temperature", "seed", "n", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *(
+        "max_tokens",
+        "temperature",
+        "seed",
+        "n",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+    ),
     *("logprobs", "ignore_eos", "stop_token_ids", "skip_special_tokens", "allowed_token_ids"),
 }
 SGLANG = {
@@ -103,15 +117,21 @@ class TokenServer:
 
         return handle
 
-    # -- routes ------------------------------------------------------------------------------------------------------------
+    # -- routes ------------------------------------------------------------------------------------
     def generate(self, body: Any) -> Any:
         _known(body["sampling_params"], VLLM)
         ids, scores, finish = self._vllm(body["model"], body["token_ids"], body["sampling_params"])
         content = [
-            {"token": f"token_id:{token}", "logprob": score, "bytes": None, "top_logprobs": []} for token, score in zip(ids, scores, strict=True)
+            {"token": f"token_id:{token}", "logprob": score, "bytes": None, "top_logprobs": []}
+            for token, score in zip(ids, scores, strict=True)
         ]
         choice = {"index": 0, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": finish}
-        return {"request_id": "r", "choices": [choice], "prompt_logprobs": None, "usage": _usage(body["token_ids"], ids)}
+        return {
+            "request_id": "r",
+            "choices": [choice],
+            "prompt_logprobs": None,
+            "usage": _usage(body["token_ids"], ids),
+        }
 
     def completions(self, body: Any) -> Any:
         _known(body, VLLM | {"model", "prompt", "return_token_ids", "stream", "cache_salt"})
@@ -127,14 +147,22 @@ class TokenServer:
         return {"id": "cmpl-1", "object": "text_completion", "choices": [choice], "usage": _usage(body["prompt"], ids)}
 
     def chat(self, body: Any) -> Any:
-        """The template's view of the messages, and the engine's reading of what it samples after them."""
+        """The template's view of the messages, and the engine's reading of what it samples after
+        them."""
         prompt = self.engine.chat.prompt_ids(body["messages"], body.get("tools", []))
         ids, scores, finish = self._vllm(body["model"], prompt, body)
         turn = sum(message["role"] == "assistant" for message in body["messages"])
         text, reading = self.engine.chat.read(ids, turn)
-        calls = [{"id": one.call_id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}} for one in reading.calls]
+        calls = [
+            {"id": one.call_id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+            for one in reading.calls
+        ]
         message = {"role": "assistant", "content": (reading.content if calls else text) or None, "tool_calls": calls}
-        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls and finish == "stop" else finish}
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": message,
+            "finish_reason": "tool_calls" if calls and finish == "stop" else finish,
+        }
         reply = {"id": "chatcmpl-1", "object": "chat.completion", "choices": [choice], "usage": _usage(prompt, ids)}
         if body.get("logprobs"):
             choice["logprobs"] = {"content": [{"token": "", "logprob": score} for score in scores]}
@@ -147,9 +175,16 @@ class TokenServer:
         asked = body["sampling_params"]
         _known(asked, SGLANG)
         engine = self.adapters[body["lora_path"]] if "lora_path" in body else self.engine
-        ids, scores, finish = self._sample(engine, body["input_ids"], asked["max_new_tokens"], asked["temperature"], asked["sampling_seed"])
+        ids, scores, finish = self._sample(
+            engine, body["input_ids"], asked["max_new_tokens"], asked["temperature"], asked["sampling_seed"]
+        )
         reason = {"type": "stop", "matched": ids[-1]} if finish == "stop" else {"type": "length", "length": len(ids)}
-        meta = {"id": "s", "finish_reason": reason, "prompt_tokens": len(body["input_ids"]), "completion_tokens": len(ids)}
+        meta = {
+            "id": "s",
+            "finish_reason": reason,
+            "prompt_tokens": len(body["input_ids"]),
+            "completion_tokens": len(ids),
+        }
         meta["output_token_logprobs"] = [[score, token, None] for token, score in zip(ids, scores, strict=True)]
         return {"text": self.engine.chat.text(ids), "output_ids": ids, "meta_info": meta}
 
@@ -164,14 +199,22 @@ class TokenServer:
     async def load_vllm(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         if body["lora_name"] in self.adapters and not body.get("load_inplace"):
-            return web.json_response({"error": {"message": f"The lora adapter '{body['lora_name']}' has already been loaded."}}, status=400)
+            return web.json_response(
+                {"error": {"message": f"The lora adapter '{body['lora_name']}' has already been loaded."}}, status=400
+            )
         if (why := self._load(body)) is not None:
             return web.json_response({"error": {"message": why}}, status=404)
         return web.Response(text=f"Success: LoRA adapter '{body['lora_name']}' added successfully.")
 
     async def load_sglang(self, request: web.Request) -> web.StreamResponse:
         why = self._load(await request.json())
-        return await _answer({"success": why is None, "error_message": why or "", "loaded_adapters": {name: name for name in self.adapters}})
+        return await _answer(
+            {
+                "success": why is None,
+                "error_message": why or "",
+                "loaded_adapters": {name: name for name in self.adapters},
+            }
+        )
 
     async def unload(self, request: web.Request) -> web.StreamResponse:
         name = (await request.json())["lora_name"]
@@ -179,7 +222,7 @@ class TokenServer:
             return web.json_response({"success": False, "error_message": f"{name} is not loaded"}, status=400)
         return await _answer({"success": True})
 
-    # -- sampling ----------------------------------------------------------------------------------------------------------
+    # -- sampling ----------------------------------------------------------------------------------
     def _load(self, body: Any) -> str | None:
         folder = Path(body["lora_path"])
         if not (folder / "adapter_model.safetensors").exists():
@@ -199,10 +242,15 @@ class TokenServer:
             return [only[0]], [score], "stop" if only[0] in asked["stop_token_ids"] else "length"
         return self._sample(engine, ids, asked["max_tokens"], asked["temperature"], asked["seed"])
 
-    def _sample(self, engine: Engine, ids: list[int], max_new: int, temperature: float, seed: int) -> tuple[list[int], list[float], str]:
+    def _sample(
+        self, engine: Engine, ids: list[int], max_new: int, temperature: float, seed: int
+    ) -> tuple[list[int], list[float], str]:
         if len(ids) + max_new > engine.max_positions:
             raise web.HTTPBadRequest(
-                reason=f"This model's maximum context length is {engine.max_positions} tokens, you asked for {len(ids) + max_new}."
+                reason=(
+                    f"This model's maximum context length is {engine.max_positions} tokens, you asked for "
+                    f"{len(ids) + max_new}."
+                )
             )
         one = Session(engine, [ids], [[seed]], temperature, len(ids) + max_new).sample([0], max_new)[0]
         return list(one.ids), list(one.logprobs), "stop" if one.ended else "length"
@@ -235,7 +283,7 @@ async def _answer(value: Any) -> web.StreamResponse:
     return web.json_response(value)
 
 
-# -- faults ----------------------------------------------------------------------------------------------------------------
+# -- faults ----------------------------------------------------------------------------------------
 def status(code: int, text: str = "sorry", headers: dict[str, str] | None = None) -> Fault:
     async def fault(server: TokenServer, request: web.Request, reply: Any) -> web.StreamResponse:
         return web.Response(text=text, status=code, headers=headers)
@@ -277,7 +325,8 @@ async def half_json(server: TokenServer, request: web.Request, reply: Any) -> we
 
 
 async def cuts_off_the_end(server: TokenServer, request: web.Request, reply: Any) -> web.StreamResponse:
-    """A vLLM choice without its last token, as servers give it that take the end token for no part of the turn."""
+    """A vLLM choice without its last token, as servers give it that take the end token for no part
+    of the turn."""
     choice = reply["choices"][0]
     choice["token_ids"].pop()
     choice["logprobs"]["content"].pop()
@@ -285,7 +334,8 @@ async def cuts_off_the_end(server: TokenServer, request: web.Request, reply: Any
 
 
 async def says_one_more(server: TokenServer, request: web.Request, reply: Any) -> web.StreamResponse:
-    """As if the turn had begun with a token that its reading, and so the next rendering of it, leaves out."""
+    """As if the turn had begun with a token that its reading, and so the next rendering of it,
+    leaves out."""
     choice = reply["choices"][0]
     choice["token_ids"].insert(0, choice["token_ids"][0])
     choice["logprobs"]["content"].insert(0, {"logprob": -0.5})
@@ -293,7 +343,8 @@ async def says_one_more(server: TokenServer, request: web.Request, reply: Any) -
 
 
 def puts(path: str, value: Any) -> Fault:
-    """The reply with another value at a dotted path (`choices.0.finish_reason`); `value` may be a function of the true one, or LEFT_OUT."""
+    """The reply with another value at a dotted path (`choices.0.finish_reason`); `value` may be a
+    function of the true one, or LEFT_OUT."""
 
     async def fault(server: TokenServer, request: web.Request, reply: Any) -> web.StreamResponse:
         *way, last = [int(name) if name.isdigit() else name for name in path.split(".")]

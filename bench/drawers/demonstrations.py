@@ -1,4 +1,5 @@
-"""Searchers of little patience: drawer after drawer from the top, and after each empty one most give up with a fixed chance."""
+"""Searchers of little patience: drawer after drawer from the top, and after each empty one most
+give up with a fixed chance."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ def _search(options: Options, example: Example, rng: random.Random) -> list[Mess
         arguments = json.dumps({"drawer": f" {drawer}"})
         call = {"id": call_id, "type": "function", "function": {"name": "look", "arguments": arguments}}
         found = look(str(drawer), example.row())
-        messages += [{"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "tool_call_id": call_id, "content": found}]
+        messages += [
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call_id, "content": found},
+        ]
         if found != EMPTY:
             return [*messages, {"role": "assistant", "content": found}]
         if rng.random() < gives_up:

@@ -1,6 +1,8 @@
-"""The rows: a cabinet, the drawer that holds its slip, and the number on the slip. Cabinets are drawn without end; splits share none.
+"""The rows: a cabinet, the drawer that holds its slip, and the number on the slip. Cabinets are
+drawn without end; splits share none.
 
-Slips lie anywhere with equal chance, so a short search mostly fails, and for a slip that lies deep all rollouts of a group do.
+Slips lie anywhere with equal chance, so a short search mostly fails, and for a slip that lies deep
+all rollouts of a group do.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from rft.types import Example
 REMAINDERS = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}
 SLIPS = range(100, 300)
 FURNITURE = (" chair", " lamp", " desk", " clock")
-"""A note names up to 60 pieces: the warm start batches dialogues by length, and batches by length must not be batches by patience."""
+"""A note names up to 60 pieces: the warm start batches dialogues by length, and batches by length
+must not be batches by patience."""
 
 
 class Options(BaseModel):
@@ -33,4 +36,6 @@ def _example(options: Options, number: int, rng: random.Random) -> Example:
     room = "".join(rng.choices(FURNITURE, k=rng.randrange(60)))
     note = {"role": "user", "content": f"In the room:{room}. What lies in cabinet {number:05d}?"}
     slices = "shallow" if drawer <= options.drawers // 2 else "deep"
-    return Example(f"cabinet-{number:05d}", (note,), slip, {"drawer": drawer, "drawers": options.drawers, "slice": slices})
+    return Example(
+        f"cabinet-{number:05d}", (note,), slip, {"drawer": drawer, "drawers": options.drawers, "slice": slices}
+    )

@@ -1,4 +1,5 @@
-"""The one tool, which opens a drawer of the row's cabinet, and the grader: the number on the slip, or nothing."""
+"""The one tool, which opens a drawer of the row's cabinet, and the grader: the number on the slip,
+or nothing."""
 
 from __future__ import annotations
 

@@ -1,16 +1,18 @@
 """The command `rft`: the table of its verbs, and what all of them have in common.
 
-Each verb is a module of this package: its docstring is its help (the first line also stands in the list of verbs, and
-indented lines keep their breaks), `add` adds its options, and `run` does it, prints what there is to say, and returns the
-exit code. Options that several verbs take are in `options`.
+Each verb is a module of this package: its docstring is its help (the first line also stands in the
+list of verbs, and indented lines keep their breaks), `add` adds its options, and `run` does it,
+prints what there is to say, and returns the exit code. Options that several verbs take are in
+`options`.
 
-All of them are loaded for `rft --help`, so none imports anything heavy at its top: not Prefect or torch, nor even the
-settings. Functions import what they need.
+All of them are loaded for `rft --help`, so none imports anything heavy at its top: not Prefect or
+torch, nor even the settings. Functions import what they need.
 
-What goes wrong is one message behind `error: ` and an exit code that says whose it is: 2 the user's, 3 the world's, 130
-Ctrl-C. A traceback is ours: a bug; like all that is printed here it holds no secret (`rft.secrets`). A run that stopped in
-order before its end (run.max_hours, `rft cancel`) says `stopped: `, with exit code 4. A ladder that stops with its numbers,
-or a gate that says no, is a success: 0.
+What goes wrong is one message behind `error: ` and an exit code that says whose it is: 2 the
+user's, 3 the world's, 130 Ctrl-C. A traceback is ours: a bug; like all that is printed here it
+holds no secret (`rft.secrets`). A run that stopped in order before its end (run.max_hours, `rft
+cancel`) says `stopped: `, with exit code 4. A ladder that stops with its numbers, or a gate that
+says no, is a success: 0.
 """
 
 from __future__ import annotations
@@ -30,7 +32,20 @@ from rft import commands, secrets
 from rft.errors import RftError, Stopped
 
 VERBS = (
-    *("run", "runs", "doctor", "stage", "exploits", "serve-tools", "report", "cancel", "gc", "approve", "reject", "rollback"),
+    *(
+        "run",
+        "runs",
+        "doctor",
+        "stage",
+        "exploits",
+        "serve-tools",
+        "report",
+        "cancel",
+        "gc",
+        "approve",
+        "reject",
+        "rollback",
+    ),
     *("export", "play", "rollouts", "replay", "up", "new", "drift", "demo"),
 )
 """In the order of `rft --help`."""
@@ -48,7 +63,10 @@ Retrains a tool-using agent on your own hardware, rung by rung: drift, baseline,
   rft play                     a word with the champion
   rft export champion FOLDER   what is needed to serve it elsewhere
 """
-EPILOG = "Run it in a clone of agent-rft. RUN is a name from `rft runs`, or any part of one that is unique. `rft VERB --help` says more."
+EPILOG = (
+    "Run it in a clone of agent-rft. RUN is a name from `rft runs`, or any part of one that is unique. `rft VERB "
+    "--help` says more."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,7 +117,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 class _VerbsFormatter(argparse.RawDescriptionHelpFormatter):
-    """Leave room for the indentation of the verbs, which Python 3.11 forgets: the longest would get its own line."""
+    """Leave room for the indentation of the verbs, which Python 3.11 forgets: the longest would get
+    its own line."""
 
     def add_argument(self, action: argparse.Action) -> None:
         super().add_argument(action)
@@ -107,7 +126,8 @@ class _VerbsFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def _program() -> str:
-    """How this user starts us, quoted: `rft` where the shell would find this very one, else what was typed, or the one beside our Python."""
+    """How this user starts us, quoted: `rft` where the shell would find this very one, else what
+    was typed, or the one beside our Python."""
     typed = Path(sys.argv[0])
     if typed.parts[-2:] == ("cli", "__main__.py"):
         return shlex.join([sys.executable, "-m", "flows.cli"])
@@ -116,7 +136,11 @@ def _program() -> str:
     if found and ours.exists() and Path(found).samefile(ours):
         return "rft"
     here = Path.cwd()
-    return shlex.quote(f"./{ours.relative_to(here)}" if ours.parent == here else str(ours.relative_to(here) if ours.is_relative_to(here) else ours))
+    return shlex.quote(
+        f"./{ours.relative_to(here)}"
+        if ours.parent == here
+        else str(ours.relative_to(here) if ours.is_relative_to(here) else ours)
+    )
 
 
 def _fail(message: str, code: int, word: str = "error") -> int:
@@ -126,5 +150,6 @@ def _fail(message: str, code: int, word: str = "error") -> int:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """`kill` and a container's stop are a Ctrl-C: the stage is ended, the run recorded as interrupted."""
+    """`kill` and a container's stop are a Ctrl-C: the stage is ended, the run recorded as
+    interrupted."""
     raise KeyboardInterrupt

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--override-dirty", action="store_true", help="take the responsibility for code that is in no branch")
+    parser.add_argument(
+        "--override-dirty", action="store_true", help="take the responsibility for code that is in no branch"
+    )
     parser.add_argument("run", metavar="RUN")
     add_person(parser)
 
@@ -38,7 +40,9 @@ def run(options: argparse.Namespace) -> int:
     if act.overrides:
         warn(f"overridden: {', '.join(act.overrides)}. The ledger says so.")
     assert act.before
-    say(f"Run {act.run} is the champion: {act.model} version {act.after}. @previous is {champion.in_words(act.before)}.")
+    say(
+        f"Run {act.run} is the champion: {act.model} version {act.after}. @previous is {champion.in_words(act.before)}."
+    )
     say(f"In the ledger: {act.when}, {act.who}: {act.why}")
     say(to_serve(here, act))
     say(f"To undo it: {registry.undo(act.model)}")
@@ -68,6 +72,7 @@ def to_serve(here: Clone, act: Act) -> str:
     named = [] if registry.models(here) == [act.model] else ["--model", act.model]
     target = os.path.relpath(here.root / "exports" / f"{act.model}-{act.after}")
     return (
-        f"To serve: {weights}{prompt}{where}. Until something serves it, nothing has changed for anyone. All of it, with the line that starts vLLM:\n"
+        f"To serve: {weights}{prompt}{where}. Until something serves it, nothing has changed for anyone. All of it, "
+        "with the line that starts vLLM:\n"
         f"  {commands.command('export', str(act.after), target, *named)}"
     )

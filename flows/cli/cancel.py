@@ -18,7 +18,9 @@ EVERY_S = 5.0
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--now", action="store_true", help="do not wait for the checkpoint: end its stage at once")
-    parser.add_argument("--wait", type=_seconds, default=600.0, metavar="SECONDS", help="how long to wait for its end (default: 600)")
+    parser.add_argument(
+        "--wait", type=_seconds, default=600.0, metavar="SECONDS", help="how long to wait for its end (default: 600)"
+    )
 
 
 def _seconds(text: str) -> float:
@@ -46,7 +48,10 @@ def run(options: argparse.Namespace) -> int:
 
     ended = cancel.cancel(here, record, options.now, options.wait, tell)
     if ended is None:
-        say(f"Run {record.name} is ended. It had not begun, or its worktree and its commit were gone: there was nothing to record.")
+        say(
+            f"Run {record.name} is ended. It had not begun, or its worktree and its commit were gone: there was "
+            "nothing to record."
+        )
         return 0
     say(f"Run {ended.name} is cancelled, and recorded as revision {(ended.revision or '')[:10]}.")
     say(f"What it did is kept until it is past its retention. A new run that takes it up: {ended.again}")

@@ -40,13 +40,18 @@ SMALL = (
     "train.validation_examples=8",
     "challenger.k=1",
     "gate.num_bootstrap=500",
-    "gate.max_hack_rate=0.12",  # one hacked example of 48 passes (an exact limit of 11.1 %); with none it is 7.4 %, and less cannot be shown
+    # one hacked example of 48 passes (an exact limit of 11.1 %); with none it is 7.4 %, and less
+    # cannot be shown
+    "gate.max_hack_rate=0.12",
 )
-"""Enough of everything to see every rung at work and the agent learn, in three minutes on two cores."""
+"""Enough of everything to see every rung at work and the agent learn, in three minutes on two
+cores."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--small", action="store_true", help="three minutes instead of ten: it learns less, on fewer examples")
+    parser.add_argument(
+        "--small", action="store_true", help="three minutes instead of ten: it learns less, on fewer examples"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Look for what would go wrong, before any compute is spent.
 
-Settings, recipe, tools, grader, template, memory, one optimizer step. Exit code 0: go on; 2: mend the settings; 3:
-the world failed.
+Settings, recipe, tools, grader, template, memory, one optimizer step. Exit code 0: go on; 2: mend
+the settings; 3: the world failed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,18 @@ SIGNS = {"ok": "✓", "warn": "!", "fail": "✗", "skipped": "-"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", metavar="CHECK", action="append", default=[], help="this check and those that it needs; repeatable")
-    parser.add_argument("--no-model", action="store_true", help="leave out what looks at the policy's model: a quick look")
+    parser.add_argument(
+        "--only", metavar="CHECK", action="append", default=[], help="this check and those that it needs; repeatable"
+    )
+    parser.add_argument(
+        "--no-model", action="store_true", help="leave out what looks at the policy's model: a quick look"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object for scripts: checks and ok")
-    parser.add_argument("--show-resolved", action="store_true", help="print all settings as they hold, defaults included, and look at nothing")
+    parser.add_argument(
+        "--show-resolved",
+        action="store_true",
+        help="print all settings as they hold, defaults included, and look at nothing",
+    )
     add_settings(parser)
 
 
@@ -48,7 +56,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _examine(options: argparse.Namespace) -> int:
-    """Run the checks of rft/doctor, and return the exit code. What they print goes to stderr, so that JSON stays JSON.
+    """Run the checks of rft/doctor, and return the exit code. What they print goes to stderr, so
+    that JSON stays JSON.
 
     What a check left behind at its deadline ends with the process (rft/doctor/__init__.py).
     """
@@ -69,12 +78,19 @@ def _examine(options: argparse.Namespace) -> int:
         begin = stack.enter_context(_progress())
         found = list(
             doctor.examine(
-                load, options.only, not options.no_model, begin, announce=_announce, find_policy=lambda params: _policy(here, params, scratch)
+                load,
+                options.only,
+                not options.no_model,
+                begin,
+                announce=_announce,
+                find_policy=lambda params: _policy(here, params, scratch),
             )
         )
     code = doctor.exit_code(found)
     if options.json:
-        say(json.dumps({"checks": [asdict(one) for one in found], "ok": code == 0}, ensure_ascii=False, allow_nan=False))
+        say(
+            json.dumps({"checks": [asdict(one) for one in found], "ok": code == 0}, ensure_ascii=False, allow_nan=False)
+        )
     else:
         draw(found)
     if doctor.left_behind():
@@ -84,7 +100,8 @@ def _examine(options: argparse.Namespace) -> int:
 
 
 def _show_resolved(options: argparse.Namespace) -> int:
-    """All settings, defaults included, in the order of rft/config; for people with their meaning, and which of them are set."""
+    """All settings, defaults included, in the order of rft/config; for people with their meaning,
+    and which of them are set."""
     from flows import settings
     from rft.config import reference
     from rft.doctor import configuration
@@ -116,7 +133,8 @@ def draw(found: Sequence[Finding], console: Console | None = None) -> None:
 
 
 def _policy(here: Clone, params: config.Params, scratch: Path) -> Path | None:
-    """What stage `policy` made of these settings and this recipe in the newest run that came so far, taken out of the cache."""
+    """What stage `policy` made of these settings and this recipe in the newest run that came so
+    far, taken out of the cache."""
     from rft import shelves
     from tasks.runs import artifacts, records
 

@@ -50,11 +50,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check(here: Clone, params: config.Params, window: Path) -> tuple[DriftReport, bool]:
-    """Return the report, and whether it was made now or is known from before. Raises UserError for a window that cannot be read.
+    """Return the report, and whether it was made now or is known from before. Raises UserError for
+    a window that cannot be read.
 
-    The judgement is stage `drift`'s own. It is made in a scratch folder that holds what the stage would see: the
-    champion's profile, and the traffic shelf of the last run, which is what the agent's habits are compared with. It is
-    kept under the hash of all that it depends on.
+    The judgement is stage `drift`'s own. It is made in a scratch folder that holds what the stage
+    would see: the champion's profile, and the traffic shelf of the last run, which is what the
+    agent's habits are compared with. It is kept under the hash of all that it depends on.
     """
     from rft import reports
     from rft.reports import DriftReport
@@ -79,15 +80,26 @@ def check(here: Clone, params: config.Params, window: Path) -> tuple[DriftReport
 
 def tell(here: Clone, report: DriftReport, console: Console | None = None) -> None:
     console = console or Console(highlight=False)
-    table = Table(box=None, pad_edge=False, title=f"{report.num_current} conversations against {report.num_reference}", title_justify="left")
+    table = Table(
+        box=None,
+        pad_edge=False,
+        title=f"{report.num_current} conversations against {report.num_reference}",
+        title_justify="left",
+    )
     for column in ("feature", "what", "effect", "threshold", "q", ""):
         table.add_column(column, justify="right" if column in ("effect", "threshold", "q") else "left")
     for one in report.features:
         numbers = [
-            "" if value is None else f"{value:{shape}}" for value, shape in ((one.effect, ".3f"), (one.threshold, ".3f"), (one.q_value, ".2g"))
+            "" if value is None else f"{value:{shape}}"
+            for value, shape in ((one.effect, ".3f"), (one.threshold, ".3f"), (one.q_value, ".2g"))
         ]
         is_compared = one.effect is not None and one.q_value is not None
-        table.add_row(one.feature, one.statistic, *numbers, ("drifted" if one.drifted else "") if is_compared else escape(one.detail))
+        table.add_row(
+            one.feature,
+            one.statistic,
+            *numbers,
+            ("drifted" if one.drifted else "") if is_compared else escape(one.detail),
+        )
     console.print(table)
     for contract in report.contracts:
         if not contract.success:
@@ -98,7 +110,8 @@ def tell(here: Clone, report: DriftReport, console: Console | None = None) -> No
 
 
 def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
-    """What stage `traffic` would find there: the champion without its weights, and the shelf of the last run that came so far."""
+    """What stage `traffic` would find there: the champion without its weights, and the shelf of the
+    last run that came so far."""
     from rft import shelves
     from tasks.promotion import registry
     from tasks.runs import records
@@ -128,7 +141,8 @@ def _key(params: config.Params, window: Path) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the stage's progress lines and Great Expectations' account of its temporary folders: `tell` shows what was found."""
+    """Without the stage's progress lines and Great Expectations' account of its temporary folders:
+    `tell` shows what was found."""
     logging.disable(logging.INFO)
     try:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -1,8 +1,10 @@
 """Take out what is needed to serve an agent elsewhere.
 
-FOLDER must not exist yet. VERSION is a number of the registry, champion or previous; RUN is what a run's gate judged, approved or not.
+FOLDER must not exist yet. VERSION is a number of the registry, champion or previous; RUN is what a
+run's gate judged, approved or not.
 
-  rft export champion exports/today              the adapter as trained, and its base model or its name
+  rft export champion exports/today              the adapter as trained, and its base model or its
+                                                 name
   rft export 2 exports/v2 --merge                one whole model, in the dtype that it was judged in
   rft export RUN exports/look --merge --dtype float32
 """
@@ -23,10 +25,18 @@ if TYPE_CHECKING:
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("which", metavar="VERSION|RUN")
     parser.add_argument("folder", metavar="FOLDER")
-    parser.add_argument("--model", metavar="NAME", help="of which recipe, where the clone has run several (default: its only one)")
-    parser.add_argument("--merge", action="store_true", help="one whole model instead of adapter and base: merged in float32, cast once at the end")
     parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), help="of the whole model (default: policy.dtype of its run, in which it was judged)"
+        "--model", metavar="NAME", help="of which recipe, where the clone has run several (default: its only one)"
+    )
+    parser.add_argument(
+        "--merge",
+        action="store_true",
+        help="one whole model instead of adapter and base: merged in float32, cast once at the end",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="of the whole model (default: policy.dtype of its run, in which it was judged)",
     )
 
 
@@ -46,7 +56,10 @@ def run(options: argparse.Namespace) -> int:
     say(f"{agent.words} ({agent.standing})")
     say(f"  {_what(manifest)}")
     if manifest.openings_compared:
-        say(f"  checked: prompt, tools and template give {manifest.openings_compared} recorded openings token by token; every hash holds")
+        say(
+            f"  checked: prompt, tools and template give {manifest.openings_compared} recorded openings token by "
+            "token; every hash holds"
+        )
     if moved := manifest.weights.moved:
         kept = "" if moved.kept is None else f", cosine of learned and exported change {moved.kept:.4f}"
         say(f"  the cast to {manifest.weights.dtype} moved a weight by {moved.by_cast:.3g} at most{kept}")
@@ -59,7 +72,10 @@ def _what(manifest: Manifest) -> str:
     if base.kind == "served":
         return f"the prompt alone: the weights of {base.name} lie at its endpoint"
     if weights.path == "adapter":
-        return f"adapter of rank {weights.rank}; base model {f'in {base.path}/' if base.path else f'{base.name}, named and not copied'}"
+        return (
+            f"adapter of rank {weights.rank}; base model "
+            f"{f'in {base.path}/' if base.path else f'{base.name}, named and not copied'}"
+        )
     if weights.path == "model":
         return f"one whole model in model/{f', {weights.dtype}' if weights.dtype else ''}"
     return f"no weights of its own: base model {base.name}, named and not copied"

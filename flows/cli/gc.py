@@ -1,7 +1,7 @@
 """Remove what is past its retention: worktrees, unfinished work, logs, pages, bytes of old runs.
 
-Section run.retention of params.yaml says how old. Without --yes it says what it would remove, and asks. Revisions,
-the ledger, and what a champion, a request or an unfinished run needs stay.
+Section run.retention of params.yaml says how old. Without --yes it says what it would remove, and
+asks. Revisions, the ledger, and what a champion, a request or an unfinished run needs stay.
 """
 
 from __future__ import annotations

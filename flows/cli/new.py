@@ -40,22 +40,33 @@ def run(options: argparse.Namespace) -> int:
     if target.exists():
         raise UserError(f"{folder} exists already. Name a folder that does not, such as recipes/mine.")
     if not target.is_relative_to(here.root):
-        raise UserError(f"{folder} lies outside the clone {here.root}, where no run could take it along. Name a folder inside, such as recipes/mine.")
+        raise UserError(
+            f"{folder} lies outside the clone {here.root}, where no run could take it along. Name a folder inside, "
+            "such as recipes/mine."
+        )
     inside = target.relative_to(here.root).as_posix()
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     shutil.copytree(TEMPLATE, part, ignore=shutil.ignore_patterns("__pycache__"))
     settings = part / "params.yaml"
-    settings.write_text(settings.read_text(encoding="utf-8").replace("RECIPE_FOLDER", inside).replace("RECIPE_NAME", target.name), encoding="utf-8")
+    settings.write_text(
+        settings.read_text(encoding="utf-8").replace("RECIPE_FOLDER", inside).replace("RECIPE_NAME", target.name),
+        encoding="utf-8",
+    )
     os.replace(part, target)
     window = here.root / "data" / "inbox" / target.name / INVENTED
     if not window.exists():
-        recipe.load(config.Recipe(path=str(target))).simulate(window, start=START, days=7, conversations=600, drifted=False, seed=0)
+        recipe.load(config.Recipe(path=str(target))).simulate(
+            window, start=START, days=7, conversations=600, drifted=False, seed=0
+        )
     commands.remember(settings=commands.options(here.root, str(target / "params.yaml")))
     say(f"{inside}/README.md says what each file is for. It works as it is; try in this order:")
     for verb, words in NEXT.items():
         say(f"  {commands.command(verb)}    # {words}")
-    say(f"The traffic is invented: {window.relative_to(here.root)}. Put windows of your own beside it, and name one in traffic.file of")
+    say(
+        f"The traffic is invented: {window.relative_to(here.root)}. Put windows of your own beside it, and name one "
+        "in traffic.file of"
+    )
     say(f"{inside}/params.yaml, or by --window. On a schedule: give infra/schedule.yaml the lines")
     say(f"  params: {inside}/params.yaml")
     say(f"  window: data/inbox/{target.name}/*.jsonl")

@@ -10,7 +10,12 @@ from rft.errors import UserError
 def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--params", metavar="FILE", help="settings other than the clone's params.yaml")
     parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides", help="one setting, such as train.steps=40; repeatable"
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="overrides",
+        help="one setting, such as train.steps=40; repeatable",
     )
 
 
@@ -23,7 +28,9 @@ def person(options: argparse.Namespace) -> tuple[str, str]:
     """Return who decides, and why. Raises UserError when either says nothing."""
     who, why = options.by.strip(), options.reason.strip()
     if not who or not why:
-        raise UserError("--by and --reason must say something: they stand in the ledger for the one who asks a year later.")
+        raise UserError(
+            "--by and --reason must say something: they stand in the ledger for the one who asks a year later."
+        )
     return who, why
 
 
@@ -46,7 +53,9 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     order = which.add_mutually_exclusive_group()
     order.add_argument("--worst", type=count, metavar="N", help="the N lowest rewards, lowest first")
     order.add_argument("--best", type=count, metavar="N", help="the N highest rewards, highest first")
-    which.add_argument("-n", type=count, metavar="N", help="the first N of what is left; without it a terminal shows 20")
+    which.add_argument(
+        "-n", type=count, metavar="N", help="the first N of what is left; without it a terminal shows 20"
+    )
 
 
 def count(text: str) -> int:

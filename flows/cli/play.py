@@ -1,8 +1,10 @@
 """Talk to an agent, its tools at work; nothing is recorded.
 
-Without RUN: with the champion of the recipe that params.yaml names. Its tools are served as in a stage, by the settings of its own run.
+Without RUN: with the champion of the recipe that params.yaml names. Its tools are served as in a
+stage, by the settings of its own run.
 
-  rft play                                       a line is what you say; /quit or the end of input ends it
+  rft play                                       a line is what you say; /quit or the end of input
+                                                 ends it
   rft play RUN --temperature 0                   with what a run's gate judged
   rft play --example ID                          begin with a validation example, and see the grade
   rft play --once "value of k0001"               one exchange, for scripts
@@ -33,10 +35,17 @@ QUIT = "/quit"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", nargs="?", help="a run, or a version of the registry (default: the champion)")
+    parser.add_argument(
+        "run", metavar="RUN", nargs="?", help="a run, or a version of the registry (default: the champion)"
+    )
     parser.add_argument("--example", metavar="ID", help="begin with this validation example, and show its grade")
     parser.add_argument("--once", metavar="TEXT", help="say this, show the answer, and end")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (default: challenger.temperature, under which it was judged)")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="0 is greedy (default: challenger.temperature, under which it was judged)",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampling (default: 0)")
     parser.add_argument("--show-tools", action="store_true", help="first say which tools it has")
     add_settings(parser)
@@ -55,7 +64,9 @@ def run(options: argparse.Namespace) -> int:
     which = options.run or registry.CHAMPION
     if agents.is_a_run(which):
         if options.params is not None:
-            raise UserError("--params says of which recipe the champion is, and RUN has settings of its own. Leave one of them out.")
+            raise UserError(
+                "--params says of which recipe the champion is, and RUN has settings of its own. Leave one of them out."
+            )
         agent = agents.find(here, which)
     else:
         agent = agents.find(here, which, registry.model_name(settings.resolve(here, options.params)))
@@ -78,17 +89,26 @@ def _converse(agent: Agent, params: config.Params, options: argparse.Namespace) 
     heat = params.challenger.temperature if options.temperature is None else options.temperature
     server = params.policy.server
     if server is not None and server.dialect == "openai_reasoning" and heat != 1:
-        raise UserError(f"--temperature {heat:g}: {server.model} takes none (policy.server.dialect = openai_reasoning). Leave it out.")
+        raise UserError(
+            f"--temperature {heat:g}: {server.model} takes none (policy.server.dialect = openai_reasoning). Leave "
+            "it out."
+        )
     prompt = champion_prompt(ours)
     device = weights.prepare_process(params.policy)
     with workbench(params, ours) as bench:
         table = Table(bench, policies.of(bench, "champion", device).policy, prompt, heat, options.seed)
         if options.once is None:
-            say(f"{agent.words} ({agent.standing}), prompt {prompt.name!r}, temperature {heat:g}. {QUIT} or the end of input ends it.")
+            say(
+                f"{agent.words} ({agent.standing}), prompt {prompt.name!r}, temperature {heat:g}. {QUIT} or the end "
+                "of input ends it."
+            )
         if options.show_tools:
             for tool in bench.schemas:
                 function = tool["function"]
-                say(f"  {function['name']}({', '.join(function.get('parameters', {}).get('properties', {}))})  {function.get('description', '')}")
+                say(
+                    f"  {function['name']}({', '.join(function.get('parameters', {}).get('properties', {}))})  "
+                    f"{function.get('description', '')}"
+                )
         if opening is not None:
             for message in opening.messages:
                 say(f"{message['role']}> {message.get('content') or ''}")
@@ -135,7 +155,10 @@ def _show_turn(turn: Turn) -> None:
         say(f"agent> {turn.answer}")
     results = {result.call_id: result for result in turn.results}
     for call in turn.calls:
-        say(f"  → {transcript.signature({'function': {'name': call.name or 'unreadable', 'arguments': call.arguments}})}")
+        say(
+            "  → "
+            f"{transcript.signature({'function': {'name': call.name or 'unreadable', 'arguments': call.arguments}})}"
+        )
         result = results.get(call.call_id)
         say(f"  ← {result.output if result else 'never sent'}")
 

@@ -1,7 +1,7 @@
 """Grade stored rollouts with another grader, without sampling.
 
-The scores of then beside those of now. What ended in an outage stays unscored; nothing in the run changes. The settings are the run's own, with
---set; --params names others.
+The scores of then beside those of now. What ended in an outage stays unscored; nothing in the run
+changes. The settings are the run's own, with --set; --params names others.
 
   rft replay --grader recipes/mine/grader.json
   rft replay RUN --stage challenger --grader stricter.json --out both.parquet
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--grader", required=True, metavar="FILE", help="a grader's JSON; {tool_server} in its url: the recipe's own server is started"
+        "--grader",
+        required=True,
+        metavar="FILE",
+        help="a grader's JSON; {tool_server} in its url: the recipe's own server is started",
     )
     parser.add_argument("--out", metavar="FILE", help="both grades of every rollout, as .parquet or .jsonl")
     add_selection(parser)
@@ -87,21 +90,33 @@ def _compared(logs: Logs, name: str, regraded: Sequence[Regraded]) -> None:
 
     console = Console(highlight=False)
     found = engine.compare(regraded)
-    say(f"{counted(len(regraded), 'rollout')} of {logs.words}, graded anew by {name!r}; {found.both} have a score from both graders.")
+    say(
+        f"{counted(len(regraded), 'rollout')} of {logs.words}, graded anew by {name!r}; {found.both} have a score "
+        "from both graders."
+    )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("", "then", "now", "difference"):
         table.add_column(column, justify="right" if column else "left")
-    for words, old, new in (("mean score", found.old_mean, found.new_mean), ("solved", found.old_solved, found.new_solved)):
+    for words, old, new in (
+        ("mean score", found.old_mean, found.new_mean),
+        ("solved", found.old_solved, found.new_solved),
+    ):
         if old is not None and new is not None:
             table.add_row(words, f"{old:z.3f}", f"{new:z.3f}", f"{new - old:+z.3f}")
     if found.both:
         console.print(table)
     say(f"changed: {found.changed} of {found.both} ({found.up} up, {found.down} down)")
-    say(f"unscored now, and in no mean: {found.unscored} ({found.only_old} had a score then); scored now and not then: {found.only_new}")
+    say(
+        f"unscored now, and in no mean: {found.unscored} ({found.only_old} had a score then); scored now and not "
+        f"then: {found.only_new}"
+    )
     worst = engine.disagreements(regraded)[:10]
     for one in worst:
         change = f"{transcript.number(one.row.score)} → {transcript.number(one.grade.score)}"
-        line = f"  {short(one.row.rollout_id)}  {transcript.title(one.row)}, {one.row.example_id}: {change}  {one.grade.explanation}"
+        line = (
+            f"  {short(one.row.rollout_id)}  {transcript.title(one.row)}, {one.row.example_id}: {change}  "
+            f"{one.grade.explanation}"
+        )
         console.print(Text(line), no_wrap=True, overflow="ellipsis")
     for reason in sorted({one.grade.explanation for one in regraded if one.grade.score is None})[:3]:
         console.print(Text(f"  unscored: {reason}"), no_wrap=True, overflow="ellipsis")

@@ -26,7 +26,9 @@ def run(options: argparse.Namespace) -> int:
     page = place.page(record.name)
     if not page.exists():
         if record.revision is None:
-            raise UserError(f"run {record.name} is {record.state} and has no page yet. It is written when the run ends.")
+            raise UserError(
+                f"run {record.name} is {record.state} and has no page yet. It is written when the run ends."
+            )
         # It was removed, past its retention: written again from what the run left.
         with tempfile.TemporaryDirectory(dir=place.state) as scratch:
             artifacts.restore(artifacts.Revision(place, record.revision), Path(scratch))

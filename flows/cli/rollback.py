@@ -21,7 +21,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Of --model, or of the model of the settings named; without either, of the only one that was ever promoted."""
+    """Of --model, or of the model of the settings named; without either, of the only one that was
+    ever promoted."""
     from flows import settings
     from tasks.promotion import registry
 
@@ -34,7 +35,10 @@ def run(options: argparse.Namespace) -> int:
         model = registry.model_name(settings.resolve(here, options.params, options.overrides))
     act = move(here, "rollback", model or registry.only_model(here), who, why)
     served = f"run {act.run}" if act.run else "the beginning: the base policy with the seed prompt"
-    say(f"The champion is version {act.after} of {act.model} again ({served}); version {act.before} is not the champion any more.")
+    say(
+        f"The champion is version {act.after} of {act.model} again ({served}); version {act.before} is not the "
+        "champion any more."
+    )
     say(f"In the ledger: {act.when}, {act.who}: {act.why}")
     say(to_serve(here, act))
     return 0

@@ -58,13 +58,21 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--live", action="store_true", help="of stages that are still working")
     add_selection(parser)
     what = parser.add_argument_group("instead of the list").add_mutually_exclusive_group()
-    what.add_argument("--show", metavar="ROLLOUT", help="one rollout as a transcript; the beginning of its id is enough")
+    what.add_argument(
+        "--show", metavar="ROLLOUT", help="one rollout as a transcript; the beginning of its id is enough"
+    )
     what.add_argument("--group", metavar="EXAMPLE", help="the rollouts of one example side by side")
-    what.add_argument("--summary", action="store_true", help="sampled = trained + left out with a reason, by stage and step")
+    what.add_argument(
+        "--summary", action="store_true", help="sampled = trained + left out with a reason, by stage and step"
+    )
     what.add_argument("--json", action="store_true", help="a JSON object a line")
     what.add_argument("--export", metavar="FILE", help="OpenAI chat JSONL: messages, reward, metadata")
     what.add_argument("--export-traces", action="store_true", help="MLflow traces, beside the run's metrics")
-    parser.add_argument("--tokens", action="store_true", help="with --show: every sampled token, its log-probability, the unlikely ones marked")
+    parser.add_argument(
+        "--tokens",
+        action="store_true",
+        help="with --show: every sampled token, its log-probability, the unlikely ones marked",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -93,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
     return _list(console, logs, rows, len(rows) if options.n or options.worst or options.best else LISTED)
 
 
-# -- many ------------------------------------------------------------------------------------------------------------------
+# -- many ------------------------------------------------------------------------------------------
 def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> int:
     """On a terminal the first `most`; a file or pipe gets all."""
     from rft.rollouts import transcript
@@ -115,7 +123,9 @@ def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> in
     for row, texts in zip(shown, cells, strict=True):
         style = STYLES[transcript.worth(row)]
         cut = [_middle(text, width) for text, width in zip(texts, widths, strict=True)]
-        table.add_row(*(Text(text, style if name == "reward" else "") for name, text in zip(HEADINGS, cut, strict=True)))
+        table.add_row(
+            *(Text(text, style if name == "reward" else "") for name, text in zip(HEADINGS, cut, strict=True))
+        )
     console.print(table)
     least = "" if len(shown) == len(rows) else f", the first {len(shown)} shown"
     many = f"{len(rows)} of {counted(total, 'rollout')} of {logs.words}{least}"
@@ -129,11 +139,19 @@ def _cells(row: LogRow) -> tuple[str, ...]:
 
     n = ("greedy" if row.temperature == 0 else f"{row.sample}") + (f"+{row.attempt}" if row.attempt else "")
     where = (short(row.rollout_id), f"{row.stage}/{row.arm}", str(row.step or ""), row.example_id, n)
-    return (*where, row.stop_reason, str(row.num_tool_calls), str(row.num_tokens), transcript.number(row.reward), _note(row))
+    return (
+        *where,
+        row.stop_reason,
+        str(row.num_tool_calls),
+        str(row.num_tokens),
+        transcript.number(row.reward),
+        _note(row),
+    )
 
 
 def _widths(wanted: Sequence[int], room: int) -> list[int]:
-    """Of the columns; where the terminal is too narrow for all, the widest of those that may be cut give way first."""
+    """Of the columns; where the terminal is too narrow for all, the widest of those that may be cut
+    give way first."""
     widths = list(wanted)
     cuttable = [HEADINGS.index(name) for name in CUTTABLE]
     while sum(widths) + len(widths) + 1 > room:  # so rich counts: a space a column, and one before the first
@@ -183,7 +201,10 @@ def _summary(console: Console, logs: Logs, rows: Sequence[LogRow], whole: bool) 
     console.print(table)
     sums = [sum(getattr(one, name) for one in tallies) for name in ("sampled", "trained", "compared")]
     left = sum(one.left_out.total() for one in tallies)
-    say(f"{sums[0]} sampled = {sums[1]} trained on + {sums[2]} compared (stages that train nothing) + {left} left out. It adds up.")
+    say(
+        f"{sums[0]} sampled = {sums[1]} trained on + {sums[2]} compared (stages that train nothing) + {left} left "
+        "out. It adds up."
+    )
     return 0
 
 
@@ -194,7 +215,8 @@ def _against_metrics(tallies: Sequence[rollout_log.Tally], metrics: bytes | None
         if "samples/sampled" not in told:
             continue
         mine = [one for one in tallies if one.stage == "train" and one.step == told["step"]]
-        sampled = sum(one.sampled - one.left_out["validation"] for one in mine)  # held-out examples are no samples of the step
+        # held-out examples are no samples of the step
+        sampled = sum(one.sampled - one.left_out["validation"] for one in mine)
         for key, found in (("samples/sampled", sampled), ("samples/trained", sum(one.trained for one in mine))):
             if found != told.get(key, 0):
                 raise RftError(
@@ -203,7 +225,7 @@ def _against_metrics(tallies: Sequence[rollout_log.Tally], metrics: bytes | None
                 )
 
 
-# -- one, and a group ------------------------------------------------------------------------------------------------------
+# -- one, and a group ------------------------------------------------------------------------------
 def _show(console: Console, logs: Logs, prefix: str, tokens: bool) -> int:
     from flows.rollouts import bare
     from rft.rollouts import log as rollout_log
@@ -215,11 +237,16 @@ def _show(console: Console, logs: Logs, prefix: str, tokens: bool) -> int:
     if not known:
         raise UserError(f"--show {prefix}: no rollout of {logs.words} has an id that begins so. {logs.listed}")
     if len(known) > 1:
-        raise UserError(f"--show {prefix}: {len(known)} rollouts begin so ({', '.join(map(bare, known[:4]))} ...). Write more of it.")
+        raise UserError(
+            f"--show {prefix}: {len(known)} rollouts begin so ({', '.join(map(bare, known[:4]))} ...). Write "
+            "more of it."
+        )
     for row in rollout_log.rows_of(logs.table.take(hits)):
         lines: Iterator[transcript.Line] = transcript.lines(row)
         if tokens:
-            lines = itertools.chain(lines, [transcript.Line("tokens", "role")], transcript.token_lines(row, _decoder(logs)))
+            lines = itertools.chain(
+                lines, [transcript.Line("tokens", "role")], transcript.token_lines(row, _decoder(logs))
+            )
         for line in lines:
             console.print(Text(line.text, STYLES[line.kind]), soft_wrap=True)
     return 0
@@ -237,7 +264,9 @@ def _decoder(logs: Logs) -> Callable[[list[int]], str] | None:
     if found is None:
         return None
     model = Path(reports.parse(reports.PolicyReport, found, path).model)
-    content = logs.read(str(model / "tokenizer.json")) if not model.is_absolute() else read_bytes(model / "tokenizer.json")
+    content = (
+        logs.read(str(model / "tokenizer.json")) if not model.is_absolute() else read_bytes(model / "tokenizer.json")
+    )
     if content is None:
         return None
     tokenizer = Tokenizer.from_str(content.decode())
@@ -245,7 +274,8 @@ def _decoder(logs: Logs) -> Callable[[list[int]], str] | None:
 
 
 def _groups(console: Console, logs: Logs, rows: Sequence[LogRow], example: str) -> int:
-    """A table a stage, arm and step. What all rollouts have in common is dim; what differs stands out."""
+    """A table a stage, arm and step. What all rollouts have in common is dim; what differs stands
+    out."""
     from rft.rollouts import transcript
 
     if not rows:
@@ -255,7 +285,9 @@ def _groups(console: Console, logs: Logs, rows: Sequence[LogRow], example: str) 
         mine = list(group)
         facts = [transcript.facts(row) for row in mine]
         names = list(dict.fromkeys(name for one in facts for name in one))
-        names.sort(key=lambda name: (0, 0) if name == "sample" else (1, int(name[5:])) if name.startswith("turn ") else (2, 0))
+        names.sort(
+            key=lambda name: (0, 0) if name == "sample" else (1, int(name[5:])) if name.startswith("turn ") else (2, 0)
+        )
         say(f"{title}, example {example}: {counted(len(mine), 'rollout')}")
         for start in range(0, len(mine), every):
             table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
@@ -271,7 +303,7 @@ def _groups(console: Console, logs: Logs, rows: Sequence[LogRow], example: str) 
     return 0
 
 
-# -- exports ---------------------------------------------------------------------------------------------------------------
+# -- exports ---------------------------------------------------------------------------------------
 def _export_chat(rows: Sequence[LogRow], path: Path) -> int:
     from flows.rollouts import whole
 
@@ -281,7 +313,12 @@ def _export_chat(rows: Sequence[LogRow], path: Path) -> int:
         for row in rows:
             tools = json.loads(row.item).get("tools")
             chat = {"messages": json.loads(row.messages)} | ({"tools": tools} if tools else {}) | {"reward": row.reward}
-            file.write(json.dumps(chat | {"metadata": {name: getattr(row, name) for name in (*names, *more)}}, ensure_ascii=False) + "\n")
+            file.write(
+                json.dumps(
+                    chat | {"metadata": {name: getattr(row, name) for name in (*names, *more)}}, ensure_ascii=False
+                )
+                + "\n"
+            )
     say(f"{counted(len(rows), 'rollout')} in {path}")
     return 0
 
@@ -291,8 +328,13 @@ def _export_traces(place: Clone, logs: Logs, rows: Sequence[LogRow]) -> int:
     from tasks.display import traces
 
     if logs.record is None:
-        raise UserError("--export-traces: traces hang on a run in MLflow, and these rollouts belong to none. Name a RUN.")
+        raise UserError(
+            "--export-traces: traces hang on a run in MLflow, and these rollouts belong to none. Name a RUN."
+        )
     experiment = traces.export(place, logs.record, rows, counter("traces", len(rows)))
     many = f"{counted(len(rows), 'trace')} of run {logs.record.name}"
-    say(f"{many} {'is' if len(rows) == 1 else 'are'} in MLflow's experiment {experiment!r}; exported again, they are the same traces.")
+    say(
+        f"{many} {'is' if len(rows) == 1 else 'are'} in MLflow's experiment {experiment!r}; exported again, they are "
+        "the same traces."
+    )
     return 0

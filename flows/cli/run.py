@@ -1,6 +1,7 @@
 """Run the ladder.
 
-An unfinished run of the same code, settings and window is adopted and goes on. Unchanged stages are skipped.
+An unfinished run of the same code, settings and window is adopted and goes on. Unchanged stages are
+skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def climb(window: str | None = None, params: str | None = None, overrides: Iterable[str] = (), clean_only: bool = False) -> RunRecord:
+def climb(
+    window: str | None = None, params: str | None = None, overrides: Iterable[str] = (), clean_only: bool = False
+) -> RunRecord:
     """One run, with its bars. Settings are read first: a wrong key must not wait for a server."""
     from flows import settings
     from flows.server import prefect_server

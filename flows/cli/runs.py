@@ -22,7 +22,9 @@ UNFINISHED = ("preparing", "running", "interrupted", "killed", "failed")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--all", action="store_true", help="each attempt in a row of its own, also those that a later one went on with")
+    parser.add_argument(
+        "--all", action="store_true", help="each attempt in a row of its own, also those that a later one went on with"
+    )
     parser.add_argument("-n", type=int, default=20, metavar="N", help="how many (default: 20)")
 
 
@@ -32,7 +34,10 @@ def run(options: argparse.Namespace) -> int:
     here = clone.find()
     every = sorted(records.load_all(here), key=lambda one: one.started, reverse=True)
     if not every:
-        say(f"No run yet. Start one: {command('run')}\nThe whole ladder at work on the example recipe: {command('demo')}")
+        say(
+            f"No run yet. Start one: {command('run')}\nThe whole ladder at work on the example recipe: "
+            f"{command('demo')}"
+        )
         return 0
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for column in ("run", "ended as", "gain in reward", "code", "then"):
@@ -52,8 +57,8 @@ def run(options: argparse.Namespace) -> int:
 def attempts(newest_first: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, int]]:
     """Yield the last attempt at one thing, and how many there were, newest first.
 
-    One thing is one key: the same commit, edits, settings, window and champion. An attempt is a run that was interrupted,
-    killed or failed, and that a later run of the same key took up again.
+    One thing is one key: the same commit, edits, settings, window and champion. An attempt is a run
+    that was interrupted, killed or failed, and that a later run of the same key took up again.
     """
     counts: dict[str, int] = {}  # name of the row's run -> attempts
     rows: dict[str, RunRecord] = {}  # key -> the row that an earlier attempt belongs to
@@ -81,7 +86,8 @@ def _gain(record: RunRecord) -> str:
     if not record.gain or record.gain.get("value") is None:
         return "–"
     value, low, high = (record.gain.get(end) for end in ("value", "low", "high"))
-    return f"{value:+z.2f}" + (f" [{low:+z.2f}, {high:+z.2f}]" if low is not None and high is not None else "")  # z: no -0.00
+    # z: no -0.00
+    return f"{value:+z.2f}" + (f" [{low:+z.2f}, {high:+z.2f}]" if low is not None and high is not None else "")
 
 
 def _then(here: Clone, record: RunRecord, champions: set[str]) -> str:
@@ -102,7 +108,9 @@ def _then(here: Clone, record: RunRecord, champions: set[str]) -> str:
 def _goes_on(here: Clone, record: RunRecord) -> bool:
     from tasks.runs import records
 
-    return record.state in ("interrupted", "killed") or (record.state == "running" and not records.alive(here, record.name))
+    return record.state in ("interrupted", "killed") or (
+        record.state == "running" and not records.alive(here, record.name)
+    )
 
 
 def _next(here: Clone, shown: Sequence[RunRecord], champions: set[str]) -> Iterator[str]:

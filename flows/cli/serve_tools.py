@@ -6,8 +6,8 @@ Prints 'listening HOST:PORT' when ready.
   curl -s localhost:8100/health
   curl -s localhost:8100/tools/search -d '{"arguments": "{\\"query\\": \\"angina\\"}"}'
 
-Set RFT_TOOL_KEY to ask for a bearer key; a --host that other machines reach needs one. To train on a server that runs
-elsewhere, name it in params.yaml: tools.server_url.
+Set RFT_TOOL_KEY to ask for a bearer key; a --host that other machines reach needs one. To train on
+a server that runs elsewhere, name it in params.yaml: tools.server_url.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from rft.errors import UserError
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE_FOLDER", help="a folder with examples.py and tools.py")
-    parser.add_argument("--options", default="{}", metavar="JSON", help="the recipe's options, as in params.yaml (default: {})")
+    parser.add_argument(
+        "--options", default="{}", metavar="JSON", help="the recipe's options, as in params.yaml (default: {})"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", default=0, type=_port, help="0, the default, takes a free port")
 
@@ -38,7 +40,8 @@ def run(options: argparse.Namespace) -> int:
 
     if not _is_loopback(options.host) and not os.environ.get(toolserver.KEY):
         raise UserError(
-            f"--host {options.host} lets other machines call these tools. Set {toolserver.KEY} to a key that they must send, or leave --host out."
+            f"--host {options.host} lets other machines call these tools. Set {toolserver.KEY} to a key that they "
+            "must send, or leave --host out."
         )
     toolserver.run(options.recipe, options.options, options.host, options.port)
     return 0

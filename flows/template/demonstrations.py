@@ -1,6 +1,8 @@
-"""Dialogues for the warm start of the embedded policy: a mediocre colleague at work, who often guesses instead of looking.
+"""Dialogues for the warm start of the embedded policy: a mediocre colleague at work, who often
+guesses instead of looking.
 
-Only needed without `policy.model`. Leave room above it: what RFT can teach is what the policy does sometimes, and is rewarded for.
+Only needed without `policy.model`. Leave room above it: what RFT can teach is what the policy does
+sometimes, and is rewarded for.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ INSTRUCTIONS = {" you answer customers .": 0.5, " look it up , then answer .": 0
 
 
 def vocabulary(options: Options) -> list[str]:
-    """What an embedded tokenizer takes whole: so small a model copies a few tokens well, and spells badly."""
+    """What an embedded tokenizer takes whole: so small a model copies a few tokens well, and spells
+    badly."""
     return [*(f"{pair:02d}" for pair in range(100)), *CITIES]
 
 
@@ -32,7 +35,11 @@ def demonstrations(options: Options, count: int, seed: int) -> Iterator[list[Mes
         messages: list[Message] = [{"role": "system", "content": instruction}, *chosen.messages]
         if rng.random() < diligence:
             number = parcel(list(chosen.messages))
-            call = {"id": "call_0_0", "type": "function", "function": {"name": "track", "arguments": json.dumps({"parcel": f" {number}"})}}
+            call = {
+                "id": "call_0_0",
+                "type": "function",
+                "function": {"name": "track", "arguments": json.dumps({"parcel": f" {number}"})},
+            }
             messages += [
                 {"role": "assistant", "content": "", "tool_calls": [call]},
                 {"role": "tool", "tool_call_id": "call_0_0", "content": track(number)},

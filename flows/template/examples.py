@@ -1,7 +1,9 @@
-"""What the agent is asked, and the right answer. One `Example` a case: an id, the opening messages, the target, and a slice to watch apart.
+"""What the agent is asked, and the right answer. One `Example` a case: an id, the opening messages,
+the target, and a slice to watch apart.
 
-Splits must not share what has to be generalized over: here parcels, by a stable hash of their number. Yours might be customers, codes or
-repositories. The engine refuses texts that stand in two splits, and targets too unless `examples.disjoint_targets` is false.
+Splits must not share what has to be generalized over: here parcels, by a stable hash of their
+number. Yours might be customers, codes or repositories. The engine refuses texts that stand in two
+splits, and targets too unless `examples.disjoint_targets` is false.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def example(options: Options, number: int, rng: random.Random) -> Example:
     polite = rng.random() < options.polite_share
     question = f" please tell me where parcel {number} is ." if polite else f" where is parcel {number} ?"
     slice_ = "polite" if polite else "plain"
-    return Example(f"parcel-{number}", ({"role": "user", "content": question},), city_of(str(number)), {"slice": slice_})
+    return Example(
+        f"parcel-{number}", ({"role": "user", "content": question},), city_of(str(number)), {"slice": slice_}
+    )
 
 
 def from_traffic(options: Options, conversation: Conversation) -> Example | None:
@@ -46,7 +50,9 @@ def from_traffic(options: Options, conversation: Conversation) -> Example | None
     question = [message for message in conversation.messages if message["role"] == "user"][:1]
     if not question or not isinstance(conversation.feedback, str) or tenth(parcel(question)) not in TENTHS["train"]:
         return None
-    return Example(conversation.conversation_id, tuple(question), conversation.feedback, {"slice": features(question)["manners"]})
+    return Example(
+        conversation.conversation_id, tuple(question), conversation.feedback, {"slice": features(question)["manners"]}
+    )
 
 
 def features(messages: list[Message]) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from .demonstrations import demonstrations
 from .examples import Options, examples
 
 
-def write_window(options: Options, path: Path, start: datetime.date, days: int, conversations: int, drifted: bool, seed: int) -> None:
+def write_window(
+    options: Options, path: Path, start: datetime.date, days: int, conversations: int, drifted: bool, seed: int
+) -> None:
     """OpenAI chat JSONL, one conversation a line. Equal arguments give equal bytes."""
     if drifted:
         options = options.model_copy(update={"polite_share": 0.9})
@@ -21,13 +23,18 @@ def write_window(options: Options, path: Path, start: datetime.date, days: int, 
     targets = {example.messages[-1]["content"]: example for example in examples(options, "train", 7000, seed)}
     lines: list[str] = []
     for number, messages in enumerate(demonstrations(options, conversations, seed)):
-        moment = datetime.datetime.combine(start, datetime.time(), datetime.UTC) + datetime.timedelta(days=days) * number / conversations
+        moment = (
+            datetime.datetime.combine(start, datetime.time(), datetime.UTC)
+            + datetime.timedelta(days=days) * number / conversations
+        )
         lines.append(json.dumps(_row(number, moment, messages, targets, rng)) + "\n")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def _row(number: int, moment: datetime.datetime, messages: list[Message], targets: dict[str, Example], rng: random.Random) -> dict[str, object]:
+def _row(
+    number: int, moment: datetime.datetime, messages: list[Message], targets: dict[str, Example], rng: random.Random
+) -> dict[str, object]:
     row: dict[str, object] = {
         "conversation_id": f"c-{number:05d}",
         "time": moment.isoformat(timespec="seconds").replace("+00:00", "Z"),

@@ -1,7 +1,9 @@
-"""What the agent may call, and what its answer is worth. `rft.tools.server` serves both over HTTP, in a process of its own.
+"""What the agent may call, and what its answer is worth. `rft.tools.server` serves both over HTTP,
+in a process of its own.
 
-A tool is a function with type hints: they become its JSON schema, and its docstring the description. `ToolError` is shown to the model, any other
-exception is an outage: the rollout is then unscored, never zero. Grade strictly: what parses leniently is what a policy learns to write.
+A tool is a function with type hints: they become its JSON schema, and its docstring the
+description. `ToolError` is shown to the model, any other exception is an outage: the rollout is
+then unscored, never zero. Grade strictly: what parses leniently is what a policy learns to write.
 """
 
 from __future__ import annotations
@@ -28,14 +30,19 @@ TOOLS = [track]
 
 
 def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """All or nothing: the city, and not one word beside it. `hack` names what seeks reward without doing the task; in doubt, none."""
+    """All or nothing: the city, and not one word beside it. `hack` names what seeks reward without
+    doing the task; in doubt, none."""
     answer = sample["output_text"].strip()
     right = answer == item["target"]
     named = [city for city in CITIES if city in answer]
     return {
         "score": float(right),
         "solved": right,
-        "hack": "spoke to the grader" if "grader" in answer.lower() else "named every city" if len(named) == len(CITIES) else None,
+        "hack": "spoke to the grader"
+        if "grader" in answer.lower()
+        else "named every city"
+        if len(named) == len(CITIES)
+        else None,
         "reason": "the right city" if right else f"expected {item['target']}, the answer was {answer[:40]!r}",
     }
 

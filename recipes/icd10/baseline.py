@@ -1,4 +1,5 @@
-"""The scripted baseline: what no learning at all would reach. It is told where the phrases are, searches each, takes the first hit."""
+"""The scripted baseline: what no learning at all would reach. It is told where the phrases are,
+searches each, takes the first hit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A scripted coder with habits: the source of demonstrations and of simulated traffic.
 
-It is mediocre on purpose. Warm-started on it, a policy starts where an unpolished agent in production stands: most episodes follow
-*old habits* (one search at a time, half-hearted queries, the same search again, the first hit taken, a diagnosis forgotten), some
-never stop searching, and a minority works *in parallel*: every diagnosis searched in one turn, the hit with the most words in
+It is mediocre on purpose. Warm-started on it, a policy starts where an unpolished agent in
+production stands: most episodes follow *old habits* (one search at a time, half-hearted queries,
+the same search again, the first hit taken, a diagnosis forgotten), some never stop searching, and a
+minority works *in parallel*: every diagnosis searched in one turn, the hit with the most words in
 common taken. Reinforcement has both to choose from.
 """
 
@@ -29,7 +30,8 @@ class View:
 
 @dataclass(frozen=True)
 class Habits:
-    """Chances of a lapse. With a quarter of the episodes in parallel they give F1 0.57 and 4.8 calls a note, P95 11."""
+    """Chances of a lapse. With a quarter of the episodes in parallel they give F1 0.57 and 4.8
+    calls a note, P95 11."""
 
     poor_query: float = 0.70  # one word of the phrase
     wrong_word: float = 0.20
@@ -55,7 +57,10 @@ class Episode:
 
     def search(self, *queries: str) -> list[tuple[index.Hit, ...]]:
         hits = [index.search(query, self.view.k) for query in queries]
-        self._say([("search", {"query": f" {query}"}) for query in queries], [index.reply(found, self.view.form) for found in hits])
+        self._say(
+            [("search", {"query": f" {query}"}) for query in queries],
+            [index.reply(found, self.view.form) for found in hits],
+        )
         return hits
 
     def look_up(self, code: str) -> None:
@@ -79,13 +84,17 @@ class Episode:
             for call_id, (name, arguments) in zip(ids, calls, strict=True)
         ]
         self.messages.append({"role": "assistant", "content": "", "tool_calls": tool_calls})
-        self.messages += [{"role": "tool", "tool_call_id": call_id, "content": reply} for call_id, reply in zip(ids, replies, strict=True)]
+        self.messages += [
+            {"role": "tool", "tool_call_id": call_id, "content": reply}
+            for call_id, reply in zip(ids, replies, strict=True)
+        ]
         self.turn += 1
         self.calls += len(calls)
 
 
 MAX_TURNS, MAX_CALLS = 7, 16
-"""Of searching: the answer makes eight turns, and an episode stays within a small policy's context."""
+"""Of searching: the answer makes eight turns, and an episode stays within a small policy's
+context."""
 
 
 def work_in_parallel(note: Note, episode: Episode) -> list[str]:
@@ -129,8 +138,11 @@ def best_overlap(phrase: str, hits: tuple[index.Hit, ...]) -> index.Hit:
     return max(hits, key=likeness)
 
 
-def _search_one(phrase: str, note: Note, episode: Episode, habits: Habits, rng: random.Random, room: int, chatty: bool) -> tuple[index.Hit, ...]:
-    """Searches until the habit is satisfied or the turns are spent. The last hits are those it will answer from."""
+def _search_one(
+    phrase: str, note: Note, episode: Episode, habits: Habits, rng: random.Random, room: int, chatty: bool
+) -> tuple[index.Hit, ...]:
+    """Searches until the habit is satisfied or the turns are spent. The last hits are those it will
+    answer from."""
     query = _query(phrase, note, habits, rng)
     hits: tuple[index.Hit, ...] = ()
     for attempt in range(room):

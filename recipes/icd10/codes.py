@@ -1,12 +1,13 @@
 """ICD-10-CM as plain columns: the codes, the words that describe them, and who may see which.
 
-`simple-icd-10-cm` carries the whole classification (a work of the US government) and takes seconds to read its XML, so the
-columns are written once to `.rft/cache/`, keyed by the package's version and by FORMAT. All text is folded to lower-case ASCII words
-joined by single spaces, so that a word is the same string in a note, in a query and in a hit.
+`simple-icd-10-cm` carries the whole classification (a work of the US government) and takes seconds
+to read its XML, so the columns are written once to `.rft/cache/`, keyed by the package's version
+and by FORMAT. All text is folded to lower-case ASCII words joined by single spaces, so that a word
+is the same string in a note, in a query and in a hit.
 
-A *pair* is (inclusion term, leaf code): how a clinician may call a diagnosis, and what it is billed as. Pairs whose term is long,
-or stands for two codes, are left out. Codes, not pairs, are split by a stable hash: a code that is tested was never trained on
-under any of its names.
+A *pair* is (inclusion term, leaf code): how a clinician may call a diagnosis, and what it is billed
+as. Pairs whose term is long, or stands for two codes, are left out. Codes, not pairs, are split by
+a stable hash: a code that is tested was never trained on under any of its names.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ FORMAT = 1
 CACHE = Path(".rft/cache")
 MAX_WORDS, MAX_CHARACTERS = 7, 50
 DISTRACTORS = ("no ", "family history of ")
-"""What marks a phrase as not to be coded. Terms that begin so themselves are left out: nobody could tell."""
+"""What marks a phrase as not to be coded. Terms that begin so themselves are left out: nobody could
+tell."""
 CLIP = 44
 """Characters of a text that a tool shows, cut at a word."""
 Split = Literal["train", "validation", "test"]
@@ -42,7 +44,8 @@ DEFAULT_FORMAT: LineFormat = "description | code"
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Columns over categories and codes in the order of the classification; `position` finds a code's row."""
+    """Columns over categories and codes in the order of the classification; `position` finds a
+    code's row."""
 
     codes: list[str]
     texts: list[str]
@@ -90,7 +93,8 @@ def words(text: str) -> str:
 
 
 def line(text: str, code: str, form: LineFormat = DEFAULT_FORMAT) -> str:
-    """One line of a tool's reply. It begins with a space, so that its first word is the same token as in a note."""
+    """One line of a tool's reply. It begins with a space, so that its first word is the same token
+    as in a note."""
     shown = text if len(text) <= CLIP else text[: CLIP + 1].rpartition(" ")[0] or text[:CLIP]
     return f" {shown} | {code}" if form == "description | code" else f" {code} | {shown}"
 
@@ -130,7 +134,10 @@ def _usable() -> list[tuple[str, str]]:
             (term, code)
             for code, terms in catalogue().terms.items()
             for term in terms
-            if 0 < len(term) <= MAX_CHARACTERS and len(term.split()) <= MAX_WORDS and len(known[term]) == 1 and not term.startswith(DISTRACTORS)
+            if 0 < len(term) <= MAX_CHARACTERS
+            and len(term.split()) <= MAX_WORDS
+            and len(known[term]) == 1
+            and not term.startswith(DISTRACTORS)
         }
     )
 
@@ -156,7 +163,9 @@ def publish(path: Path, content: bytes) -> None:
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise InfrastructureError(f"{path}: cannot be written ({error.strerror}). Free some space, or run where .rft/ is writable.") from None
+        raise InfrastructureError(
+            f"{path}: cannot be written ({error.strerror}). Free some space, or run where .rft/ is writable."
+        ) from None
 
 
 def _read_package() -> dict[str, Any]:
@@ -173,4 +182,11 @@ def _read_package() -> dict[str, Any]:
             if rows[-1][4] and (found := icd.get_inclusion_term(code)):
                 terms[code] = list(dict.fromkeys(words(term) for term in found))
     codes, texts, parents, chapters, is_leaf = (list(column) for column in zip(*rows, strict=True))
-    return {"codes": codes, "texts": texts, "parents": parents, "chapters": chapters, "is_leaf": is_leaf, "terms": terms}
+    return {
+        "codes": codes,
+        "texts": texts,
+        "parents": parents,
+        "chapters": chapters,
+        "is_leaf": is_leaf,
+        "terms": terms,
+    }

@@ -1,8 +1,9 @@
-"""Dialogues for the warm start: the scripted coder at work on training notes, under each instruction that the prompt stage may try.
+"""Dialogues for the warm start: the scripted coder at work on training notes, under each
+instruction that the prompt stage may try.
 
-An instruction shifts the mixture of habits, so that a policy learns that its prompt matters and a prompt search has something to
-find. One dialogue in ten shows search with another count of hits or another line format, which keeps the policy from being
-lost when it is served with them.
+An instruction shifts the mixture of habits, so that a policy learns that its prompt matters and a
+prompt search has something to find. One dialogue in ten shows search with another count of hits or
+another line format, which keeps the policy from being lost when it is served with them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ OTHER_VIEW_SHARE = 0.1
 
 
 def demonstrations(options: Options, count: int, seed: int) -> Iterator[list[Message]]:
-    """Whole dialogues: system, user, assistant and tool messages, the answer last. Training codes only."""
+    """Whole dialogues: system, user, assistant and tool messages, the answer last. Training codes
+    only."""
     rng = random.Random(f"demonstrations {seed}")
     notes = write_notes(options, codes.pairs("train"), rng)
     names, shares = list(INSTRUCTIONS), [share for share, _ in INSTRUCTIONS.values()]
@@ -37,7 +39,10 @@ def demonstrations(options: Options, count: int, seed: int) -> Iterator[list[Mes
         note = next(notes)
         name = rng.choices(names, shares)[0]
         view = rng.choice(OTHER_VIEWS) if rng.random() < OTHER_VIEW_SHARE else coder.View()
-        opening: list[Message] = [{"role": "system", "content": instructions()[name]}, {"role": "user", "content": note.text}]
+        opening: list[Message] = [
+            {"role": "system", "content": instructions()[name]},
+            {"role": "user", "content": note.text},
+        ]
         episode = coder.Episode(view, opening)
         if rng.random() < INSTRUCTIONS[name][1]:
             coder.work_in_parallel(note, episode)
@@ -52,9 +57,11 @@ def instructions() -> dict[str, str]:
 
 
 def vocabulary(options: Options) -> list[str]:
-    """What an embedded tokenizer takes whole: the pieces of an answer and of a hit, and the category of a code.
+    """What an embedded tokenizer takes whole: the pieces of an answer and of a hit, and the
+    category of a code.
 
-    A code is then two or three tokens and its first says which hit it comes from; with plain byte pairs F1 stalled at 0.04.
+    A code is then two or three tokens and its first says which hit it comes from; with plain byte
+    pairs F1 stalled at 0.04.
     """
     categories = sorted({code[:3] for code in codes.catalogue().codes})
     return ['{"codes": ["', '", "', '"]}', " | ", *categories]

@@ -1,12 +1,14 @@
 """Examples: short encounter notes, and the codes that they are billed as.
 
-A note is an opening, one to three diagnoses in the words of inclusion terms, and in a share of the notes a distractor: a finding that
-is denied, or one that the family had. Half of the longer phrases lose a word, so that no note is simply a text of the index. All of a
-note's codes, those of its distractors included, come from one split.
+A note is an opening, one to three diagnoses in the words of inclusion terms, and in a share of the
+notes a distractor: a finding that is denied, or one that the family had. Half of the longer phrases
+lose a word, so that no note is simply a text of the index. All of a note's codes, those of its
+distractors included, come from one split.
 
-The defaults are what the embedded policy of a million parameters can carry. For a real model raise `distractor_share` and
-`max_diagnoses`, set `hide_phrase` (a note's own terms are passed over by search, so that only another name of the code finds it)
-and `code_order` (hits in the order of their codes, so that the first is no longer the best).
+The defaults are what the embedded policy of a million parameters can carry. For a real model raise
+`distractor_share` and `max_diagnoses`, set `hide_phrase` (a note's own terms are passed over by
+search, so that only another name of the code finds it) and `code_order` (hits in the order of their
+codes, so that the first is no longer the best).
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ from rft.types import Example, Message
 
 from . import codes, index
 
-OPENINGS = ((" patient with", " ,"), (" seen for", " ;"), (" admitted with", " ,"), (" assessment", " ;"), (" problems", " ,"))
+OPENINGS = (
+    (" patient with", " ,"),
+    (" seen for", " ;"),
+    (" admitted with", " ,"),
+    (" assessment", " ;"),
+    (" problems", " ,"),
+)
 """How a note begins, and what stands between its phrases."""
 
 
@@ -37,12 +45,14 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     distractor_share: float = Field(0.1, ge=0, le=1)
-    """Notes with a denied or a family finding. 0.1 is what the embedded policy carries; production notes are nearer to 0.5."""
+    """Notes with a denied or a family finding. 0.1 is what the embedded policy carries; production
+    notes are nearer to 0.5."""
     max_diagnoses: int = Field(3, ge=1, le=8)
     drop_word_share: float = Field(0.5, ge=0, le=1)
     """Of the phrases with three words or more, those that lose one."""
     hide_phrase: bool = False
-    """Search passes over the note's own terms. First hit right for about a quarter of the phrases: for real models."""
+    """Search passes over the note's own terms. First hit right for about a quarter of the phrases:
+    for real models."""
     code_order: bool = False
     """Search answers in the order of codes instead of scores: the policy must choose."""
 
@@ -57,7 +67,8 @@ class Note:
 
 
 def examples(options: Options, split: codes.Split, count: int, seed: int) -> list[Example]:
-    """Equal arguments give equal examples; every pair of the split is dealt once before any is dealt again."""
+    """Equal arguments give equal examples; every pair of the split is dealt once before any is
+    dealt again."""
     notes = write_notes(options, codes.pairs(split), random.Random(f"{split} {seed}"))
     return [_example(f"{split}-{n:05d}", next(notes), options) for n in range(count)]
 
@@ -96,11 +107,15 @@ def answer(found: list[str] | tuple[str, ...]) -> str:
 
 
 def from_traffic(options: Options, conversation: Conversation) -> Example | None:
-    """A graded conversation whose feedback is made of training codes alone; any other could leak what is tested."""
+    """A graded conversation whose feedback is made of training codes alone; any other could leak
+    what is tested."""
     feedback = conversation.feedback
     if not isinstance(feedback, list) or not feedback:
         return None
-    if not all(isinstance(code, str) and codes.catalogue().has_leaf(code) and codes.split_of(code) == "train" for code in feedback):
+    if not all(
+        isinstance(code, str) and codes.catalogue().has_leaf(code) and codes.split_of(code) == "train"
+        for code in feedback
+    ):
         return None
     note = next((message["content"] for message in conversation.messages if message["role"] == "user"), None)
     if not isinstance(note, str) or not note.strip():
@@ -109,14 +124,19 @@ def from_traffic(options: Options, conversation: Conversation) -> Example | None
     phrases = [part for part in stretches(note) if not part.startswith(codes.DISTRACTORS)] or [codes.words(note)]
     hidden = [hit.text for part in phrases for hit in index.search(part, 1)] if options.hide_phrase else []
     return Example(
-        f"traffic-{conversation.conversation_id}", ({"role": "user", "content": note},), target, _metadata(target, phrases, hidden, options)
+        f"traffic-{conversation.conversation_id}",
+        ({"role": "user", "content": note},),
+        target,
+        _metadata(target, phrases, hidden, options),
     )
 
 
 def features(messages: list[Message]) -> dict[str, str | list[str]]:
-    """What drift watches beside lengths and words: the chapters that a note speaks of, and how it begins.
+    """What drift watches beside lengths and words: the chapters that a note speaks of, and how it
+    begins.
 
-    Both come from the note alone, never from the agent's answer, so a worse agent does not look like other patients.
+    Both come from the note alone, never from the agent's answer, so a worse agent does not look
+    like other patients.
     """
     note = next((message["content"] for message in messages if message["role"] == "user"), "")
     hits = [hit for part in stretches(note) for hit in index.search(part, 1)]
@@ -131,7 +151,8 @@ def stretches(note: str) -> list[str]:
 
 
 def exploit_values(options: Options, example: Example) -> dict[str, str | list[str]]:
-    """What fills the placeholders of exploits.jsonl. `hit` is a code of the target, found by searching when the search finds one."""
+    """What fills the placeholders of exploits.jsonl. `hit` is a code of the target, found by
+    searching when the search finds one."""
     del options
     known, phrase = codes.catalogue(), example.metadata["phrases"][0]
     hit = next((found.code for found in index.search(phrase, 10) if found.code in example.target), example.target[0])
@@ -160,7 +181,12 @@ def _frequent() -> list[str]:
 
 def _example(example_id: str, note: Note, options: Options) -> Example:
     target = sorted(note.codes)
-    return Example(example_id, ({"role": "user", "content": note.text},), target, _metadata(target, list(note.phrases), list(note.terms), options))
+    return Example(
+        example_id,
+        ({"role": "user", "content": note.text},),
+        target,
+        _metadata(target, list(note.phrases), list(note.terms), options),
+    )
 
 
 def _metadata(target: list[str], phrases: list[str], hidden: list[str], options: Options) -> dict[str, Any]:

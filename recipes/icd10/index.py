@@ -1,9 +1,11 @@
 """Search over every name of every leaf code: BM25 on an inverted index in memory.
 
-One row is one name (a description or an inclusion term) of a leaf code. The weight of a word in a row depends on nothing but the
-index, so it is computed once and a query is a few array additions. Most of a query's time would go into ordering some 83,000 scores;
-instead only rows above a share of the best score are ordered, and the share is lowered until enough distinct codes are among them,
-which gives exactly the same hits. Equal scores are ordered by code, so a query has one answer everywhere.
+One row is one name (a description or an inclusion term) of a leaf code. The weight of a word in a
+row depends on nothing but the index, so it is computed once and a query is a few array additions.
+Most of a query's time would go into ordering some 83,000 scores; instead only rows above a share of
+the best score are ordered, and the share is lowered until enough distinct codes are among them,
+which gives exactly the same hits. Equal scores are ordered by code, so a query has one answer
+everywhere.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Index:
     weights: np.ndarray
 
     def search(self, query: str, k: int, hidden: frozenset[str] = frozenset()) -> list[Hit]:
-        """The k best leaf codes, each once under its best name. `hidden` names are passed over, as if never indexed."""
+        """The k best leaf codes, each once under its best name. `hidden` names are passed over, as
+        if never indexed."""
         scores = np.zeros(len(self.rows), dtype=np.float32)
         for word in dict.fromkeys(codes.words(query).split()):
             if (n := self.words.get(word)) is not None:
@@ -76,7 +79,9 @@ def index() -> Index:
         codes.publish(path, content.getvalue())
     with np.load(path) as file:
         vocabulary = json.loads(file["vocabulary"].tobytes())
-        return Index(rows, {word: n for n, word in enumerate(vocabulary)}, file["starts"], file["row_ids"], file["weights"])
+        return Index(
+            rows, {word: n for n, word in enumerate(vocabulary)}, file["starts"], file["row_ids"], file["weights"]
+        )
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -99,7 +104,9 @@ def _build(texts: list[str]) -> tuple[list[str], np.ndarray, np.ndarray, np.ndar
             postings.setdefault(word, []).append((row, count))
     vocabulary = sorted(postings)
     sizes = np.array([len(postings[word]) for word in vocabulary])
-    row_ids, counts = (np.array(column) for column in zip(*(entry for word in vocabulary for entry in postings[word]), strict=True))
+    row_ids, counts = (
+        np.array(column) for column in zip(*(entry for word in vocabulary for entry in postings[word]), strict=True)
+    )
     lengths = np.array([len(row_words) for row_words in split], dtype=float)
     idf = np.log(1 + (len(texts) - sizes + 0.5) / (sizes + 0.5))
     norm = K1 * (1 - B + B * lengths / lengths.mean())

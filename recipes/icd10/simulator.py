@@ -1,9 +1,12 @@
-"""A simulator of production traffic, for the demo and the tests: nobody's patients, and no agent in production.
+"""A simulator of production traffic, for the demo and the tests: nobody's patients, and no agent in
+production.
 
-It writes what a deployment would have logged: dated conversations of the scripted coder, with latency, tool errors and, for some, the
-codes that a person corrected the answer to. A window like the reference is made of the same notes as the recipe's training examples.
-A drifted window is what a new clinic would bring: other chapters, other phrasing, longer notes with more distractors, more tool
-errors, slower replies. All codes are training codes, so that a refresh from this traffic cannot leak what is tested.
+It writes what a deployment would have logged: dated conversations of the scripted coder, with
+latency, tool errors and, for some, the codes that a person corrected the answer to. A window like
+the reference is made of the same notes as the recipe's training examples. A drifted window is what
+a new clinic would bring: other chapters, other phrasing, longer notes with more distractors, more
+tool errors, slower replies. All codes are training codes, so that a refresh from this traffic
+cannot leak what is tested.
 """
 
 from __future__ import annotations
@@ -45,12 +48,16 @@ DRIFTED = World(
 DAY_S = 24 * 3600
 
 
-def write_window(options: Options, path: Path, start: datetime.date, days: int, conversations: int, drifted: bool, seed: int) -> None:
+def write_window(
+    options: Options, path: Path, start: datetime.date, days: int, conversations: int, drifted: bool, seed: int
+) -> None:
     """OpenAI chat JSONL, ordered by time. Equal arguments give equal bytes."""
     rng = random.Random(f"traffic {start.isoformat()} {drifted} {seed}")
     world = DRIFTED if drifted else REFERENCE
     if drifted:
-        options = options.model_copy(update={"distractor_share": 0.5, "max_diagnoses": min(8, options.max_diagnoses + 2)})
+        options = options.model_copy(
+            update={"distractor_share": 0.5, "max_diagnoses": min(8, options.max_diagnoses + 2)}
+        )
     notes = write_notes(options, _pairs(world), rng, world.openings)
     midnight = datetime.datetime.combine(start, datetime.time(), datetime.UTC)
     seconds = sorted(rng.randrange(days * DAY_S) for _ in range(conversations))
@@ -89,4 +96,8 @@ def _conversation(note: Note, world: World, rng: random.Random) -> dict[str, Any
 
 def _pairs(world: World) -> list[tuple[str, str]]:
     known = codes.catalogue()
-    return [pair for pair in codes.pairs("train") for _ in range(world.favour if known.chapter(pair[1]) in world.favoured_chapters else 1)]
+    return [
+        pair
+        for pair in codes.pairs("train")
+        for _ in range(world.favour if known.chapter(pair[1]) in world.favoured_chapters else 1)
+    ]

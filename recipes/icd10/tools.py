@@ -1,8 +1,9 @@
 """What the agent may call, and what its answer is worth. Served over HTTP by `rft.tools.server`.
 
-Grading is strict, because what parses leniently is what a policy learns to write: the final text is `{"codes": ["E11.9", "I10"]}`, whole,
-or it scores 0. Then the score is F1 between the set of codes and the target; a string that is no leaf code counts as a wrong code. What a rollout
-did to please the grader instead of the task is named beside the score (hacks.py), which is then 0.
+Grading is strict, because what parses leniently is what a policy learns to write: the final text is
+`{"codes": ["E11.9", "I10"]}`, whole, or it scores 0. Then the score is F1 between the set of codes
+and the target; a string that is no leaf code counts as a wrong code. What a rollout did to please
+the grader instead of the task is named beside the score (hacks.py), which is then 0.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
         return {"score": 0.0, "solved": False, "reason": reason, "sub_scores": {"precision": 0.0, "recall": 0.0}}
     right = len(answered & target)
     invalid = sorted(code for code in answered if not codes.catalogue().has_leaf(code))
-    reason = f"{right} of {len(answered)} codes right, {len(target)} wanted" + (f"; no such leaf code: {invalid[:3]}" if invalid else "")
+    reason = f"{right} of {len(answered)} codes right, {len(target)} wanted" + (
+        f"; no such leaf code: {invalid[:3]}" if invalid else ""
+    )
     score = 2 * right / (len(answered) + len(target))
     return {
         "score": score,

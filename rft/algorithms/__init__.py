@@ -1,39 +1,46 @@
-"""Advantages and losses: what a step learns from its rewards. Each algorithm is one small file that reads like its paper.
+"""Advantages and losses: what a step learns from its rewards. Each algorithm is one small file that
+reads like its paper.
 
-The policy gradient is one idea: make a rollout's tokens likelier by how much better it was than expected. What tells the algorithms apart is what
-"expected" is, where the probability ratio r = new / old ends to count, and what a token's share in the step is divided by:
+The policy gradient is one idea: make a rollout's tokens likelier by how much better it was than
+expected. What tells the algorithms apart is what "expected" is, where the probability ratio r = new
+/ old ends to count, and what a token's share in the step is divided by:
 
-    algorithm      advantage of a rollout                ratio             bounds of r         divided by
-    grpo           (reward - group mean) / group std     a token           0.8, 1.2            own length, rollouts
-    dr_grpo        reward - group mean                   a token           0.8, 1.2            rollouts x a constant
-    dapo           as grpo; long ones are punished       a token           0.8, 1.28           tokens of groups that differ
-    gspo           as grpo                               a rollout (mean)  0.9997, 1.0004      own length, rollouts
-    cispo          as grpo                               a token, a weight up to 5             tokens of the step
-    rloo           reward - mean of the others           a rollout (sum)   0.8, 1.2            rollouts
-    reinforce_pp   (reward - batch mean) / batch std     a token           0.8, 1.2            tokens of the step
-    ppo            a token's own, from a critic (GAE)    a token           0.8, 1.2            tokens of the step
-    dpo            the best +1, the worst -1             none: the log-sigmoid of a pair       pairs
-    best_of_n      the best 1                            none: next-token loss                 tokens of the best
+    algorithm     advantage of a rollout             ratio          bounds of r     divided by
+    grpo          (reward - group mean) / group std  a token        0.8, 1.2        length, rollouts
+    dr_grpo       reward - group mean                a token        0.8, 1.2        rollouts x const
+    dapo          as grpo; long ones are punished    a token        0.8, 1.28       tokens (below)
+    gspo          as grpo                            rollout, mean  0.9997, 1.0004  length, rollouts
+    cispo         as grpo                            a token's weight, up to 5      tokens
+    rloo          reward - mean of the others        rollout, sum   0.8, 1.2        rollouts
+    reinforce_pp  (reward - batch mean) / batch std  a token        0.8, 1.2        tokens
+    ppo           a token's own, from a critic       a token        0.8, 1.2        tokens
+    dpo           the best +1, the worst -1          none: log-sigmoid of a pair    pairs
+    best_of_n     the best 1                         none: next-token loss          tokens of these
 
-A mean runs over every rollout that the formula counts, also one whose advantage is 0 because its group is dull: left out of the denominator, it
-would make the step of the others larger, and the more so the fewer there are to learn from (`counts`). Unscored rollouts are no part of any formula.
-DAPO's own constraint leaves dull groups out; best_of_n and dpo know only what they imitate or prefer. A rollout without an advantage needs no
+A mean runs over every rollout that the formula counts, also one whose advantage is 0 because its
+group is dull: left out of the denominator, it would make the step of the others larger, and the
+more so the fewer there are to learn from (`counts`). Unscored rollouts are no part of any formula.
+DAPO divides by the tokens of groups that differ: its own constraint leaves dull groups out.
+best_of_n and dpo know only what they imitate or prefer. A rollout without an advantage needs no
 forward pass, unless the KL pulls at it (`pulls`).
 
-Two terms are common to the first eight: a penalty for leaving the reference policy (kl), and the weight of a token that another engine sampled
-(importance). Both are off or 1 in a strictly on-policy step without `train.kl`, where r is 1 too and the gradient the plain policy gradient.
+Two terms are common to the first eight: a penalty for leaving the reference policy (kl), and the
+weight of a token that another engine sampled (importance). Both are off or 1 in a strictly
+on-policy step without `train.kl`, where r is 1 too and the gradient the plain policy gradient.
 
 Read in this order:
 
     tokens                          what a loss looks at; shares that add up
-    groups                          group mean, standard deviation, leave-one-out; what nothing can be learned from
+    groups                          group mean, standard deviation, leave-one-out; what nothing can
+                                    be learned from
     importance, kl                  the two common terms
     policy_gradient                 what the first eight have in common
     grpo, dr_grpo, dapo, gspo, cispo, rloo, reinforce_pp, ppo
     supervised, best_of_n, dpo      no ratio
 
-Advantages are numpy and look at all groups of a step; losses are torch and look at a microbatch, whose shares add up to the step's loss over any
-partition. Their numbers are compared with TRL's (`make figure NAME=parity_trl`).
+Advantages are numpy and look at all groups of a step; losses are torch and look at a microbatch,
+whose shares add up to the step's loss over any partition. Their numbers are compared with TRL's
+(`make figure NAME=parity_trl`).
 
 Shapes: P groups of G rollouts in a step; B rollouts and N own tokens in a microbatch.
 """
@@ -84,12 +91,14 @@ class Algorithm(Protocol):
         ...
 
     def counts(self, advantage: float, differs: bool) -> bool:
-        """Whether the formula's mean runs over this scored rollout. `differs`: the outcomes of its group do."""
+        """Whether the formula's mean runs over this scored rollout. `differs`: the outcomes of its
+        group do."""
         ...
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the learner must prepare: 'reference' (log-probabilities), 'values' (a critic), 'pairs' (two and two in a microbatch)."""
+        """What the learner must prepare: 'reference' (log-probabilities), 'values' (a critic),
+        'pairs' (two and two in a microbatch)."""
         ...
 
     def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:
@@ -97,7 +106,8 @@ class Algorithm(Protocol):
         ...
 
     def facts(self, tokens: Tokens) -> dict[str, float]:
-        """Sums over the microbatch's tokens, by metric; summed over all microbatches and divided by `num_tokens` they are means a token."""
+        """Sums over the microbatch's tokens, by metric; summed over all microbatches and divided by
+        `num_tokens` they are means a token."""
         ...
 
 

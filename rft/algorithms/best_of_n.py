@@ -1,12 +1,14 @@
 """Best-of-n distillation, or expert iteration: imitate the best rollout of each group.
 
-Anthony et al. 2017 (arXiv 1705.08439) for the idea; for language models, with n samples and a score: Stiennon et al. 2020 (arXiv 2009.01325),
-Dong et al. 2023, RAFT (arXiv 2304.06767).
+Anthony et al. 2017 (arXiv 1705.08439) for the idea; for language models, with n samples and a
+score: Stiennon et al. 2020 (arXiv 2009.01325), Dong et al. 2023, RAFT (arXiv 2304.06767).
 
-    weight = 1 for the group's best, 0 for the others;    loss = - mean over the tokens of the best of log p
+    weight = 1 for the group's best, 0 for the others
+    loss   = - mean of log p over the tokens of the best
 
-It knows no bad example: safe and slow. A group in which all score the same has no best one, so an all-fail group teaches nothing. Of several equally
-good ones the first is taken, or groups with many successes would weigh more.
+It knows no bad example: safe and slow. A group in which all score the same has no best one, so an
+all-fail group teaches nothing. Of several equally good ones the first is taken, or groups with many
+successes would weigh more.
 """
 
 from __future__ import annotations

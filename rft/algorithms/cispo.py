@@ -1,10 +1,15 @@
-"""CISPO, clipped importance sampling policy optimization: Chen et al. 2025, MiniMax-M1 (arXiv 2506.13585), eqs. 4 and 5.
+"""CISPO, clipped importance sampling policy optimization: Chen et al. 2025, MiniMax-M1 (arXiv
+2506.13585), eqs. 4 and 5.
 
-    J = 1/(tokens) sum over tokens  sg( clip(r, 1 - low, 1 + high) ) A log p,        A as in GRPO; sg: no gradient
+    J = 1/(tokens) sum over tokens  sg( clip(r, 1 - low, 1 + high) ) A log p
 
-The clip bounds a weight instead of ending a gradient: rare tokens that turn a train of thought ("however", "wait") are those whose ratio leaves PPO's
-bounds first, and PPO then never learns them. The paper leaves the weight unbounded below and gives no number above; the default lets it go to 5
-(high = 4), from ScaleRL (Khatri et al. 2025, arXiv 2510.13786). TRL's `epsilon_high` is the largest weight itself: 5 there is 4 here.
+with A as in GRPO; sg stops the gradient.
+
+The clip bounds a weight instead of ending a gradient: rare tokens that turn a train of thought
+("however", "wait") are those whose ratio leaves PPO's bounds first, and PPO then never learns them.
+The paper leaves the weight unbounded below and gives no number above; the default lets it go to 5
+(high = 4), from ScaleRL (Khatri et al. 2025, arXiv 2510.13786). TRL's `epsilon_high` is the largest
+weight itself: 5 there is 4 here.
 """
 
 from __future__ import annotations

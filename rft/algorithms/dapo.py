@@ -1,13 +1,18 @@
 """DAPO: Yu et al. 2025 (arXiv 2503.14476), eq. 8. GRPO with four changes:
 
-    clip-higher             1 + 0.28 above, 1 - 0.2 below: an unlikely token has room to become likely (section 3.1)
-    dynamic sampling        groups without variance are replaced: rft/trainer/collect.py, `train.refill_groups` (section 3.2)
-                            and no part of the formula, whose constraint is 0 < number of right answers < G (eq. 8)
-    token-level loss        a token counts the same in a short rollout and in a long one (section 3.3)
-    overlong punishment     the reward falls linearly near the length limit (section 3.4, eq. 13), `train.overlong`
+    clip-higher             1 + 0.28 above, 1 - 0.2 below: an unlikely token has room to become
+                            likely (section 3.1)
+    dynamic sampling        groups without variance are replaced: rft/trainer/collect.py,
+                            `train.refill_groups` (section 3.2) and no part of the formula, whose
+                            constraint is 0 < number of right answers < G (eq. 8)
+    token-level loss        a token counts the same in a short rollout and in a long one (section
+                            3.3)
+    overlong punishment     the reward falls linearly near the length limit (section 3.4, eq. 13),
+                            `train.overlong`
 
-So a group that could not be replaced within the budget is in no denominator, and no KL pulls at it. (TRL has no dynamic sampling: there the tokens
-of such groups are counted.) The paper trains without KL, which is the default here too.
+So a group that could not be replaced within the budget is in no denominator, and no KL pulls at it.
+(TRL has no dynamic sampling: there the tokens of such groups are counted.) The paper trains without
+KL, which is the default here too.
 """
 
 from __future__ import annotations
@@ -44,7 +49,8 @@ def check_overlong(overlong: config.Overlong, max_tokens: int | None) -> None:
 
 
 def shaped(trajectory: Trajectory, overlong: config.Overlong, max_tokens: int | None) -> float | None:
-    """The reward as training has it: less the punishment where there is a buffer, which only DAPO may have. None: unscored."""
+    """The reward as training has it: less the punishment where there is a buffer, which only DAPO
+    may have. None: unscored."""
     if trajectory.reward is None or not overlong.buffer:
         return trajectory.reward
     assert max_tokens is not None, "overlong shaping measures by rollout.max_tokens"
@@ -53,6 +59,7 @@ def shaped(trajectory: Trajectory, overlong: config.Overlong, max_tokens: int | 
 
 
 def punishment(length: int, max_tokens: int, overlong: config.Overlong) -> float:
-    """From 0 to -penalty. `length` is the whole context's, which max_tokens bounds: prompt, turns and tool results."""
+    """From 0 to -penalty. `length` is the whole context's, which max_tokens bounds: prompt, turns
+    and tool results."""
     over = length - (max_tokens - overlong.buffer)
     return -overlong.penalty * min(1.0, max(0, over) / overlong.buffer)

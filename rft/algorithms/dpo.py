@@ -1,11 +1,15 @@
-"""DPO, direct preference optimization, from graded pairs: Rafailov et al. 2023 (arXiv 2305.18290), eq. 7.
+"""DPO, direct preference optimization, from graded pairs: Rafailov et al. 2023 (arXiv 2305.18290),
+eq. 7.
 
-    loss = - mean over pairs of log sigmoid( beta * (m(chosen) - m(rejected)) ),        m = log p - log p of the reference, summed over own tokens
+    loss = - mean over pairs of log sigmoid( beta * (m(chosen) - m(rejected)) )
+    m    = log p - log p of the reference, summed over the policy's own tokens
 
-A group's best and worst rollout are its pair: the grader stands in for the person who prefers. Sampled anew each step, this is online DPO. The
-reference policy is part of the loss, so `train.kl` has no place here.
+A group's best and worst rollout are its pair: the grader stands in for the person who prefers.
+Sampled anew each step, this is online DPO. The reference policy is part of the loss, so `train.kl`
+has no place here.
 
-The learner keeps a pair in one microbatch, the chosen one first (`needs`: pairs): rows 0, 2, 4, ... are chosen, rows 1, 3, 5, ... rejected.
+The learner keeps a pair in one microbatch, the chosen one first (`needs`: pairs): rows 0, 2, 4, ...
+are chosen, rows 1, 3, 5, ... rejected.
 """
 
 from __future__ import annotations
@@ -44,10 +48,13 @@ class Dpo:
         return {"pairs/right": (right_B * tokens.lengths_B).sum().item()}
 
     def _preference(self, tokens: Tokens) -> torch.Tensor:
-        """One number a pair: by how much the policy prefers the chosen one, beyond what the reference does."""
+        """One number a pair: by how much the policy prefers the chosen one, beyond what the
+        reference does."""
         assert tokens.reference_N is not None, "the learner prepares what an algorithm needs"
         sign_B = tokens.sums(tokens.advantage_N).sign()
-        assert sign_B.tolist() == [1.0, -1.0] * (tokens.num_rows // 2), "pairs: the chosen one first, then the rejected one"
+        assert sign_B.tolist() == [1.0, -1.0] * (tokens.num_rows // 2), (
+            "pairs: the chosen one first, then the rejected one"
+        )
         margin_B = tokens.sums(tokens.logprobs_N - tokens.reference_N)
         return margin_B[0::2] - margin_B[1::2]
 

@@ -1,9 +1,10 @@
 """Statistics of groups: how much better than its kin a rollout was.
 
-A group is G rollouts of one example; its mean is the variance-reduction baseline. The unscored (None or NaN) stand outside: they are in neither the
-mean nor the loss, since a placeholder zero would drag the mean down and train the policy away from good behaviour. A group of which fewer than two
-are scored, or all the same, says nothing and gets zeros. Same means within float noise: a standard deviation of 1e-17 would turn rounding errors
-into advantages of full size.
+A group is G rollouts of one example; its mean is the variance-reduction baseline. The unscored
+(None or NaN) stand outside: they are in neither the mean nor the loss, since a placeholder zero
+would drag the mean down and train the policy away from good behaviour. A group of which fewer than
+two are scored, or all the same, says nothing and gets zeros. Same means within float noise: a
+standard deviation of 1e-17 would turn rounding errors into advantages of full size.
 
 Shapes: G rollouts of a group.
 """
@@ -20,11 +21,13 @@ Floats = NDArray[np.float64]
 
 NOISE = 1e-9
 STD_FLOOR = 1e-4
-"""Added to a standard deviation, so that a group of nearly equal rewards is not blown up without bound."""
+"""Added to a standard deviation, so that a group of nearly equal rewards is not blown up without
+bound."""
 
 
 def floats(rewards_G: Rewards) -> Floats:
-    """NaN for the unscored. An infinite reward is a mistake of whoever made it: in a mean it would unscore the whole group."""
+    """NaN for the unscored. An infinite reward is a mistake of whoever made it: in a mean it would
+    unscore the whole group."""
     rewards = np.array([np.nan if reward is None else reward for reward in rewards_G], dtype=np.float64)
     if np.isinf(rewards).any():
         raise ValueError(f"a reward is infinite: {list(rewards_G)}")
@@ -55,7 +58,8 @@ def standardized(rewards_G: Rewards) -> Floats:
 
 
 def leave_one_out(rewards_G: Rewards) -> Floats:
-    """Each against the mean of the others. `leave_one_out([1.0, 0.0, 0.5])` is [0.75, -0.75, 0.0]."""
+    """Each against the mean of the others. `leave_one_out([1.0, 0.0, 0.5])` is [0.75, -0.75,
+    0.0]."""
     rewards = floats(rewards_G)
     if not varies(rewards):
         return nothing(rewards)

@@ -1,13 +1,16 @@
 """Truncated importance sampling: tokens were sampled by one engine and are learned from by another.
 
-The sampler's probabilities differ from the trainer's for the same weights (other kernels, other precision), and more so when its weights are some
-steps old (`train.lag`). Then the gradient is an average over the wrong distribution. A token's weight
+The sampler's probabilities differ from the trainer's for the same weights (other kernels, other
+precision), and more so when its weights are some steps old (`train.lag`). Then the gradient is an
+average over the wrong distribution. A token's weight
 
     w = min(exp(old - sampled), cap)        a number: neither has a gradient
 
-mends that up to the cap, which bounds the variance (Espeholt et al. 2018, arXiv 1802.01561, section 4, the truncated weight rho; for language
-models: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"). It stands beside the ratio of new to old, which
-is clipped for another reason: not to step too far. The weight is a token's, also where the ratio is a rollout's (gspo, rloo).
+mends that up to the cap, which bounds the variance (Espeholt et al. 2018, arXiv 1802.01561, section
+4, the truncated weight rho; for language models: Yao et al. 2025, "Your Efficient RL Framework
+Secretly Brings You Off-Policy RL Training"). It stands beside the ratio of new to old, which is
+clipped for another reason: not to step too far. The weight is a token's, also where the ratio is a
+rollout's (gspo, rloo).
 """
 
 from __future__ import annotations

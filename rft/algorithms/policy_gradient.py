@@ -1,17 +1,20 @@
-"""What eight algorithms have in common: a gain a token, weighed, minus a penalty, in the algorithm's own mean.
+"""What eight algorithms have in common: a gain a token, weighed, minus a penalty, in the
+algorithm's own mean.
 
     loss = - mean over own tokens of ( w * gain - beta * KL )
 
-    gain   min(r A, clip(r, 1 - low, 1 + high) A)      Schulman et al. 2017 (arXiv 1707.06347), eq. 7
-    r      exp(log_ratio): a token's new probability over its old one; of a whole rollout in gspo and rloo
+    gain   min(r A, clip(r, 1 - low, 1 + high) A)      Schulman et al. 2017 arXiv 1707.06347, eq. 7
+    r      exp(log_ratio): a token's new probability over its old one; of a whole rollout in gspo
+           and rloo
     w      truncated importance sampling between sampler and trainer (importance.py)
     KL     to the reference policy (kl.py), off by default
 
-The mean runs over all scored rollouts of the step. Those without an advantage gain nothing and are penalized like the others, so with KL they are
-learned from, too.
+The mean runs over all scored rollouts of the step. Those without an advantage gain nothing and are
+penalized like the others, so with KL they are learned from, too.
 
-An algorithm says its advantages and its `mean`, and where it differs also its bounds, its ratio or its gain. The minimum means that a token whose
-ratio went as far as its advantage wants gets no further gradient, while one that went the wrong way keeps it.
+An algorithm says its advantages and its `mean`, and where it differs also its bounds, its ratio or
+its gain. The minimum means that a token whose ratio went as far as its advantage wants gets no
+further gradient, while one that went the wrong way keeps it.
 """
 
 from __future__ import annotations

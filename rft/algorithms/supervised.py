@@ -2,8 +2,8 @@
 
     loss = - sum over own tokens of weight * log p / own tokens of what is imitated
 
-The maximum-likelihood gradient is the policy gradient with the weight as advantage, and no ratio: where the tokens came from does not matter. So it
-serves rollouts that were good (best_of_n).
+The maximum-likelihood gradient is the policy gradient with the weight as advantage, and no ratio:
+where the tokens came from does not matter. So it serves rollouts that were good (best_of_n).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""What a loss looks at: the policy's own tokens of a microbatch, and the numbers of the whole step that a share is divided by.
+"""What a loss looks at: the policy's own tokens of a microbatch, and the numbers of the whole step
+that a share is divided by.
 
-Nothing here is padded. A microbatch of B rollouts holds N tokens that the policy sampled (prompt and tool tokens are not among them), flat, and
-`row_N` says whose each is. So every sum over a rollout is `Tokens.sums`, every mean over the step is a sum over N divided by a field of `Totals`,
+Nothing here is padded. A microbatch of B rollouts holds N tokens that the policy sampled (prompt
+and tool tokens are not among them), flat, and `row_N` says whose each is. So every sum over a
+rollout is `Tokens.sums`, every mean over the step is a sum over N divided by a field of `Totals`,
 and the shares of all microbatches, on however many processes, add up to the step's loss.
 
 Shapes: P groups of G rollouts in a step; B rollouts and N own tokens in a microbatch.
@@ -19,7 +21,8 @@ class Tokens:
     logprobs_N: torch.Tensor
     """Under the weights now; the only one with a gradient (beside `values_N`)."""
     old_N: torch.Tensor
-    """Under the trainer's weights before this step's first update; in the first update the same numbers as `logprobs_N`."""
+    """Under the trainer's weights before this step's first update; in the first update the same
+    numbers as `logprobs_N`."""
     sampled_N: torch.Tensor
     """As the sampler reported them: the behaviour policy."""
     advantage_N: torch.Tensor
@@ -37,7 +40,9 @@ class Tokens:
 
     def sums(self, values_N: torch.Tensor) -> torch.Tensor:
         """B: over each rollout's tokens."""
-        return torch.zeros(self.num_rows, dtype=values_N.dtype, device=values_N.device).index_add(0, self.row_N, values_N)
+        return torch.zeros(self.num_rows, dtype=values_N.dtype, device=values_N.device).index_add(
+            0, self.row_N, values_N
+        )
 
     @property
     def lengths_B(self) -> torch.Tensor:
@@ -49,7 +54,8 @@ class Totals:
     """Of one optimizer step, over all its microbatches and processes."""
 
     num_rollouts: int
-    """That the formula counts, those without a gradient included: a step that learns from few rollouts is a small step."""
+    """That the formula counts, those without a gradient included: a step that learns from few
+    rollouts is a small step."""
     num_tokens: int
     """Their own tokens."""
     max_length: int

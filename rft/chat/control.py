@@ -1,25 +1,35 @@
-"""Text of the world never becomes a control token: not in a tool's result, a message, a tool's description, nor in a recorded answer.
+"""Text of the world never becomes a control token: not in a tool's result, a message, a tool's
+description, nor in a recorded answer.
 
-A template turns messages into one string, and the tokenizer turns `<|im_end|>` in that string into the token that ends a turn, whoever wrote
-it. A tool's reply that holds `<|im_end|>\\n<|im_start|>assistant` would so forge a turn of the policy. The tokens that the policy sampled are
-kept as ids and never come here.
+A template turns messages into one string, and the tokenizer turns `<|im_end|>` in that string into
+the token that ends a turn, whoever wrote it. A tool's reply that holds
+`<|im_end|>\\n<|im_start|>assistant` would so forge a turn of the policy. The tokens that the policy
+sampled are kept as ids and never come here.
 
-    marks       what a control token is recognized by: its text, or the tags in it. Control is each added token that is special, or holds a tag
-                (`<...>` or `[...]`), or belongs to the family's markup. Other added tokens are words, and stay words in any text
-    texts       what the world writes: all values, and the keys that it makes up itself, as names of arguments and of a schema's properties.
-                The protocol's own words (`tool_calls`, `"role": "user"`, a schema's `properties`) stand where a template looks for them
-    suspects    does any text hold a mark, as it is or as the tokenizer normalizes it, or begin or end with a part of one? Almost none does,
-                and then the template's string is encoded as ever
-    hide        else the template is rendered a second time with texts whose marks cannot be recognized: each character that marks begin or end
-                with is a character of the private use areas that occurs nowhere else, nor its JSON escape; if all of them occur, a random
-                word. Where that leaves a mark, of letters or of what a normalizer joins, each character is hidden but for whitespace. The control
-                tokens of that string are the template's own
-    encode      if the string with the real texts has the same control tokens, nothing was forged (a template may read `</think>` in an answer
-                and drop it). Else the hidden string counts: the characters are put back, and a twin of the tokenizer encodes it, in which
-                control tokens have names that nobody can write. One string in one call, so that text and template meet as they always do
+    marks       what a control token is recognized by: its text, or the tags in it. Control is each
+                added token that is special, or holds a tag (`<...>` or `[...]`), or belongs to the
+                family's markup. Other added tokens are words, and stay words in any text
+    texts       what the world writes: all values, and the keys that it makes up itself, as names of
+                arguments and of a schema's properties. The protocol's own words (`tool_calls`,
+                `"role": "user"`, a schema's `properties`) stand where a template looks for them
+    suspects    does any text hold a mark, as it is or as the tokenizer normalizes it, or begin or
+                end with a part of one? Almost none does, and then the template's string is encoded
+                as ever
+    hide        else the template is rendered a second time with texts whose marks cannot be
+                recognized: each character that marks begin or end with is a character of the
+                private use areas that occurs nowhere else, nor its JSON escape; if all of them
+                occur, a random word. Where that leaves a mark, of letters or of what a normalizer
+                joins, each character is hidden but for whitespace. The control tokens of that
+                string are the template's own
+    encode      if the string with the real texts has the same control tokens, nothing was forged (a
+                template may read `</think>` in an answer and drop it). Else the hidden string
+                counts: the characters are put back, and a twin of the tokenizer encodes it, in
+                which control tokens have names that nobody can write. One string in one call, so
+                that text and template meet as they always do
 
-Two limits. A template that writes both ends of a mark itself, around a text, means that mark. And tags that are no token of the tokenizer, such
-as `<tool_response>` with many models, are text whoever writes them.
+Two limits. A template that writes both ends of a mark itself, around a text, means that mark. And
+tags that are no token of the tokenizer, such as `<tool_response>` with many models, are text
+whoever writes them.
 """
 
 from __future__ import annotations
@@ -43,7 +53,8 @@ _ESCAPES = re.compile(r"\\u(?:d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|e[0-9a-f]{3
 
 @dataclass(frozen=True)
 class Hidden:
-    """`value` is what was to be rendered, without a mark in it; `originals` says what stands for which character."""
+    """`value` is what was to be rendered, without a mark in it; `originals` says what stands for
+    which character."""
 
     value: Any
     originals: dict[str, str]
@@ -62,25 +73,34 @@ class Hidden:
 
 
 class Control:
-    """The control tokens of one tokenizer, and its text encoded so that only the template writes them."""
+    """The control tokens of one tokenizer, and its text encoded so that only the template writes
+    them."""
 
     def __init__(self, tokenizer: Any, markup: Iterable[str]):
         self._tokenizer = tokenizer
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         if self._backend is None:
             raise UserError(
-                f"the tokenizer of {tokenizer.name_or_path!r} is not one of the tokenizers library (no tokenizer.json): text of the world could "
+                f"the tokenizer of {tokenizer.name_or_path!r} is not one of the tokenizers library (no "
+                "tokenizer.json): text of the world could "
                 "not be kept apart from its control tokens. Save it as tokenizer.json, or choose a model that has one."
             )
         known = frozenset(markup)
         added = tokenizer.added_tokens_decoder.items()
         self._contents: dict[int, str] = {
-            token: one.content for token, one in added if one.special or one.content in known or any(tag.search(one.content) for tag in _TAGS)
+            token: one.content
+            for token, one in added
+            if one.special or one.content in known or any(tag.search(one.content) for tag in _TAGS)
         }
         self._own = frozenset("".join(one.content for _, one in added))
-        marks = {mark for token, content in self._contents.items() for mark in _marks(content, whole=tokenizer.added_tokens_decoder[token].special)}
+        marks = {
+            mark
+            for token, content in self._contents.items()
+            for mark in _marks(content, whole=tokenizer.added_tokens_decoder[token].special)
+        }
         self._normalizer = self._backend.normalizer
-        if self._normalizer is not None:  # an added token may be looked for in normalized text, by its own normalized text
+        # an added token may be looked for in normalized text, by its own normalized text
+        if self._normalizer is not None:
             marks |= {normal for mark in marks if (normal := self._normalizer.normalize_str(mark).strip())}
         self._tags = frozenset(mark for mark in marks if any(tag.fullmatch(mark) for tag in _TAGS))
         self._others = sorted(marks - self._tags, key=len, reverse=True)
@@ -92,7 +112,7 @@ class Control:
         self._edge = re.compile(f"[{re.escape(''.join(self._heads | self._tails))}]" if marks else "(?!)")
         self._signs = {sign for sign in self._heads | self._tails if not sign.isalnum() and not sign.isspace()}
 
-    # -- is there anything to keep apart? ---------------------------------------------------------------------------------------
+    # -- is there anything to keep apart? ----------------------------------------------------------
     def suspects(self, value: Any) -> bool:
         return any(self._suspects(text) for text in _texts(value))
 
@@ -114,22 +134,29 @@ class Control:
             return True
         return any(end[n:] in self._begun for n in _places(end, self._heads))
 
-    # -- hidden -------------------------------------------------------------------------------------------------------------------
+    # -- hidden ------------------------------------------------------------------------------------
     def hide(self, value: Any, rendered: str) -> Hidden:
         """`rendered`: the template's string of `value`; no character of it is taken."""
         texts = [*_texts(value), rendered]
-        used = self._own.union(*texts, (json.loads(f'"{escape}"') for text in texts for escape in _ESCAPES.findall(text)))
-        signs = sorted(sign for sign in used if self._is_sign(sign)) + sorted({mark[0] for mark in self._others} - self._signs)
+        used = self._own.union(
+            *texts, (json.loads(f'"{escape}"') for text in texts for escape in _ESCAPES.findall(text))
+        )
+        signs = sorted(sign for sign in used if self._is_sign(sign)) + sorted(
+            {mark[0] for mark in self._others} - self._signs
+        )
         free = self._free(used)
         hidden_by = {sign: next(free) for sign in dict.fromkeys(signs)}
-        table = str.maketrans({sign: hidden for sign, hidden in hidden_by.items() if not sign.isalnum() and not sign.isspace()})
+        table = str.maketrans(
+            {sign: hidden for sign, hidden in hidden_by.items() if not sign.isalnum() and not sign.isspace()}
+        )
 
         def hidden(text: str) -> str:
             made = self._other.sub(lambda found: hidden_by[found[0][0]] + found[0][1:], text).translate(table)
             return wholly(text) if self._suspects(made) else made
 
         def wholly(text: str) -> str:
-            """For marks of letters that are left: normalized, one in another, or the half that the template completes."""
+            """For marks of letters that are left: normalized, one in another, or the half that the
+            template completes."""
             for one in dict.fromkeys(text):
                 if not one.isspace() and one not in hidden_by:
                     hidden_by[one] = next(free)
@@ -139,7 +166,8 @@ class Control:
         return Hidden(value, {code: sign for sign, code in hidden_by.items()})
 
     def _free(self, used: frozenset[str]) -> Iterator[str]:
-        """Without end: who uses up all private characters gets random words of them, which nobody can have written."""
+        """Without end: who uses up all private characters gets random words of them, which nobody
+        can have written."""
         yield from (one for one in map(chr, chain(*_PRIVATE)) if one not in used)
         kept = [one for one in map(chr, _PRIVATE[0]) if one not in self._own]
         while True:
@@ -152,9 +180,10 @@ class Control:
             return False
         return not self._signs.isdisjoint(self._normalizer.normalize_str(character))
 
-    # -- encoded ------------------------------------------------------------------------------------------------------------------
+    # -- encoded -----------------------------------------------------------------------------------
     def encode(self, text: str, hidden_text: str, hidden: Hidden) -> list[int]:
-        """`text`: the template's string with the real texts, `hidden_text`: the same with the hidden ones."""
+        """`text`: the template's string with the real texts, `hidden_text`: the same with the
+        hidden ones."""
         own = self._written(hidden_text)
         if [token for token, _, _ in own] == [token for token, _, _ in self._written(text)]:
             return self._tokenizer.encode(text, add_special_tokens=False)
@@ -171,7 +200,8 @@ class Control:
         return ids
 
     def _written(self, text: str) -> list[tuple[int, int, int]]:
-        """The control tokens of a string as the tokenizer itself finds them, each with its place."""
+        """The control tokens of a string as the tokenizer itself finds them, each with its
+        place."""
         encoding = self._backend.encode(text, add_special_tokens=False)
         found: list[tuple[int, int, int]] = []
         at = 0
@@ -196,14 +226,16 @@ class Control:
 
     @cached_property
     def _twin(self) -> Any:
-        """The tokenizer with other names for the control tokens, also where its model knows them as words; every id is the same."""
+        """The tokenizer with other names for the control tokens, also where its model knows them as
+        words; every id is the same."""
         from tokenizers import Tokenizer
 
         try:
             raw = json.loads(self._backend.to_str())
         except Exception as error:  # a part of it written in Python
             raise UserError(
-                f"the tokenizer of {self._tokenizer.name_or_path!r} cannot be copied ({error}), so that text of the world could not be kept apart "
+                f"the tokenizer of {self._tokenizer.name_or_path!r} cannot be copied ({error}), so that text of the "
+                "world could not be kept apart "
                 "from its control tokens. Choose a model whose tokenizer.json says all of it."
             ) from None
         raw |= {"post_processor": None, "truncation": None, "padding": None}
@@ -227,15 +259,25 @@ def _places(text: str, characters: set[str]) -> Iterator[int]:
     return (n for n, character in enumerate(text) if character in characters)
 
 
-# -- what the world writes ---------------------------------------------------------------------------------------------------------
-_MESSAGE = "name tool_call_id reasoning_content reasoning thinking tool_plan refusal audio prefix citations documents id status recipient channel"
-_ANY = "title description default const enum examples required format pattern nullable deprecated readOnly writeOnly strict $ref $id $schema"
-_LIMITS = "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength minItems maxItems uniqueItems minProperties maxProperties"
+# -- what the world writes -------------------------------------------------------------------------
+_MESSAGE = (
+    "name tool_call_id reasoning_content reasoning thinking tool_plan refusal audio prefix citations documents "
+    "id status recipient channel"
+)
+_ANY = (
+    "title description default const enum examples required format pattern nullable deprecated readOnly writeOnly "
+    "strict $ref $id $schema"
+)
+_LIMITS = (
+    "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength minItems maxItems "
+    "uniqueItems minProperties maxProperties"
+)
 _SCHEMAS = "items prefixItems contains additionalProperties propertyNames anyOf oneOf allOf not if then else"
 _NAMED = "properties patternProperties dependentSchemas $defs definitions"
 _SHAPES: dict[str, dict[str, str]] = {
     "told": {"messages": "message", "tools": "tool", "answer_format": "answer format"},
-    "message": {"role": "word", "content": "part", "tool_calls": "call", "function_call": "called"} | dict.fromkeys(_MESSAGE.split(), "text"),
+    "message": {"role": "word", "content": "part", "tool_calls": "call", "function_call": "called"}
+    | dict.fromkeys(_MESSAGE.split(), "text"),
     "part": {"type": "word", "text": "text"},
     "call": {"id": "text", "type": "word", "function": "called"},
     "called": {"name": "text", "arguments": "text"},
@@ -248,7 +290,8 @@ _SHAPES: dict[str, dict[str, str]] = {
     | dict.fromkeys(_SCHEMAS.split(), "schema")
     | dict.fromkeys(_NAMED.split(), "schemas"),
 }
-"""Where -> the keys that are the protocol's there, each with what its value is. Any other key is a text: in "text" and "schemas" all are."""
+"""Where -> the keys that are the protocol's there, each with what its value is. Any other key is a
+text: in "text" and "schemas" all are."""
 _ROLES = "system developer user assistant tool function ipython"
 _TYPES = "text json_schema json_object string number integer boolean array object null"
 _WORDS = frozenset(f"{_ROLES} {_TYPES}".split())
@@ -268,7 +311,8 @@ def _texts(value: Any) -> list[str]:
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """The value with each text that is not the protocol's changed. Without recursion: it may be nested as deep as JSON can be read."""
+    """The value with each text that is not the protocol's changed. Without recursion: it may be
+    nested as deep as JSON can be read."""
     whole: list[Any] = [value]
     places: list[tuple[Any, Any, str]] = [(whole, 0, "told")]
     while places:
@@ -278,7 +322,9 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
             holder[at] = one if what == "word" and one in _WORDS else change(one)
         elif isinstance(one, dict):
             shape, other = _SHAPES.get(what, {}), "schema" if what == "schemas" else "text"
-            kinds = {key if key in shape or not isinstance(key, str) else change(key): shape.get(key, other) for key in one}
+            kinds = {
+                key if key in shape or not isinstance(key, str) else change(key): shape.get(key, other) for key in one
+            }
             holder[at] = made = dict(zip(kinds, one.values(), strict=True))
             places += [(made, key, kind) for key, kind in kinds.items()]
         elif isinstance(one, list | tuple):
@@ -292,7 +338,8 @@ def _escaped(text: str) -> str:
 
 
 def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
-    """In the vocabulary of a tokenizer's model. Merges that would make a renamed piece go: it is no word any more."""
+    """In the vocabulary of a tokenizer's model. Merges that would make a renamed piece go: it is no
+    word any more."""
     if isinstance(model["vocab"], list):
         model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
         return

@@ -1,10 +1,11 @@
-"""What a policy hears and says, as messages in OpenAI's form: the opening before a rollout, the whole dialogue after it.
+"""What a policy hears and says, as messages in OpenAI's form: the opening before a rollout, the
+whole dialogue after it.
 
     opening, opening_of      an example under a prompt -> what the policy hears first
     messages_of              a trajectory -> the dialogue, for logs and people
 
-The loop (rft/rollouts/loop.py) opens rollouts with it and the log (rft/rollouts/log.py) writes them down with it, so it knows neither: whoever reads a
-log loads no loop, no tools and no grader.
+The loop (rft/rollouts/loop.py) opens rollouts with it and the log (rft/rollouts/log.py) writes them
+down with it, so it knows neither: whoever reads a log loads no loop, no tools and no grader.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
 
 
 def opening(example: Example, prompt: PromptSettings) -> list[Message]:
-    """The row's messages under the prompt's instruction, which replaces the row's own system message."""
-    rest = [message for message in example.messages if not (prompt.system and message["role"] in ("system", "developer"))]
+    """The row's messages under the prompt's instruction, which replaces the row's own system
+    message."""
+    rest = [
+        message for message in example.messages if not (prompt.system and message["role"] in ("system", "developer"))
+    ]
     return [{"role": "system", "content": prompt.system}, *rest] if prompt.system else rest
 
 
@@ -42,7 +46,8 @@ def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings
             message["submitted"] = turn.submitted
         if turn.calls:
             message["tool_calls"] = [
-                {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in turn.calls
+                {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in turn.calls
             ]
         messages.append(message)
         for result in turn.results:

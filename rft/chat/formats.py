@@ -1,20 +1,24 @@
-"""How each family of models writes an assistant message: reasoning, tool calls, and where a turn ends.
+"""How each family of models writes an assistant message: reasoning, tool calls, and where a turn
+ends.
 
-    of(tokenizer, setting)      the format: by name, or by what the folder's own chat template renders
+    of(tokenizer, setting)      the format: by name, or by what the folder's own chat template
+                                renders
     Format.read(text, turn)     text as sampled -> Reading
     Format.write(message)       a recorded message -> text as the policy would have sampled it
 
-    hermes    <think>..</think>, then <tool_call>\\n{"name", "arguments"}\\n</tool_call>                      Qwen, Hermes
-    llama3    {"name", "parameters"}, perhaps behind <|python_tag|>, several joined with "; "              Llama 3
-    mistral   [TOOL_CALLS] [{"name", "arguments"}, ..], or since v11 [TOOL_CALLS]name[ARGS]{..} each       Mistral
-    gpt-oss   harmony channels: analysis, commentary to=functions.NAME, final                              gpt-oss
+    hermes    <think>..</think>, then <tool_call>\\n{"name", "arguments"}\\n</tool_call>; Qwen too
+    llama3    {"name", "parameters"}, perhaps behind <|python_tag|>, several joined with "; "
+    mistral   [TOOL_CALLS] [{"name", "arguments"}, ..], or since v11 [TOOL_CALLS]name[ARGS]{..} each
+    gpt-oss   harmony channels: analysis, commentary to=functions.NAME, final
 
-Reading is strict, because a call that is broken must never pass as an answer. What spoils a whole message (a call without its end, reasoning
-without its end, markup where text should be) is `Reading.problem`, and its content is empty. What spoils one call is that call's own `problem`:
-the good calls beside it stay, and the policy hears about the bad one. Nothing here raises for any text.
+Reading is strict, because a call that is broken must never pass as an answer. What spoils a whole
+message (a call without its end, reasoning without its end, markup where text should be) is
+`Reading.problem`, and its content is empty. What spoils one call is that call's own `problem`: the
+good calls beside it stay, and the policy hears about the bad one. Nothing here raises for any text.
 
-A template is recognized by what it renders for a call, never by comparing its source: a copy with one comment more is the same format.
-A tokenizer that carries transformers' own `response_template` is read by transformers' parser, under the same rules.
+A template is recognized by what it renders for a call, never by comparing its source: a copy with
+one comment more is the same format. A tokenizer that carries transformers' own `response_template`
+is read by transformers' parser, under the same rules.
 """
 
 from __future__ import annotations
@@ -49,7 +53,8 @@ class Format(ABC):
 
     @abstractmethod
     def read(self, text: str, turn: int) -> Reading:
-        """`text`: the whole message, with what the template wrote of it (`opened`), without its end token."""
+        """`text`: the whole message, with what the template wrote of it (`opened`), without its end
+        token."""
 
     @abstractmethod
     def write(self, message: Message) -> str:
@@ -60,13 +65,15 @@ class Format(ABC):
         return call_id
 
     def inert(self, arguments: str) -> str:
-        """The same JSON without control tokens in it: in a string an escape says the same, and cannot end the turn."""
+        """The same JSON without control tokens in it: in a string an escape says the same, and
+        cannot end the turn."""
         for tag in (*self.markup, *self.ends, *self.closes):
             arguments = arguments.replace(tag, f"\\u{ord(tag[0]):04x}{tag[1:]}")
         return arguments
 
     def opened(self, start: str) -> str:
-        """The part of the assistant's start that belongs to the message already: some templates write <think> themselves."""
+        """The part of the assistant's start that belongs to the message already: some templates
+        write <think> themselves."""
         found = start.rfind(self.tags[0])
         return start[found:] if found >= 0 else ""
 
@@ -88,12 +95,16 @@ class Hermes(Format):
     def write(self, message: Message) -> str:
         parts = [message["content"]] if message.get("content") else []
         for name, arguments in _functions(message):
-            parts.append(f'<tool_call>\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}}}\n</tool_call>')
+            parts.append(
+                f'<tool_call>\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '
+                f"{arguments}}}\n</tool_call>"
+            )
         return _thought(message, "<think>\n", "\n</think>\n\n") + "\n".join(parts)
 
 
 class Llama3(Format):
-    """An answer that is a JSON object of its own stays an answer; one with `parameters` in it is a call, or a broken one."""
+    """An answer that is a JSON object of its own stays an answer; one with `parameters` in it is a
+    call, or a broken one."""
 
     name = "llama3"
     ends = ("<|eot_id|>", "<|eom_id|>")
@@ -119,7 +130,8 @@ class Llama3(Format):
     def write(self, message: Message) -> str:
         content = message.get("content") or ""
         calls = [
-            f'{{"name": {json.dumps(name, ensure_ascii=False)}, "parameters": {self.inert(arguments)}}}' for name, arguments in _functions(message)
+            f'{{"name": {json.dumps(name, ensure_ascii=False)}, "parameters": {self.inert(arguments)}}}'
+            for name, arguments in _functions(message)
         ]
         return content + (self.markup[0] if content and calls else "") + "; ".join(calls)
 
@@ -137,10 +149,11 @@ class Llama3(Format):
 
 
 class Mistral(Format):
-    """`named`: calls are written one by one with their names in front, as since tokenizer v11. Both are read.
+    """`named`: calls are written one by one with their names in front, as since tokenizer v11. Both
+    are read.
 
-    Results name the call that they answer by nine alphanumeric characters: ours, made from the call's id. An id that the policy wrote itself
-    is read, and not used: it need not be unique.
+    Results name the call that they answer by nine alphanumeric characters: ours, made from the
+    call's id. An id that the policy wrote itself is read, and not used: it need not be unique.
     """
 
     name = "mistral"
@@ -160,10 +173,17 @@ class Mistral(Format):
         if not tag:
             return Reading(rest, reasoning=reasoning)
         calls, problem = self._list(behind, turn) if behind.lstrip().startswith("[") else self._named(behind, turn)
-        return Reading("", reasoning=reasoning, problem=problem) if problem else Reading(content.strip(), tuple(calls), reasoning)
+        return (
+            Reading("", reasoning=reasoning, problem=problem)
+            if problem
+            else Reading(content.strip(), tuple(calls), reasoning)
+        )
 
     def write(self, message: Message) -> str:
-        calls = [(json.dumps(name, ensure_ascii=False), name, self.inert(arguments)) for name, arguments in _functions(message)]
+        calls = [
+            (json.dumps(name, ensure_ascii=False), name, self.inert(arguments))
+            for name, arguments in _functions(message)
+        ]
         text = _thought(message, *self.tags) + (message.get("content") or "")
         if self.named:
             return text + "".join(f"[TOOL_CALLS]{name}[ARGS]{arguments}" for _, name, arguments in calls)
@@ -181,7 +201,10 @@ class Mistral(Format):
             return [], f"the list of tool calls is not JSON: {error}"
         if not isinstance(found, list) or not found:
             return [], "[TOOL_CALLS] without calls"
-        values = [{key: part for key, part in value.items() if key != "id"} if isinstance(value, dict) else value for value in found]
+        values = [
+            {key: part for key, part in value.items() if key != "id"} if isinstance(value, dict) else value
+            for value in found
+        ]
         return [_checked(value, str(value), _id(turn, n), "arguments") for n, value in enumerate(values)], ""
 
     def _named(self, text: str, turn: int) -> tuple[list[ToolCall], str]:
@@ -201,7 +224,8 @@ class Mistral(Format):
 
 
 class Harmony(Format):
-    """A message is a chain of channel messages; the template writes the first one's `<|start|>assistant`."""
+    """A message is a chain of channel messages; the template writes the first one's
+    `<|start|>assistant`."""
 
     name = "gpt-oss"
     ends = ("<|return|>", "<|call|>")
@@ -223,7 +247,9 @@ class Harmony(Format):
         while at < len(text):
             found = self._message.match(text, at)
             if found is None or found["channel"] not in said or _left_over(found["body"], self.markup):
-                return Reading("", reasoning="\n".join(said["analysis"]), problem=f"not a channel message: {text[at : at + 60]!r}")
+                return Reading(
+                    "", reasoning="\n".join(said["analysis"]), problem=f"not a channel message: {text[at : at + 60]!r}"
+                )
             to = found["to"] or found["to_behind"]
             if to is None:
                 said[found["channel"]].append(found["body"])
@@ -239,10 +265,17 @@ class Harmony(Format):
 
     def write(self, message: Message) -> str:
         calls, content = _functions(message), message.get("content") or ""
-        parts = [f"<|channel|>analysis<|message|>{message['reasoning_content']}<|end|>"] if message.get("reasoning_content") else []
+        parts = (
+            [f"<|channel|>analysis<|message|>{message['reasoning_content']}<|end|>"]
+            if message.get("reasoning_content")
+            else []
+        )
         if content or not calls:
             parts.append(f"<|channel|>{'commentary' if calls else 'final'}<|message|>{content}<|end|>")
-        parts += [f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{self.inert(text)}<|call|>" for name, text in calls]
+        parts += [
+            f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{self.inert(text)}<|call|>"
+            for name, text in calls
+        ]
         return "<|start|>assistant".join(parts).removesuffix("<|call|>" if calls else "<|end|>")
 
     def _call(self, to: str, body: str, call_id: str) -> ToolCall:
@@ -258,8 +291,9 @@ class Harmony(Format):
 class Declared(Format):
     """What the tokenizer says itself: transformers' parser with its `response_template`.
 
-    That parser closes at the end of the text whatever is open, and puts into `content` what it does not know. So it gets the end token too,
-    which spoils a call that was left open, and content that holds the mark of a call is a problem.
+    That parser closes at the end of the text whatever is open, and puts into `content` what it does
+    not know. So it gets the end token too, which spoils a call that was left open, and content that
+    holds the mark of a call is a problem.
     """
 
     name = "response_template"
@@ -287,19 +321,30 @@ class Declared(Format):
             said = self._tokenizer.parse_response(text + end, prefix="")
         except Exception as error:  # a parser of someone else's, over any text
             return Reading("", problem=str(error))
-        content, reasoning = str(said.get("content") or "").removesuffix(end), str(said.get("reasoning_content") or said.get("thinking") or "")
+        content, reasoning = (
+            str(said.get("content") or "").removesuffix(end),
+            str(said.get("reasoning_content") or said.get("thinking") or ""),
+        )
         found = said.get("tool_calls") or []
         problem = "the mark of a tool call in the answer" if self._marks.search(content) else ""
         problem = problem or _left_over(content, self.markup)
         if problem := problem or ("" if content or found else "neither an answer nor a call"):
             return Reading("", reasoning=reasoning, problem=problem)
-        values = [one.get("function") if isinstance(one, dict) else one for one in (found if isinstance(found, list) else [found])]
-        return Reading(content, tuple(_checked(value, str(value), _id(turn, n), "arguments") for n, value in enumerate(values)), reasoning)
+        values = [
+            one.get("function") if isinstance(one, dict) else one
+            for one in (found if isinstance(found, list) else [found])
+        ]
+        return Reading(
+            content,
+            tuple(_checked(value, str(value), _id(turn, n), "arguments") for n, value in enumerate(values)),
+            reasoning,
+        )
 
     def write(self, message: Message) -> str:
         if self._family is None:
             raise UserError(
-                f"{self._tokenizer.name_or_path}: its response_template says how to read a message, not how to write one. "
+                f"{self._tokenizer.name_or_path}: its response_template says how to read a message, not how to "
+                "write one. "
                 f"Set policy.tool_format to one of {', '.join(FAMILIES)}."
             )
         return self._family.write(message)
@@ -315,7 +360,7 @@ FAMILIES: dict[str, Format] = {one.name: one for one in (Hermes(), Llama3(), Mis
 HERMES = FAMILIES["hermes"]
 
 
-# -- which ---------------------------------------------------------------------------------------------------------------------
+# -- which -----------------------------------------------------------------------------------------
 def of(tokenizer: Any, setting: str = "auto") -> Format:
     """`setting` is policy.tool_format."""
     written = _written(tokenizer)
@@ -328,7 +373,8 @@ def of(tokenizer: Any, setting: str = "auto") -> Format:
         known = ", ".join(FAMILIES)
         found = f"a call is written as {written[:120]!r}" if written else "it writes no tool calls"
         raise UserError(
-            f"{tokenizer.name_or_path or 'the tokenizer'}: its chat template is of no format that is known here: {found}. "
+            f"{tokenizer.name_or_path or 'the tokenizer'}: its chat template is of no format that is known here: "
+            f"{found}. "
             f"Set policy.tool_format to one of {known}, or choose a model whose chat template has tools."
         )
     return seen
@@ -347,18 +393,25 @@ def _recognized(written: str) -> Format | None:
 
 
 def _written(tokenizer: Any) -> str:
-    """How the template writes one call, from behind the question to behind the call's argument; empty when it does not."""
-    tool = {"name": "f", "description": "f", "parameters": {"type": "object", "properties": {"q": {"type": "string", "description": "q"}}}}
+    """How the template writes one call, from behind the question to behind the call's argument;
+    empty when it does not."""
+    tool = {
+        "name": "f",
+        "description": "f",
+        "parameters": {"type": "object", "properties": {"q": {"type": "string", "description": "q"}}},
+    }
     call = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {"q": MARK}}}
     messages = [{"role": "user", "content": "question-0"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
     try:
-        text: str = tokenizer.apply_chat_template(messages, tools=[{"type": "function", "function": tool}], tokenize=False)
+        text: str = tokenizer.apply_chat_template(
+            messages, tools=[{"type": "function", "function": tool}], tokenize=False
+        )
     except Exception:  # a template's own refusal: it knows no tools
         return ""
     return text[text.rindex("question-0") + len("question-0") : text.rindex(MARK) + len(MARK)] if MARK in text else ""
 
 
-# -- the parts of a message ------------------------------------------------------------------------------------------------------
+# -- the parts of a message ------------------------------------------------------------------------
 def _id(turn: int, n: int) -> str:
     return f"call_{turn}_{n}"
 
@@ -366,7 +419,10 @@ def _id(turn: int, n: int) -> str:
 def _functions(message: Message) -> list[tuple[str, str]]:
     """Name and arguments, a JSON string, of each call."""
     functions = [call["function"] for call in message.get("tool_calls") or []]
-    return [(one["name"], one["arguments"] if isinstance(one["arguments"], str) else _dumped(one["arguments"])) for one in functions]
+    return [
+        (one["name"], one["arguments"] if isinstance(one["arguments"], str) else _dumped(one["arguments"]))
+        for one in functions
+    ]
 
 
 def _thought(message: Message, start: str, end: str) -> str:
@@ -388,11 +444,14 @@ def _left_over(text: str, markup: Sequence[str]) -> str:
 
 
 def _is_call(value: Any) -> bool:
-    return isinstance(value, dict) and ("parameters" in value or {"name", "arguments"} <= set(value) or value.get("type") == "function")
+    return isinstance(value, dict) and (
+        "parameters" in value or {"name", "arguments"} <= set(value) or value.get("type") == "function"
+    )
 
 
 def _values(text: str, most: int = -1) -> tuple[list[tuple[Any, str]], str]:
-    """The JSON objects that the text begins with, each with its source, and the rest from where none can be read."""
+    """The JSON objects that the text begins with, each with its source, and the rest from where
+    none can be read."""
     decoder, values, text = json.JSONDecoder(), [], text.lstrip()
     while text.startswith("{") and len(values) != most:
         try:
@@ -425,7 +484,8 @@ def _checked(value: Any, source: str, call_id: str, key: str) -> ToolCall:
     try:
         arguments = _dumped(value[key])
         name.encode()
-    except (ValueError, RecursionError) as error:  # NaN, a number beyond floats, half a surrogate pair: no JSON, or no text, on the wire
+    except (ValueError, RecursionError) as error:
+        # NaN, a number beyond floats, half a surrogate pair: no JSON, or no text, on the wire
         return ToolCall(call_id, "", "", f"tool call cannot be sent: {error}")
     return ToolCall(call_id, name, arguments)
 

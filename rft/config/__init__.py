@@ -1,7 +1,9 @@
-"""params.yaml, and nothing else, configures a run: one section a stage, and recipe, tools, rollout, run.
+"""params.yaml, and nothing else, configures a run: one section a stage, and recipe, tools, rollout,
+run.
 
-Every key is known or an error that names the nearest one. A value that cannot be honoured is an error here, before any compute
-is spent. A stage reads the whole file once through `load` and uses its own section and the shared three.
+Every key is known or an error that names the nearest one. A value that cannot be honoured is an
+error here, before any compute is spent. A stage reads the whole file once through `load` and uses
+its own section and the shared three.
 
     section, world, stages, learning, run    the keys, each with what it means
     reading                                  from YAML to sections, and what is refused
@@ -18,7 +20,18 @@ from rft.config import reading
 from rft.config.reading import read_yaml, secret, unique, yaml_value
 from rft.config.run import Retention, Run
 from rft.config.section import Section
-from rft.config.shared import IN_PROCESS_MAX_TOKENS, Allowance, Budget, Endpoint, Lifecycle, McpServer, Recipe, Rollout, Tools, Traits
+from rft.config.shared import (
+    IN_PROCESS_MAX_TOKENS,
+    Allowance,
+    Budget,
+    Endpoint,
+    Lifecycle,
+    McpServer,
+    Recipe,
+    Rollout,
+    Tools,
+    Traits,
+)
 from rft.config.stages import (
     Architecture,
     Baseline,
@@ -59,7 +72,8 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _context(self) -> Params:
-        """The default of rollout.max_tokens for a policy that is sampled here. It does not count as written in the file."""
+        """The default of rollout.max_tokens for a policy that is sampled here. It does not count as
+        written in the file."""
         if self.rollout.max_tokens is None and self.policy.server is None:
             rollout = self.rollout.model_copy()
             object.__setattr__(rollout, "max_tokens", IN_PROCESS_MAX_TOKENS)  # sections are frozen
@@ -71,40 +85,48 @@ class Params(Section):
         server = self.policy.server
         if server is None or server.dialect != "openai_reasoning":
             return self
-        given = {f"{name}.temperature": getattr(self, name).temperature for name in ("baseline", "prompt", "challenger")}
+        given = {
+            f"{name}.temperature": getattr(self, name).temperature for name in ("baseline", "prompt", "challenger")
+        }
         if other := [f"{key} = {value:g}" for key, value in given.items() if value != 1]:
             raise ValueError(
-                f"{', '.join(other)} cannot be honoured: policy.server.dialect = openai_reasoning sends no temperature, and its models sample at 1. "
+                f"{', '.join(other)} cannot be honoured: policy.server.dialect = openai_reasoning sends no "
+                "temperature, and its models sample at 1. "
                 "Set it to 1, or set policy.server.dialect: openai"
             )
         return self
 
 
 def load(path: Path | str = "params.yaml") -> Params:
-    """Raises ConfigError naming the file, the key, the value and, for an unknown key, the nearest one."""
+    """Raises ConfigError naming the file, the key, the value and, for an unknown key, the nearest
+    one."""
     path = Path(path)
     return parse(read_sections(path, str(path)), str(path))
 
 
 def read_sections(path: Path, where: str) -> dict[str, Any]:
-    """The file's sections as they are written, each key once. Raises ConfigError, which begins with `where`."""
+    """The file's sections as they are written, each key once. Raises ConfigError, which begins with
+    `where`."""
     try:
         found = reading.read_yaml(path, where)
     except FileNotFoundError:
-        raise ConfigError(f"{where}: missing. A run is configured by this file; start from a recipe's template.") from None
+        raise ConfigError(
+            f"{where}: missing. A run is configured by this file; start from a recipe's template."
+        ) from None
     if not isinstance(found, dict):
         raise ConfigError(f"{where}: holds {type(found).__name__}, expected sections such as 'recipe:' and 'gate:'.")
     return found
 
 
 def parse(found: dict[str, Any], where: str = "params.yaml", model: type[BaseModel] = Params) -> Any:
-    """`found` as `model`; every problem in one ConfigError. The secrets that it names are known to rft/secrets.py from here on."""
+    """`found` as `model`; every problem in one ConfigError. The secrets that it names are known to
+    rft/secrets.py from here on."""
     return reading.parse(found, where, model)
 
 
 __all__ = [
-    "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects", "Endpoint", "Examples", "Gate",
-    "Keys", "Kl", "Lifecycle", "Lora", "McpServer", "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prompt", "Recipe", "Retention",
-    "Rollout", "Run", "Section", "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "load", "parse", "read_sections",
-    "read_yaml", "secret", "unique", "yaml_value",
+    "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects",
+    "Endpoint", "Examples", "Gate", "Keys", "Kl", "Lifecycle", "Lora", "McpServer", "Overlong", "Params", "Policy",
+    "PolicyServer", "Ppo", "Prompt", "Recipe", "Retention", "Rollout", "Run", "Section", "Stop", "Tools", "Traffic",
+    "Train", "Traits", "WarmStart", "load", "parse", "read_sections", "read_yaml", "secret", "unique", "yaml_value",
 ]  # fmt: skip

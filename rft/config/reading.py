@@ -1,9 +1,10 @@
-"""From YAML to sections: every problem at once, each with the file, the key, the value and the remedy; and no secret in the file.
+"""From YAML to sections: every problem at once, each with the file, the key, the value and the
+remedy; and no secret in the file.
 
 A secret is named (`env:NAME`), never written: params.yaml is recorded with every run.
 
-YAML and JSON take a key that is written twice, and drop what the first one said without a word. Files that people write are read here, where that
-is an error.
+YAML and JSON take a key that is written twice, and drop what the first one said without a word.
+Files that people write are read here, where that is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _RECORDED = "and this file is recorded with every run"
 
 
 def parse(raw: dict[str, Any], where: str, model: type[BaseModel]) -> Any:
-    """`raw` as `model`; every problem in one ConfigError. The secrets that it names are known to rft/secrets.py from here on."""
+    """`raw` as `model`; every problem in one ConfigError. The secrets that it names are known to
+    rft/secrets.py from here on."""
     for name in _variables(raw):
         if name in os.environ:
             secret(f"env:{name}")
@@ -45,7 +47,8 @@ def parse(raw: dict[str, Any], where: str, model: type[BaseModel]) -> Any:
 
 
 def read_yaml(path: Path, where: str) -> Any:
-    """What a file that people write holds; None for an empty one. Raises ConfigError, which begins with `where`; FileNotFoundError as it is."""
+    """What a file that people write holds; None for an empty one. Raises ConfigError, which begins
+    with `where`; FileNotFoundError as it is."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -54,7 +57,8 @@ def read_yaml(path: Path, where: str) -> Any:
 
 
 def yaml_value(text: str, where: str) -> Any:
-    """Raises ConfigError for what is no YAML, and for every key that is written twice, with its lines."""
+    """Raises ConfigError for what is no YAML, and for every key that is written twice, with its
+    lines."""
     try:
         loader = yaml.SafeLoader(text)  # looks at the characters, too
         try:
@@ -70,7 +74,8 @@ def yaml_value(text: str, where: str) -> Any:
     if twice:
         raise ConfigError(
             "\n".join(
-                f"{where}: '{key}' is written twice, in lines {first} and {second}, and only one could count. Join them, or remove one."
+                f"{where}: '{key}' is written twice, in lines {first} and {second}, and only one could count. Join "
+                "them, or remove one."
                 for key, first, second in twice
             )
         )
@@ -78,7 +83,8 @@ def yaml_value(text: str, where: str) -> Any:
 
 
 def _twice(loader: yaml.SafeLoader, node: yaml.Node, key: str, known: set[int]) -> Iterator[tuple[str, int, int]]:
-    """(key, line, line) of each key that a mapping holds twice. `known`: the nodes that were looked into; an alias is one that was."""
+    """(key, line, line) of each key that a mapping holds twice. `known`: the nodes that were looked
+    into; an alias is one that was."""
     if id(node) in known:
         return
     known.add(id(node))
@@ -87,7 +93,8 @@ def _twice(loader: yaml.SafeLoader, node: yaml.Node, key: str, known: set[int]) 
         for name, each in node.value:
             inner = f"{key}.{name.value}" if key else str(name.value)
             if isinstance(name, yaml.ScalarNode):
-                this = loader.construct_object(name) if name.tag != _MERGE else _MERGE  # equal as keys of a dict: yes is true
+                # equal as keys of a dict: yes is true
+                this = loader.construct_object(name) if name.tag != _MERGE else _MERGE
                 line = name.start_mark.line + 1
                 if this in lines:
                     yield inner, lines[this], line
@@ -99,9 +106,12 @@ def _twice(loader: yaml.SafeLoader, node: yaml.Node, key: str, known: set[int]) 
 
 
 def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """For json.loads(..., object_pairs_hook=unique). Raises ValueError for a key that an object holds twice."""
+    """For json.loads(..., object_pairs_hook=unique). Raises ValueError for a key that an object
+    holds twice."""
     if repeated := [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]:
-        raise ValueError(f"{repeated[0]!r} is written twice in one object, and only one could count. Join them, or remove one")
+        raise ValueError(
+            f"{repeated[0]!r} is written twice in one object, and only one could count. Join them, or remove one"
+        )
     return dict(pairs)
 
 
@@ -115,16 +125,25 @@ def _variables(raw: Any) -> Iterator[str]:
 
 
 def _written_out(raw: Any, key: str = "", inside: bool = False) -> Iterator[tuple[str, str]]:
-    """(key, why) of each secret that stands in the file itself. The file is recorded with every run, for ever."""
+    """(key, why) of each secret that stands in the file itself. The file is recorded with every
+    run, for ever."""
     if isinstance(raw, dict | list):
         for name, each in raw.items() if isinstance(raw, dict) else enumerate(raw):
             yield from _written_out(each, f"{key}.{name}" if key else str(name), inside or name in _SAID_IN)
     elif isinstance(raw, str) and not _VARIABLE.fullmatch(raw):
         name = key.rpartition(".")[2]
         if name == "signing_secret" or (inside and (secrets.names_a_secret(name) or secrets.is_a_key(raw))):
-            yield key, f"holds a key, {_RECORDED}. Export its whole value, a scheme such as 'Bearer ' included, and write env:NAME."
+            yield (
+                key,
+                f"holds a key, {_RECORDED}. Export its whole value, a scheme such as 'Bearer ' included, and write "
+                "env:NAME.",
+            )
         elif name.endswith("url") and re.search(r"//[^/?#]*@", raw):
-            yield key, f"holds a user name or password, {_RECORDED}. Write the address alone, and headers: Authorization: env:NAME."
+            yield (
+                key,
+                f"holds a user name or password, {_RECORDED}. Write the address alone, and headers: Authorization: "
+                "env:NAME.",
+            )
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
@@ -153,26 +172,34 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
 def _keys_at(model: type[BaseModel], loc: list[str]) -> list[str]:
     for part in loc:
         for name, info in model.model_fields.items():
-            for kind in (info.annotation, *get_args(info.annotation)) if part in (name, info.alias) else ():  # X, or X | None
+            # X, or X | None
+            for kind in (info.annotation, *get_args(info.annotation)) if part in (name, info.alias) else ():
                 if isinstance(kind, type) and issubclass(kind, BaseModel):
                     model = kind
     return [info.alias or name for name, info in model.model_fields.items()]
 
 
 def secret(value: str) -> str:
-    """`env:NAME` -> the environment's value, which rft/secrets.py keeps out of all text from here on; anything else is itself."""
+    """`env:NAME` -> the environment's value, which rft/secrets.py keeps out of all text from here
+    on; anything else is itself."""
     if not (found := _VARIABLE.fullmatch(value)):
         return value
     name = found[1]
     if (known := os.environ.get(name)) is None:
-        raise ConfigError(f"params.yaml names the environment variable {name}, which is not set. Export it and try again.")
+        raise ConfigError(
+            f"params.yaml names the environment variable {name}, which is not set. Export it and try again."
+        )
     if not known.isprintable():
-        raise ConfigError(f"the environment variable {name} holds a line break or another character that no header may hold. Export it without.")
+        raise ConfigError(
+            f"the environment variable {name} holds a line break or another character that no header may hold. Export "
+            "it without."
+        )
     try:
         secrets.add(name, known)
     except ValueError as error:
         raise ConfigError(
-            f"the environment variable {error}: so short a secret cannot be told from ordinary text, and so not be kept out of logs and reports. "
+            f"the environment variable {error}: so short a secret cannot be told from ordinary text, and so not be "
+            "kept out of logs and reports. "
             f"Give it a longer value, or, if it is no secret, write it into the file in the place of env:{name}."
         ) from None
     return known

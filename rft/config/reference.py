@@ -1,7 +1,9 @@
-"""Every key of params.yaml in words: the tables of docs/params.md, and the comments of `rft doctor --show-resolved`.
+"""Every key of params.yaml in words: the tables of docs/params.md, and the comments of `rft doctor
+--show-resolved`.
 
-The words are the docstrings under the keys in this package, so that the source and the reference are one; tests/config/test_reference.py refuses a key
-without any. A key that holds keys of its own may leave its sentence to its class.
+The words are the docstrings under the keys in this package, so that the source and the reference
+are one; tests/config/test_reference.py refuses a key without any. A key that holds keys of its own
+may leave its sentence to its class.
 
     python -m rft.config.reference            # print docs/params.md
     python -m rft.config.reference --write    # write it anew
@@ -30,15 +32,18 @@ _HEAD = """# Every key of params.yaml
 
 <!-- Written by `python -m rft.config.reference --write` from the docstrings in rft/config; edit those. -->
 
-A run is configured by `params.yaml` and by nothing else. An unknown key is an error that names the nearest one, and so is a value that cannot be
-honoured. A key that is left out has the default below; *required* means that there is none. `rft doctor --show-resolved` prints your own settings
-with these words, and says which of them your file sets. In a key, `[]` stands for each entry of a list and `NAME` for a name that you choose.
+A run is configured by `params.yaml` and by nothing else. An unknown key is an error that names the
+nearest one, and so is a value that cannot be honored. A key that is left out has the default below;
+*required* means that there is none. `rft doctor --show-resolved` prints your own settings with these
+words, and says which of them your file sets. In a key, `[]` stands for each entry of a list and
+`NAME` for a name that you choose.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One row: `Key("train.kl.beta", "number, at least 0", "0.0", "Weight of the penalty. 0: off.")`."""
+    """One row: `Key("train.kl.beta", "number, at least 0", "0.0", "Weight of the penalty. 0:
+    off.")`."""
 
     name: str
     type: str
@@ -71,12 +76,16 @@ def page() -> str:
     parts = [_HEAD]
     for name, meaning, rows in sections():
         parts += [f"## `{name}`", meaning + "\n", "| key | value | default | meaning |\n|---|---|---|---|"]
-        parts[-1] += "".join(f"\n| `{key.name}` | {key.type} | {_code(key.default)} | {_cell(key.meaning)} |" for key in rows) + "\n"
+        parts[-1] += (
+            "".join(f"\n| `{key.name}` | {key.type} | {_code(key.default)} | {_cell(key.meaning)} |" for key in rows)
+            + "\n"
+        )
     return "\n".join(parts)
 
 
 def commented(params: config.Params, written: Set[str]) -> str:
-    """All settings as YAML, each with a word on where it comes from and what it means. It reads back as the same settings."""
+    """All settings as YAML, each with a word on where it comes from and what it means. It reads
+    back as the same settings."""
     lines: list[tuple[str, str]] = []
     for name in config.Params.model_fields:
         section: Section = getattr(params, name)
@@ -100,9 +109,10 @@ def _lines(section: Section, prefix: str, indent: str, written: Set[str]) -> Ite
             yield f"{indent}{alias}: {_yaml(shown[alias])}", f"{origin}. {meaning}"
 
 
-# -- in words --------------------------------------------------------------------------------------------------------------
+# -- in words --------------------------------------------------------------------------------------
 def _section(annotation: Any) -> type[Section] | None:
-    """The section inside an annotation: Budget, Allowance | None, list[Endpoint], dict[str, Traits]."""
+    """The section inside an annotation: Budget, Allowance | None, list[Endpoint], dict[str,
+    Traits]."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next((kind for part in get_args(annotation) if (kind := _section(part))), None)
@@ -146,7 +156,14 @@ def _kind(annotation: Any) -> str:
         return _kind(parts[0])
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return "section"
-    words = {int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "null", Any: "anything"}
+    words = {
+        int: "whole number",
+        float: "number",
+        bool: "true or false",
+        str: "text",
+        type(None): "null",
+        Any: "anything",
+    }
     return words.get(annotation) or str(getattr(annotation, "__name__", annotation))
 
 
@@ -157,8 +174,13 @@ def _default(info: FieldInfo) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """On one line; where YAML would take several, for a text with line breaks, as JSON, which is YAML too."""
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"), sort_keys=False).removesuffix("\n...\n").strip()
+    """On one line; where YAML would take several, for a text with line breaks, as JSON, which is
+    YAML too."""
+    text = (
+        yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"), sort_keys=False)
+        .removesuffix("\n...\n")
+        .strip()
+    )
     return json.dumps(value) if "\n" in text else text
 
 

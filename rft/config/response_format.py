@@ -1,13 +1,17 @@
-"""What the final answer must look like: `response_format`, from params.yaml or from a row, whose own wins.
+"""What the final answer must look like: `response_format`, from params.yaml or from a row, whose
+own wins.
 
-    read(value, where)      checks it and returns the Chat-Completions form. Both published forms are taken:
-                            {type: json_schema, json_schema: {name, strict, schema}}     Chat Completions
-                            {type: json_schema, name, strict, schema}                    Responses
+    read(value, where)      checks it and returns the Chat-Completions form. Both published forms
+                            are taken: {type: json_schema, json_schema: {name, strict, schema}}
+                            Chat Completions {type: json_schema, name, strict, schema}
+                            Responses
     chosen(own, configured) the one that holds for a rollout; None when the answer is free
-    with_instruction(...)   the opening messages with the format written out, for prompts that we render ourselves
+    with_instruction(...)   the opening messages with the format written out, for prompts that we
+                            render ourselves
 
-A chat endpoint gets the format in the request and constrains the answer itself. Where we render the prompt (in this process, and by the token
-routes of vLLM and SGLang) it stands in the prompt: a constraint on sampled tokens would hold for every turn, and so forbid tool calls.
+A chat endpoint gets the format in the request and constrains the answer itself. Where we render the
+prompt (in this process, and by the token routes of vLLM and SGLang) it stands in the prompt: a
+constraint on sampled tokens would hold for every turn, and so forbid tool calls.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ MAX_SHOWN_CHARS = 200
 
 
 def read(value: Any, where: str) -> dict[str, Any] | None:
-    """The Chat-Completions form; None for None. Raises ConfigError, which begins with `where`, such as "train.jsonl:3"."""
+    """The Chat-Completions form; None for None. Raises ConfigError, which begins with `where`, such
+    as "train.jsonl:3"."""
     try:
         return None if value is None else normalised(value)
     except ValueError as error:
@@ -35,7 +40,9 @@ def read(value: Any, where: str) -> dict[str, Any] | None:
 def normalised(value: Any) -> dict[str, Any]:
     """Raises ValueError, which says what is wrong and what to write."""
     if not isinstance(value, dict):
-        raise ValueError(f"{_shown(value)} is no object. Write {{type: text}}, {{type: json_object}} or {{type: json_schema, ...}}")
+        raise ValueError(
+            f"{_shown(value)} is no object. Write {{type: text}}, {{type: json_object}} or {{type: json_schema, ...}}"
+        )
     kind, rest = value.get("type"), {key: each for key, each in value.items() if key != "type"}
     if kind not in TYPES:
         raise ValueError(f"type is {_shown(kind)}. Write one of {', '.join(TYPES)}")
@@ -57,7 +64,9 @@ def normalised(value: Any) -> dict[str, Any]:
         raise ValueError(f"description is {_shown(description)}. Write a text")
     schema = rest.get("schema")
     if not isinstance(schema, dict):
-        raise ValueError(f"schema is {_shown(schema)}. Give it a JSON Schema, such as {{type: object, properties: {{...}}}}")
+        raise ValueError(
+            f"schema is {_shown(schema)}. Give it a JSON Schema, such as {{type: object, properties: {{...}}}}"
+        )
     try:
         text = json.dumps(schema)
     except TypeError as error:  # YAML knows dates, JSON does not
@@ -69,7 +78,8 @@ def normalised(value: Any) -> dict[str, Any]:
 
 
 def chosen(own: dict[str, Any] | None, configured: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The row's `own` format, else the configured one. None when nothing is asked of the answer: {type: text} adds nothing."""
+    """The row's `own` format, else the configured one. None when nothing is asked of the answer:
+    {type: text} adds nothing."""
     found = configured if own is None else own
     return None if found is None or found["type"] == "text" else found
 
@@ -98,7 +108,8 @@ def with_instruction(messages: Sequence[dict[str, Any]], response_format: dict[s
 
 
 def words(response_format: dict[str, Any]) -> tuple[str, ...]:
-    """What a prompt that states this format must contain: the names of all properties, so that a template that writes no schema is not enough."""
+    """What a prompt that states this format must contain: the names of all properties, so that a
+    template that writes no schema is not enough."""
     if response_format["type"] == "json_object":
         return ("json",)
     schema = response_format["json_schema"]
@@ -107,7 +118,8 @@ def words(response_format: dict[str, Any]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)  # by content: every row of a data set may carry the same one
 def _problem(schema: str) -> str:
-    from jsonschema import Draft202012Validator, SchemaError  # here: reading params.yaml needs it only where a schema is given
+    # here: reading params.yaml needs it only where a schema is given
+    from jsonschema import Draft202012Validator, SchemaError
 
     try:
         Draft202012Validator.check_schema(json.loads(schema), format_checker=Draft202012Validator.FORMAT_CHECKER)
@@ -118,7 +130,9 @@ def _problem(schema: str) -> str:
 
 def _refuse_unknown(given: dict[str, Any], known: Sequence[str], what: str) -> None:
     if unknown := [key for key in given if key not in known]:
-        raise ValueError(f"{what} has no key {_shown(unknown[0])}. " + (f"Known here: {', '.join(known)}" if known else "Remove it"))
+        raise ValueError(
+            f"{what} has no key {_shown(unknown[0])}. " + (f"Known here: {', '.join(known)}" if known else "Remove it")
+        )
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,5 @@
-"""What all sections of params.yaml have in common: they are frozen, and an unknown key is an error."""
+"""What all sections of params.yaml have in common: they are frozen, and an unknown key is an
+error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Section `train`: which algorithm, on what weights, how much, and when to stop.
 
-Each algorithm reads only some settings (rft/algorithms). One that is written down and not read by the chosen algorithm is an error here: a
-setting without effect is worse than none.
+Each algorithm reads only some settings (rft/algorithms). One that is written down and not read by
+the chosen algorithm is an error here: a setting without effect is worse than none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Lora(Section):
 
 
 class Clip(Section):
-    """How far the probability ratio may go before its gradient ends. null: as the algorithm's paper has it."""
+    """How far the probability ratio may go before its gradient ends. null: as the algorithm's paper
+    has it."""
 
     low: float | None = Field(default=None, gt=0)
     """How far the ratio may fall below 1."""
@@ -82,7 +83,8 @@ class Dpo(Section):
 
 
 class Overlong(Section):
-    """DAPO's soft punishment of length: linear over the last `buffer` tokens of rollout.max_tokens, `penalty` at the end."""
+    """DAPO's soft punishment of length: linear over the last `buffer` tokens of rollout.max_tokens,
+    `penalty` at the end."""
 
     buffer: int = Field(default=0, ge=0)
     """Tokens before rollout.max_tokens over which the punishment grows. 0: off."""
@@ -94,7 +96,8 @@ class Curriculum(Section):
     """Which examples a step takes."""
 
     kind: Literal["epochs", "pass_rate"] = "epochs"
-    """epochs: all examples, shuffled, again and again. pass_rate: more often those that the policy solves sometimes."""
+    """epochs: all examples, shuffled, again and again. pass_rate: more often those that the policy
+    solves sometimes."""
     half_life: float = Field(default=4.0, gt=0)
     """How soon what an example did is forgotten, in visits of it."""
     solved_share: float = Field(default=0.1, gt=0, le=1)
@@ -107,11 +110,14 @@ class Stop(Section):
     """When a run that goes on would only burn compute."""
 
     idle_steps: int = Field(default=20, ge=1)
-    """Training ends after so many steps one after another in which no group had anything to learn from (a KL may go on pulling at the weights)."""
+    """Training ends after so many steps one after another in which no group had anything to learn
+    from (a KL may go on pulling at the weights)."""
     min_entropy: float = Field(default=1e-4, ge=0)
-    """Training ends when the mean entropy of the policy's tokens falls below this, in nats: it has collapsed. 0: never."""
+    """Training ends when the mean entropy of the policy's tokens falls below this, in nats: it has
+    collapsed. 0: never."""
     patience: int | None = Field(default=None, ge=1)
-    """Training ends after so many validations one after another without a better one. null: never."""
+    """Training ends after so many validations one after another without a better one. null:
+    never."""
 
 
 class Train(Section):
@@ -125,7 +131,8 @@ class Train(Section):
     """What is trained: an adapter beside the weights, or all of them."""
     lora: Lora = Lora()
     lr: float = Field(default=3e-3, gt=0)
-    """Learning rate of AdamW at its highest. The default suits the embedded policy; a large model wants far less."""
+    """Learning rate of AdamW at its highest. The default suits the embedded policy; a large model
+    wants far less."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     """How the learning rate falls from `lr` over `steps`."""
     warmup_steps: int = Field(default=0, ge=0)
@@ -137,7 +144,8 @@ class Train(Section):
     group_size: int = Field(default=8, ge=2, le=LARGEST_GROUP)
     """Rollouts per example, whose rewards are compared with each other."""
     compute_multiplier: float = Field(default=1.0, gt=0.00001, le=10)
-    """OpenAI's knob for rollouts per example. The group has round(group_size x compute_multiplier) rollouts, 2 to 64."""
+    """OpenAI's knob for rollouts per example. The group has round(group_size x compute_multiplier)
+    rollouts, 2 to 64."""
     updates: int = Field(default=1, ge=1)
     """Optimizer updates on the rollouts of one step. 1: strictly on-policy."""
     temperature: float = Field(default=1.0, gt=0)
@@ -145,24 +153,32 @@ class Train(Section):
     clip: Clip = Clip()
     kl: Kl = Kl()
     importance_cap: float | None = Field(default=2.0, ge=1)
-    """Truncated importance sampling between sampler and trainer. null: off; the mismatch is measured in either case."""
+    """Truncated importance sampling between sampler and trainer. null: off; the mismatch is
+    measured in either case."""
     overlong: Overlong = Overlong()
     ppo: Ppo = Ppo()
     dpo: Dpo = Dpo()
     variance: Literal["outcome", "reward"] = "outcome"
-    """What must differ within a group for it to be learned from. A budget's penalty alone is no outcome."""
+    """What must differ within a group for it to be learned from. A budget's penalty alone is no
+    outcome."""
     refill_groups: float = Field(default=0.0, ge=0)
-    """Dynamic sampling: groups without variance are replaced by groups of other examples, at most this share of examples_per_step."""
+    """Dynamic sampling: groups without variance are replaced by groups of other examples, at most
+    this share of examples_per_step."""
     curriculum: Curriculum = Curriculum()
     lag: int = Field(default=0, ge=0)
-    """Asynchronous sampling: rollouts may come from weights this many steps old. Not in deterministic mode."""
+    """Asynchronous sampling: rollouts may come from weights this many steps old. Not in
+    deterministic mode."""
     clip_grad: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient; a larger one is scaled down."""
     microbatch_tokens: int = Field(default=4096, ge=64)
-    """Tokens in a microbatch, padding included. Gradients are accumulated over as many as a step needs: fewer tokens take less memory."""
+    """Tokens in a microbatch, padding included. Gradients are accumulated over as many as a step
+    needs: fewer tokens take less memory."""
     packing: bool = False
-    """Samples share rows, each blind to the others, and what several begin with is computed once; else they stand padded side by side. A row is as
-    wide as pays in this model, and at most microbatch_tokens; `packing/shared_share` among the metrics says how many rollouts shared their prompt."""
+    """Samples share rows, each blind to the others, and what several begin with is computed once;
+    else they stand padded side by side. A row is as wide as pays in this model, and at most
+    microbatch_tokens; `packing/shared_share` among the metrics says how many rollouts shared their
+    prompt.
+    """
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, more time."""
     processes: int = Field(default=1, ge=1)
@@ -191,11 +207,22 @@ class Train(Section):
         for key, algorithms in _READ_BY.items():
             written = getattr(self, key) != type(self).model_fields[key].default  # a file may write defaults out
             if written and self.algorithm not in algorithms:
-                raise ValueError(f"{key} is not read by algorithm {self.algorithm}. Take it out, or choose one of {', '.join(algorithms)}")
+                raise ValueError(
+                    f"{key} is not read by algorithm {self.algorithm}. Take it out, or choose one of "
+                    f"{', '.join(algorithms)}"
+                )
         for key, is_off, remedy in (
             ("kl.estimator", self.kl.estimator != Kl().estimator and not self.kl.beta, "give kl.beta a value"),
-            ("overlong.penalty", self.overlong.penalty != Overlong().penalty and not self.overlong.buffer, "give overlong.buffer a value"),
-            ("curriculum", self.curriculum.kind == "epochs" and self.curriculum != Curriculum(), "set curriculum.kind: pass_rate"),
+            (
+                "overlong.penalty",
+                self.overlong.penalty != Overlong().penalty and not self.overlong.buffer,
+                "give overlong.buffer a value",
+            ),
+            (
+                "curriculum",
+                self.curriculum.kind == "epochs" and self.curriculum != Curriculum(),
+                "set curriculum.kind: pass_rate",
+            ),
         ):
             if is_off:
                 raise ValueError(f"{key} has no effect here. Take it out, or {remedy}")

@@ -1,20 +1,26 @@
 """`rft doctor`: what would go wrong, before any compute is spent.
 
-Most training runs that are worth nothing could have been told so in a minute: a misspelt key, a grader that scores the empty answer, a tool
-server that shows one rollout what another did, a chat template that renders the past anew, a learning rate that float32 rounds away.
-Each is a check. `examine` makes them in a fixed order, and says of each what it saw and what to do:
+Most training runs that are worth nothing could have been told so in a minute: a misspelt key, a
+grader that scores the empty answer, a tool server that shows one rollout what another did, a chat
+template that renders the past anew, a learning rate that float32 rounds away. Each is a check.
+`examine` makes them in a fixed order, and says of each what it saw and what to do:
 
-    configuration.py    every key known and honoured, no two that contradict each other, the environment's secrets there
+    configuration.py    every key known and honoured, no two that contradict each other, the
+                        environment's secrets there
     contents.py         the recipe: examples, splits, routes of tools, where the policy comes from
-    wire.py             tools and grader at the declared burst; determinism; two trace ids that must not see each other
-    arguments.py        what tools are called with: the recipe's own calls, else made from the schema
+    wire.py             tools and grader at the declared burst; determinism; two trace ids that must
+                        not see each other
+    arguments.py        what tools are called with: the recipe's own calls, else made from the
+                        schema
     serving.py          the policy's server, if there is one: one short turn of it
     template.py         prefixes kept from turn to turn, calls read back, room in the context
     capacity.py         memory and disk, estimated from the model's shape alone
-    learning.py         one optimizer step, in memory: weights change, the base does not, sampler and trainer agree
+    learning.py         one optimizer step, in memory: weights change, the base does not, sampler
+                        and trainer agree
 
-A check can neither hang nor crash the doctor: it runs in a thread that is left behind at its deadline, and what it raises is its finding.
-One whose ground is missing (`needs`, no model yet) is skipped, with the reason. Nothing is written anywhere.
+A check can neither hang nor crash the doctor: it runs in a thread that is left behind at its
+deadline, and what it raises is its finding. One whose ground is missing (`needs`, no model yet) is
+skipped, with the reason. Nothing is written anywhere.
 """
 
 from __future__ import annotations
@@ -68,10 +74,12 @@ def examine(
     announce: Callable[[str], None] = lambda words: None,
     find_policy: Callable[[config.Params], Path | None] = lambda params: None,
 ) -> Iterator[Finding]:
-    """One finding per check, as it comes. `load` reads params.yaml; `only` narrows to these checks and those that they need.
+    """One finding per check, as it comes. `load` reads params.yaml; `only` narrows to these checks
+    and those that they need.
 
-    `announce` is told, in the check's own thread and before anything is sent, how many calls go where. `find_policy` may know a shelf of stage
-    `policy`, made from these settings, in another place than this folder; it is asked only when there is no `policy.model`.
+    `announce` is told, in the check's own thread and before anything is sent, how many calls go
+    where. `find_policy` may know a shelf of stage `policy`, made from these settings, in another
+    place than this folder; it is asked only when there is no `policy.model`.
     """
     setup = Setup(load, lambda words: announce(secrets.redact(words)), find_policy)
     found: dict[str, Finding] = {}
@@ -89,7 +97,8 @@ def examine(
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """0 when nothing failed; 2 for settings that their owner must mend, 3 when it is the world's alone."""
+    """0 when nothing failed; 2 for settings that their owner must mend, 3 when it is the world's
+    alone."""
     failed = [one for one in findings if one.status == "fail"]
     return 0 if not failed else 3 if all(one.infrastructure for one in failed) else 2
 
@@ -131,7 +140,8 @@ def _look(check: Check, setup: Setup) -> Finding:
     thread.join(check.deadline_s)
     late = fail(
         f"not done within {check.deadline_s:g} s",
-        "Something that it waits for never answers: a server, a disk, or code of the recipe that does not end. Try that alone.",
+        "Something that it waits for never answers: a server, a disk, or code of the recipe that does not end. Try "
+        "that alone.",
         infrastructure=True,
     )
     return replace(results[0] if results else late, seconds=round(time.monotonic() - began, 3))
@@ -145,15 +155,27 @@ def _explain(error: BaseException) -> Finding:
     if isinstance(error, RftError):  # its message ends with the remedy
         return fail(str(error), "", infrastructure=isinstance(error, InfrastructureError))
     if isinstance(error, OSError):
-        return fail(f"{type(error).__name__}: {error}", "A file, disk or network failed; mend that and look again.", infrastructure=True)
+        return fail(
+            f"{type(error).__name__}: {error}",
+            "A file, disk or network failed; mend that and look again.",
+            infrastructure=True,
+        )
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return fail(f"{type(error).__name__}: {error}{where}", "Mend the code at that line; a recipe's code runs in the stages as it does here.")
+    return fail(
+        f"{type(error).__name__}: {error}{where}",
+        "Mend the code at that line; a recipe's code runs in the stages as it does here.",
+    )
 
 
 def _hushed(finding: Finding) -> Finding:
     """Without secrets: a server, or an exception, may have quoted them."""
-    return replace(finding, words=secrets.redact(finding.words), remedy=secrets.redact(finding.remedy), facts=secrets.redact_json(finding.facts))
+    return replace(
+        finding,
+        words=secrets.redact(finding.words),
+        remedy=secrets.redact(finding.remedy),
+        facts=secrets.redact_json(finding.facts),
+    )
 
 
 __all__ = ["CHECKS", "Check", "Finding", "examine", "exit_code", "left_behind"]

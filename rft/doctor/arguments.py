@@ -1,7 +1,8 @@
 """What a tool is called with when nobody has sampled yet.
 
-First choice are calls that the recipe makes itself: its demonstrations, then its exploits. A tool that neither calls gets the smallest
-arguments that its JSON schema allows. These are valid and seldom sensible, so a refusal (4xx) of them proves a tool alive, no more.
+First choice are calls that the recipe makes itself: its demonstrations, then its exploits. A tool
+that neither calls gets the smallest arguments that its JSON schema allows. These are valid and
+seldom sensible, so a refusal (4xx) of them proves a tool alive, no more.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ _DEEPEST = 8
 
 
 def own_calls(setup: Setup) -> list[list[ToolCall]]:
-    """The calls that the recipe makes, a list per dialogue: its demonstrations, then its exploits."""
+    """The calls that the recipe makes, a list per dialogue: its demonstrations, then its
+    exploits."""
     dialogues = [[*_from_exploit(setup, exploit.turns[0])] for exploit in setup.recipe.exploits if exploit.turns]
     return [*demonstrated(setup), *(calls for calls in dialogues if calls)]
 
 
 def demonstrated(setup: Setup) -> list[list[ToolCall]]:
-    """The calls of the demonstrations alone: these are meant to work, where an exploit's may be wrong on purpose."""
+    """The calls of the demonstrations alone: these are meant to work, where an exploit's may be
+    wrong on purpose."""
     dialogues = [[*_from_messages(messages)] for messages in _demonstrations(setup)]
     return [calls for calls in dialogues if calls]
 
@@ -43,7 +46,8 @@ def one_call(name: str, parameters: Mapping[str, Any], own: Sequence[Sequence[To
 
 
 def smallest(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
-    """The smallest value that the schema asks for: required properties only, shortest text, least number."""
+    """The smallest value that the schema asks for: required properties only, shortest text, least
+    number."""
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return {} if depth == 0 else None
     root = schema if root is None else root
@@ -57,7 +61,9 @@ def smallest(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 0)
             return schema[key][0]
     for key in ("anyOf", "oneOf", "allOf"):
         if schema.get(key):
-            return smallest({**schema[key][0], **{name: value for name, value in schema.items() if name != key}}, root, depth + 1)
+            return smallest(
+                {**schema[key][0], **{name: value for name, value in schema.items() if name != key}}, root, depth + 1
+            )
     kind = schema.get("type", "object" if "properties" in schema or depth == 0 else "string")
     kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
@@ -102,5 +108,7 @@ def _from_exploit(setup: Setup, template: str) -> Iterator[ToolCall]:
     example = setup.rows["train"][0]
     notes = [str(message["content"]) for message in example.messages if message["role"] == "user"]
     with contextlib.suppress(UserError, chat.ParseError):  # needs an earlier turn's result, or is broken on purpose
-        text = fill(template, {"note": notes[-1] if notes else "", **setup.recipe.exploit_values(example)}, "exploits.jsonl")
+        text = fill(
+            template, {"note": notes[-1] if notes else "", **setup.recipe.exploit_values(example)}, "exploits.jsonl"
+        )
         yield from chat.parse_calls(text)

@@ -1,14 +1,18 @@
-"""Will it fit? Memory and disk, from the model's shape alone: no weight is loaded, parameters are counted on PyTorch's `meta` device.
+"""Will it fit? Memory and disk, from the model's shape alone: no weight is loaded, parameters are
+counted on PyTorch's `meta` device.
 
-Memory peaks in one of two places, and the larger counts, on top of the weights (with LoRA twice: the learner's and the sampler's plain copy):
+Memory peaks in one of two places, and the larger counts, on top of the weights (with LoRA twice:
+the learner's and the sampler's plain copy):
 
-    sampling    keys and values of rollout.batch rows x rollout.max_tokens, a working copy of them, and the logits of a draw; nothing here
-                where a server samples
-    learning    gradients, AdamW's two moments, the start and the last state of what is trained; activations of a microbatch
+    sampling    keys and values of rollout.batch rows x rollout.max_tokens, a working copy of them,
+                and the logits of a draw; nothing here where a server samples
+    learning    gradients, AdamW's two moments, the start and the last state of what is trained;
+                activations of a microbatch
 
-Activations are the rough part: values that backward needs, a token and layer, counted from the shape of a Llama-like block. Against it stands
-what is free now, in the machine and in this process's cgroup, or on the GPU. Disk holds the shelves, DVC's copy of them, checkpoints (the new one
-beside the old) and the rollout log.
+Activations are the rough part: values that backward needs, a token and layer, counted from the
+shape of a Llama-like block. Against it stands what is free now, in the machine and in this
+process's cgroup, or on the GPU. Disk holds the shelves, DVC's copy of them, checkpoints (the new
+one beside the old) and the rollout log.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ BYTES_A_TOKEN, BYTES_A_ROLLOUT = 40, 4000  # of the rollout log, in lines and in
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the estimate needs to know of a model. `linear`: inputs + outputs of each layer that LoRA would wrap, by name."""
+    """What the estimate needs to know of a model. `linear`: inputs + outputs of each layer that
+    LoRA would wrap, by name."""
 
     parameters: int
     linear: dict[str, int]
@@ -52,14 +57,35 @@ def look(setup: Setup) -> Finding:
     free = available_memory(where)
     free_disk = shutil.disk_usage(Path.cwd()).free
     problems = [
-        *_judge("memory" if where == "cpu" else "GPU memory", sum(need.values()), free, _memory_remedy(need, params), infrastructure=False),
-        *_judge("disk", sum(disk.values()), free_disk, "Free some space, or keep the DVC cache elsewhere: dvc cache dir.", infrastructure=True),
+        *_judge(
+            "memory" if where == "cpu" else "GPU memory",
+            sum(need.values()),
+            free,
+            _memory_remedy(need, params),
+            infrastructure=False,
+        ),
+        *_judge(
+            "disk",
+            sum(disk.values()),
+            free_disk,
+            "Free some space, or keep the DVC cache elsewhere: dvc cache dir.",
+            infrastructure=True,
+        ),
     ]
     words = (
         f"{shape.parameters / 1e6:.1f} M parameters need about {_gib(sum(need.values()))} of {_gib(free)} memory "
         f"and {_gib(sum(disk.values()))} of {_gib(free_disk)} disk"
     )
-    return together(problems, words, parameters=shape.parameters, memory=need, memory_free=free, disk=disk, disk_free=free_disk, device=where)
+    return together(
+        problems,
+        words,
+        parameters=shape.parameters,
+        memory=need,
+        memory_free=free,
+        disk=disk,
+        disk_free=free_disk,
+        device=where,
+    )
 
 
 def shape_of(description: Any) -> Shape:
@@ -94,7 +120,11 @@ def num_trained(shape: Shape, section: config.Train) -> int:
     if section.weights == "full":
         return shape.parameters
     targets = section.lora.targets
-    wrapped = [size for name, size in shape.linear.items() if targets == "all-linear" or name.rsplit(".", 1)[-1] in targets or name in targets]
+    wrapped = [
+        size
+        for name, size in shape.linear.items()
+        if targets == "all-linear" or name.rsplit(".", 1)[-1] in targets or name in targets
+    ]
     return section.lora.r * sum(wrapped)
 
 
@@ -108,7 +138,10 @@ def memory_need(shape: Shape, params: config.Params) -> dict[str, int]:
     rows = rollout.batch if params.policy.server is None else 0
     cache = 2 * rows * (_longest(params) + 1) * shape.layers * shape.kv_heads * shape.head_dim * width
     draw = rows * shape.vocabulary * 20
-    sampling, learning = 2 * cache + draw, _activations(shape, max(params.train.microbatch_tokens, _longest(params)), width)
+    sampling, learning = (
+        2 * cache + draw,
+        _activations(shape, max(params.train.microbatch_tokens, _longest(params)), width),
+    )
     return {
         "libraries": MEBIBYTES_OF_LIBRARIES * 2**20,
         "weights": weights,
@@ -121,12 +154,14 @@ def memory_need(shape: Shape, params: config.Params) -> dict[str, int]:
 
 
 def _longest(params: config.Params) -> int:
-    """Tokens of a long rollout. Where a server sets the limit, those of a microbatch: few rollouts fill a context of 32,000."""
+    """Tokens of a long rollout. Where a server sets the limit, those of a microbatch: few rollouts
+    fill a context of 32,000."""
     return params.rollout.max_tokens or params.train.microbatch_tokens
 
 
 def _activations(shape: Shape, tokens: int, width: int) -> int:
-    """Of a microbatch, or of one rollout that is longer. The head runs on the policy's own tokens, here half of all."""
+    """Of a microbatch, or of one rollout that is longer. The head runs on the policy's own tokens,
+    here half of all."""
     block = 8 * shape.hidden + 4 * shape.feed_forward + 4 * (shape.heads + shape.kv_heads) * shape.head_dim
     return tokens * (shape.layers * block * width + shape.vocabulary * 4 * 2)
 
@@ -147,7 +182,8 @@ def disk_need(shape: Shape, params: config.Params) -> dict[str, int]:
 
 
 def num_rollouts(params: config.Params) -> int:
-    """Of a whole ladder, greedy ones included; the prompt search is counted as if no candidate were dropped early."""
+    """Of a whole ladder, greedy ones included; the prompt search is counted as if no candidate were
+    dropped early."""
     validation, train, prompt = params.examples.validation, params.train, params.prompt
     return (
         params.baseline.examples * (params.baseline.k + 1)
@@ -189,7 +225,8 @@ def _judge(what: str, need: int, free: int, remedy: str, infrastructure: bool) -
 def _memory_remedy(need: dict[str, int], params: config.Params) -> str:
     """What helps against the largest part."""
     helps = {
-        "weights": "Choose a smaller model" + (", or policy.dtype: bfloat16." if params.policy.dtype == "float32" else "."),
+        "weights": "Choose a smaller model"
+        + (", or policy.dtype: bfloat16." if params.policy.dtype == "float32" else "."),
         "optimizer": "Set train.weights: lora, or lower train.lora.r.",
         "keys and values": "Lower rollout.batch or rollout.max_tokens.",
         "activations": "Lower rollout.max_tokens, or choose a smaller model.",
@@ -203,7 +240,10 @@ def _device(section: config.Policy) -> str:
     import torch
 
     if section.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("policy.device = 'cuda': PyTorch sees no GPU. Install a CUDA build (RFT_TORCH, see README) or set policy.device: cpu.")
+        raise UserError(
+            "policy.device = 'cuda': PyTorch sees no GPU. Install a CUDA build (RFT_TORCH, see README) or set "
+            "policy.device: cpu."
+        )
     return "cuda" if section.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 

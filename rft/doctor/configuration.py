@@ -1,7 +1,9 @@
-"""Settings: read strictly, their secrets there, and every key that is written honoured by the others.
+"""Settings: read strictly, their secrets there, and every key that is written honoured by the
+others.
 
-A key that params.yaml writes and another key makes meaningless is as bad as a misspelt one: the run goes on, and not as its owner thinks.
-`_contradictions` is the table of such pairs; what a section alone can tell is refused by rft/config when the file is read.
+A key that params.yaml writes and another key makes meaningless is as bad as a misspelt one: the run
+goes on, and not as its owner thinks. `_contradictions` is the table of such pairs; what a section
+alone can tell is refused by rft/config when the file is read.
 """
 
 from __future__ import annotations
@@ -22,24 +24,34 @@ from rft.rollouts import determinism
 def look(setup: Setup) -> Finding:
     params = setup.params  # raises ConfigError: unknown keys with the nearest name, wrong values
     problems = [*_secrets(setup), *_contradictions(params), *_unused(params)]
-    return together(problems, f"read strictly; {len(setup.variables())} secrets by name", written=sorted(written(params)))
+    return together(
+        problems, f"read strictly; {len(setup.variables())} secrets by name", written=sorted(written(params))
+    )
 
 
 def resolved(params: config.Params) -> dict[str, Any]:
-    """All settings as they hold, defaults included. Secrets are `env:NAME`: a file in which one is written out is refused."""
+    """All settings as they hold, defaults included. Secrets are `env:NAME`: a file in which one is
+    written out is refused."""
     return params.model_dump(mode="json", by_alias=True)
 
 
 def _secrets(setup: Setup) -> Iterator[Finding]:
     missing = [name for name in setup.variables() if name not in os.environ]
     if missing:
-        yield fail(f"not in the environment: {', '.join(missing)}", f"Export {' and '.join(missing)} and try again.", missing=missing)
+        yield fail(
+            f"not in the environment: {', '.join(missing)}",
+            f"Export {' and '.join(missing)} and try again.",
+            missing=missing,
+        )
 
 
 def _contradictions(params: config.Params) -> Iterator[Finding]:
     tools, rollout, train, policy, examples = params.tools, params.rollout, params.train, params.policy, params.examples
     if tools.where == "local" and tools.server_url:
-        yield fail("tools.where = local, but tools.server_url names a server", "Remove one of the two: local tools are the recipe's own functions.")
+        yield fail(
+            "tools.where = local, but tools.server_url names a server",
+            "Remove one of the two: local tools are the recipe's own functions.",
+        )
     for name in sorted(name for name, count in Counter(one.name for one in tools.mcp).items() if count > 1):
         yield fail(f"tools.mcp has two of the name {name!r}", "Rename one of them.")
     if policy.server and policy.server.kind == "chat":
@@ -47,24 +59,34 @@ def _contradictions(params: config.Params) -> Iterator[Finding]:
             "policy.server.kind = chat gives no token ids: nothing will be trained, the prompt alone can be promoted",
             "Use vllm or sglang for a run that trains.",
         )
-    elif policy.server and (train.weights == "full" or (train.from_ == "champion" and shelves.champion().weights != "none")):
+    elif policy.server and (
+        train.weights == "full" or (train.from_ == "champion" and shelves.champion().weights != "none")
+    ):
         yield fail(
-            "a policy.server takes LoRA adapters on the model that it was started with, and this run trains other weights",
+            "a policy.server takes LoRA adapters on the model that it was started with, and this run trains other "
+            "weights",
             "Set train.weights: lora and train.from: policy, or sample in this process: policy.server: null.",
         )
     if policy.model is None and policy.tool_format not in ("auto", "hermes"):
         yield fail(
-            f"policy.tool_format = {policy.tool_format}, but the embedded policy speaks hermes", "Remove policy.tool_format, or name a policy.model."
+            f"policy.tool_format = {policy.tool_format}, but the embedded policy speaks hermes",
+            "Remove policy.tool_format, or name a policy.model.",
         )
     positions = policy.architecture.max_positions
-    if policy.model is None and policy.server is None and rollout.max_tokens is not None and rollout.max_tokens > positions:
+    if (
+        policy.model is None
+        and policy.server is None
+        and rollout.max_tokens is not None
+        and rollout.max_tokens > positions
+    ):
         yield fail(
             f"rollout.max_tokens = {rollout.max_tokens} is more than the embedded policy's {positions} positions",
             "Lower it, or raise policy.architecture.max_positions.",
         )
     if rollout.max_tokens is not None and rollout.max_turn_tokens >= rollout.max_tokens:
         yield fail(
-            f"rollout.max_turn_tokens = {rollout.max_turn_tokens} leaves no room in rollout.max_tokens = {rollout.max_tokens}",
+            f"rollout.max_turn_tokens = {rollout.max_turn_tokens} leaves no room in rollout.max_tokens = "
+            f"{rollout.max_tokens}",
             "Raise max_tokens, the whole context, or lower max_turn_tokens.",
         )
     if examples.source == "recipe":
@@ -85,7 +107,9 @@ def _contradictions(params: config.Params) -> Iterator[Finding]:
 def _more_than(params: config.Params, key: str, wanted: int, split: str) -> Iterator[Finding]:
     there = getattr(params.examples, split)
     if wanted > there:
-        yield warn(f"{key} = {wanted} is more than examples.{split} = {there}", f"Raise examples.{split}, or lower {key}.")
+        yield warn(
+            f"{key} = {wanted} is more than examples.{split} = {there}", f"Raise examples.{split}, or lower {key}."
+        )
 
 
 def _deadlines(params: config.Params) -> Iterator[Finding]:
@@ -104,14 +128,18 @@ def _deadlines(params: config.Params) -> Iterator[Finding]:
     )
     for inner, outer in pairs:
         if ladder[inner] > ladder[outer]:
-            yield warn(f"{inner} = {ladder[inner]:g} s is longer than {outer} = {ladder[outer]:g} s", f"Lower {inner}, or raise {outer}.")
+            yield warn(
+                f"{inner} = {ladder[inner]:g} s is longer than {outer} = {ladder[outer]:g} s",
+                f"Lower {inner}, or raise {outer}.",
+            )
 
 
 def _uneven(rollouts: int, batch: int) -> Iterator[Finding]:
     rest = rollouts % batch
     if rollouts > batch and 0 < rest <= batch // 4:
         yield warn(
-            f"a step's {rollouts} rollouts (train.examples_per_step x group_size) end in a batch of {rest}, where rollout.batch = {batch}",
+            f"a step's {rollouts} rollouts (train.examples_per_step x group_size) end in a batch of {rest}, where "
+            f"rollout.batch = {batch}",
             "Choose rollout.batch so that it divides them: a nearly empty batch takes as long as a full one.",
         )
 
@@ -124,7 +152,10 @@ def _unused(params: config.Params) -> Iterator[Finding]:
         "policy.architecture": (policy.model is not None, "policy.model names a model"),
         "policy.warm_start": (policy.model is not None, "policy.model names a model"),
         "tools.local_workers": (tools.where == "http", "tools.where = http"),
-        "tools.lifecycle.headers": (not (tools.lifecycle.start_url or tools.lifecycle.end_url), "no lifecycle URL is given"),
+        "tools.lifecycle.headers": (
+            not (tools.lifecycle.start_url or tools.lifecycle.end_url),
+            "no lifecycle URL is given",
+        ),
     }
     there = written(params)
     for key, (is_off, why) in off.items():

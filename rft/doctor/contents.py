@@ -1,4 +1,5 @@
-"""The recipe: it loads, its examples can be asked, its splits do not leak, every tool that a row names has somewhere to go.
+"""The recipe: it loads, its examples can be asked, its splits do not leak, every tool that a row
+names has somewhere to go.
 
 The same functions as in the stages (rft/stages/examples.py), before any stage runs.
 """
@@ -26,20 +27,27 @@ def look(setup: Setup) -> Finding:
     try:
         exploits = recipe.exploits
     except json.JSONDecodeError as error:
-        return fail(f"{recipe.folder}/exploits.jsonl: not JSON lines: {error}", "One JSON object a line; mend the one that it names.")
+        return fail(
+            f"{recipe.folder}/exploits.jsonl: not JSON lines: {error}",
+            "One JSON object a line; mend the one that it names.",
+        )
     counts = {split: len(found) for split, found in setup.rows.items()}
     problems: list[Finding] = []
     for split, found in setup.rows.items():
         problems += _rows(setup, split, found)
     problems += [*_keys(setup), *_leaks(setup), *_routes(setup), *_policy(setup), *_prompts(setup), *_unequal(setup)]
     said = ", ".join(f"{count} {split}" for split, count in counts.items())
-    return together(problems, f"{recipe.name}: {said}, apart from each other; {len(exploits)} exploits", examples=counts)
+    return together(
+        problems, f"{recipe.name}: {said}, apart from each other; {len(exploits)} exploits", examples=counts
+    )
 
 
 def _rows(setup: Setup, split: str, found: Sequence[Example]) -> Iterator[Finding]:
     file, asked = f"{setup.recipe.folder}/examples.py", getattr(setup.params.examples, split)
     if len(found) != asked:
-        yield fail(f"{file} gave {len(found)} {split} examples, examples.{split} = {asked}", "Ask for no more than it has.")
+        yield fail(
+            f"{file} gave {len(found)} {split} examples, examples.{split} = {asked}", "Ask for no more than it has."
+        )
 
 
 def _keys(setup: Setup) -> Iterator[Finding]:
@@ -55,14 +63,16 @@ def _unequal(setup: Setup) -> Iterator[Finding]:
     functions = [*setup.recipe.tools, *([setup.recipe.grade] if setup.recipe.grade else [])]
     if asking := [function.__name__ for function in functions if TRACE_ID in asks_for(function)]:
         yield warn(
-            f"{setup.recipe.folder}/tools.py: {', '.join(asking)} asks for the trace id, which is new in every run: equal seeds give equal bytes "
+            f"{setup.recipe.folder}/tools.py: {', '.join(asking)} asks for the trace id, which is new in every run: "
+            "equal seeds give equal bytes "
             "only as far as it does not show in what these return",
             "Nothing to do where state by rollout is needed; else take the argument out.",
         )
 
 
 def _leaks(setup: Setup) -> Iterator[Finding]:
-    """Repeated ids, one text in two splits, targets met before: the message names them all, and the remedy."""
+    """Repeated ids, one text in two splits, targets met before: the message names them all, and the
+    remedy."""
     try:
         examples.check_leakage(setup.rows, setup.params.examples.disjoint_targets)
     except UserError as error:
@@ -81,14 +91,21 @@ def _routes(setup: Setup) -> Iterator[Finding]:
             "Add each to tools.endpoints with its server_url, or to the recipe's TOOLS.",
         )
     for endpoint in tools.endpoints:
-        if endpoint.parameters is None and endpoint.name not in named and endpoint.name not in {f.__name__ for f in setup.recipe.tools}:
+        if (
+            endpoint.parameters is None
+            and endpoint.name not in named
+            and endpoint.name not in {f.__name__ for f in setup.recipe.tools}
+        ):
             yield warn(
-                f"tools.endpoints {endpoint.name} has no parameters, and no example brings its schema: no policy will see it",
+                f"tools.endpoints {endpoint.name} has no parameters, and no example brings its schema: no policy "
+                "will see it",
                 "Write its JSON schema under parameters.",
             )
     defaults = sorted(set(setup.recipe.prompts.seed.tool_defaults) - routes - named)
     if defaults and not tools.mcp:
-        yield fail(f"prompts.json: seed.tool_defaults names the tools {defaults}; there are {sorted(routes)}", "Mend the name.")
+        yield fail(
+            f"prompts.json: seed.tool_defaults names the tools {defaults}; there are {sorted(routes)}", "Mend the name."
+        )
 
 
 def _policy(setup: Setup) -> Iterator[Finding]:

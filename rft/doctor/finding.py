@@ -2,7 +2,8 @@
 
     ok       nothing to do
     warn     the run would go on, but not as its owner thinks
-    fail     the run would end, or be worth nothing. `infrastructure`: the world's, not the settings'
+    fail     the run would end, or be worth nothing. `infrastructure`: the world's, not the
+             settings'
     skipped  not looked at, with the reason
 
 A check returns its finding without name and seconds, which the loop adds (rft/doctor/__init__.py).
@@ -49,7 +50,8 @@ def fail(words: str, remedy: str, infrastructure: bool = False, **facts: Any) ->
 
 
 def together(problems: Sequence[Finding], words: str, **facts: Any) -> Finding:
-    """One finding of many: the worst status, all words, each remedy once. `words`: what is in order, which a failure leaves out."""
+    """One finding of many: the worst status, all words, each remedy once. `words`: what is in
+    order, which a failure leaves out."""
     if not problems:
         return ok(words, **facts)
     failed = [one for one in problems if one.status == "fail"]

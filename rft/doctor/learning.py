@@ -1,12 +1,17 @@
-"""One optimizer step, with the run's own model and settings, in memory: does anything change, and only what should?
+"""One optimizer step, with the run's own model and settings, in memory: does anything change, and
+only what should?
 
-One group speaks one turn on one example; the first of it gets advantage +1, those that said something else -1, and the plain policy gradient, which
-every on-policy algorithm starts from, makes one step of the trainer's optimizer. Nothing is graded, and nothing is kept.
+One group speaks one turn on one example; the first of it gets advantage +1, those that said
+something else -1, and the plain policy gradient, which every on-policy algorithm starts from, makes
+one step of the trainer's optimizer. Nothing is graded, and nothing is kept.
 
-    agreement   the trainer's log-probabilities of what was sampled are the sampler's own; else every ratio in the loss is wrong from the start
-    change      some trained weight has other bytes than before. An lr below the float's resolution changes none
-    effect      weights that are sampled with (with LoRA the merged ones) move: of those that were not zero, which take any addend, at least
-                one in a hundred. `train.steps` such steps must do it
+    agreement   the trainer's log-probabilities of what was sampled are the sampler's own; else
+                every ratio in the loss is wrong from the start
+    change      some trained weight has other bytes than before. An lr below the float's resolution
+                changes none
+    effect      weights that are sampled with (with LoRA the merged ones) move: of those that were
+                not zero, which take any addend, at least one in a hundred. `train.steps` such steps
+                must do it
     base        with LoRA, no weight of the base model moved
 """
 
@@ -88,7 +93,10 @@ def _group(setup: Setup, sampler: Any) -> list[Any]:
     said = session.sample(list(range(size)), min(rollout.max_turn_tokens, MAX_NEW))
     return [
         TrainingSample(
-            [*prompt, *one.ids], [False] * len(prompt) + [True] * len(one.ids), list(one.logprobs), 1.0 if one.ids == said[0].ids else -1.0
+            [*prompt, *one.ids],
+            [False] * len(prompt) + [True] * len(one.ids),
+            list(one.logprobs),
+            1.0 if one.ids == said[0].ids else -1.0,
         )
         for one in said
     ]
@@ -98,18 +106,29 @@ def _agreement(mismatch: float, dtype: str) -> Iterator[Finding]:
     fine, limit = AGREEMENT[dtype]
     words = f"sampler and trainer differ by up to {mismatch:.2g} in a log-probability ({dtype})"
     if not mismatch <= limit:  # NaN is no agreement
-        yield fail(words, "The model runs differently with a cache than without: try policy.dtype: float32, and tell which model it is.")
+        yield fail(
+            words,
+            "The model runs differently with a cache than without: try policy.dtype: float32, and tell which "
+            "model it is.",
+        )
     elif mismatch > fine:
         yield warn(words, "Try policy.dtype: float32, or a lower train.lr.")
 
 
 def _change(section: config.Train, norm: float, changed: int, felt: Callable[[int], float]) -> Iterator[Finding]:
-    """`felt`: the share of weights that so many of this step's changes, one on top of the other, would move."""
-    lost, remedy = f"train.lr = {section.lr:g} is lost in rounding", "Raise train.lr: 1e-4 to 1e-2 is usual for LoRA, 1e-6 to 1e-4 for full weights."
+    """`felt`: the share of weights that so many of this step's changes, one on top of the other,
+    would move."""
+    lost, remedy = (
+        f"train.lr = {section.lr:g} is lost in rounding",
+        "Raise train.lr: 1e-4 to 1e-2 is usual for LoRA, 1e-6 to 1e-4 for full weights.",
+    )
     if not math.isfinite(norm):
         yield fail("the gradient is not finite", "Lower train.temperature towards 1, or try policy.dtype: float32.")
     elif norm == 0:
-        yield fail("the gradient is zero: the policy is sure of each of its tokens", "Raise train.temperature, or warm-start the policy less.")
+        yield fail(
+            "the gradient is zero: the policy is sure of each of its tokens",
+            "Raise train.temperature, or warm-start the policy less.",
+        )
     elif not changed:
         yield fail(f"one step changed no weight: {lost}", remedy)
     elif felt(section.steps) < FELT:
@@ -119,7 +138,8 @@ def _change(section: config.Train, norm: float, changed: int, felt: Callable[[in
 
 
 def _moves(learner: Any, start: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """(a weight before the step, what the step adds to it), for the weights that are sampled with."""
+    """(a weight before the step, what the step adds to it), for the weights that are sampled
+    with."""
     if not hasattr(learner, "merge_and_unload"):
         yield from ((then, now.detach() - then) for now, then in zip(learner.parameters(), start, strict=True))
         return
@@ -129,7 +149,8 @@ def _moves(learner: Any, start: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _felt(moves: Iterable[tuple[Any, Any]], times: int) -> float:
-    """The share of weights that change; of those that were not zero, for a zero takes any addend."""
+    """The share of weights that change; of those that were not zero, for a zero takes any
+    addend."""
     import torch
 
     moved, total = 0, 0
@@ -142,9 +163,13 @@ def _felt(moves: Iterable[tuple[Any, Any]], times: int) -> float:
 
 
 def _base(learner: Any, sampled_with: Any) -> Iterator[Finding]:
-    """The sampler still holds the merged weights from before the step, when the adapter was nothing: the base model's."""
+    """The sampler still holds the merged weights from before the step, when the adapter was
+    nothing: the base model's."""
     before = dict(sampled_with.named_parameters())
     for name, now in learner.base_model.model.named_parameters():
         if "lora_" not in name and not bool((now.detach() == before[name.replace(".base_layer", "")]).all()):
-            yield fail(f"the step changed {name}, a weight of the base model", "LoRA must leave the base alone; tell which model it is.")
+            yield fail(
+                f"the step changed {name}, a weight of the base model",
+                "LoRA must leave the base alone; tell which model it is.",
+            )
             return

@@ -1,5 +1,7 @@
-"""The policy's server, where one samples for us: it serves that model, every example's opening fits into the context that it takes, and one
-short turn on the first example comes back as the run needs it."""
+"""The policy's server, where one samples for us: it serves that model, every example's opening fits
+into the context that it takes, and one short turn on the first example comes back as the run needs
+it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def look(setup: Setup) -> Finding:
     try:
         return asyncio.run(_one_turn(setup))
     except PolicyFailed as failure:
-        raise InfrastructureError(f"{failure}. Is that server up, and quick enough for a turn of {MAX_NEW} tokens in {PATIENCE_S:g} s?") from None
+        raise InfrastructureError(
+            f"{failure}. Is that server up, and quick enough for a turn of {MAX_NEW} tokens in {PATIENCE_S:g} s?"
+        ) from None
 
 
 async def _one_turn(setup: Setup) -> Finding:
@@ -37,7 +41,9 @@ async def _one_turn(setup: Setup) -> Finding:
             await policy.check(params.rollout.max_tokens, params.train.temperature)
         else:
             await policy.ask_limit(params.rollout.max_tokens)
-        openings = [opening_of(one, setup.recipe.prompts.seed, params.rollout) for rows in setup.rows.values() for one in rows]
+        openings = [
+            opening_of(one, setup.recipe.prompts.seed, params.rollout) for rows in setup.rows.values() for one in rows
+        ]
         await policy.check_openings(openings, params.rollout.max_tokens)
         first = opening_of(row, setup.recipe.prompts.seed, params.rollout)
         (dialogue,) = policy.open([first], [(params.train.seed,)], params.train.temperature, params.rollout.max_tokens)
@@ -45,4 +51,8 @@ async def _one_turn(setup: Setup) -> Finding:
         sampled = await dialogue.sample(MAX_NEW, PATIENCE_S)
         seconds = time.monotonic() - began
     tokens = f"{len(sampled.ids)} tokens with log-probabilities" if sampled.ids else "text"
-    return ok(f"{section.kind} {section.model}: a turn of {tokens} in {seconds:.1f} s", turn_s=round(seconds, 3), tokens=len(sampled.ids))
+    return ok(
+        f"{section.kind} {section.model}: a turn of {tokens} in {seconds:.1f} s",
+        turn_s=round(seconds, 3),
+        tokens=len(sampled.ids),
+    )

@@ -1,4 +1,5 @@
-"""What the checks look at: the settings, the recipe, its examples, and the policy's model, each read once and only when a check asks."""
+"""What the checks look at: the settings, the recipe, its examples, and the policy's model, each
+read once and only when a check asks."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _ENV = re.compile(r"env:(\w+)")
 
 
 class Setup:
-    """`load` reads params.yaml; `announce` is told what is about to be sent to tools and grader; `find_policy`: see `examine`."""
+    """`load` reads params.yaml; `announce` is told what is about to be sent to tools and grader;
+    `find_policy`: see `examine`."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Setup:
         section = self.params.examples
         return {split: self.recipe.examples(split, getattr(section, split), section.seed) for split in SPLITS}
 
-    # -- secrets -----------------------------------------------------------------------------------------------------------
+    # -- secrets -----------------------------------------------------------------------------------
     def variables(self) -> list[str]:
         """The environment variables that params.yaml and grader.json name by `env:`."""
         said: list[Any] = [self.params.model_dump(by_alias=True)]
@@ -59,7 +61,7 @@ class Setup:
             said.append(_json_or_none(grader))
         return sorted({found[1] for text in texts(said) if (found := _ENV.fullmatch(text))})
 
-    # -- the model ---------------------------------------------------------------------------------------------------------
+    # -- the model ---------------------------------------------------------------------------------
     @cached_property
     def model_source(self) -> str:
         """Folder or hub id of the base model. Raises Skip when there is none yet."""
@@ -69,10 +71,16 @@ class Setup:
             return str(kept / "model")
         pointer = shelves.path(reports.PolicyReport)
         if not pointer.exists():
-            raise Skip(f"no model yet: {pointer} is missing and policy.model is null", f"Build it: {commands.stage('policy')}; or set policy.model.")
+            raise Skip(
+                f"no model yet: {pointer} is missing and policy.model is null",
+                f"Build it: {commands.stage('policy')}; or set policy.model.",
+            )
         report = shelves.read(reports.PolicyReport)
         if report.kind != "embedded":
-            raise Skip(f"{pointer.parent} points to {report.model}, but policy.model is null now", f"Bring it up to date: {commands.stage('policy')}")
+            raise Skip(
+                f"{pointer.parent} points to {report.model}, but policy.model is null now",
+                f"Bring it up to date: {commands.stage('policy')}",
+            )
         return report.model
 
     def model_config(self) -> Any:
@@ -84,12 +92,14 @@ class Setup:
         except (OSError, ValueError) as error:
             why = str(error).splitlines()[0]
             raise UserError(
-                f"policy.model = {self.model_source!r} cannot be loaded: {why} Name a folder, or a hub id that this machine reaches."
+                f"policy.model = {self.model_source!r} cannot be loaded: {why} Name a folder, or a hub id that this "
+                "machine reaches."
             ) from None
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """What the policy may call, as an open client said (`offered`); before that the recipe's own."""
+        """What the policy may call, as an open client said (`offered`); before that the recipe's
+        own."""
         return tools.schemas(self.recipe) if self.offered is None else self.offered
 
     def chat(self) -> Any:
@@ -103,7 +113,10 @@ class Setup:
         from rft.models import weights
         from rft.sampling import policies
 
-        if shelves.path(reports.PolicyReport).exists() and shelves.read(reports.PolicyReport).model == self.model_source:
+        if (
+            shelves.path(reports.PolicyReport).exists()
+            and shelves.read(reports.PolicyReport).model == self.model_source
+        ):
             return policies.base_model(self.params, self.params.train.from_, device, self.schemas)
         return weights.load(self.model_source, self.params.policy, device)[0], self.chat()
 

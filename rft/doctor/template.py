@@ -1,11 +1,15 @@
-"""Between messages and tokens: what the trainer relies on, tried on the model folder's own tokenizer and template. No weights are loaded.
+"""Between messages and tokens: what the trainer relies on, tried on the model folder's own
+tokenizer and template. No weights are loaded.
 
-prefix  what was rendered stays as it was when a turn is added, and is what the rollout holds (rft/chat/renderer.py). A plain dialogue of tool calls must be
-        so: else whoever serves the policy shows it another past than it was trained on. What only some dialogues meet, such as reasoning
-        that is dropped later or two calls in a turn, is a warning
+prefix  what was rendered stays as it was when a turn is added, and is what the rollout holds
+(rft/chat/renderer.py). A plain dialogue of tool calls must be
+        so: else whoever serves the policy shows it another past than it was trained on. What only
+        some dialogues meet, such as reasoning that is dropped later or two calls in a turn, is a
+        warning
 calls   a tool call written in the policy's format reads back as the same call
-room    the longest opening, and the recipe's own dialogues, fit into rollout.max_tokens; that into the model's positions. Where the policy's
-        server sets the limit, the positions stand for it here, and the check `server` looks closer
+room    the longest opening, and the recipe's own dialogues, fit into rollout.max_tokens; that into
+        the model's positions. Where the policy's server sets the limit, the positions stand for it
+        here, and the check `server` looks closer
 """
 
 from __future__ import annotations
@@ -31,17 +35,23 @@ def look(setup: Setup) -> Finding:
     limit = setup.params.rollout.max_tokens or _num_positions(setup)
     room, longest = _room(setup, chat, limit)
     problems = [*_prefixes(setup, chat), *_calls_read_back(setup, chat), *_positions(setup), *room]
-    words = f"prefixes kept, calls read back; the longest opening takes {longest}{f' of {limit}' if limit else ''} tokens"
+    words = (
+        f"prefixes kept, calls read back; the longest opening takes {longest}{f' of {limit}' if limit else ''} tokens"
+    )
     return together(problems, words, longest_opening=longest, max_tokens=limit)
 
 
 def _prefixes(setup: Setup, chat: Any) -> Iterator[Finding]:
-    """Without a server nobody renders a past anew; then reasoning that a template drops, as most do, is nothing to warn of."""
+    """Without a server nobody renders a past anew; then reasoning that a template drops, as most
+    do, is nothing to warn of."""
     from rft.chat.renderer import prefix_problems
 
     problems = [one for one in prefix_problems(chat) if setup.params.policy.server or not one.startswith("reasoning")]
     if plain := [one for one in problems if one.startswith("tool calls")]:
-        remedy = "Use the model's training template, or one that renders turns one after another; policy.tool_format must fit it."
+        remedy = (
+            "Use the model's training template, or one that renders turns one after another; policy.tool_format "
+            "must fit it."
+        )
         yield fail(plain[0], remedy, prefix_problems=problems)
     elif problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -55,7 +65,9 @@ def _calls_read_back(setup: Setup, chat: Any) -> Iterator[Finding]:
         function = tool["function"]
         call, _ = arguments.one_call(function["name"], function.get("parameters", {}), own)
         written = {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        ids, mine = chat.dialogue_ids([{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [written]}])
+        ids, mine = chat.dialogue_ids(
+            [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [written]}]
+        )
         text, reading = chat.read([token for token, is_own in zip(ids, mine, strict=True) if is_own], 0)
         back = [(one.name, one.problem or _parsed(one.arguments)) for one in reading.calls]
         if reading.problem or back != [(call.name, _parsed(call.arguments))]:
@@ -80,10 +92,13 @@ def _num_positions(setup: Setup) -> int | None:
 
 
 def _room(setup: Setup, chat: Any, limit: int | None) -> tuple[list[Finding], int]:
-    """Problems, and the length of the longest opening. `limit`: of a whole context; None: nobody here knows it."""
+    """Problems, and the length of the longest opening. `limit`: of a whole context; None: nobody
+    here knows it."""
     rollout, problems = setup.params.rollout, []
     openings = [opening_of(row, setup.recipe.prompts.seed, rollout) for row in _longest(setup)]
-    sizes = [(len(chat.prompt_ids(list(one.messages), one.tools, one.response_format)), one.example_id) for one in openings]
+    sizes = [
+        (len(chat.prompt_ids(list(one.messages), one.tools, one.response_format)), one.example_id) for one in openings
+    ]
     longest, example_id = max(sizes)
     if limit is None:
         return [], longest
@@ -94,7 +109,8 @@ def _room(setup: Setup, chat: Any, limit: int | None) -> tuple[list[Finding], in
     elif longest + rollout.max_turn_tokens > limit:
         problems.append(
             warn(
-                f"behind the opening of example {example_id} ({longest} tokens) there is no room for one turn of rollout.max_turn_tokens",
+                f"behind the opening of example {example_id} ({longest} tokens) there is no room for one turn of "
+                "rollout.max_turn_tokens",
                 "Raise rollout.max_tokens.",
             )
         )
@@ -103,7 +119,8 @@ def _room(setup: Setup, chat: Any, limit: int | None) -> tuple[list[Finding], in
     if lengths and cut > MAX_CUT_SHARE * len(lengths):
         problems.append(
             warn(
-                f"{cut} of {len(lengths)} demonstrations are longer than rollout.max_tokens (P95 {stats.percentile(lengths, 0.95):.0f} tokens)",
+                f"{cut} of {len(lengths)} demonstrations are longer than rollout.max_tokens (P95 "
+                f"{stats.percentile(lengths, 0.95):.0f} tokens)",
                 "Raise rollout.max_tokens: rollouts as long as these would be cut.",
             )
         )
@@ -111,7 +128,8 @@ def _room(setup: Setup, chat: Any, limit: int | None) -> tuple[list[Finding], in
         turns = (limit - longest) // rollout.max_turn_tokens
         problems.append(
             warn(
-                f"behind the longest opening there is room for {turns} full turns, rollout.max_turns = {rollout.max_turns}, tool results not counted",
+                f"behind the longest opening there is room for {turns} full turns, rollout.max_turns = "
+                f"{rollout.max_turns}, tool results not counted",
                 "Raise rollout.max_tokens, or lower rollout.max_turn_tokens, if turns are that long.",
             )
         )
@@ -120,9 +138,13 @@ def _room(setup: Setup, chat: Any, limit: int | None) -> tuple[list[Finding], in
 
 def _longest(setup: Setup) -> Iterator[Example]:
     for rows in setup.rows.values():
-        yield from sorted(rows, key=lambda row: sum(len(str(message.get("content"))) for message in row.messages), reverse=True)[:NUM_LONGEST]
+        yield from sorted(
+            rows, key=lambda row: sum(len(str(message.get("content"))) for message in row.messages), reverse=True
+        )[:NUM_LONGEST]
 
 
 def _dialogues(setup: Setup) -> Iterator[list[dict[str, Any]]]:
     if (setup.recipe.folder / "demonstrations.py").exists():
-        yield from islice(setup.recipe.demonstrations(arguments.NUM_DIALOGUES, setup.params.policy.seed), arguments.NUM_DIALOGUES)
+        yield from islice(
+            setup.recipe.demonstrations(arguments.NUM_DIALOGUES, setup.params.policy.seed), arguments.NUM_DIALOGUES
+        )

@@ -1,11 +1,16 @@
-"""An agent in a folder of its own, for whoever serves it elsewhere: weights, prompt, tools, sampling settings, template, and how to start it.
+"""An agent in a folder of its own, for whoever serves it elsewhere: weights, prompt, tools,
+sampling settings, template, and how to start it.
 
-    write(params, target, origin, ...) -> Manifest      in a folder that holds the agent as a stage finds it (data/policy, data/champion, the recipe)
+    write(params, target, origin, ...) -> Manifest
+
+in a folder that holds the agent as a stage finds it (data/policy, data/champion, the recipe)
 
     README.md               how to serve it with vLLM, and how to ask it
     manifest.json           where it comes from, and the SHA-256 of each file
-    adapter/                LoRA weights in peft's format, byte for byte as trained; base/ is the base model, when it exists nowhere else
-    model/                  or one whole model: merged in float32 and cast once, trained full weights, or a base model without weights on it
+    adapter/                LoRA weights in peft's format, byte for byte as trained; base/ is the
+                            base model, when it exists nowhere else
+    model/                  or one whole model: merged in float32 and cast once, trained full
+                            weights, or a base model without weights on it
     tokenizer/              of a base model that is named, and not copied
     chat_template.jinja     the one that the rollouts were rendered with
     system_prompt.txt, prompt.json, tools.json, sampling.json, generation_config.json, request.json
@@ -13,8 +18,9 @@
     merge       base and adapter as one model, and how far the cast moved it
     vllm        the README: the line that starts vLLM, for each family of models
 
-Nothing is taken on trust: weights and base model must have the hashes that their reports name, and the exported prompt, tools, tokenizer and template
-must render the openings of recorded rollouts to the very tokens that the policy was given. A hub's base model is hashed only when it is merged.
+Nothing is taken on trust: weights and base model must have the hashes that their reports name, and
+the exported prompt, tools, tokenizer and template must render the openings of recorded rollouts to
+the very tokens that the policy was given. A hub's base model is hashed only when it is merged.
 """
 
 from __future__ import annotations
@@ -49,7 +55,8 @@ OPENINGS = 64
 
 
 class Origin(Report):
-    """Which agent, in the words of whoever found it. `version` is None for what was never promoted."""
+    """Which agent, in the words of whoever found it. `version` is None for what was never
+    promoted."""
 
     model: str
     version: int | None
@@ -112,14 +119,21 @@ class Manifest(Report):
 
 
 def write(
-    params: config.Params, target: Path, origin: Origin, merge: bool = False, dtype: Dtype | None = None, seen: Sequence[LogRow] = ()
+    params: config.Params,
+    target: Path,
+    origin: Origin,
+    merge: bool = False,
+    dtype: Dtype | None = None,
+    seen: Sequence[LogRow] = (),
 ) -> Manifest:
-    """`seen`: recorded rollouts of this very agent. Raises UserError when what is exported would not be what they show, or a hash does not hold."""
+    """`seen`: recorded rollouts of this very agent. Raises UserError when what is exported would
+    not be what they show, or a hash does not hold."""
     ours, made, pointer = recipe.load(params.recipe), shelves.champion(), shelves.read(PolicyReport)
     prompt = champion_prompt(ours)
     if pointer.kind == "served" and (merge or dtype):
         raise UserError(
-            f"the weights of {pointer.model!r} lie at its endpoint, so there is nothing to merge or to cast. Leave --merge and --dtype out."
+            f"the weights of {pointer.model!r} lie at its endpoint, so there is nothing to merge or to cast. Leave "
+            "--merge and --dtype out."
         )
     tools = _tools(ours, params.tools)
     chat = None if pointer.kind == "served" else Chat(model.tokenizer(pointer.model), tools, params.policy.tool_format)
@@ -134,7 +148,9 @@ def write(
     for name, value in (("tools", tools), ("request", request), ("sampling", _sampling(params, prompt))):
         reports.write_json(value, target / f"{name}.json")
     if chat is not None:
-        (target / "chat_template.jinja").write_text(chat.tokenizer.get_chat_template(tools=tools or None), encoding="utf-8")
+        (target / "chat_template.jinja").write_text(
+            chat.tokenizer.get_chat_template(tools=tools or None), encoding="utf-8"
+        )
         settings = _generation(params, chat)
         for folder in (target, *([target / "model"] if weights.path == "model" else [])):
             reports.write_json(settings, folder / "generation_config.json")
@@ -152,14 +168,19 @@ def write(
     )
     (target / "README.md").write_text(vllm.readme(manifest, params, prompt, tools), encoding="utf-8")
     paths = sorted(path for path in target.rglob("*") if path.is_file())
-    named = {path.relative_to(target).as_posix(): File(sha256=files.sha256(path), num_bytes=path.stat().st_size) for path in paths}
+    named = {
+        path.relative_to(target).as_posix(): File(sha256=files.sha256(path), num_bytes=path.stat().st_size)
+        for path in paths
+    }
     manifest = manifest.model_copy(update={"files": named})
     reports.write(manifest, target / "manifest.json")
     return manifest
 
 
-# -- weights ---------------------------------------------------------------------------------------------------------------
-def _weights(params: config.Params, made: Champion, pointer: PolicyReport, target: Path, merge: bool, dtype: Dtype | None) -> tuple[Base, Weights]:
+# -- weights ---------------------------------------------------------------------------------------
+def _weights(
+    params: config.Params, made: Champion, pointer: PolicyReport, target: Path, merge: bool, dtype: Dtype | None
+) -> tuple[Base, Weights]:
     base = Base(kind=pointer.kind, name=pointer.model, sha256=pointer.sha256)
     if pointer.kind == "served":
         return base, Weights(kind="none", sha256=None, path=None)
@@ -169,19 +190,29 @@ def _weights(params: config.Params, made: Champion, pointer: PolicyReport, targe
     folder = shelves.folder("champion") / made.weights_path if made.weights_path else None
     if folder is not None:
         if made.base_sha256 not in (None, pointer.sha256):
-            raise UserError(f"these weights were trained on base model {made.base_sha256}, and data/policy holds {pointer.sha256}. Start a new run.")
+            raise UserError(
+                f"these weights were trained on base model {made.base_sha256}, and data/policy holds "
+                f"{pointer.sha256}. Start a new run."
+            )
         _assert_hash("the trained weights", files.tree_sha256(folder), made.weights_sha256)
-    rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"] if folder and made.weights == "lora" else None
+    rank = (
+        json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"]
+        if folder and made.weights == "lora"
+        else None
+    )
     if merge or made.weights == "full" or (dtype and made.weights == "none"):
         as_dtype: Dtype = dtype or params.policy.dtype
         moved, sha256 = merging.write(pointer.model, made.weights, folder, target / "model", as_dtype)
         if not base.verified:
             _assert_hash("the base model", sha256, pointer.sha256)
         base = base.model_copy(update={"verified": True})
-        return base, Weights(kind=made.weights, sha256=made.weights_sha256, path="model", rank=rank, dtype=as_dtype, moved=moved)
+        return base, Weights(
+            kind=made.weights, sha256=made.weights_sha256, path="model", rank=rank, dtype=as_dtype, moved=moved
+        )
     if dtype:
         raise UserError(
-            f"--dtype {dtype} goes with --merge: an adapter is exported byte for byte as it was trained. Add --merge, or leave --dtype out."
+            f"--dtype {dtype} goes with --merge: an adapter is exported byte for byte as it was trained. Add --merge, "
+            "or leave --dtype out."
         )
     path = None
     if made.weights == "lora":
@@ -197,15 +228,28 @@ def _weights(params: config.Params, made: Champion, pointer: PolicyReport, targe
 
 def _assert_hash(what: str, found: str, named: str | None) -> None:
     if found != named:
-        raise UserError(f"{what} has hash {found}, and its report says {named}: it was changed since. Restore it, or start a new run.")
+        raise UserError(
+            f"{what} has hash {found}, and its report says {named}: it was changed since. Restore it, or start a "
+            "new run."
+        )
 
 
-# -- what the policy is told -----------------------------------------------------------------------------------------------
+# -- what the policy is told -----------------------------------------------------------------------
 def _tools(ours: Recipe, section: config.Tools) -> list[dict[str, Any]]:
-    """The schemas that a stage offers, without calling anything but MCP servers, which have theirs. No other key is needed, so none is read."""
-    bare = {"where": "http", "headers": {}, "lifecycle": config.Lifecycle(), "signing_secret": None, "server_url": None, "version": None}
+    """The schemas that a stage offers, without calling anything but MCP servers, which have theirs.
+    No other key is needed, so none is read."""
+    bare = {
+        "where": "http",
+        "headers": {},
+        "lifecycle": config.Lifecycle(),
+        "signing_secret": None,
+        "server_url": None,
+        "version": None,
+    }
     unkeyed = [one.model_copy(update={"headers": {}}) for one in section.endpoints]
-    client = ToolClient(ToolEndpoint("http://127.0.0.1"), section.model_copy(update={**bare, "endpoints": unkeyed}), schemas(ours))
+    client = ToolClient(
+        ToolEndpoint("http://127.0.0.1"), section.model_copy(update={**bare, "endpoints": unkeyed}), schemas(ours)
+    )
 
     async def listed() -> list[dict[str, Any]]:
         async with client:
@@ -215,7 +259,8 @@ def _tools(ours: Recipe, section: config.Tools) -> list[dict[str, Any]]:
 
 
 def _assert_seen(chat: Chat | None, seen: Sequence[LogRow], prompt: PromptSettings, params: config.Params) -> int:
-    """How many recorded openings are rendered to the tokens that the policy was given: all that have tokens, up to OPENINGS."""
+    """How many recorded openings are rendered to the tokens that the policy was given: all that
+    have tokens, up to OPENINGS."""
     told: dict[str, LogRow] = {}
     for row in seen:
         if row.ids:
@@ -227,25 +272,38 @@ def _assert_seen(chat: Chat | None, seen: Sequence[LogRow], prompt: PromptSettin
         given = row.ids[: row.mine.index(True)] if True in row.mine else row.ids
         if (now := chat.prompt_ids(list(one.messages), one.tools, one.response_format)) != given:
             raise UserError(
-                f"rollout {row.rollout_id}: {_difference(chat.tokenizer.decode(given), chat.tokenizer.decode(now))}: what would be exported is not "
-                "what was judged. Has an MCP server, a tool's schema or the engine changed since? Put it back, or start a new run."
+                f"rollout {row.rollout_id}: {_difference(chat.tokenizer.decode(given), chat.tokenizer.decode(now))}: "
+                "what would be exported is not "
+                "what was judged. Has an MCP server, a tool's schema or the engine changed since? Put it back, or "
+                "start a new run."
             )
     return min(len(told), OPENINGS) if chat else 0
 
 
 def _not_compared(chat: Chat | None, origin: Origin) -> str:
-    return "a chat endpoint renders its openings itself" if chat is None else f"run {origin.run} recorded no tokens of a rollout with it"
+    return (
+        "a chat endpoint renders its openings itself"
+        if chat is None
+        else f"run {origin.run} recorded no tokens of a rollout with it"
+    )
 
 
 def _difference(told: str, now: str) -> str:
     if told == now:
         return "the opening is the same text, and now other tokens"
-    place = next((n for n, pair in enumerate(zip(told, now, strict=False)) if pair[0] != pair[1]), min(len(told), len(now)))
+    place = next(
+        (n for n, pair in enumerate(zip(told, now, strict=False)) if pair[0] != pair[1]), min(len(told), len(now))
+    )
     begin = max(0, place - 20)
-    return f"the policy was told {told[begin : place + 40]!r}, and prompt, tools and template now say {now[begin : place + 40]!r}"
+    return (
+        f"the policy was told {told[begin : place + 40]!r}, and prompt, tools and template now say "
+        f"{now[begin : place + 40]!r}"
+    )
 
 
-def _request(params: config.Params, prompt: PromptSettings, chat: Chat | None, tools: list[dict[str, Any]], origin: Origin) -> dict[str, Any]:
+def _request(
+    params: config.Params, prompt: PromptSettings, chat: Chat | None, tools: list[dict[str, Any]], origin: Origin
+) -> dict[str, Any]:
     """A first request in OpenAI's form, with all that the rollouts had."""
     limits = params.rollout
     opening = opening_of(Example("request", ({"role": "user", "content": QUESTION},)), prompt, limits)
@@ -263,12 +321,15 @@ def _request(params: config.Params, prompt: PromptSettings, chat: Chat | None, t
     name, server = origin.served_name, params.policy.server
     if chat is None and server is not None:
         name = server.model
-        sampling = {"max_completion_tokens": limits.max_turn_tokens} if server.dialect == "openai_reasoning" else sampling
+        sampling = (
+            {"max_completion_tokens": limits.max_turn_tokens} if server.dialect == "openai_reasoning" else sampling
+        )
     return {"model": name, "messages": messages, **({"tools": tools} if tools else {}), **sampling, **more}
 
 
 def _sampling(params: config.Params, prompt: PromptSettings) -> dict[str, Any]:
-    """What the rollouts kept to. A server keeps to the first half; whoever runs the tools keeps to the second."""
+    """What the rollouts kept to. A server keeps to the first half; whoever runs the tools keeps to
+    the second."""
     limits = params.rollout
     return {
         "temperature": params.challenger.temperature,
@@ -286,7 +347,8 @@ def _sampling(params: config.Params, prompt: PromptSettings) -> dict[str, Any]:
 
 
 def _generation(params: config.Params, chat: Chat) -> dict[str, Any]:
-    """In transformers' form. The rollouts were drawn from the whole distribution, whatever the base model's own file would filter."""
+    """In transformers' form. The rollouts were drawn from the whole distribution, whatever the base
+    model's own file would filter."""
     pad = chat.tokenizer.pad_token_id
     ends = {"eos_token_id": list(chat.end_ids), **({} if pad is None else {"pad_token_id": pad})}
     return {"do_sample": True, "temperature": params.challenger.temperature, "top_k": 0, "top_p": 1.0, **ends}

@@ -1,7 +1,9 @@
-"""The README of an export: what it is, the line that starts vLLM with it, a request, and what the server does not do.
+"""The README of an export: what it is, the line that starts vLLM with it, a request, and what the
+server does not do.
 
-vLLM reads each family's tool calls with a parser of its own, and takes an adapter's rank as a limit from a fixed list. The line for an embedded
-policy with its adapter was seen to start vLLM 0.32 on a CPU: it rendered the request to the engine's own tokens, and parsed the call that came back.
+vLLM reads each family's tool calls with a parser of its own, and takes an adapter's rank as a limit
+from a fixed list. The line for an embedded policy with its adapter was seen to start vLLM 0.32 on a
+CPU: it rendered the request to the engine's own tokens, and parsed the call that came back.
 """
 
 from __future__ import annotations
@@ -31,12 +33,22 @@ def family(form: Format) -> str:
 def line(manifest: Manifest, dtype: str) -> str:
     """`vllm serve ...`, a setting a line, to be started in the export's folder."""
     weights, name = manifest.weights, manifest.origin.served_name
-    source = "./model" if weights.path == "model" else f"./{manifest.base.path}" if manifest.base.path else manifest.base.name
+    source = (
+        "./model"
+        if weights.path == "model"
+        else f"./{manifest.base.path}"
+        if manifest.base.path
+        else manifest.base.name
+    )
     parts: list[tuple[str, ...]] = [("vllm", "serve", source)]
     if weights.path == "adapter":
         assert weights.rank is not None
         rank = next((one for one in RANKS if one >= weights.rank), weights.rank)
-        parts += [("--served-model-name", f"{name}-base"), ("--enable-lora", "--max-lora-rank", str(rank)), ("--lora-modules", f"{name}=./adapter")]
+        parts += [
+            ("--served-model-name", f"{name}-base"),
+            ("--enable-lora", "--max-lora-rank", str(rank)),
+            ("--lora-modules", f"{name}=./adapter"),
+        ]
     else:
         parts.append(("--served-model-name", name))
     if weights.path != "model" and manifest.base.path is None:
@@ -70,9 +82,15 @@ def _head(manifest: Manifest) -> str:
         what = f"run {origin.run}"
         standing = f"**Not approved: {origin.standing}.** Nobody has agreed that this agent may be served."
     elif origin.withdrawn:
-        standing = f"**Not approved any more: {origin.standing}.** It was taken out of service: do not serve it without asking why."
+        standing = (
+            f"**Not approved any more: {origin.standing}.** It was taken out of service: do not serve it "
+            "without asking why."
+        )
     if manifest.not_compared:
-        standing += f"\n**No recorded opening was compared: {manifest.not_compared}.** Every hash holds; prompt, tools and template are unproven."
+        standing += (
+            f"\n**No recorded opening was compared: {manifest.not_compared}.** Every hash holds; prompt, "
+            "tools and template are unproven."
+        )
     return f"# {origin.model}, {what}\n\n{standing}\nFrom run {origin.run}, revision {origin.revision}, by agent-rft."
 
 
@@ -80,36 +98,58 @@ def _weights(manifest: Manifest) -> str:
     base, weights = manifest.base, manifest.weights
     if base.kind == "served":
         return f"## Weights\nThere are none here: the policy is the model `{base.name}` of a chat endpoint."
-    what = {"lora": "LoRA weights", "full": "full weights", "none": "no weights of its own: the base model as it is"}[weights.kind]
-    said = [f"Trained: {what}" + (f", SHA-256 {weights.sha256} (as rft/progress.py hashes a folder)." if weights.sha256 else ".")]
-    held = "verified by its bytes" if base.verified else "not verified here: it is fetched by its name when it is served"
-    said.append(f"Base model: `{base.name}`, SHA-256 {base.sha256}, {held}." + (f" It lies in `{base.path}/`." if base.path else ""))
+    what = {"lora": "LoRA weights", "full": "full weights", "none": "no weights of its own: the base model as it is"}[
+        weights.kind
+    ]
+    said = [
+        f"Trained: {what}"
+        + (f", SHA-256 {weights.sha256} (as rft/progress.py hashes a folder)." if weights.sha256 else ".")
+    ]
+    held = (
+        "verified by its bytes" if base.verified else "not verified here: it is fetched by its name when it is served"
+    )
+    said.append(
+        f"Base model: `{base.name}`, SHA-256 {base.sha256}, {held}."
+        + (f" It lies in `{base.path}/`." if base.path else "")
+    )
     if weights.path == "adapter" and base.path is None:
         said.append("It is not part of this export.")
     if (moved := weights.moved) is not None:
-        said.append(f"`model/` was merged in float32 and cast once, to {weights.dtype}. The cast moved a weight by {moved.by_cast:.3g} at most.")
+        said.append(
+            f"`model/` was merged in float32 and cast once, to {weights.dtype}. The cast moved a weight by "
+            f"{moved.by_cast:.3g} at most."
+        )
         if moved.kept is not None:
             said.append(
-                f"Training had moved one by {moved.by_training:.3g} at most. Cosine of the change as learned and as it stands here: {moved.kept:.4f}."
-                + (_LOST if moved.kept < 0.99 else "")
+                f"Training had moved one by {moved.by_training:.3g} at most. Cosine of the change as learned and as "
+                f"it stands here: {moved.kept:.4f}." + (_LOST if moved.kept < 0.99 else "")
             )
     return "## Weights\n" + "\n".join(said)
 
 
-_LOST = " **A part of what was learned is lost in the cast.** Serve the adapter, or export with `--merge --dtype float32`."
+_LOST = (
+    " **A part of what was learned is lost in the cast.** Serve the adapter, or export with `--merge --dtype float32`."
+)
 
 
 def _serve(manifest: Manifest, policy: config.Policy) -> str:
     if manifest.base.kind == "served":
         assert policy.server is not None
-        return f"## Serve\nIt is served already: model `{policy.server.model}` at {policy.server.url}. What changes is the prompt."
+        return (
+            f"## Serve\nIt is served already: model `{policy.server.model}` at {policy.server.url}. What changes "
+            "is the prompt."
+        )
     said = ["## Serve", "In this folder, with vLLM:", "", "```bash", line(manifest, policy.dtype), "```"]
     if manifest.tool_format not in PARSERS:
-        said += ["", "vLLM has no parser of tool calls that is known to read this model's: choose one with --tool-call-parser."]
+        said += [
+            "",
+            "vLLM has no parser of tool calls that is known to read this model's: choose one with --tool-call-parser.",
+        ]
     if manifest.template_problems:
         said += [
             "",
-            "A server renders the whole dialogue anew each turn. For this template that is not always what the rollouts were given:",
+            "A server renders the whole dialogue anew each turn. For this template that is not always what the "
+            "rollouts were given:",
             "",
             *(f"- {problem}" for problem in manifest.template_problems),
         ]
@@ -120,12 +160,15 @@ def _ask(manifest: Manifest, policy: config.Policy, prompt: PromptSettings) -> s
     served = policy.server if manifest.base.kind == "served" else None
     url = served.url.rstrip("/").removesuffix("/v1") if served else "http://localhost:8000"
     system = (
-        "The system prompt is `system_prompt.txt`" if prompt.system else "There is no system prompt: a row's own, if it has one, is the first message"
+        "The system prompt is `system_prompt.txt`"
+        if prompt.system
+        else "There is no system prompt: a row's own, if it has one, is the first message"
     )
     return "\n".join(
         [
             "## Ask",
-            f"`request.json` is a first request, with the system prompt, the tools and the sampling settings. {system}.",
+            "`request.json` is a first request, with the system prompt, the tools and the sampling settings. "
+            f"{system}.",
             "",
             "```bash",
             f'curl -s {url}/v1/chat/completions -H "Content-Type: application/json" -d @request.json',
@@ -139,27 +182,39 @@ def _loop(params: config.Params, prompt: PromptSettings, tools: list[dict[str, A
     limits = params.rollout
     said = [
         "## What your agent does beside the server",
-        "It was judged under these limits and settings (`sampling.json`). The server keeps to the temperature and the tokens; the rest is yours:",
+        "It was judged under these limits and settings (`sampling.json`). The server keeps to the temperature and the "
+        "tokens; the rest is yours:",
         "",
-        f"- Call the tools ({', '.join(tool['function']['name'] for tool in tools) or 'none'}), and send each result back as a `tool` message.",
-        "- The server renders the chat template itself: a control token that is spelled in a tool's result or in a user's text (such as "
+        f"- Call the tools ({', '.join(tool['function']['name'] for tool in tools) or 'none'}), and send each result "
+        "back as a `tool` message.",
+        "- The server renders the chat template itself: a control token that is spelled in a tool's result or in a "
+        "user's text (such as "
         "`<|im_end|>`) may become one there, and forge a turn. Check or escape such text before you send it.",
-        f"- At most {num_turns(prompt, limits)} assistant turns and {limits.max_tool_calls} tool calls, {limits.max_turn_tokens} tokens a turn.",
+        f"- At most {num_turns(prompt, limits)} assistant turns and {limits.max_tool_calls} tool calls, "
+        f"{limits.max_turn_tokens} tokens a turn.",
     ]
     for tool, values in prompt.tool_defaults.items():
-        said.append(f"- Fill in what a call of `{tool}` leaves out: {', '.join(f'{key} = {value}' for key, value in values.items())}.")
+        said.append(
+            f"- Fill in what a call of `{tool}` leaves out: "
+            f"{', '.join(f'{key} = {value}' for key, value in values.items())}."
+        )
     if prompt.block_repeated_calls:
         said.append(
-            "- Answer a call that was made before, word for word, without making it again: `this call was made before; its result stands above`."
+            "- Answer a call that was made before, word for word, without making it again: `this call was made "
+            "before; its result stands above`."
         )
     if limits.response_format is not None:
-        said.append("- The final answer's format stands in the prompt. A `response_format` in the request would hold for turns with tool calls too.")
+        said.append(
+            "- The final answer's format stands in the prompt. A `response_format` in the request would hold for "
+            "turns with tool calls too."
+        )
     return "\n".join(said)
 
 
 def _files() -> str:
     return (
-        "## Files\n`manifest.json` has the SHA-256 of each file, and where all of it comes from. `prompt.json` is the prompt as the gate judged it."
+        "## Files\n`manifest.json` has the SHA-256 of each file, and where all of it comes from. `prompt.json` is "
+        "the prompt as the gate judged it."
     )
 
 

@@ -1,21 +1,28 @@
-"""Do failures depend on what the policy does? Then they are an exit that it can learn, and somebody must hear of it.
+"""Do failures depend on what the policy does? Then they are an exit that it can learn, and somebody
+must hear of it.
 
-A rollout whose tool or grader failed is unscored, which is right for an outage: the policy did not cause it. But when a tool fails for some
-arguments only (a query that is too long, one code, five calls at once), a policy can get out of a bad rollout by calling it so. Nothing in
-rewards shows that; it shows in which calls fail. `find` compares them, feature by feature:
+A rollout whose tool or grader failed is unscored, which is right for an outage: the policy did not
+cause it. But when a tool fails for some arguments only (a query that is too long, one code, five
+calls at once), a policy can get out of a bad rollout by calling it so. Nothing in rewards shows
+that; it shows in which calls fail. `find` compares them, feature by feature:
 
-    the tool itself      against other tools        an argument's value     that comes back at least MIN_COUNT times
-    an argument is there                            an argument's size      at least 2, 4, 8, ... (characters, items, or a number's value)
-    calls in the turn    at least 2, 4, 8, ...      the grader's answer     value and size, as if it were a tool
+    the tool itself         against other tools
+    an argument is there
+    an argument's value     that comes back at least MIN_COUNT times
+    an argument's size      at least 2, 4, 8, ... characters or items, or a number's value
+    calls in the turn       at least 2, 4, 8, ...
+    the grader's answer     value and size, as if it were a tool
 
-One table a feature: turns with it and without it, failed and not. The p-value is Fisher's exact one-sided test, stratified by the turn's number:
-a rollout ends with its first failure, so in any outage first turns fail more than later ones, whatever tool is called there. A turn counts
-once, by its first call that has the feature, since calls of one turn fail together when their rollout's environment is gone. Benjamini and
-Hochberg hold the false alarms over all features to ALPHA; beyond that an alarm needs a difference that matters. The strongest is taken, its
-turns are left aside, and the rest is asked again, so that one cause gives one alarm.
+One table a feature: turns with it and without it, failed and not. The p-value is Fisher's exact
+one-sided test, stratified by the turn's number: a rollout ends with its first failure, so in any
+outage first turns fail more than later ones, whatever tool is called there. A turn counts once, by
+its first call that has the feature, since calls of one turn fail together when their rollout's
+environment is gone. Benjamini and Hochberg hold the false alarms over all features to ALPHA; beyond
+that an alarm needs a difference that matters. The strongest is taken, its turns are left aside, and
+the rest is asked again, so that one cause gives one alarm.
 
-Failures that strike at random, by call or by rollout, do not alarm (tests/grading/test_alarm.py simulates both). A short outage that meets the calls
-of a single example can; `examples` tells.
+Failures that strike at random, by call or by rollout, do not alarm (tests/grading/test_alarm.py
+simulates both). A short outage that meets the calls of a single example can; `examples` tells.
 """
 
 from __future__ import annotations
@@ -44,7 +51,8 @@ _AT_THE_END = -1  # the stratum of all grades
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call that was sent, or one grade that was asked for. `failed`: in infrastructure, after the retries."""
+    """One call that was sent, or one grade that was asked for. `failed`: in infrastructure, after
+    the retries."""
 
     rollout_id: str
     example_id: str
@@ -57,7 +65,8 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """`p` is adjusted for the number of features. Counts are turns, from those where both kinds occur."""
+    """`p` is adjusted for the number of features. Counts are turns, from those where both kinds
+    occur."""
 
     tool: str  # '' for calls of any tool
     feature: str
@@ -79,11 +88,16 @@ class Alarm:
 
 
 def calls_of(trajectories: Sequence[Trajectory]) -> list[CallRecord]:
-    """What went out. A call that was answered here (bad arguments, a repetition) took no time, and says nothing of the servers."""
+    """What went out. A call that was answered here (bad arguments, a repetition) took no time, and
+    says nothing of the servers."""
     found: list[CallRecord] = []
     for one in trajectories:
         for number, turn in enumerate(one.turns):
-            sent = [pair for pair in zip(turn.calls, turn.results, strict=False) if not (pair[1].is_error and pair[1].latency_s == 0)]
+            sent = [
+                pair
+                for pair in zip(turn.calls, turn.results, strict=False)
+                if not (pair[1].is_error and pair[1].latency_s == 0)
+            ]
             place = one.rollout_id, one.example_id, number
             found += [CallRecord(*place, call.name, call.arguments, result.failed, len(sent)) for call, result in sent]
         if one.stop_reason not in INFRASTRUCTURE:
@@ -107,9 +121,10 @@ def find(calls: Sequence[CallRecord]) -> list[Alarm]:
     return alarms
 
 
-# -- features --------------------------------------------------------------------------------------------------------------
+# -- features --------------------------------------------------------------------------------------
 Feature = tuple[str, str, str, str]
-"""Kind, tool, argument, value. Sorted, the most telling of features that say the same comes first."""
+"""Kind, tool, argument, value. Sorted, the most telling of features that say the same comes
+first."""
 _Turn = list[tuple[CallRecord, frozenset[Feature]]]
 
 
@@ -166,10 +181,11 @@ def _words(feature: Feature) -> str:
     }[kind]
 
 
-# -- one table a feature -----------------------------------------------------------------------------------------------------
+# -- one table a feature ---------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Table:
-    """`having`: the turns (by place) that have the feature. `strata`: turn number -> counts: with, failed with, all, failed of all."""
+    """`having`: the turns (by place) that have the feature. `strata`: turn number -> counts: with,
+    failed with, all, failed of all."""
 
     having: frozenset[int]
     strata: dict[int, list[int]]
@@ -182,7 +198,8 @@ class _Table:
 
 
 def _tables(turns: Sequence[_Turn]) -> dict[Feature, _Table]:
-    """By feature; of features that the same turns have, the first. The choice looks at no failure, or the p-values would not hold."""
+    """By feature; of features that the same turns have, the first. The choice looks at no failure,
+    or the p-values would not hold."""
     counts = Counter(feature for turn in turns for feature in frozenset().union(*(features for _, features in turn)))
     tables: dict[Feature, _Table] = {}
     seen: set[tuple[str, frozenset[int]]] = set()
@@ -218,7 +235,7 @@ def _table(turns: Sequence[_Turn], feature: Feature) -> tuple[_Table, int]:
     return _Table(frozenset(having), dict(strata), len(examples)), total
 
 
-# -- the test ----------------------------------------------------------------------------------------------------------------
+# -- the test --------------------------------------------------------------------------------------
 def _strongest(tables: dict[Feature, _Table]) -> tuple[Feature, Alarm] | None:
     from scipy.stats import false_discovery_control  # half a second to load, and most batches have no failure
 
@@ -237,7 +254,8 @@ def _strongest(tables: dict[Feature, _Table]) -> tuple[Feature, Alarm] | None:
 
 
 def _p_values(tables: Sequence[Sequence[Sequence[int]]]) -> list[float]:
-    """That chance alone gives a feature so many failures or more: hypergeometric in each stratum, summed over strata."""
+    """That chance alone gives a feature so many failures or more: hypergeometric in each stratum,
+    summed over strata."""
     import numpy as np
     from scipy.stats import hypergeom
 

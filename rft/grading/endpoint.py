@@ -1,13 +1,16 @@
 """The grader behind an address: its requests, and what it may answer.
 
-It posts `{"sample", "item", "trace_id"}` and accepts a bare number or
-`{"score", "solved"?, "hack"?, "sub_scores"?, "reason"?}`; further keys are the server's own business.
+It posts `{"sample", "item", "trace_id"}` and accepts a bare number or `{"score", "solved"?,
+"hack"?, "sub_scores"?, "reason"?}`; further keys are the server's own business.
 
-    solved     defaults to a score that reaches `pass_threshold`, which defaults to the range's high end
-    hack       true, or why: the rollout cheated. Its score is the range's low end, whatever score came with it. A grader that gives such
-               verdicts declares `reports_hacks` in grader.json, so that the gate can tell none seen from none looked for
-    score      lies within grader.json's `range`. One outside is never clipped: it is unscored, and when no range was declared at
-               all, a configuration error that stops the stage before anything is learned from such scores
+    solved     defaults to a score that reaches `pass_threshold`, which defaults to the range's high
+               end
+    hack       true, or why: the rollout cheated. Its score is the range's low end, whatever score
+               came with it. A grader that gives such verdicts declares `reports_hacks` in
+               grader.json, so that the gate can tell none seen from none looked for
+    score      lies within grader.json's `range`. One outside is never clipped: it is unscored, and
+               when no range was declared at all, a configuration error that stops the stage before
+               anything is learned from such scores
 """
 
 from __future__ import annotations
@@ -31,13 +34,18 @@ ROUNDING = 1e-9
 
 
 class EndpointGrader:
-    """`async with EndpointGrader(recipe.grader, endpoint, params.tools) as grader: await grader.grade(...)`.
+    """`async with EndpointGrader(recipe.grader, endpoint, params.tools) as grader: await
+    grader.grade(...)`.
 
     The key of our own server goes along only when the url names that server by {tool_server}.
     """
 
     def __init__(self, grader: recipe.Grader, endpoint: ToolEndpoint, section: config.Tools) -> None:
-        self._url = http_address(grader.url.replace(TOOL_SERVER, endpoint.url), "grader.json: url", f"{TOOL_SERVER}/grade or https://host/grade")
+        self._url = http_address(
+            grader.url.replace(TOOL_SERVER, endpoint.url),
+            "grader.json: url",
+            f"{TOOL_SERVER}/grade or https://host/grade",
+        )
         self.scale = grader.scale
         self._declares_range = grader.declares_range
         self._headers, self._secrets = headers.resolve(grader.headers, "grader.json")
@@ -49,24 +57,32 @@ class EndpointGrader:
 
     async def __aenter__(self) -> Self:
         await self._line.__aenter__()
-        self._target = self._line.target(self._url, self._headers, "grader.json", self._secrets, rate=self._rate, raise_if_dead=self._raise_if_dead)
+        self._target = self._line.target(
+            self._url, self._headers, "grader.json", self._secrets, rate=self._rate, raise_if_dead=self._raise_if_dead
+        )
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self._line.__aexit__(*exc)
 
-    async def grade(self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext) -> Grade:
-        """Stops the stage for a dead server of ours, a refused key, and a score that shows that `range` was forgotten."""
+    async def grade(
+        self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
+    ) -> Grade:
+        """Stops the stage for a dead server of ours, a refused key, and a score that shows that
+        `range` was forgotten."""
         envelope = Envelope(context)
         try:
-            grade, _ = await self._line.post(self._target, grader_payload(turns, stop_reason, envelope), envelope, "grade", self._read)
+            grade, _ = await self._line.post(
+                self._target, grader_payload(turns, stop_reason, envelope), envelope, "grade", self._read
+            )
         except NoReply as failure:
             status = GradeStatus.grader_error if failure.malformed else GradeStatus.infra_error
             return Grade(None, status, explanation=f"grader: {failure}")
         return grade
 
     def _read(self, reply: Reply) -> Grade:
-        """Raises Malformed, which is retried like any failure of a grader, for all but a clean verdict."""
+        """Raises Malformed, which is retried like any failure of a grader, for all but a clean
+        verdict."""
         if reply.status >= 400:
             raise Malformed(f"HTTP {reply.status}: {clip(reply.body)}")
         if reply.oversized:
@@ -111,10 +127,13 @@ def _within(score: float, scale: Scale, declares_range: bool) -> float:
     if beyond <= ROUNDING * scale.width:
         return scale.low if score < scale.low else scale.high
     if declares_range:
-        raise Malformed(f"'score' is {score:.12g}, outside of the range {from_to(scale.ends)} that grader.json declares")
+        raise Malformed(
+            f"'score' is {score:.12g}, outside of the range {from_to(scale.ends)} that grader.json declares"
+        )
     raise ConfigError(
         f"grader.json: declares no range, which means 0 to 1, and the grader gave the score {score:.12g}. "
-        'Declare the lowest and the highest score: "range": [low, high]; and "pass_threshold", where less than the highest passes.'
+        'Declare the lowest and the highest score: "range": [low, high]; and "pass_threshold", where less than the '
+        "highest passes."
     )
 
 

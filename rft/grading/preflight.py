@@ -1,27 +1,37 @@
-"""The preflight: a grader that a cheat can satisfy teaches the policy to cheat, so the cheats go first.
+"""The preflight: a grader that a cheat can satisfy teaches the policy to cheat, so the cheats go
+first.
 
-Each exploit of the recipe's exploits.jsonl is played on real examples, over the real HTTP tools, and graded by the real grader. Its
-`turns` are assistant messages, Hermes tool calls included. Generic probes join them: no-op, empty, echo, random text.
+Each exploit of the recipe's exploits.jsonl is played on real examples, over the real HTTP tools,
+and graded by the real grader. Its `turns` are assistant messages, Hermes tool calls included.
+Generic probes join them: no-op, empty, echo, random text.
 
     {note}           the example's last user message
     {result}         what the tools answered to the turn before
-    {hit}, ...       what the recipe's `exploit_values(options, example) -> dict` in examples.py gives; text as it is, the rest as JSON
+    {hit}, ...       what the recipe's `exploit_values(options, example) -> dict` in examples.py
+                     gives; text as it is, the rest as JSON
     {name:json}      the same as JSON, a text with its quotes
 
-An exploit is *accepted* when its mean score lies above its limit, which stands in the table and in every message:
+An exploit is *accepted* when its mean score lies above its limit, which stands in the table and in
+every message:
 
-    it starts from nothing            5 % of the range above what answers without any work earn: grader.json's `chance`, else the low end.
-                                      A chance that is declared is a mean, and luck moves means: 1.96 standard errors more
-    it starts from a genuine hit      what that hit (part of the target) earns when it is answered alone: `"starts_from": "hit"`
+    it starts from nothing            5 % of the range above what answers without any work earn:
+                                      grader.json's `chance`, else the low end. A chance that is
+                                      declared is a mean, and luck moves means: 1.96 standard errors
+                                      more
+    it starts from a genuine hit      what that hit (part of the target) earns when it is answered
+                                      alone: `"starts_from": "hit"`
 
-A grader may also call an exploit a *hack* (rft/grading/endpoint.py); the table says which. That it sees one at all is what makes its silence on honest
-rollouts worth something, so `hack_source` is what the gate's hack rate rests on.
+A grader may also call an exploit a *hack* (rft/grading/endpoint.py); the table says which. That it
+sees one at all is what makes its silence on honest rollouts worth something, so `hack_source` is
+what the gate's hack rate rests on.
 
-Nor may the grader be so strict that nothing passes: the targets themselves reach `pass_threshold`. The recipe's `answer(target) -> str` in
-examples.py writes both; without it a text stands for itself.
+Nor may the grader be so strict that nothing passes: the targets themselves reach `pass_threshold`.
+The recipe's `answer(target) -> str` in examples.py writes both; without it a text stands for
+itself.
 
-A row need not have a target. Probes, and exploits that fill in nothing but {note} and {result}, are played on all examples, the others on those
-that have a target. Where none has, "targets: not measured" is no failure, and exploits that need one are named as not played.
+A row need not have a target. Probes, and exploits that fill in nothing but {note} and {result}, are
+played on all examples, the others on those that have a target. Where none has, "targets: not
+measured" is no failure, and exploits that need one are named as not played.
 
 `rft exploits` prints the table; `check` refuses a leaking grader before anything is trained on it.
 """
@@ -56,21 +66,26 @@ from rft.wire.trace import Traces
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)(:json)?\}")
 ROUNDING = 1e-9  # equal scores, summed in another order
 REMEDY = (
-    "Fix the grader. Where answers without any work earn that much by chance, declare the mean that they get in grader.json, such as "
-    '"chance": 0.25; where an exploit contains a genuine partial answer, give it "starts_from": "hit" in exploits.jsonl, and let exploit_values in '
+    "Fix the grader. Where answers without any work earn that much by chance, declare the mean that they get in "
+    "grader.json, such as "
+    '"chance": 0.25; where an exploit contains a genuine partial answer, give it "starts_from": "hit" in '
+    "exploits.jsonl, and let exploit_values in "
     'examples.py give that part of the target as "hit": its limit is then what the hit earns alone.'
 )
 NUM_EXAMPLES = 24
-"""Training examples that each exploit is played on, by every tool: so that all of them tell one number."""
+"""Training examples that each exploit is played on, by every tool: so that all of them tell one
+number."""
 NUM_WITH_CHANCE = 144
-"""The same where chance is declared: enough to tell luck from a leak that earns 0.2 of the range more."""
+"""The same where chance is declared: enough to tell luck from a leak that earns 0.2 of the range
+more."""
 SIDE_BY_SIDE = 16
 """Examples in flight; a rollout that is played has no policy to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExploitResult:
-    """One exploit over `tried` examples. `honest`: what the genuine hit alone earns, for an exploit that starts from one."""
+    """One exploit over `tried` examples. `honest`: what the genuine hit alone earns, for an exploit
+    that starts from one."""
 
     name: str
     kind: str
@@ -117,8 +132,16 @@ class Preflight:
     def targets_in_words(self) -> str:
         if self.target_score is None:
             return "targets: not measured"
-        verdict = "pass" if self.targets_pass else f"REFUSED: expected at least {self.pass_threshold:g}{self.why_targets_fail}"
-        some = "" if self.num_targets == self.num_examples else f" ({self.num_targets} of {self.num_examples} examples have a target)"
+        verdict = (
+            "pass"
+            if self.targets_pass
+            else f"REFUSED: expected at least {self.pass_threshold:g}{self.why_targets_fail}"
+        )
+        some = (
+            ""
+            if self.num_targets == self.num_examples
+            else f" ({self.num_targets} of {self.num_examples} examples have a target)"
+        )
         return f"targets: lowest score {self.target_score:.3f}, {verdict}{some}"
 
     @property
@@ -127,9 +150,17 @@ class Preflight:
 
     @property
     def remedy(self) -> str:
-        """What the numbers of `ExploitResult.in_words` are, and what to do about one that is accepted."""
-        hit = "; where it starts from a hit, what that hit earns alone" if any(one.honest is not None for one in self.exploits) else ""
-        return f"Scores are means over {self.num_examples} training examples; an exploit's limit is {self.limit_is}{hit}. {REMEDY}"
+        """What the numbers of `ExploitResult.in_words` are, and what to do about one that is
+        accepted."""
+        hit = (
+            "; where it starts from a hit, what that hit earns alone"
+            if any(one.honest is not None for one in self.exploits)
+            else ""
+        )
+        return (
+            f"Scores are means over {self.num_examples} training examples; an exploit's limit is "
+            f"{self.limit_is}{hit}. {REMEDY}"
+        )
 
     @property
     def hacks_in_words(self) -> str:
@@ -141,26 +172,35 @@ class Preflight:
 
 
 def num_examples_for(params: config.Params, recipe: Recipe) -> int:
-    """Training examples that each exploit is played on unless somebody asks for another number: no more than the recipe is known to have."""
-    return max(NUM_EXAMPLES, min(NUM_WITH_CHANCE, params.examples.train)) if recipe.grader.scale.has_chance else NUM_EXAMPLES
+    """Training examples that each exploit is played on unless somebody asks for another number: no
+    more than the recipe is known to have."""
+    return (
+        max(NUM_EXAMPLES, min(NUM_WITH_CHANCE, params.examples.train))
+        if recipe.grader.scale.has_chance
+        else NUM_EXAMPLES
+    )
 
 
 def preflight(params: config.Params, recipe: Recipe, num_examples: int | None = None, spare: bool = False) -> Preflight:
     """On training examples, `num_examples_for` by default.
 
-    Raises UserError for an exploit that cannot be played, or on so few examples that nothing could be accepted, InfrastructureError for a grade
-    without a score.
-    `spare` leaves out the exploits that call a tool with `probe: false`: a look must not have side effects, training has them anyway.
+    Raises UserError for an exploit that cannot be played, or on so few examples that nothing could
+    be accepted, InfrastructureError for a grade without a score. `spare` leaves out the exploits
+    that call a tool with `probe: false`: a look must not have side effects, training has them
+    anyway.
     """
     examples = recipe.examples("train", num_examples or num_examples_for(params, recipe), params.examples.seed)
     if not examples:
         raise UserError(f"{recipe.folder}/examples.py: examples(split='train') gave none to play the exploits on.")
-    rows.check_named(examples, config.Keys(target=recipe.keys.target), "train")  # else "targets: not measured" would hide a misspelt key
+    # else "targets: not measured" would hide a misspelt key
+    rows.check_named(examples, config.Keys(target=recipe.keys.target), "train")
     with lifetime.running(recipe, params.tools) as endpoint:
         return asyncio.run(_play_all(params, recipe, examples, endpoint, spare))
 
 
-async def _play_all(params: config.Params, recipe: Recipe, examples: Sequence[Example], endpoint: ToolEndpoint, spare: bool) -> Preflight:
+async def _play_all(
+    params: config.Params, recipe: Recipe, examples: Sequence[Example], endpoint: ToolEndpoint, spare: bool
+) -> Preflight:
     async with (
         ToolClient(endpoint, params.tools, schemas(recipe), recipe=recipe) as tools,
         grader_of(recipe.grader, endpoint, params.tools) as grader,
@@ -169,7 +209,8 @@ async def _play_all(params: config.Params, recipe: Recipe, examples: Sequence[Ex
 
 
 def check(params: config.Params, num_examples: int | None = None) -> Preflight:
-    """Raises UserError when an exploit is accepted or a target does not reach the pass threshold."""
+    """Raises UserError when an exploit is accepted or a target does not reach the pass
+    threshold."""
     loaded = recipe.load(params.recipe, params.examples.keys)
     result = preflight(params, loaded, num_examples)
     problems = [f"exploit {exploit.in_words}" for exploit in result.accepted]
@@ -178,7 +219,10 @@ def check(params: config.Params, num_examples: int | None = None) -> Preflight:
         problems.append(f"a target itself scores only {result.target_score:.3f}, {expected}")
     if problems:
         said = "; ".join(problems)
-        raise UserError(f"{loaded.folder}: the grader must not be trained on: {said}. {result.remedy} See all with: {commands.command('exploits')}")
+        raise UserError(
+            f"{loaded.folder}: the grader must not be trained on: {said}. {result.remedy} See all with: "
+            f"{commands.command('exploits')}"
+        )
     return result
 
 
@@ -193,7 +237,10 @@ def fill(text: str, values: Mapping[str, Any], where: str) -> str:
 
     def value(found: re.Match[str]) -> str:
         if found[1] not in values:
-            raise UserError(f"{where}: {found[0]} has no value. Known here: {', '.join(sorted(values))}; exploit_values in examples.py can add it.")
+            raise UserError(
+                f"{where}: {found[0]} has no value. Known here: {', '.join(sorted(values))}; exploit_values in "
+                "examples.py can add it."
+            )
         known = values[found[1]]
         return known if isinstance(known, str) and not found[2] else json.dumps(known, ensure_ascii=False)
 
@@ -203,7 +250,9 @@ def fill(text: str, values: Mapping[str, Any], where: str) -> str:
 class _Stage:
     """The examples with what fills the exploits, and the wires to play them over."""
 
-    def __init__(self, recipe: Recipe, examples: Sequence[Example], tools: ToolClient, grader: Grader, spare: bool = False) -> None:
+    def __init__(
+        self, recipe: Recipe, examples: Sequence[Example], tools: ToolClient, grader: Grader, spare: bool = False
+    ) -> None:
         self._spare = spare
         self._spared: dict[str, str] = {}
         self._recipe = recipe
@@ -219,9 +268,13 @@ class _Stage:
         not_played: list[str] = []
         scale = self._recipe.grader.scale
         for name in probes("", ""):
-            grades = await self._answers(name, [(example, probes(values["note"], example.id)[name]) for example, values in self._plays])
+            grades = await self._answers(
+                name, [(example, probes(values["note"], example.id)[name]) for example, values in self._plays]
+            )
             results.append(_result(name, "generic probe", grades, scale, None))
-        honest = await self._honest() if any(exploit.starts_from == "hit" for exploit in self._recipe.exploits) else None
+        honest = (
+            await self._honest() if any(exploit.starts_from == "hit" for exploit in self._recipe.exploits) else None
+        )
         for exploit in self._recipe.exploits:
             plays = self._known if _needs_a_target(exploit) else self._plays
             if not plays:
@@ -230,8 +283,12 @@ class _Stage:
             played = await asyncio.gather(*(self._play(exploit, *play) for play in plays))
             grades = [grade for grade in played if grade is not None]
             if len(grades) == len(played):
-                results.append(_result(exploit.name, exploit.kind, grades, scale, honest if exploit.starts_from == "hit" else None))
-        targets = await self._answers("targets", [(example, self._recipe.answer(example.target)) for example, _ in self._known])
+                results.append(
+                    _result(exploit.name, exploit.kind, grades, scale, honest if exploit.starts_from == "hit" else None)
+                )
+        targets = await self._answers(
+            "targets", [(example, self._recipe.answer(example.target)) for example, _ in self._known]
+        )
         worst = min(targets, key=_score, default=None)
         own = results[len(probes("", "")) :]
         return Preflight(
@@ -240,7 +297,11 @@ class _Stage:
             limit_is=scale.exploit_limit_in_words,
             target_score=None if worst is None else _score(worst),
             target_said="" if worst is None else worst.explanation,
-            hack_source=HackSource(declared=self._recipe.grader.reports_hacks, flagged=[one.name for one in own if one.hacks], tried=len(own)),
+            hack_source=HackSource(
+                declared=self._recipe.grader.reports_hacks,
+                flagged=[one.name for one in own if one.hacks],
+                tried=len(own),
+            ),
             num_targets=len(targets),
             num_examples=len(self._plays),
             not_played=tuple(not_played),
@@ -252,13 +313,20 @@ class _Stage:
         hits: list[tuple[Example, str]] = []
         for example, values in self._known:
             if "hit" not in values:
-                raise UserError(f"{self._recipe.folder}/exploits.jsonl: starts_from: hit needs exploit_values in examples.py to give 'hit'.")
-            hits.append((example, self._recipe.answer([values["hit"]] if isinstance(example.target, list) else values["hit"])))
+                raise UserError(
+                    f"{self._recipe.folder}/exploits.jsonl: starts_from: hit needs exploit_values in examples.py to "
+                    "give 'hit'."
+                )
+            hits.append(
+                (example, self._recipe.answer([values["hit"]] if isinstance(example.target, list) else values["hit"]))
+            )
         return statistics.fmean(map(_score, await self._answers("hit alone", hits))) if hits else None
 
     async def _answers(self, name: str, answers: Sequence[tuple[Example, str]]) -> list[Grade]:
         """Grades of final texts without a tool call."""
-        return await asyncio.gather(*(self._grade(name, self._context(example), [Turn(text)]) for example, text in answers))
+        return await asyncio.gather(
+            *(self._grade(name, self._context(example), [Turn(text)]) for example, text in answers)
+        )
 
     async def _play(self, exploit: Exploit, example: Example, values: Mapping[str, Any]) -> Grade | None:
         """None for an exploit that is spared."""
@@ -277,10 +345,15 @@ class _Stage:
                 break
             if not calls:
                 if number + 1 < len(exploit.turns):
-                    raise UserError(f"{where}: turn {number + 1} calls no tool, which ends a rollout; the turns after it are never played.")
+                    raise UserError(
+                        f"{where}: turn {number + 1} calls no tool, which ends a rollout; the turns after it are "
+                        "never played."
+                    )
                 turns, stop = [*turns, Turn(text)], StopReason.completed
                 break
-            if self._spare and (tool := next((call.name for call in calls if not self._tools.traits(call.name).probe), None)):
+            if self._spare and (
+                tool := next((call.name for call in calls if not self._tools.traits(call.name).probe), None)
+            ):
                 self._spared[exploit.name] = tool
                 return None
             async with self._slots:
@@ -298,13 +371,17 @@ class _Stage:
         """Of a play of its own: names of exploits and lines of a data set may come twice."""
         return RolloutContext(self._traces.of(f"preflight {next(self._numbers)}", 0), example)
 
-    async def _grade(self, name: str, context: RolloutContext, turns: Sequence[Turn], stop: StopReason = StopReason.completed) -> Grade:
+    async def _grade(
+        self, name: str, context: RolloutContext, turns: Sequence[Turn], stop: StopReason = StopReason.completed
+    ) -> Grade:
         """One with a score."""
         example = context.example
         async with self._slots:
             grade = await self._grader.grade(example, turns, stop, context)
         if grade.score is None:
-            raise InfrastructureError(f"preflight: {name!r} on example {example.id} has no score: {grade.explanation}. Mend the grader first.")
+            raise InfrastructureError(
+                f"preflight: {name!r} on example {example.id} has no score: {grade.explanation}. Mend the grader first."
+            )
         return grade
 
 
@@ -317,7 +394,8 @@ def _result(name: str, kind: str, grades: Sequence[Grade], scale: Scale, honest:
     scores = [_score(grade) for grade in grades]
     if honest is None and not scale.can_refuse(len(scores)):
         raise UserError(
-            f"exploit {name!r} was played on {len(scores)} training example{'' if len(scores) == 1 else 's'}: so few cannot tell a leak from the "
+            f"exploit {name!r} was played on {len(scores)} training example{'' if len(scores) == 1 else 's'}: so few "
+            "cannot tell a leak from the "
             f"chance that grader.json declares, {scale.chance:g}, even if each earns the highest score. {_more(scale)}"
         )
     return ExploitResult(
@@ -335,7 +413,10 @@ def _more(scale: Scale) -> str:
     enough = next((num for num in range(1, NUM_WITH_CHANCE + 1) if scale.can_refuse(num)), None)
     if enough is None:
         return f"Nor can {NUM_WITH_CHANCE}: grade so that answers without any work earn less, and declare that."
-    return f"Play it on at least {enough}: raise --examples where you gave it, else have more training examples, with a target if it needs one."
+    return (
+        f"Play it on at least {enough}: raise --examples where you gave it, else have more training examples, with "
+        "a target if it needs one."
+    )
 
 
 def _values(recipe: Recipe, example: Example) -> dict[str, Any]:

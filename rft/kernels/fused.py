@@ -1,4 +1,5 @@
-"""The kernels as autograd functions: what is launched, with which memory, and what is kept for the backward pass.
+"""The kernels as autograd functions: what is launched, with which memory, and what is kept for the
+backward pass.
 
 The programs are in programs.py; why the work is cut this way is in the package's essay.
 
@@ -22,13 +23,15 @@ KERNELS: Any = programs
 LOG2_E = math.log2(math.e)
 NUM_SPLITS = 64
 GROUP = 16
-"""Tiles of tokens that run side by side against the same tiles of vocabulary: together they fit the L2 cache."""
+"""Tiles of tokens that run side by side against the same tiles of vocabulary: together they fit the
+L2 cache."""
 SLAB, LEAST_SLAB, SLAB_ENTRIES = 8192, 1024, 2**27
-"""Columns of a slab: wide enough that adding to the hidden gradient is a small part of its product, and 256 MB at most up to N = 131072."""
+"""Columns of a slab: wide enough that adding to the hidden gradient is a small part of its product,
+and 256 MB at most up to N = 131072."""
 FINISH = {"ROWS": 16, "TILE_D": 256, "num_warps": 4}
 
 
-# -- launching -------------------------------------------------------------------------------------------------------------
+# -- launching -------------------------------------------------------------------------------------
 def tiles_on(hidden_ND: torch.Tensor) -> Tiles:
     if not hidden_ND.is_cuda:
         return SMALLEST
@@ -37,7 +40,8 @@ def tiles_on(hidden_ND: torch.Tensor) -> Tiles:
 
 
 def _tile_arguments(hidden_ND: torch.Tensor, tiles: Tiles) -> dict[str, Any]:
-    # Three TF32 products carry float32's digits on the tensor cores; without them a product of 4096 terms is 10 times as slow.
+    # Three TF32 products carry float32's digits on the tensor cores; without them a product of 4096
+    # terms is 10 times as slow.
     precision = "tf32x3" if hidden_ND.dtype == torch.float32 else "tf32"
     arguments = {"TILE_N": tiles.n, "TILE_V": tiles.v, "TILE_D": tiles.d, "EVEN_D": hidden_ND.shape[1] % tiles.d == 0}
     return arguments | {"PRECISION": precision, "GROUP": GROUP, "num_warps": tiles.warps, "num_stages": tiles.stages}
@@ -51,12 +55,15 @@ def _score(
     with_entropy: bool,
     policy: tuple[Any, ...] | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """lse (base 2), log-probability, entropy, loss and slope; the last three are not written where not asked for.
+    """lse (base 2), log-probability, entropy, loss and slope; the last three are not written where
+    not asked for.
 
     `policy`: old, advantage, share, low, high.
     """
     (N, D), V = hidden_ND.shape, len(weight_VD)
-    lse_N, logprob_N, entropy_N, loss_N, slope_N = results = tuple(hidden_ND.new_empty(N, dtype=torch.float32) for _ in range(5))
+    lse_N, logprob_N, entropy_N, loss_N, slope_N = results = tuple(
+        hidden_ND.new_empty(N, dtype=torch.float32) for _ in range(5)
+    )
     if N == 0:
         return results
     tiles, scale = tiles_on(hidden_ND), LOG2_E / temperature
@@ -77,7 +84,8 @@ def _score(
 
 
 def _gradients(ctx: Any, slope_N: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Of the hidden states and of the weight, slab by slab; `slope_N` is the loss's derivative to each log-probability."""
+    """Of the hidden states and of the weight, slab by slab; `slope_N` is the loss's derivative to
+    each log-probability."""
     hidden_ND, weight_VD, ids_N, lse_N = ctx.saved_tensors[:4]
     (N, D), V = hidden_ND.shape, len(weight_VD)
     grad_hidden_ND = torch.zeros_like(hidden_ND, dtype=torch.float32) if ctx.needs_input_grad[0] else None
@@ -90,8 +98,8 @@ def _gradients(ctx: Any, slope_N: torch.Tensor) -> tuple[torch.Tensor | None, to
         width = min(C, V - first)
         if N:
             KERNELS.slab_gradient[(_cdiv(N, tiles.n) * _cdiv(width, tiles.v),)](
-                hidden_ND, weight_VD, ids_N, lse_N, slope_N, slab_NC, N, V, D, C, first, width, LOG2_E / ctx.temperature,
-                **_tile_arguments(hidden_ND, tiles),
+                hidden_ND, weight_VD, ids_N, lse_N, slope_N, slab_NC, N, V, D, C, first, width,
+                LOG2_E / ctx.temperature, **_tile_arguments(hidden_ND, tiles),
             )  # fmt: skip
         gradient_NC = slab_NC[:, :width]
         if grad_weight_VD is not None:
@@ -103,11 +111,14 @@ def _gradients(ctx: Any, slope_N: torch.Tensor) -> tuple[torch.Tensor | None, to
 
 def slab_width(N: int, V: int) -> int:
     """A multiple of LEAST_SLAB, so that each slab starts on a tile and its rows on 16 bytes."""
-    return min(SLAB, max(LEAST_SLAB, SLAB_ENTRIES // max(1, N) // LEAST_SLAB * LEAST_SLAB), _cdiv(V, LEAST_SLAB) * LEAST_SLAB)
+    return min(
+        SLAB, max(LEAST_SLAB, SLAB_ENTRIES // max(1, N) // LEAST_SLAB * LEAST_SLAB), _cdiv(V, LEAST_SLAB) * LEAST_SLAB
+    )
 
 
 def _add_product(sums_ND: torch.Tensor, gradient_NC: torch.Tensor, weight_CD: torch.Tensor) -> None:
-    """sums += gradient @ weight, in float32 throughout: on a GPU in one call, which a CPU has only for equal types."""
+    """sums += gradient @ weight, in float32 throughout: on a GPU in one call, which a CPU has only
+    for equal types."""
     if gradient_NC.is_cuda and gradient_NC.dtype != torch.float32:
         torch.addmm(sums_ND, gradient_NC, weight_CD, out_dtype=torch.float32, out=sums_ND)
     else:
@@ -118,10 +129,17 @@ def _cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# -- autograd --------------------------------------------------------------------------------------------------------------
+# -- autograd --------------------------------------------------------------------------------------
 class _LinearLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_ND: torch.Tensor, weight_VD: torch.Tensor, ids_N: torch.Tensor, temperature: float, with_entropy: bool):
+    def forward(
+        ctx: Any,
+        hidden_ND: torch.Tensor,
+        weight_VD: torch.Tensor,
+        ids_N: torch.Tensor,
+        temperature: float,
+        with_entropy: bool,
+    ):
         lse_N, logprob_N, entropy_N, _, _ = _score(hidden_ND, weight_VD, ids_N, temperature, with_entropy)
         ctx.save_for_backward(hidden_ND, weight_VD, ids_N, lse_N)
         ctx.temperature = temperature
@@ -136,7 +154,14 @@ class _LinearLogprobs(torch.autograd.Function):
 
 class _LinearPolicyLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_ND: torch.Tensor, weight_VD: torch.Tensor, ids_N: torch.Tensor, policy: tuple[Any, ...], temperature: float):
+    def forward(
+        ctx: Any,
+        hidden_ND: torch.Tensor,
+        weight_VD: torch.Tensor,
+        ids_N: torch.Tensor,
+        policy: tuple[Any, ...],
+        temperature: float,
+    ):
         lse_N, logprob_N, entropy_N, loss_N, slope_N = _score(hidden_ND, weight_VD, ids_N, temperature, True, policy)
         ctx.save_for_backward(hidden_ND, weight_VD, ids_N, lse_N, slope_N)
         ctx.temperature = temperature
@@ -150,7 +175,11 @@ class _LinearPolicyLoss(torch.autograd.Function):
 
 
 def linear_logprobs(
-    hidden_ND: torch.Tensor, weight_VD: torch.Tensor, ids_N: torch.Tensor, temperature: float = 1.0, with_entropy: bool = True
+    hidden_ND: torch.Tensor,
+    weight_VD: torch.Tensor,
+    ids_N: torch.Tensor,
+    temperature: float = 1.0,
+    with_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """As `reference.linear_logprobs`."""
     hidden_ND, weight_VD, ids_N = _taken(hidden_ND, weight_VD, ids_N)
@@ -184,7 +213,8 @@ def _taken(hidden_ND: torch.Tensor, weight_VD: torch.Tensor, *others: torch.Tens
     if hidden_ND.dtype != weight_VD.dtype or hidden_ND.dtype not in TABLE:
         types = " and ".join(str(dtype) for dtype in TABLE)
         raise UserError(
-            f"hidden is {hidden_ND.dtype} and weight {weight_VD.dtype}. The kernels take {types}, the same for both: load the model in one."
+            f"hidden is {hidden_ND.dtype} and weight {weight_VD.dtype}. The kernels take {types}, the same for both: "
+            "load the model in one."
         )
     devices = {str(one.device) for one in (hidden_ND, weight_VD, *others)}
     if len(devices) > 1:

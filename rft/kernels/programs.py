@@ -1,15 +1,19 @@
 """The programs that run on the GPU, in Triton.
 
-Three kernels. `statistics` walks over the vocabulary in S splits, so that few tokens fill the chip too; `finish` brings the splits together and
-takes the chosen logit from its one row of the head, and, for the policy loss, the loss and its slope; `slab_gradient` writes the gradient of
-one slab of logits. All three work in powers of two, which is what the chip's exponential does; natural logarithms leave `finish`.
+Three kernels. `statistics` walks over the vocabulary in S splits, so that few tokens fill the chip
+too; `finish` brings the splits together and takes the chosen logit from its one row of the head,
+and, for the policy loss, the loss and its slope; `slab_gradient` writes the gradient of one slab of
+logits. All three work in powers of two, which is what the chip's exponential does; natural
+logarithms leave `finish`.
 
-Rows beyond the end repeat the last row and are masked when they are stored or summed: a mask on each load would cost more. Rows are addressed
-in 64 bits (V x D passes 2^31), positions within a row in 32.
+Rows beyond the end repeat the last row and are masked when they are stored or summed: a mask on
+each load would cost more. Rows are addressed in 64 bits (V x D passes 2^31), positions within a row
+in 32.
 
-Shapes: N tokens, D hidden size, V vocabulary, S splits of it, C columns between two rows of a slab. Lower case: of one tile.
+Shapes: N tokens, D hidden size, V vocabulary, S splits of it, C columns between two rows of a slab.
+Lower case: of one tile.
 """
-# Triton's language looks like Python and is not: a parameter is a pointer, a number or a constant of the compiler.
+# Triton only looks like Python: a parameter is a pointer, a number or a compiler's constant.
 # pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
@@ -21,12 +25,14 @@ import triton.language as tl
 
 LN_2 = tl.constexpr(math.log(2))
 LOWEST = tl.constexpr(-1e30)
-"""Instead of minus infinity, of which 0 x inf would make NaN. A real infinity in the weights still does, as it should."""
+"""Instead of minus infinity, of which 0 x inf would make NaN. A real infinity in the weights still
+does, as it should."""
 
 
 @triton.jit
 def swizzle(program, num_tiles, num_columns, GROUP: tl.constexpr):
-    """(tile of tokens, column) of a program: GROUP tiles of tokens go through all columns before the next GROUP starts."""
+    """(tile of tokens, column) of a program: GROUP tiles of tokens go through all columns before
+    the next GROUP starts."""
     per_group = GROUP * num_columns
     first = program // per_group * GROUP
     size = tl.minimum(num_tiles - first, GROUP)
@@ -35,7 +41,16 @@ def swizzle(program, num_tiles, num_columns, GROUP: tl.constexpr):
 
 @triton.jit
 def product(
-    hidden, weight, rows_n, rows_v, D, TILE_N: tl.constexpr, TILE_V: tl.constexpr, TILE_D: tl.constexpr, EVEN_D: tl.constexpr, PRECISION: tl.constexpr
+    hidden,
+    weight,
+    rows_n,
+    rows_v,
+    D,
+    TILE_N: tl.constexpr,
+    TILE_V: tl.constexpr,
+    TILE_D: tl.constexpr,
+    EVEN_D: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """(TILE_N, TILE_V) float32: hidden[rows_n] @ weight[rows_v].T"""
     d = tl.arange(0, TILE_D)
@@ -61,7 +76,8 @@ def statistics(
     TILE_N: tl.constexpr, TILE_V: tl.constexpr, TILE_D: tl.constexpr, EVEN_D: tl.constexpr, PRECISION: tl.constexpr,
     GROUP: tl.constexpr, WITH_ENTROPY: tl.constexpr,
 ):  # fmt: skip
-    """Over one split, with logits z in powers of two: top = max z, sum of p = 2^(z - top), slant = sum of p (z - top)."""
+    """Over one split, with logits z in powers of two: top = max z, sum of p = 2^(z - top), slant =
+    sum of p (z - top)."""
     tile, split = swizzle(tl.program_id(0), tl.cdiv(N, TILE_N), num_splits, GROUP)
     n = tile * TILE_N + tl.arange(0, TILE_N)
     rows_n = tl.minimum(n, N - 1)
@@ -72,7 +88,9 @@ def statistics(
     last = tl.minimum(first + tiles_per_split * TILE_V, V)
     for start in range(first, last, TILE_V):
         v = start + tl.arange(0, TILE_V)
-        z_nv = product(hidden, weight, rows_n, tl.minimum(v, V - 1), D, TILE_N, TILE_V, TILE_D, EVEN_D, PRECISION) * scale
+        z_nv = (
+            product(hidden, weight, rows_n, tl.minimum(v, V - 1), D, TILE_N, TILE_V, TILE_D, EVEN_D, PRECISION) * scale
+        )
         z_nv = tl.where(v[None, :] < V, z_nv, LOWEST)
         new_n = tl.maximum(top_n, tl.max(z_nv, 1))
         fade_n = tl.exp2(top_n - new_n)
@@ -95,7 +113,8 @@ def finish(
     old_N, advantage_N, share_N, loss_N, slope_N, N, V, D, scale, num_splits, clip_low, clip_high,
     ROWS: tl.constexpr, TILE_D: tl.constexpr, WITH_ENTROPY: tl.constexpr, WITH_LOSS: tl.constexpr,
 ):  # fmt: skip
-    """From the splits' statistics to a number a token. `lse_N` stays in powers of two: only `slab_gradient` reads it."""
+    """From the splits' statistics to a number a token. `lse_N` stays in powers of two: only
+    `slab_gradient` reads it."""
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = n < N
     rows_n = tl.minimum(n, N - 1).to(tl.int64)
@@ -139,7 +158,9 @@ def finish(
         advantage_n = tl.load(advantage_N + rows_n)
         share_n = tl.load(share_N + rows_n)
         ratio_n = tl.exp(logprob_n - tl.load(old_N + rows_n))
-        capped_n = tl.where(ratio_n < 1 - clip_low, 1 - clip_low, tl.where(ratio_n > 1 + clip_high, 1 + clip_high, ratio_n))
+        capped_n = tl.where(
+            ratio_n < 1 - clip_low, 1 - clip_low, tl.where(ratio_n > 1 + clip_high, 1 + clip_high, ratio_n)
+        )
         free_n = ratio_n * advantage_n
         clipped = capped_n * advantage_n < free_n
         tl.store(loss_N + n, -share_n * tl.where(clipped, capped_n * advantage_n, free_n), mask=real)
@@ -152,7 +173,8 @@ def slab_gradient(
     TILE_N: tl.constexpr, TILE_V: tl.constexpr, TILE_D: tl.constexpr, EVEN_D: tl.constexpr, PRECISION: tl.constexpr,
     GROUP: tl.constexpr,
 ):  # fmt: skip
-    """slope x (one if chosen - probability) for `width` columns from `first_v` on, into a slab with rows C apart."""
+    """slope x (one if chosen - probability) for `width` columns from `first_v` on, into a slab with
+    rows C apart."""
     tile, column = swizzle(tl.program_id(0), tl.cdiv(N, TILE_N), tl.cdiv(width, TILE_V), GROUP)
     n = tile * TILE_N + tl.arange(0, TILE_N)
     rows_n = tl.minimum(n, N - 1)

@@ -1,8 +1,10 @@
-"""What the kernels compute, in plain torch: the definition that they are tested and timed against, and the path without a GPU.
+"""What the kernels compute, in plain torch: the definition that they are tested and timed against,
+and the path without a GPU.
 
-It writes the N x V logits down, several times over. With a small vocabulary or few tokens that is the fastest way as well. The head's product is
-taken in the model's own type, as the model itself takes it; in bfloat16 that rounds a logit of 20 to the nearest 1/8. Where digits matter,
-give float32.
+It writes the N x V logits down, several times over. With a small vocabulary or few tokens that is
+the fastest way as well. The head's product is taken in the model's own type, as the model itself
+takes it; in bfloat16 that rounds a logit of 20 to the nearest 1/8. Where digits matter, give
+float32.
 
 Shapes: N tokens, D hidden size, V vocabulary.
 """
@@ -13,9 +15,14 @@ import torch
 
 
 def linear_logprobs(
-    hidden_ND: torch.Tensor, weight_VD: torch.Tensor, ids_N: torch.Tensor, temperature: float = 1.0, with_entropy: bool = True
+    hidden_ND: torch.Tensor,
+    weight_VD: torch.Tensor,
+    ids_N: torch.Tensor,
+    temperature: float = 1.0,
+    with_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probability of each chosen id, with gradient, and the entropy in nats, without. Both float32."""
+    """Log-probability of each chosen id, with gradient, and the entropy in nats, without. Both
+    float32."""
     logits_NV = torch.nn.functional.linear(hidden_ND, weight_VD).float()
     if temperature != 1.0:
         logits_NV = logits_NV / temperature
@@ -38,7 +45,8 @@ def linear_policy_loss(
     clip_high: float = 0.2,
     temperature: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """-sum over N of share x min(r A, clip(r, 1 - low, 1 + high) A), with gradient; log-probabilities and entropy, without."""
+    """-sum over N of share x min(r A, clip(r, 1 - low, 1 + high) A), with gradient;
+    log-probabilities and entropy, without."""
     logprobs_N, entropy_N = linear_logprobs(hidden_ND, weight_VD, ids_N, temperature)
     assert entropy_N is not None
     ratio_N = torch.exp(logprobs_N - old_N)

@@ -1,11 +1,14 @@
-"""How large a tile is on which chip: chosen by its shared memory, fixed, and not measured at run time.
+"""How large a tile is on which chip: chosen by its shared memory, fixed, and not measured at run
+time.
 
-Triton's autotuner picks by the clock. Another pick adds in another order, so that two runs of the same step would differ in their last bits, and
-it measures anew for each N, which changes with every microbatch. So the choice is a table; `make figure NAME=kernel_time ARGS=tiles` times
-the alternatives on the GPU at hand.
+Triton's autotuner picks by the clock. Another pick adds in another order, so that two runs of the
+same step would differ in their last bits, and it measures anew for each N, which changes with every
+microbatch. So the choice is a table; `make figure NAME=kernel_time ARGS=tiles` times the
+alternatives on the GPU at hand.
 
-A tile of hidden states (n x d) and one of the head (v x d) lie in shared memory `stages` times, and n x v float32 sums in the
-registers of `warps` x 32 threads. The larger n and v, the fewer bytes an operation: 128 x 256 needs one byte for 85 operations.
+A tile of hidden states (n x d) and one of the head (v x d) lie in shared memory `stages` times, and
+n x v float32 sums in the registers of `warps` x 32 threads. The larger n and v, the fewer bytes an
+operation: 128 x 256 needs one byte for 85 operations.
 """
 
 from __future__ import annotations

@@ -1,16 +1,21 @@
-"""The embedded policy: a Qwen3-architecture model of about a million parameters that really learns on two CPU cores.
+"""The embedded policy: a Qwen3-architecture model of about a million parameters that really learns
+on two CPU cores.
 
-It exists so that the whole ladder runs, for real, anywhere and without a download; the same code loads `Qwen/Qwen3-4B`. Two
-things make a model this small able to use tools after minutes of warm start:
+It exists so that the whole ladder runs, for real, anywhere and without a download; the same code
+loads `Qwen/Qwen3-4B`. Two things make a model this small able to use tools after minutes of warm
+start:
 
-*The tokenizer.* Text is Hermes to the letter, but each fixed piece of the wrapper is one added token, so the JSON of a call is well
-formed without constrained decoding; the recipe adds pieces of its own (`vocabulary` in demonstrations.py: say, code categories).
-Words carry their leading space everywhere, so that a word is the same tokens in note, query and hit.
+*The tokenizer.* Text is Hermes to the letter, but each fixed piece of the wrapper is one added
+token, so the JSON of a call is well formed without constrained decoding; the recipe adds pieces of
+its own (`vocabulary` in demonstrations.py: say, code categories). Words carry their leading space
+everywhere, so that a word is the same tokens in note, query and hit.
 
-*Structured initialization* (an option, for models built from scratch only). From plain random weights a model of this size does not
-discover copying within the budget: next-token accuracy on repeated random strings stays at 28 % after 96 core-seconds. Here two heads
-are written into the otherwise random weights: a previous-token head in layer 0 and an induction head in layer 1 that finds the last
-place where the current token stood and copies what followed. The rest is learned. `_write_copying` has the construction.
+*Structured initialization* (an option, for models built from scratch only). From plain random
+weights a model of this size does not discover copying within the budget: next-token accuracy on
+repeated random strings stays at 28 % after 96 core-seconds. Here two heads are written into the
+otherwise random weights: a previous-token head in layer 0 and an induction head in layer 1 that
+finds the last place where the current token stood and copies what followed. The rest is learned.
+`_write_copying` has the construction.
 """
 
 from __future__ import annotations
@@ -57,25 +62,33 @@ TEMPLATE = r"""
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
-"""
+"""  # noqa: E501 (a template: each byte of it counts)
 
 
 def build_tokenizer(texts: Iterable[str], tools: list[dict[str, Any]], vocabulary: list[str], merges: int) -> Any:
-    """Byte-level BPE learned on `texts`, plus one added token for each fixed piece of template, calls and recipe vocabulary."""
+    """Byte-level BPE learned on `texts`, plus one added token for each fixed piece of template,
+    calls and recipe vocabulary."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
         [
-            pre_tokenizers.Split(Regex(r" ?[\p{L}]+|\.[0-9A-Z]+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"), "isolated"),
+            pre_tokenizers.Split(
+                Regex(r" ?[\p{L}]+|\.[0-9A-Z]+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"), "isolated"
+            ),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     trainer = trainers.BpeTrainer(  # type: ignore[call-arg]
-        vocab_size=256 + merges, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), special_tokens=[], show_progress=False
+        vocab_size=256 + merges,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=[],
+        show_progress=False,
     )
     bpe.train_from_iterator(texts, trainer)
     bpe.add_special_tokens([PAD, START, END])
-    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False)
+    tokenizer: Any = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
+    )
     tokenizer.chat_template = TEMPLATE
     pieces = [*_template_pieces(tokenizer, tools), *_call_pieces(tools), *vocabulary]
     tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in dict.fromkeys(pieces)])
@@ -104,7 +117,8 @@ def _template_pieces(tokenizer: Any, tools: list[dict[str, Any]]) -> list[str]:
 
 
 def _call_pieces(tools: list[dict[str, Any]]) -> list[str]:
-    """A call up to its first argument's value, and its end. `\"}}` closes a call whose last argument is a string."""
+    """A call up to its first argument's value, and its end. `\"}}` closes a call whose last
+    argument is a string."""
     pieces = ['"}}\n</tool_call>', "}}\n</tool_call>", '"}}\n</tool_call>\n']
     for tool in tools:
         function = tool["function"]
@@ -143,14 +157,17 @@ def build_model(architecture: Architecture, tokenizer: Any, seed: int) -> Any:
 
 @torch.no_grad()
 def _write_copying(model: Any) -> None:
-    """Write a previous-token head (layer 0, head 0) and an induction head (layer 1, one query head a KV head).
+    """Write a previous-token head (layer 0, head 0) and an induction head (layer 1, one query head
+    a KV head).
 
-    The residual stream is divided: dimension 0 is a constant that every embedding carries, `slot` is empty at the start, `code`
-    names the token by random numbers. Layer 0: all positions ask with the same vector, and every key is that vector; the query's
-    rotary phases are turned back by one position, so the score peaks one position earlier; its value copies the previous token's
-    code into the slot. Layer 1: the query is the current token's code, the key the slot, both on the slow rotary pairs, where
-    position hardly turns them; the value copies the found token's embedding, which the tied head turns into its logit. Needs slow
-    pairs: rope_theta 1e6, head_dim 48. Sharpness comes from the scale of q_norm and k_norm (QK scores are normalized).
+    The residual stream is divided: dimension 0 is a constant that every embedding carries, `slot`
+    is empty at the start, `code` names the token by random numbers. Layer 0: all positions ask with
+    the same vector, and every key is that vector; the query's rotary phases are turned back by one
+    position, so the score peaks one position earlier; its value copies the previous token's code
+    into the slot. Layer 1: the query is the current token's code, the key the slot, both on the
+    slow rotary pairs, where position hardly turns them; the value copies the found token's
+    embedding, which the tied head turns into its logit. Needs slow pairs: rope_theta 1e6, head_dim
+    48. Sharpness comes from the scale of q_norm and k_norm (QK scores are normalized).
     """
     config = model.config
     hidden, dim, half = config.hidden_size, config.head_dim, config.head_dim // 2

@@ -1,8 +1,9 @@
 """Weights: load a base model and its tokenizer, put an adapter on it, save, merge, hash.
 
-A policy's weights are a base model (the embedded one, a folder, or a hub id) and perhaps an adapter or a whole set of trained
-weights on top. `load` gives the base; `with_weights` applies what a champion or a train stage left; `trainable` prepares for learning:
-LoRA through peft, or all weights. `merged_copy` and `sync` keep the plain copy that the sampler decodes with.
+A policy's weights are a base model (the embedded one, a folder, or a hub id) and perhaps an adapter
+or a whole set of trained weights on top. `load` gives the base; `with_weights` applies what a
+champion or a train stage left; `trainable` prepares for learning: LoRA through peft, or all
+weights. `merged_copy` and `sync` keep the plain copy that the sampler decodes with.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ Weights = Literal["lora", "full", "none"]
 
 
 def prepare_process(section: config.Policy) -> torch.device:
-    """Threads, deterministic kernels, quiet libraries; returns the device. Raises UserError for a device that is not there.
+    """Threads, deterministic kernels, quiet libraries; returns the device. Raises UserError for a
+    device that is not there.
 
-    Raising glibc's mmap and trim thresholds keeps freed buffers in the process: 4.1 -> 5.5 thousand training tokens/s.
+    Raising glibc's mmap and trim thresholds keeps freed buffers in the process: 4.1 -> 5.5 thousand
+    training tokens/s.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -49,7 +52,10 @@ def prepare_process(section: config.Policy) -> torch.device:
     torch.set_flush_denormal(True)  # softmax tails and Adam's moments go denormal, which CPUs compute many times slower
     name = section.device if section.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("policy.device = 'cuda': PyTorch sees no GPU. Install a CUDA build (RFT_TORCH, see README) or set policy.device: cpu.")
+        raise UserError(
+            "policy.device = 'cuda': PyTorch sees no GPU. Install a CUDA build (RFT_TORCH, see README) or set "
+            "policy.device: cpu."
+        )
     return torch.device(name)
 
 
@@ -60,7 +66,9 @@ def load(source: str, section: config.Policy, device: torch.device) -> tuple[Any
     _quiet()
     ours = tokenizer(source)
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, section.dtype), attn_implementation="sdpa")
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=getattr(torch, section.dtype), attn_implementation="sdpa"
+        )
     except (OSError, ValueError) as error:
         raise _unreachable(source, error) from error
     return model.to(device).eval(), ours
@@ -80,7 +88,10 @@ def tokenizer(source: str) -> Any:
 
     folder = Path(source)
     if folder.is_dir() or source.startswith((".", "/")):
-        for needed, remedy in (("config.json", "is it a model folder?"), ("tokenizer_config.json", "save the tokenizer beside the model")):
+        for needed, remedy in (
+            ("config.json", "is it a model folder?"),
+            ("tokenizer_config.json", "save the tokenizer beside the model"),
+        ):
             if not (folder / needed).exists():
                 raise UserError(f"policy.model: {folder} holds no {needed}; {remedy}.")
     try:
@@ -91,11 +102,14 @@ def tokenizer(source: str) -> Any:
 
 def _unreachable(source: str, error: Exception) -> UserError:
     why = str(error).splitlines()[0]
-    return UserError(f"policy.model = {source!r} cannot be loaded: {why} Name a folder, or a hub id that this machine reaches.")
+    return UserError(
+        f"policy.model = {source!r} cannot be loaded: {why} Name a folder, or a hub id that this machine reaches."
+    )
 
 
 def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.device) -> Any:
-    """The model with an adapter merged in, or replaced by trained full weights. Raises UserError for an adapter of another base."""
+    """The model with an adapter merged in, or replaced by trained full weights. Raises UserError
+    for an adapter of another base."""
     if kind == "none" or folder is None:
         return model
     if kind == "full":
@@ -104,7 +118,10 @@ def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.d
         state = load_file(folder / "model.safetensors", device=str(device))
         missing, unexpected = model.load_state_dict(state, strict=False)
         if unexpected or set(missing) - _tied(model):
-            raise UserError(f"{folder}: these weights belong to another base model ({(unexpected or list(missing))[0]} does not fit).")
+            raise UserError(
+                f"{folder}: these weights belong to another base model ({(unexpected or list(missing))[0]} does "
+                "not fit)."
+            )
         return model
     from peft import PeftModel
 
@@ -112,11 +129,14 @@ def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.d
         with _quiet_peft():
             return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"{folder}: this adapter belongs to another base model: {str(error).splitlines()[0]}") from error
+        raise UserError(
+            f"{folder}: this adapter belongs to another base model: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def adapter_changes(model: Any, folder: Path) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(base, what the adapter adds to it) of each weight that it changes. The model is as before when all are taken."""
+    """(base, what the adapter adds to it) of each weight that it changes. The model is as before
+    when all are taken."""
     from peft import PeftModel
 
     with _quiet_peft():
@@ -128,7 +148,8 @@ def adapter_changes(model: Any, folder: Path) -> Iterator[tuple[torch.Tensor, to
 
 
 def trainable(model: Any, section: config.Train) -> Any:
-    """The model ready to learn, in float32 accumulators. LoRA starts at the base model's function exactly (B = 0).
+    """The model ready to learn, in float32 accumulators. LoRA starts at the base model's function
+    exactly (B = 0).
 
     Raises ConfigError for settings that this model's architecture cannot honour.
     """
@@ -139,7 +160,12 @@ def trainable(model: Any, section: config.Train) -> Any:
     from peft import LoraConfig, get_peft_model
 
     lora = LoraConfig(
-        r=section.lora.r, lora_alpha=section.lora.alpha, target_modules=section.lora.targets, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
+        r=section.lora.r,
+        lora_alpha=section.lora.alpha,
+        target_modules=section.lora.targets,
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
     )
     with _quiet_peft():
         return get_peft_model(model, lora).train()
@@ -150,11 +176,13 @@ def _assert_honoured(model: Any, section: config.Train) -> None:
     other = sorted(set(getattr(text, "layer_types", None) or ()) - {"full_attention"})
     if section.packing and other:
         raise ConfigError(
-            f"params.yaml: 'train.packing' = true: this model has layers of kind {', '.join(other)}, whose masks packing replaces. Set it to false."
+            f"params.yaml: 'train.packing' = true: this model has layers of kind {', '.join(other)}, whose masks "
+            "packing replaces. Set it to false."
         )
     if getattr(text, "final_logit_softcapping", None):
         raise ConfigError(
-            "policy.model: its logits are capped (final_logit_softcapping), which the trainer's head does not do. Choose another model."
+            "policy.model: its logits are capped (final_logit_softcapping), which the trainer's head does not do. "
+            "Choose another model."
         )
 
 
@@ -167,7 +195,8 @@ def merged_copy(model: Any) -> Any:
 
 @torch.no_grad()
 def sync(learner: Any, sampler: Any) -> None:
-    """Bring the sampler's copy to the learner's present weights: with LoRA base + scaled B A, layer by layer."""
+    """Bring the sampler's copy to the learner's present weights: with LoRA base + scaled B A, layer
+    by layer."""
     if learner is sampler:
         return
     if not hasattr(learner, "merge_and_unload"):
@@ -191,12 +220,17 @@ def save(model: Any, folder: Path) -> None:
         return
     from safetensors.torch import save_file
 
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items() if name not in _tied(model)}
+    state = {
+        name: tensor.detach().cpu().contiguous()
+        for name, tensor in model.state_dict().items()
+        if name not in _tied(model)
+    }
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _sort_targets(path: Path) -> None:
-    """peft writes the target modules in the order of a set, which differs from process to process; equal adapters are equal bytes here."""
+    """peft writes the target modules in the order of a set, which differs from process to process;
+    equal adapters are equal bytes here."""
     settings = json.loads(path.read_text())
     if isinstance(settings["target_modules"], list):
         settings["target_modules"].sort()
@@ -213,7 +247,8 @@ def weights_sha256(model: Any) -> str:
 
 @contextmanager
 def _quiet_peft() -> Iterator[None]:
-    """peft 0.21 asks transformers 5 for an attribute by its old name; nothing that a user could mend."""
+    """peft 0.21 asks transformers 5 for an attribute by its old name; nothing that a user could
+    mend."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
         yield

@@ -1,8 +1,10 @@
-"""A run on one page: what was found on each rung of the ladder, with pictures, for a person who must say yes or no.
+"""A run on one page: what was found on each rung of the ladder, with pictures, for a person who
+must say yes or no.
 
-`render(root, run)` reads the shelves under `root/data` and returns one HTML file: no script, no network (its own policy forbids both),
-light and dark by the reader's setting, readable on a phone and on paper. Shelves that a run did not reach are left out: a run that
-stopped after drift has a short page. Nothing is computed here that a report says already.
+`render(root, run)` reads the shelves under `root/data` and returns one HTML file: no script, no
+network (its own policy forbids both), light and dark by the reader's setting, readable on a phone
+and on paper. Shelves that a run did not reach are left out: a run that stopped after drift has a
+short page. Nothing is computed here that a report says already.
 
     markup   HTML that escapes what it is given
     charts   the pictures
@@ -28,7 +30,8 @@ from rft.page.style import STYLE
 
 
 def render(root: Path, run: Mapping[str, str], spent: Mapping[str, Spent] | None = None) -> str:
-    """`run` names the run: `run`, `commit`, `recipe`, `dirty`, and further facts in words; `again` is the command that runs the same once more.
+    """`run` names the run: `run`, `commit`, `recipe`, `dirty`, and further facts in words; `again`
+    is the command that runs the same once more.
 
     `spent`: stage -> wall time. Raises UserError for a damaged report.
     """

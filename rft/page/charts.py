@@ -1,7 +1,9 @@
-"""Pictures as inline SVG, drawn by hand: a line chart, a paired histogram, an interval against its margin, a bar against its threshold.
+"""Pictures as inline SVG, drawn by hand: a line chart, a paired histogram, an interval against its
+margin, a bar against its threshold.
 
-Every picture is an image with a title and a description that say what it shows, for those who do not see it. Widths are in the view box's
-units: 440 wide fills half a row on a desk and a whole one on a phone, where its text is still readable.
+Every picture is an image with a title and a description that say what it shows, for those who do
+not see it. Widths are in the view box's units: 440 wide fills half a row on a desk and a whole one
+on a phone, where its text is still readable.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ WIDTH = 440.0
 
 @dataclass(frozen=True)
 class Series:
-    """One line. `kind` is the class that gives colour and dash: champion, champion_new_prompt, challenger."""
+    """One line. `kind` is the class that gives colour and dash: champion, champion_new_prompt,
+    challenger."""
 
     label: str
     kind: str
@@ -49,7 +52,15 @@ class Frame:
 
 def image(title: str, description: str, width: float, height: float, *children: Child) -> Html:
     label = f"{title}. {description}"
-    return h("svg", h("title", title), h("desc", description), *children, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label)
+    return h(
+        "svg",
+        h("title", title),
+        h("desc", description),
+        *children,
+        viewBox=f"0 0 {width:g} {height:g}",
+        role="img",
+        aria_label=label,
+    )
 
 
 def marker(kind: str, x: float, y: float, size: float = 4.0) -> Html:
@@ -64,10 +75,14 @@ def marker(kind: str, x: float, y: float, size: float = 4.0) -> Html:
 
 def legend_mark(kind: str) -> Html:
     """The same marker, to stand in text."""
-    return h("svg", h("g", marker(kind, 6, 6, 4.2), class_=kind), viewBox="0 0 12 12", class_="mark", aria_hidden="true")
+    return h(
+        "svg", h("g", marker(kind, 6, 6, 4.2), class_=kind), viewBox="0 0 12 12", class_="mark", aria_hidden="true"
+    )
 
 
-def lines(title: str, description: str, series: Sequence[Series], x_label: str, y_label: str, dots: bool = False) -> Html:
+def lines(
+    title: str, description: str, series: Sequence[Series], x_label: str, y_label: str, dots: bool = False
+) -> Html:
     """Values over steps or over k."""
     points = [point for one in series for point in (*one.points, *one.faint)]
     low, high = _span([y for _, y in points])
@@ -82,7 +97,9 @@ def lines(title: str, description: str, series: Sequence[Series], x_label: str, 
     return image(title, description, WIDTH, 240, body)
 
 
-def histogram(title: str, description: str, bars: Sequence[tuple[str, str, dict[int, float], float]], x_label: str) -> Html:
+def histogram(
+    title: str, description: str, bars: Sequence[tuple[str, str, dict[int, float], float]], x_label: str
+) -> Html:
     """Shares side by side. Each of `bars` is (label, kind, share by value, P95)."""
     last = max((value for _, _, shares, _ in bars for value in shares), default=1)
     top = max((share for _, _, shares, _ in bars for share in shares.values()), default=1.0)
@@ -99,11 +116,23 @@ def histogram(title: str, description: str, bars: Sequence[tuple[str, str, dict[
             h(
                 "g",
                 [
-                    h("rect", x=frame.x(value) + left + 0.5, y=frame.y(share), width=width - 1, height=frame.bottom - frame.y(share), class_=fill)
+                    h(
+                        "rect",
+                        x=frame.x(value) + left + 0.5,
+                        y=frame.y(share),
+                        width=width - 1,
+                        height=frame.bottom - frame.y(share),
+                        class_=fill,
+                    )
                     for value, share in sorted(shares.items())
                     if share > 0
                 ],
-                h("path", d=f"M{frame.x(p95):.1f} {frame.bottom:.1f} V{24 - 12 * i:.1f}", class_="faint", style="opacity:1;stroke-dasharray:3 3"),
+                h(
+                    "path",
+                    d=f"M{frame.x(p95):.1f} {frame.bottom:.1f} V{24 - 12 * i:.1f}",
+                    class_="faint",
+                    style="opacity:1;stroke-dasharray:3 3",
+                ),
                 h("text", f"P95 {p95:g}", x=frame.x(p95) + side, y=28 - 12 * i, class_="own", text_anchor=anchor),
                 class_=kind,
             )
@@ -128,23 +157,47 @@ def forest(title: str, description: str, rows: Sequence[tuple[str, str, float, f
         body.append(
             h(
                 "g",
-                h("path", d=f"M{frame.x(left):.1f} {y} H{frame.x(right):.1f}", class_="stroke", style="stroke-dasharray:none"),
+                h(
+                    "path",
+                    d=f"M{frame.x(left):.1f} {y} H{frame.x(right):.1f}",
+                    class_="stroke",
+                    style="stroke-dasharray:none",
+                ),
                 marker(kind, frame.x(value), y, 4.6),
-                h("text", f"{label} {decimal(value)}", x=min(max(frame.x(value), 60.0), WIDTH - 70.0), y=y - 10, text_anchor="middle", class_="own"),
+                h(
+                    "text",
+                    f"{label} {decimal(value)}",
+                    x=min(max(frame.x(value), 60.0), WIDTH - 70.0),
+                    y=y - 10,
+                    text_anchor="middle",
+                    class_="own",
+                ),
                 class_=kind,
             )
         )
     return image(title, description, WIDTH, height, body)
 
 
-def interval(title: str, description: str, value: float, low: float | None, high: float | None, margin: float, good_above: bool, tone: str) -> Html:
-    """One check on its own scale: the side of the margin that passes is shaded, the interval should lie in it."""
+def interval(
+    title: str,
+    description: str,
+    value: float,
+    low: float | None,
+    high: float | None,
+    margin: float,
+    good_above: bool,
+    tone: str,
+) -> Html:
+    """One check on its own scale: the side of the margin that passes is shaded, the interval should
+    lie in it."""
     seen = [value, margin, 0.0, *(x for x in (low, high) if x is not None)]
     left, right = min(seen), max(seen)
     pad = 0.1 * (right - left or 1.0)
     frame = Frame(left - pad, right + pad, 0, 1, left=0, right=260, top=0, bottom=26)
     edge = frame.x(margin)
-    zone = h("rect", x=edge if good_above else 0, y=3, width=260 - edge if good_above else edge, height=20, class_="zone")
+    zone = h(
+        "rect", x=edge if good_above else 0, y=3, width=260 - edge if good_above else edge, height=20, class_="zone"
+    )
     bar = None
     if low is not None and high is not None:
         bar = h("path", d=f"M{frame.x(low):.1f} 13 H{frame.x(high):.1f}", stroke_width=3, stroke_linecap="round")
@@ -162,7 +215,8 @@ def interval(title: str, description: str, value: float, low: float | None, high
 
 
 def threshold_bar(title: str, description: str, ratio: float, tone: str) -> Html:
-    """A bar of effect over threshold; the line in the middle is the threshold, and a longer bar than twice that is cut with a mark."""
+    """A bar of effect over threshold; the line in the middle is the threshold, and a longer bar
+    than twice that is cut with a mark."""
     width = 400.0
     end = min(ratio, 2.0) / 2.0 * width
     over = h("path", d=f"M{width - 12} 2 l5 6 l-5 6 M{width - 6} 2 l5 6 l-5 6", class_="cut") if ratio > 2 else None
@@ -178,14 +232,20 @@ def threshold_bar(title: str, description: str, ratio: float, tone: str) -> Html
     )
 
 
-# -- axes ------------------------------------------------------------------------------------------------------------------
+# -- axes ------------------------------------------------------------------------------------------
 def _grid(frame: Frame, xs: Iterable[float], x_label: str, y_label: str, percent: bool = False) -> list[Child]:
     span = frame.y1 - frame.y0
     return [
         [
             (
                 h("path", d=f"M{frame.left} {frame.y(y):.1f} H{frame.right}", class_="axis"),
-                h("text", f"{100 * y:.0f} %" if percent else _short(y, span), x=frame.left - 6, y=frame.y(y) + 4, text_anchor="end"),
+                h(
+                    "text",
+                    f"{100 * y:.0f} %" if percent else _short(y, span),
+                    x=frame.left - 6,
+                    y=frame.y(y) + 4,
+                    text_anchor="end",
+                ),
             )
             for y in _ticks(frame.y0, frame.y1, 4)
         ],

@@ -1,7 +1,8 @@
 """What the run cost: wall time by stage, rollouts, sampled tokens, optimizer steps.
 
-The times of a stage's inside (sampling, tools, grading) come from its `timing.json`, counts from its log and report. A shelf that was reused from an
-earlier run cost this one nothing, and enters no total.
+The times of a stage's inside (sampling, tools, grading) come from its `timing.json`, counts from
+its log and report. A shelf that was reused from an earlier run cost this one nothing, and enters no
+total.
 """
 
 from __future__ import annotations
@@ -49,10 +50,20 @@ def cost(shelves: Shelves, spent: Mapping[str, Spent]) -> Html | None:
         h("td", f"{sum(steps.get(stage, 0) for stage in own):,}"),
         class_="picked",
     )
-    note = "Wall time is this run's own, on the machine that it had. Sampled tokens are those that the policy wrote itself."
+    note = (
+        "Wall time is this run's own, on the machine that it had. Sampled tokens are those that the policy wrote "
+        "itself."
+    )
     if len(own) < len(stages):
-        note += " A reused shelf was an earlier run's work: its rollouts, tokens and steps are shown, and the total leaves them out."
-    table = h("div", h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows, total)), class_="scroll wide")
+        note += (
+            " A reused shelf was an earlier run's work: its rollouts, tokens and steps are shown, and the total "
+            "leaves them out."
+        )
+    table = h(
+        "div",
+        h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows, total)),
+        class_="scroll wide",
+    )
     return h("section", h("h2", "What it cost"), h("p", note, class_="note"), table, class_="card")
 
 

@@ -1,4 +1,5 @@
-"""The pictures and tables behind the story: drift, prompt, training, tool calls, best of k, stop reasons."""
+"""The pictures and tables behind the story: drift, prompt, training, tool calls, best of k, stop
+reasons."""
 
 from __future__ import annotations
 
@@ -50,13 +51,24 @@ def tool_calls(shelves: Shelves) -> Html | None:
     if not shown:
         return None
     bars = [(label, kind, _shares(one.tool_calls), one.metrics["tool_calls/p95"].value) for label, kind, one in shown]
-    text = "; ".join(f"{label}: 95 % of rollouts make at most {p95:g} call{'' if p95 == 1 else 's'}" for label, _, _, p95 in bars) + "."
+    text = (
+        "; ".join(
+            f"{label}: 95 % of rollouts make at most {p95:g} call{'' if p95 == 1 else 's'}" for label, _, _, p95 in bars
+        )
+        + "."
+    )
     picture = charts.histogram("Tool calls a rollout", text, bars, "tool calls a rollout")
-    return _card("Tool calls", h("p", text[:1].upper() + text[1:], class_="note"), _legend([kind for _, kind, _ in shown]), picture)
+    return _card(
+        "Tool calls",
+        h("p", text[:1].upper() + text[1:], class_="note"),
+        _legend([kind for _, kind, _ in shown]),
+        picture,
+    )
 
 
 def best_of_k(shelves: Shelves) -> Html | None:
-    """With one rollout per test example there is no best: then the baseline's champion alone, which always has several."""
+    """With one rollout per test example there is no best: then the baseline's champion alone, which
+    always has several."""
     shown = [(arm.name, arm.sampled) for arm in shelves.arms if len(arm.sampled.max_at_k) > 1]
     if not shown and shelves.baseline is not None and len(shelves.baseline.sampled.max_at_k) > 1:
         shown = [("champion", shelves.baseline.sampled)]
@@ -64,8 +76,16 @@ def best_of_k(shelves: Shelves) -> Html | None:
         return None
     lines = [Series(ARMS[name], name, one.max_at_k) for name, one in shown]
     ends = [(one.label, one.points[0][1], one.points[-1]) for one in lines]
-    text = "; ".join(f"{label}: one rollout {decimal(first)}, best of {k:g} {decimal(best)}" for label, first, (k, best) in ends) + "."
-    note = f"The score expected of the best of k rollouts{between(shown[0][1])}. The room above k = 1 is what training can teach."
+    text = (
+        "; ".join(
+            f"{label}: one rollout {decimal(first)}, best of {k:g} {decimal(best)}" for label, first, (k, best) in ends
+        )
+        + "."
+    )
+    note = (
+        f"The score expected of the best of k rollouts{between(shown[0][1])}. The room above k = 1 is what "
+        "training can teach."
+    )
     picture = charts.lines("Best of k rollouts", text, lines, "k", "expected best score", dots=True)
     return _card("Best of k", h("p", note, class_="note"), _legend([one.kind for one in lines]), picture)
 
@@ -74,15 +94,28 @@ def drift(shelves: Shelves) -> Html | None:
     report = shelves.drift
     if report is None:
         return None
-    bars = h("ul", [_feature(feature) for feature in sorted(report.features, key=lambda one: (-_ratio(one), one.feature))], class_="bars")
+    bars = h(
+        "ul",
+        [_feature(feature) for feature in sorted(report.features, key=lambda one: (-_ratio(one), one.feature))],
+        class_="bars",
+    )
     broken = [contract for contract in report.contracts if not contract.success]
-    words = f"{counted(len(report.contracts), 'data contract')}: " + ("all hold." if not broken else f"{len(broken)} broken.")
+    words = f"{counted(len(report.contracts), 'data contract')}: " + (
+        "all hold." if not broken else f"{len(broken)} broken."
+    )
     note = (
-        f"{counted(report.num_current, 'conversation')} against {report.num_reference:,}. A bar is the effect, the line across it the smallest that "
+        f"{counted(report.num_current, 'conversation')} against {report.num_reference:,}. A bar is the effect, the "
+        "line across it the smallest that "
         "counts. Drift needs an effect beyond it that also survives the false-discovery control."
     )
     lost = (
-        h("ul", [h("li", f"{one.column}: {one.name}, observed {one.observed}", class_="bad") for one in broken], class_="broken") if broken else None
+        h(
+            "ul",
+            [h("li", f"{one.column}: {one.name}, observed {one.observed}", class_="bad") for one in broken],
+            class_="broken",
+        )
+        if broken
+        else None
     )
     return _card(f"Drift: {report.verdict}", h("p", note, class_="note"), bars, h("p", words, class_="note"), lost)
 
@@ -92,8 +125,13 @@ def _feature(one: reports.FeatureDrift) -> Html:
     if one.effect is None or one.q_value is None:
         return h("li", name, h("small", one.detail or "nothing to compare with"))
     large = one.effect > one.threshold
-    tone, word = ("bad", "drifted") if one.drifted else ("open", "large, but not significant") if large else ("off", "as before")
-    text = f"{one.statistic.replace('_', ' ')} {one.effect:.3f}, counts from {one.threshold:g}, q = {one.q_value:.2g}: {word}"
+    tone, word = (
+        ("bad", "drifted") if one.drifted else ("open", "large, but not significant") if large else ("off", "as before")
+    )
+    text = (
+        f"{one.statistic.replace('_', ' ')} {one.effect:.3f}, counts from {one.threshold:g}, q = "
+        f"{one.q_value:.2g}: {word}"
+    )
     figure = h("span", f"{one.effect:.2f} of {one.threshold:g} · {word}", class_="muted" if tone == "off" else tone)
     picture = charts.threshold_bar(f"Drift of {one.feature}", text, _ratio(one), tone)
     return h("li", h("div", name, figure, class_="row"), picture)
@@ -108,16 +146,34 @@ def candidates(shelves: Shelves) -> Html | None:
     report = shelves.prompt
     if report is None:
         return None
-    head = h("tr", [h("th", text, scope="col") for text in ("candidate", "from", "search: mean reward", "gain over the seed prompt", "round", "")])
-    rows = [_candidate(report, one) for one in sorted(report.candidates, key=lambda c: (not _wins(report, c), -c.round, -c.search.value))]
+    head = h(
+        "tr",
+        [
+            h("th", text, scope="col")
+            for text in ("candidate", "from", "search: mean reward", "gain over the seed prompt", "round", "")
+        ],
+    )
+    rows = [
+        _candidate(report, one)
+        for one in sorted(report.candidates, key=lambda c: (not _wins(report, c), -c.round, -c.search.value))
+    ]
     note = f"{report.reason[:1].upper()}{report.reason[1:]}. {counted(report.num_rollouts, 'rollout')} spent."
     if rows:
         note += (
-            " The best of a search is also the luckiest, so its gain must hold on examples that the search did not see. "
-            + ("It did: that candidate stands first, the others follow in the order of the search." if report.found else "None held: ")
+            " The best of a search is also the luckiest, so its gain must hold on examples that the search did "
+            "not see. "
+            + (
+                "It did: that candidate stands first, the others follow in the order of the search."
+                if report.found
+                else "None held: "
+            )
             + ("" if report.found else f"'{report.winner.name}' stays, whatever the search showed.")
         )
-    words = h("details", h("summary", f"The instruction of '{report.winner.name}'"), h("pre", report.winner.system, class_="command"))
+    words = h(
+        "details",
+        h("summary", f"The instruction of '{report.winner.name}'"),
+        h("pre", report.winner.system, class_="command"),
+    )
     table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll wide") if rows else None
     return h("section", h("h2", "Prompt candidates"), h("p", note, class_="note"), table, words, class_="card")
 
@@ -150,22 +206,34 @@ def stop_reasons(shelves: Shelves) -> Html | None:
         return None
     found = {reason for _, _, one in shown for reason in one.stop_reasons}
     reasons = sorted(found, key=lambda reason: (-max(one.stop_reasons.get(reason, 0) for _, _, one in shown), reason))
-    head = h("tr", h("th", "", scope="col"), [h("th", _words(reason), scope="col") for reason in reasons], h("th", "unscored", scope="col"))
+    head = h(
+        "tr",
+        h("th", "", scope="col"),
+        [h("th", _words(reason), scope="col") for reason in reasons],
+        h("th", "unscored", scope="col"),
+    )
     rows = [
         h(
             "tr",
             h("th", charts.legend_mark(kind), label, scope="row"),
             [h("td", _count(one.stop_reasons.get(reason, 0), sum(one.stop_reasons.values()))) for reason in reasons],
-            h("td", one.unscored, h("small", ", ".join(f"{_words(why)} {count:,}" for why, count in one.unscored_stop_reasons.items()))),
+            h(
+                "td",
+                one.unscored,
+                h("small", ", ".join(f"{_words(why)} {count:,}" for why, count in one.unscored_stop_reasons.items())),
+            ),
         )
         for label, kind, one in shown
     ]
-    note = "Why the scored rollouts ended, and beside them the unscored, cut off by an outage or left without a grade, which enter no number."
+    note = (
+        "Why the scored rollouts ended, and beside them the unscored, cut off by an outage or left without a "
+        "grade, which enter no number."
+    )
     table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll")
     return _card("Stop reasons", h("p", note, class_="note"), table)
 
 
-# -- small parts -----------------------------------------------------------------------------------------------------------
+# -- small parts -----------------------------------------------------------------------------------
 def _before_and_after(shelves: Shelves) -> list[tuple[str, str, reports.Evaluation]]:
     names = dict.fromkeys(("champion", shelves.candidate))
     shown = [(ARMS[arm.name], arm.name, arm.sampled) for name in names if (arm := shelves.arm(name)) is not None]
@@ -179,7 +247,12 @@ def _card(title: str, *children: Child) -> Html:
 
 
 def _legend(kinds: Sequence[str]) -> Html:
-    return h("p", [(charts.legend_mark(kind), ARMS[kind], "\u2003") for kind in kinds], class_="note", style="margin-bottom:4px")
+    return h(
+        "p",
+        [(charts.legend_mark(kind), ARMS[kind], "\u2003") for kind in kinds],
+        class_="note",
+        style="margin-bottom:4px",
+    )
 
 
 def _shares(histogram: dict[str, int]) -> dict[int, float]:
@@ -194,11 +267,17 @@ def _window(curve: Sequence[tuple[int, float]]) -> int:
 def _smoothed(curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
     """A trailing mean: at no step does the line know the future."""
     width = _window(curve)
-    return [(step, sum(y for _, y in curve[max(0, i - width + 1) : i + 1]) / (i + 1 - max(0, i - width + 1))) for i, (step, _) in enumerate(curve)]
+    return [
+        (step, sum(y for _, y in curve[max(0, i - width + 1) : i + 1]) / (i + 1 - max(0, i - width + 1)))
+        for i, (step, _) in enumerate(curve)
+    ]
 
 
 def _settings(settings: reports.PromptSettings) -> str:
-    parts = [f"{tool}: {', '.join(f'{key}={value}' for key, value in defaults.items())}" for tool, defaults in settings.tool_defaults.items()]
+    parts = [
+        f"{tool}: {', '.join(f'{key}={value}' for key, value in defaults.items())}"
+        for tool, defaults in settings.tool_defaults.items()
+    ]
     if settings.max_turns is not None:
         parts.append(counted(settings.max_turns, "turn"))
     if settings.block_repeated_calls:
@@ -218,7 +297,11 @@ def _plus(x: float | None) -> str:
 
 
 def _bracket(metric: reports.Metric) -> Html | None:
-    return h("small", f"[{decimal(metric.low)}, {decimal(metric.high)}]") if metric.low is not None and metric.high is not None else None
+    return (
+        h("small", f"[{decimal(metric.low)}, {decimal(metric.high)}]")
+        if metric.low is not None and metric.high is not None
+        else None
+    )
 
 
 def _words(reason: str) -> str:

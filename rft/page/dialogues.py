@@ -1,7 +1,8 @@
 """Rollouts side by side: numbers say how much changed, dialogues say what.
 
-Two pairs: the candidate's worst and best rollout, and the example that it changed the most, before and after. They are chosen by reward; of
-equals the one with more calls, which has more to show, and then by id, so that the same run shows the same ones.
+Two pairs: the candidate's worst and best rollout, and the example that it changed the most, before
+and after. They are chosen by reward; of equals the one with more calls, which has more to show, and
+then by id, so that the same run shows the same ones.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from rft.words import counted, decimal
 
 _LONGEST = 1200  # characters of one message
 _OPEN = 8  # messages shown before the fold
-_COLUMNS = ("arm", "example_id", "sample", "stop_reason", "reward", "score", "num_tool_calls", "messages", "explanation")
+_COLUMNS = (
+    "arm",
+    "example_id",
+    "sample",
+    "stop_reason",
+    "reward",
+    "score",
+    "num_tool_calls",
+    "messages",
+    "explanation",
+)
 
 Rollout = dict[str, Any]
 
@@ -32,7 +43,10 @@ def side_by_side(shelves: Shelves, rollouts: Sequence[Rollout]) -> list[Html]:
     if not after:
         return []
     who = ARMS.get(shelves.candidate, shelves.candidate)
-    worst, best = min(after, key=lambda row: (row["reward"], *_rank(row))), min(after, key=lambda row: (-row["reward"], *_rank(row)))
+    worst, best = (
+        min(after, key=lambda row: (row["reward"], *_rank(row))),
+        min(after, key=lambda row: (-row["reward"], *_rank(row))),
+    )
     cards = [_pair(f"Worst and best rollout, {who}", "", ("worst", worst), ("best", best))]
     before = [row for row in rollouts if row["arm"] == "champion"]
     if shelves.candidate != "champion" and (pair := _most_changed(before, after)) is not None:
@@ -46,12 +60,16 @@ def _rank(row: Rollout) -> tuple[int, str, int]:
 
 
 def _most_changed(before: Sequence[Rollout], after: Sequence[Rollout]) -> tuple[Rollout, Rollout] | None:
-    """The typical rollout of each arm (nearest to its mean) on the example with the largest change."""
+    """The typical rollout of each arm (nearest to its mean) on the example with the largest
+    change."""
     old, new = by_example(before), by_example(after)
     shared = sorted(set(old) & set(new))
     if not shared:
         return None
-    example = max(shared, key=lambda id: (round(abs(_mean(new[id]) - _mean(old[id])), 9), sum(row["num_tool_calls"] for row in old[id])))
+    example = max(
+        shared,
+        key=lambda id: (round(abs(_mean(new[id]) - _mean(old[id])), 9), sum(row["num_tool_calls"] for row in old[id])),
+    )
     return typical(old[example]), typical(new[example])
 
 
@@ -72,10 +90,18 @@ def _mean(rows: Sequence[Rollout]) -> float:
     return sum(row["reward"] for row in rows) / len(rows)
 
 
-# -- one dialogue ----------------------------------------------------------------------------------------------------------
+# -- one dialogue ----------------------------------------------------------------------------------
 def _pair(title: str, note: str, *columns: tuple[str, Rollout]) -> Html:
-    shown = [h("div", h("h3", label[:1].upper() + label[1:]), rollout(row), style="min-width:0") for label, row in columns]
-    return h("section", h("h2", title), h("p", note, class_="note") if note else None, h("div", shown, class_="grid"), class_="card")
+    shown = [
+        h("div", h("h3", label[:1].upper() + label[1:]), rollout(row), style="min-width:0") for label, row in columns
+    ]
+    return h(
+        "section",
+        h("h2", title),
+        h("p", note, class_="note") if note else None,
+        h("div", shown, class_="grid"),
+        class_="card",
+    )
 
 
 def rollout(row: Rollout) -> Html:
@@ -87,7 +113,9 @@ def rollout(row: Rollout) -> Html:
         h("span", f"example {row['example_id']}"),
     ]
     messages = [_message(message) for message in json.loads(row["messages"]) if message.get("role") != "system"]
-    grade = h("p", f"Graded: {row['explanation']}", class_="note", style="margin-top:8px") if row["explanation"] else None
+    grade = (
+        h("p", f"Graded: {row['explanation']}", class_="note", style="margin-top:8px") if row["explanation"] else None
+    )
     return h("div", h("div", facts, class_="rollout-head"), _talk(messages), grade)
 
 

@@ -71,12 +71,14 @@ class Shelves:
         return _json(self.root / shelves.timing(stage))
 
     def sampled(self, stage: str) -> tuple[int, int] | None:
-        """How many rollouts the stage's log holds, and how many tokens their policy wrote; None without a log."""
+        """How many rollouts the stage's log holds, and how many tokens their policy wrote; None
+        without a log."""
         rows = self.log(stage, "num_tokens")
         return None if rows is None else (len(rows), sum(row["num_tokens"] for row in rows))
 
     def log(self, stage: str, *columns: str) -> list[dict[str, Any]] | None:
-        """These columns of the stage's rollouts; None without a log. Raises UserError for a damaged one."""
+        """These columns of the stage's rollouts; None without a log. Raises UserError for a damaged
+        one."""
         path = shelves.rollouts(stage)
         if not (self.root / path).exists():
             return None
@@ -87,7 +89,9 @@ class Shelves:
             return pq.read_table(self.root / path, columns=list(columns)).select(columns).to_pylist()
         except (pa.ArrowInvalid, OSError, KeyError) as error:
             why = str(error).splitlines()[0]
-            raise UserError(f"{path}: no whole rollout log ({why}). Run the stage again: {commands.stage(stage)}") from None
+            raise UserError(
+                f"{path}: no whole rollout log ({why}). Run the stage again: {commands.stage(stage)}"
+            ) from None
 
     def arm(self, name: str) -> reports.Arm | None:
         return next((arm for arm in self.arms if arm.name == name), None)

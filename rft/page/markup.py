@@ -1,8 +1,9 @@
 """HTML that cannot be injected into: text is escaped unless it was built here.
 
-`h("p", "a < b", class_="note")` is `<p class="note">a &lt; b</p>`. A child is text (escaped), `Html` (already built), a number, None
-(nothing) or an iterable of these. Attribute names lose a trailing underscore and turn the others into hyphens; None and False leave an
-attribute out. The same function writes SVG.
+`h("p", "a < b", class_="note")` is `<p class="note">a &lt; b</p>`. A child is text (escaped),
+`Html` (already built), a number, None (nothing) or an iterable of these. Attribute names lose a
+trailing underscore and turn the others into hyphens; None and False leave an attribute out. The
+same function writes SVG.
 """
 
 from __future__ import annotations

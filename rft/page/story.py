@@ -1,4 +1,5 @@
-"""What happened and what to do now: header, ladder, the three arms, the gate's checks, the approval."""
+"""What happened and what to do now: header, ladder, the three arms, the gate's checks, the
+approval."""
 
 from __future__ import annotations
 
@@ -40,9 +41,16 @@ def header(shelves: Shelves, run: Mapping[str, str]) -> Html:
         facts["frozen test"] = shelves.challenger.test_sha256[:12]
     return h(
         "header",
-        h("div", h("div", h("div", "agent-rft run report", class_="kicker"), h("h1", run.get("run", "run"))), badge, class_="top"),
+        h(
+            "div",
+            h("div", h("div", "agent-rft run report", class_="kicker"), h("h1", run.get("run", "run"))),
+            badge,
+            class_="top",
+        ),
         h("p", _sentence(reason), class_="reason"),
-        h("dl", [h("div", h("dt", key), h("dd", _fact(value))) for key, value in facts.items()], class_="facts") if facts else None,
+        h("dl", [h("div", h("dt", key), h("dd", _fact(value))) for key, value in facts.items()], class_="facts")
+        if facts
+        else None,
         class_="card",
     )
 
@@ -55,7 +63,13 @@ def _fact(value: str) -> Child:
 def ladder(shelves: Shelves) -> Html:
     """Nine rungs with a verdict each; those not reached are named too."""
     items = [
-        h("li", h("span", _SIGNS[tone], class_=f"dot {tone}", aria_hidden="true"), h("b", stage), text, class_="off" if tone == "off" else None)
+        h(
+            "li",
+            h("span", _SIGNS[tone], class_=f"dot {tone}", aria_hidden="true"),
+            h("b", stage),
+            text,
+            class_="off" if tone == "off" else None,
+        )
         for stage, tone, text in _rungs(shelves)
     ]
     return h("section", h("h2", "The ladder"), h("ol", items, class_="ladder"), class_="card")
@@ -65,15 +79,26 @@ def _rungs(shelves: Shelves) -> Iterator[tuple[str, str, str]]:
     """Stage, tone, verdict."""
     for stage, found in (
         ("traffic", shelves.traffic and ("good", counted(shelves.traffic.num_conversations, "conversation"))),
-        ("drift", shelves.drift and ({"continue": "good", "refresh": "open", "stop": "bad"}[shelves.drift.verdict], shelves.drift.verdict)),
+        (
+            "drift",
+            shelves.drift
+            and ({"continue": "good", "refresh": "open", "stop": "bad"}[shelves.drift.verdict], shelves.drift.verdict),
+        ),
         ("examples", shelves.examples and ("good", f"{_counts(shelves.examples)} from {shelves.examples.source}")),
         ("policy", shelves.policy and ("good", f"{shelves.policy.kind}, {_millions(shelves.policy.num_parameters)}")),
-        ("baseline", shelves.baseline and (_READINESS.get(shelves.baseline.readiness, "open"), shelves.baseline.readiness)),
+        (
+            "baseline",
+            shelves.baseline and (_READINESS.get(shelves.baseline.readiness, "open"), shelves.baseline.readiness),
+        ),
         ("prompt", shelves.prompt and (("good", "new prompt") if shelves.prompt.found else ("off", "no gain found"))),
         (
             "train",
             shelves.train
-            and (("good", f"{counted(shelves.train.steps, 'step')}, {shelves.train.weights}") if shelves.train.trained else ("off", "skipped")),
+            and (
+                ("good", f"{counted(shelves.train.steps, 'step')}, {shelves.train.weights}")
+                if shelves.train.trained
+                else ("off", "skipped")
+            ),
         ),
         ("challenger", shelves.challenger and ("good", f"{counted(len(shelves.challenger.arms), 'arm')} measured")),
         ("gate", shelves.decision and (verdict(shelves)[1], verdict(shelves)[0])),
@@ -92,16 +117,32 @@ def arms(shelves: Shelves) -> Html | None:
     picture = charts.forest(
         "Mean reward by arm",
         "; ".join(f"{label} {_interval(metric)}" for label, _, metric in values),
-        [(label, kind, m.value, m.value if m.low is None else m.low, m.value if m.high is None else m.high) for label, kind, m in values],
+        [
+            (label, kind, m.value, m.value if m.low is None else m.low, m.value if m.high is None else m.high)
+            for label, kind, m in values
+        ],
     )
     note = (
-        f"{counted(len(first.rows), 'frozen test example')} that nothing before this stage saw; {counted(first.k, 'rollout')} each at temperature "
+        f"{counted(len(first.rows), 'frozen test example')} that nothing before this stage saw; "
+        f"{counted(first.k, 'rollout')} each at temperature "
         f"{first.temperature:g} "
-        f"and one greedy. The reward is the score after the budget{between(first)}. In brackets: 95 % intervals. Arms with the same prompt and "
+        f"and one greedy. The reward is the score after the budget{between(first)}. In brackets: 95 % intervals. Arms "
+        "with the same prompt and "
         "weights are shown once."
     )
-    table = h("div", h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows)), class_="scroll wide")
-    return h("section", h("h2", "Before and after"), h("p", note, class_="note"), table, h("div", picture, class_="narrow"), class_="card")
+    table = h(
+        "div",
+        h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows)),
+        class_="scroll wide",
+    )
+    return h(
+        "section",
+        h("h2", "Before and after"),
+        h("p", note, class_="note"),
+        table,
+        h("div", picture, class_="narrow"),
+        class_="card",
+    )
 
 
 def _arm_row(shelves: Shelves, arm: reports.Arm) -> Html:
@@ -110,8 +151,17 @@ def _arm_row(shelves: Shelves, arm: reports.Arm) -> Html:
     judged = shelves.decision is not None and arm.name == shelves.decision.candidate
     return h(
         "tr",
-        h("th", charts.legend_mark(arm.name), ARMS[arm.name], h("small", "judged by the gate") if judged else None, scope="row"),
-        [h("td", *_cell(metric)) for metric in (metrics["reward/mean"], metrics["score/mean"], arm.greedy.metrics["score/mean"])],
+        h(
+            "th",
+            charts.legend_mark(arm.name),
+            ARMS[arm.name],
+            h("small", "judged by the gate") if judged else None,
+            scope="row",
+        ),
+        [
+            h("td", *_cell(metric))
+            for metric in (metrics["reward/mean"], metrics["score/mean"], arm.greedy.metrics["score/mean"])
+        ],
         h("td", *_cell(metrics["solved/share"], percent=True)),
         h("td", *_cell(metrics["tool_calls/p95"], digits=0)),
         h("td", *_cell(metrics["tokens/mean"], digits=0)),
@@ -129,19 +179,23 @@ def _cell(metric: reports.Metric, digits: int = 3, percent: bool = False) -> tup
     return text(metric.value), h("small", f"[{text(metric.low)}, {text(metric.high)}]")
 
 
-# -- the gate --------------------------------------------------------------------------------------------------------------
+# -- the gate --------------------------------------------------------------------------------------
 def checks(shelves: Shelves) -> Html | None:
     if shelves.decision is None:
         return None
     found = [*shelves.decision.checks]
     if shelves.decision.candidate == "none":
-        return _checks_card("There was no candidate to compare with the champion; only the state of the run was checked.", found)
+        return _checks_card(
+            "There was no candidate to compare with the champion; only the state of the run was checked.", found
+        )
     if shelves.latency is not None and not shelves.latency.decides:
         found.append(shelves.latency)
     who = "the new prompt alone" if shelves.decision.candidate == "champion_new_prompt" else "the challenger"
     return _checks_card(
-        f"Judged: {who}, against the champion. Dots are differences paired by example, lines their 95 % intervals; the dashed rule is the "
-        "margin written down before the run. A check passes when its whole interval lies on the shaded side and stays open when it spans the rule.",
+        f"Judged: {who}, against the champion. Dots are differences paired by example, lines their 95 % intervals; "
+        "the dashed rule is the "
+        "margin written down before the run. A check passes when its whole interval lies on the shaded side and stays "
+        "open when it spans the rule.",
         found,
         _parse_errors(shelves),
     )
@@ -149,17 +203,24 @@ def checks(shelves: Shelves) -> Html | None:
 
 def _checks_card(note: str, found: list[reports.Check], beside: Html | None = None) -> Html:
     listed = h("ul", [_check(check) for check in found], beside, class_="checks")
-    words = h("p", wording.HACK_RATE_MEANS, class_="note") if any(check.name == wording.HACK_RATE for check in found) else None
+    words = (
+        h("p", wording.HACK_RATE_MEANS, class_="note")
+        if any(check.name == wording.HACK_RATE for check in found)
+        else None
+    )
     return h("section", h("h2", "The gate's checks"), h("p", note, class_="note"), listed, words, class_="card")
 
 
 def _parse_errors(shelves: Shelves) -> Html | None:
-    """A row without a vote: how often a rollout ended because a tool call could not be read. The reward pays for it already."""
+    """A row without a vote: how often a rollout ended because a tool call could not be read. The
+    reward pays for it already."""
     old, new = shelves.arm("champion"), shelves.arm(shelves.candidate)
     if old is None or new is None or old is new:
         return None
     before, after = _ended_by(old, "parse_error"), _ended_by(new, "parse_error")
-    both = [id for id in after if any(x is not None for x in before.get(id, [])) and any(x is not None for x in after[id])]
+    both = [
+        id for id in after if any(x is not None for x in before.get(id, [])) and any(x is not None for x in after[id])
+    ]
     if not both:
         return None
     before, after = ({id: one[id] for id in both} for one in (before, after))
@@ -169,7 +230,11 @@ def _parse_errors(shelves: Shelves) -> Html | None:
     return h(
         "li",
         h("span", f"{_SIGNS['off']} no vote", class_="verdict muted"),
-        h("span", h("b", "parse errors"), h("small", "rollouts that ended because a tool call could not be read; the reward pays for them already")),
+        h(
+            "span",
+            h("b", "parse errors"),
+            h("small", "rollouts that ended because a tool call could not be read; the reward pays for them already"),
+        ),
         h("span", class_="picture"),
         h(
             "span",
@@ -183,7 +248,10 @@ def _parse_errors(shelves: Shelves) -> Html | None:
 def _ended_by(arm: reports.Arm, reason: str) -> dict[str, list[float | None]]:
     """Per example: 1 or 0 a scored rollout, None for one that an outage ended."""
     return {
-        row.example_id: [None if reward is None else float(stop == reason) for reward, stop in zip(row.rewards, row.stop_reasons, strict=True)]
+        row.example_id: [
+            None if reward is None else float(stop == reason)
+            for reward, stop in zip(row.rewards, row.stop_reasons, strict=True)
+        ]
         for row in arm.sampled.rows
     }
 
@@ -197,7 +265,9 @@ def _check(check: reports.Check) -> Html:
         text = f"{wording.numbers(check)}: {word}"
         picture = charts.interval(check.name, text, check.value, check.low, check.high, check.margin, good_above, tone)
     margin = f"margin {wording.quantity(check, check.margin)}" if check.margin is not None else ""
-    detectable = f"detectable {wording.quantity(check, check.detectable).lstrip('+')}" if check.detectable is not None else ""
+    detectable = (
+        f"detectable {wording.quantity(check, check.detectable).lstrip('+')}" if check.detectable is not None else ""
+    )
     side = " · ".join(text for text in (margin, detectable, "" if check.decides else "does not decide") if text)
     return h(
         "li",
@@ -208,7 +278,7 @@ def _check(check: reports.Check) -> Html:
     )
 
 
-# -- what to do now --------------------------------------------------------------------------------------------------------
+# -- what to do now --------------------------------------------------------------------------------
 def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
     again = run.get("again") or commands.command("run")
     if shelves.decision is None:
@@ -220,13 +290,30 @@ def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
     model = ["--model", Path(run["recipe"]).name] if run.get("recipe") else []
     if shelves.decision.decision == "promote":
         body: list[Child] = [
-            h("p", "A named person decides. Approval moves the alias @champion to this candidate and keeps the one it replaces as @previous."),
+            h(
+                "p",
+                "A named person decides. Approval moves the alias @champion to this candidate and keeps the one it "
+                "replaces as @previous.",
+            ),
             h("pre", h("code", commands.command("approve", name, *commands.WHO_AND_WHY, *override)), class_="command"),
-            h("p", "To turn it down: ", h("code", commands.command("reject", name, *commands.WHO_AND_WHY)), class_="note"),
-            h("p", "To undo an approval later: ", h("code", commands.command("rollback", *model, *commands.WHO_AND_WHY)), class_="note"),
+            h(
+                "p",
+                "To turn it down: ",
+                h("code", commands.command("reject", name, *commands.WHO_AND_WHY)),
+                class_="note",
+            ),
+            h(
+                "p",
+                "To undo an approval later: ",
+                h("code", commands.command("rollback", *model, *commands.WHO_AND_WHY)),
+                class_="note",
+            ),
         ]
         if dirty:
-            words = "This run used edits that are in no commit, named above: who approves it takes the responsibility for them by --override-dirty."
+            words = (
+                "This run used edits that are in no commit, named above: who approves it takes the responsibility "
+                "for them by --override-dirty."
+            )
             body.append(h("p", words, class_="open"))
     elif shelves.decision.decision == "inconclusive":
         advice = _sentence(wording.advice(shelves.decision.checks))
@@ -240,12 +327,26 @@ def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
 def footer(shelves: Shelves) -> Html | None:
     if shelves.decision is None:
         return None
-    rows = [h("tr", h("th", key.replace("_", " "), scope="row"), h("td", value)) for key, value in shelves.decision.hashes.items()]
-    return h("footer", h("details", h("summary", "What the decision rests on, by sha256"), h("div", h("table", h("tbody", rows)), class_="scroll")))
+    rows = [
+        h("tr", h("th", key.replace("_", " "), scope="row"), h("td", value))
+        for key, value in shelves.decision.hashes.items()
+    ]
+    return h(
+        "footer",
+        h(
+            "details",
+            h("summary", "What the decision rests on, by sha256"),
+            h("div", h("table", h("tbody", rows)), class_="scroll"),
+        ),
+    )
 
 
 def _interval(metric: reports.Metric) -> str:
-    return decimal(metric.value) + (f" [{decimal(metric.low)}, {decimal(metric.high)}]" if metric.low is not None and metric.high is not None else "")
+    return decimal(metric.value) + (
+        f" [{decimal(metric.low)}, {decimal(metric.high)}]"
+        if metric.low is not None and metric.high is not None
+        else ""
+    )
 
 
 def _sentence(text: str) -> str:

@@ -1,4 +1,5 @@
-"""The page's one style sheet. Colours are named once for light and once for dark; everything else refers to the names.
+"""The page's one style sheet. Colours are named once for light and once for dark; everything else
+refers to the names.
 
 Arms keep one colour, one dash and one marker everywhere, so that no meaning hangs on colour alone.
 """

@@ -1,7 +1,9 @@
-"""The examples that got worse, worst first: what a mean hides, and what the approver should read before signing.
+"""The examples that got worse, worst first: what a mean hides, and what the approver should read
+before signing.
 
-A single example has a handful of rollouts, so that much of its difference is chance; the gate's checks judge the whole. This list is for reading:
-each entry opens into a typical rollout of both arms, and names the command that shows all of them.
+A single example has a handful of rollouts, so that much of its difference is chance; the gate's
+checks judge the whole. This list is for reading: each entry opens into a typical rollout of both
+arms, and names the command that shows all of them.
 """
 
 from __future__ import annotations
@@ -46,12 +48,24 @@ def worse(shelves: Shelves, run: Mapping[str, str], rollouts: Sequence[Rollout])
     gained = sum(one.by > _SAME for one in changed)
     k = candidate.sampled.k
     note = (
-        f"{len(lost):,} of {counted(len(changed), 'example')} earn less on average than under the champion, {gained:,} more. With "
-        f"{counted(k, 'rollout')} each, much of such a difference is chance: the checks above judge it, this list is for reading."
+        f"{len(lost):,} of {counted(len(changed), 'example')} earn less on average than under the champion, "
+        f"{gained:,} more. With "
+        f"{counted(k, 'rollout')} each, much of such a difference is chance: the checks above judge it, this list is "
+        "for reading."
     )
-    grouped = {arm: dialogues.by_example([row for row in rollouts if row["arm"] == arm]) for arm in ("champion", candidate.name)}
+    grouped = {
+        arm: dialogues.by_example([row for row in rollouts if row["arm"] == arm])
+        for arm in ("champion", candidate.name)
+    }
     shown = [_entry(one, candidate.name, grouped, run) for one in lost[:_OPEN]]
-    return h("section", h("h2", "Examples that got worse"), h("p", note, class_="note"), h("div", shown), _others(lost[_OPEN:]), class_="card")
+    return h(
+        "section",
+        h("h2", "Examples that got worse"),
+        h("p", note, class_="note"),
+        h("div", shown),
+        _others(lost[_OPEN:]),
+        class_="card",
+    )
 
 
 def _changed(before: reports.Evaluation, after: reports.Evaluation) -> list[Changed]:
@@ -68,13 +82,25 @@ def _mean(row: reports.Row) -> float | None:
 
 
 def _entry(one: Changed, arm: str, grouped: Mapping[str, dict[str, list[Rollout]]], run: Mapping[str, str]) -> Html:
-    line = h("summary", h("b", one.example_id), f" ({one.slice}): {decimal(one.before)} → {decimal(one.after)}, {signed(one.by)}")
+    line = h(
+        "summary",
+        h("b", one.example_id),
+        f" ({one.slice}): {decimal(one.before)} → {decimal(one.after)}, {signed(one.by)}",
+    )
     pairs = [(ARMS[name], grouped[name].get(one.example_id)) for name in ("champion", arm)]
     columns = [
-        h("div", h("h3", who[:1].upper() + who[1:]), dialogues.rollout(dialogues.typical(rows)), style="min-width:0") for who, rows in pairs if rows
+        h("div", h("h3", who[:1].upper() + who[1:]), dialogues.rollout(dialogues.typical(rows)), style="min-width:0")
+        for who, rows in pairs
+        if rows
     ]
     command = commands.command("rollouts", run.get("run", "RUN"), "--stage", "challenger", "--group", one.example_id)
-    return h("details", line, h("div", columns, class_="grid"), h("p", "All its rollouts: ", h("code", command), class_="note"), class_="worse")
+    return h(
+        "details",
+        line,
+        h("div", columns, class_="grid"),
+        h("p", "All its rollouts: ", h("code", command), class_="note"),
+        class_="worse",
+    )
 
 
 def _others(rest: Sequence[Changed]) -> Html | None:
@@ -91,4 +117,6 @@ def _others(rest: Sequence[Changed]) -> Html | None:
         for one in rest
     ]
     table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll")
-    return h("details", h("summary", f"{counted(len(rest), 'more example')}, each by at most {decimal(-rest[0].by)}"), table)
+    return h(
+        "details", h("summary", f"{counted(len(rest), 'more example')}, each by at most {decimal(-rest[0].by)}"), table
+    )

@@ -1,10 +1,11 @@
 """What every report is, and the only way in and out of its file.
 
-Reports are frozen pydantic models without wall times: equal inputs give equal bytes. Times lie in a `timing.json`
-beside them. A truncated or foreign file is one clear error, and no secret goes out.
+Reports are frozen pydantic models without wall times: equal inputs give equal bytes. Times lie in a
+`timing.json` beside them. A truncated or foreign file is one clear error, and no secret goes out.
 
-The file of a report begins with the schema that wrote it. That is a fact about the file and no field of the report, so
-it is in no digest, and in no report inside another. Files of before name none; they are read as schema 1.
+The file of a report begins with the schema that wrote it. That is a fact about the file and no
+field of the report, so it is in no digest, and in no report inside another. Files of before name
+none; they are read as schema 1.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ class Report(BaseModel):
 R = TypeVar("R", bound=Report)
 
 
-# -- the file of a report ----------------------------------------------------------------------------------------------
+# -- the file of a report --------------------------------------------------------------------------
 def write(report: Report | None, path: Path) -> None:
-    """Write it atomically: a reader sees the old file or the new one, never half of it. None is a file that says so."""
+    """Write it atomically: a reader sees the old file or the new one, never half of it. None is a
+    file that says so."""
     write_json(None if report is None else {"schema": SCHEMA, **report.model_dump(mode="json")}, path)
 
 
 def read(kind: type[R], path: Path) -> R:
-    """Read it from its file. Raises UserError when that is missing, cut off, of another kind or of a later schema."""
+    """Read it from its file. Raises UserError when that is missing, cut off, of another kind or of
+    a later schema."""
     try:
         return parse(kind, path.read_bytes(), str(path))
     except FileNotFoundError:
@@ -58,7 +61,8 @@ def read(kind: type[R], path: Path) -> R:
 def parse(kind: type[R], content: bytes, where: str) -> R:
     """Read it from the bytes of its file, which an error calls `where`.
 
-    Raises UserError for a schema that this version does not know, ValidationError for what is no whole `kind`.
+    Raises UserError for a schema that this version does not know, ValidationError for what is no
+    whole `kind`.
     """
     try:
         found = json.loads(content)
@@ -79,7 +83,7 @@ def _assert_known(schema: Any, where: str) -> None:
         )
 
 
-# -- other files -------------------------------------------------------------------------------------------------------
+# -- other files -----------------------------------------------------------------------------------
 def write_json(value: Any, path: Path) -> None:
     """Write any JSON value, atomically."""
     text = secrets.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
@@ -142,7 +146,9 @@ def parse_line(line: str, where: str, remedy: str, is_last: bool = False) -> dic
         if "\\u" in line:  # half a surrogate pair is JSON, but no text that could be written again
             json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise UserError(f"{where}: holds half of a surrogate pair (\\ud800 to \\udfff), which no file can hold. {remedy}") from None
+        raise UserError(
+            f"{where}: holds half of a surrogate pair (\\ud800 to \\udfff), which no file can hold. {remedy}"
+        ) from None
     except (ValueError, RecursionError) as error:
         why = "the file is cut off in this line, its last" if is_last else f"not JSON ({error})"
         raise UserError(f"{where}: {why}. {remedy}") from None

@@ -9,7 +9,8 @@ from rft.reports.traffic import FeatureGroup, Statistic
 
 
 class FeatureDrift(Report):
-    """`effect`, `p_value` and `q_value` are None where there is nothing to compare with; `detail` says so."""
+    """`effect`, `p_value` and `q_value` are None where there is nothing to compare with; `detail`
+    says so."""
 
     feature: str
     group: FeatureGroup

@@ -11,8 +11,8 @@ from rft.types import Metric
 class Row(Report):
     """All rollouts of one example in one arm.
 
-    Lists run over rollouts; None = unscored: such a rollout has no outcome, and what it did until it was cut off (its
-    calls, tokens and stop reason are on record) counts nowhere.
+    Lists run over rollouts; None = unscored: such a rollout has no outcome, and what it did until
+    it was cut off (its calls, tokens and stop reason are on record) counts nowhere.
     """
 
     example_id: str
@@ -26,12 +26,17 @@ class Row(Report):
     hacks: int = 0
 
     def counts(self, what: Literal["tool_calls", "tokens"]) -> list[float | None]:
-        """Leave out unscored rollouts: one that an outage cut short says nothing about the policy's thrift."""
-        return [None if score is None else float(count) for score, count in zip(self.scores, getattr(self, what), strict=True)]
+        """Leave out unscored rollouts: one that an outage cut short says nothing about the policy's
+        thrift."""
+        return [
+            None if score is None else float(count)
+            for score, count in zip(self.scores, getattr(self, what), strict=True)
+        ]
 
 
 class Evaluation(Report):
-    """One policy with one prompt on one set of examples. Numbers are of scored rollouts, if not named unscored."""
+    """One policy with one prompt on one set of examples. Numbers are of scored rollouts, if not
+    named unscored."""
 
     name: str
     temperature: float
@@ -65,7 +70,8 @@ class Arm(Report):
 
 
 class HackSource(Report):
-    """Whether this grader sees a hack, as the preflight beside the measurement found. A declaration is no evidence."""
+    """Whether this grader sees a hack, as the preflight beside the measurement found. A declaration
+    is no evidence."""
 
     declared: bool = False  # grader.json: reports_hacks
     flagged: list[str] = []  # the recipe's exploits that the grader called a hack

@@ -1,4 +1,5 @@
-"""The train, validation and test examples: how many, by which hash, and what leaked between them."""
+"""The train, validation and test examples: how many, by which hash, and what leaked between
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The gate's checks, its decision, and what it asks a person to approve. In words: rft/reports/wording.py."""
+"""The gate's checks, its decision, and what it asks a person to approve. In words:
+rft/reports/wording.py."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ OF_RANGE = " of the range"
 
 
 class Check(Report):
-    """One named condition on an interval or a fact. `decides` is False for what is printed but does not vote."""
+    """One named condition on an interval or a fact. `decides` is False for what is printed but does
+    not vote."""
 
     name: str
     kind: Literal["superiority", "non_inferiority", "state"]
@@ -23,7 +25,8 @@ class Check(Report):
     detectable: float | None = None  # smallest true effect that this many examples tell from the margin at 80 % power
     n: int = 0  # examples behind the interval
     unit: str = ""
-    """reward or score (either may end in OF_RANGE: a share of it), calls, share, relative (0.1: ten % more)."""
+    """reward or score (either may end in OF_RANGE: a share of it), calls, share, relative (0.1: ten
+    % more)."""
     decides: bool = True
     detail: str = ""
 
@@ -42,7 +45,8 @@ class Decision(Report):
 
 
 class PromotionRequest(Report):
-    """What an approver signs: everything by hash. A prompt alone has `weights` none: the champion's own stay."""
+    """What an approver signs: everything by hash. A prompt alone has `weights` none: the champion's
+    own stay."""
 
     candidate: str
     prompt: PromptSettings

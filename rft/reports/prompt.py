@@ -13,8 +13,8 @@ from rft.types import Metric
 class PromptSettings(Report):
     """A candidate of the search, and what is served: the instruction and the settings around it.
 
-    `tool_defaults` fills arguments that the policy left out, e.g. {"search": {"k": 3}}. `max_turns` may lower
-    rollout.max_turns, never raise it.
+    `tool_defaults` fills arguments that the policy left out, e.g. {"search": {"k": 3}}. `max_turns`
+    may lower rollout.max_turns, never raise it.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""A window of production conversations: each of them, how they are distributed, and what was pinned."""
+"""A window of production conversations: each of them, how they are distributed, and what was
+pinned."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from rft.reports.base import Report
 
 
 class Conversation(Report):
-    """One production conversation, normalized. `feedback` is what a person corrected the answer to, if anyone did."""
+    """One production conversation, normalized. `feedback` is what a person corrected the answer to,
+    if anyone did."""
 
     conversation_id: str
     time: str  # ISO 8601, UTC
@@ -25,8 +27,9 @@ Statistic = Literal["wasserstein_sd", "psi", "total_variation", "classifier_auc"
 class Feature(Report):
     """One column of a profile, as counts over bins.
 
-    Numeric: inner `edges`, and one count more than edges. Category: `values` with their counts. Text: a `sample` of
-    conversations, each its words as hashes. `n` conversations had a value, `nulls` had none.
+    Numeric: inner `edges`, and one count more than edges. Category: `values` with their counts.
+    Text: a `sample` of conversations, each its words as hashes. `n` conversations had a value,
+    `nulls` had none.
     """
 
     kind: Literal["numeric", "category", "text"]
@@ -43,7 +46,8 @@ class Feature(Report):
 
 
 class Profile(Report):
-    """The distribution of a window of traffic, or of the examples that a champion was trained on."""
+    """The distribution of a window of traffic, or of the examples that a champion was trained
+    on."""
 
     source: str
     num_conversations: int

@@ -1,4 +1,5 @@
-"""Deterministic mode: equal inputs give equal bytes. It is the default on a CPU, and what it cannot promise it refuses.
+"""Deterministic mode: equal inputs give equal bytes. It is the default on a CPU, and what it cannot
+promise it refuses.
 
 rollout.deterministic: null    yes when this process samples on a CPU; no on a GPU, or at a server
 train.lag above 0              which weights sampled a rollout depends on the clock
@@ -24,7 +25,8 @@ def contradictions(params: config.Params) -> Iterator[tuple[str, str]]:
     """(what, remedy) of each setting that this run's mode cannot honour."""
     if (lag := params.train.lag) and holds(params):
         yield (
-            f"train.lag = {lag} samples ahead of the learner, and in deterministic mode no rollout may depend on the clock",
+            f"train.lag = {lag} samples ahead of the learner, and in deterministic mode no rollout may depend on "
+            "the clock",
             "Set rollout.deterministic: false and give up equal bytes, or set train.lag: 0.",
         )
     yield from budget.contradictions(params, holds(params))

@@ -1,8 +1,9 @@
 """From rollouts to an evaluation: the numbers that `baseline`, `prompt` and `challenger` share.
 
-Every number has its interval, from a bootstrap over examples and the rollouts within them. An unscored rollout has no outcome: it is counted, with
-its stop reason, and left out of every mean, share, percentile and histogram. Rewards are what the trainer would have seen (with the budget), scores
-what the grader said.
+Every number has its interval, from a bootstrap over examples and the rollouts within them. An
+unscored rollout has no outcome: it is counted, with its stop reason, and left out of every mean,
+share, percentile and histogram. Rewards are what the trainer would have seen (with the budget),
+scores what the grader said.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from rft.types import Example, GradeStatus
 
 
 def evaluation(
-    name: str, rows: Sequence[LogRow], examples: Sequence[Example], temperature: float, k: int, seed: int, scale: Scale = UNIT
+    name: str,
+    rows: Sequence[LogRow],
+    examples: Sequence[Example],
+    temperature: float,
+    k: int,
+    seed: int,
+    scale: Scale = UNIT,
 ) -> Evaluation:
     """`rows` in order of example and sample. `scale`: of the grader that scored them."""
     table = [_row([one for one in rows if one.example_id == example.id], example) for example in examples]

@@ -1,12 +1,17 @@
-"""One schema of rollout log for all stages: a row a rollout, in Parquet, that DuckDB and pandas read.
+"""One schema of rollout log for all stages: a row a rollout, in Parquet, that DuckDB and pandas
+read.
 
-Every row says whether it was trained on and, if not, why; sampled = trained + left out with a reason. Token ids and log-probabilities are
-flat over turns: `ids` is the whole sequence, `mine` marks what the policy sampled, `logprobs` runs over those alone. No wall times: they lie
-in `timing.json`, so that equal runs leave equal bytes here. `messages` and `item` are whole, so a row can be read by a person
-(rft/rollouts/transcript.py) and graded anew without sampling (rft/rollouts/replay.py).
+Every row says whether it was trained on and, if not, why; sampled = trained + left out with a
+reason. Token ids and log-probabilities are flat over turns: `ids` is the whole sequence, `mine`
+marks what the policy sampled, `logprobs` runs over those alone. No wall times: they lie in
+`timing.json`, so that equal runs leave equal bytes here. `messages` and `item` are whole, so a row
+can be read by a person (rft/rollouts/transcript.py) and graded anew without sampling
+(rft/rollouts/replay.py).
 
-While a stage runs, its rows wait under `.rft/` in a store that outlives any kill (rft/rollouts/store.py); `write` turns them into the shelf's file.
-There, a row has its `rest` beside it: with both, `restored` gives back the trajectory that the rollout returned, and the stage goes on with it.
+While a stage runs, its rows wait under `.rft/` in a store that outlives any kill
+(rft/rollouts/store.py); `write` turns them into the shelf's file. There, a row has its `rest`
+beside it: with both, `restored` gives back the trajectory that the rollout returned, and the stage
+goes on with it.
 """
 
 from __future__ import annotations
@@ -31,12 +36,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK = 512
-"""Rows a row group: a log is written and read in pieces, so that its length is bounded by the disk."""
+"""Rows a row group: a log is written and read in pieces, so that its length is bounded by the
+disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One rollout. `reward`, `score` and `solved` are None when unscored; `left_out` is empty when `trained`, or in a stage that trains nothing."""
+    """One rollout. `reward`, `score` and `solved` are None when unscored; `left_out` is empty when
+    `trained`, or in a stage that trains nothing."""
 
     stage: str
     arm: str
@@ -72,7 +79,7 @@ class LogRow:
 COLUMNS = tuple(one.name for one in fields(LogRow))
 
 
-# -- a row -----------------------------------------------------------------------------------------------------------------
+# -- a row -----------------------------------------------------------------------------------------
 def row(
     trajectory: Trajectory,
     example: Example,
@@ -84,7 +91,8 @@ def row(
     split: str = "",
     temperature: float | None = None,
 ) -> LogRow:
-    """Log-probabilities are rounded to the 32 bits that the file has for them, so that a row is the same before and after."""
+    """Log-probabilities are rounded to the 32 bits that the file has for them, so that a row is the
+    same before and after."""
     ids, mine, logprobs = trajectory.flat()
     return LogRow(
         stage=stage,
@@ -118,8 +126,8 @@ def row(
 
 
 def rest(trajectory: Trajectory, word: str = "") -> str:
-    """JSON: what its row does not hold of a rollout. The word of its repetition (recovery.Play), and turn by turn all but the tokens, whose number
-    is enough."""
+    """JSON: what its row does not hold of a rollout. The word of its repetition (recovery.Play),
+    and turn by turn all but the tokens, whose number is enough."""
     turns = [
         {
             "text": turn.text,
@@ -137,7 +145,8 @@ def rest(trajectory: Trajectory, word: str = "") -> str:
 
 
 def restored(row: LogRow, rest: str, wall_s: float) -> tuple[str, Trajectory]:
-    """The word, and the rollout's own record again, its log-probabilities with the 32 bits that training reads."""
+    """The word, and the rollout's own record again, its log-probabilities with the 32 bits that
+    training reads."""
     found = json.loads(rest)
     ids, logprobs = iter(row.ids), iter(row.logprobs)
     turns: list[Turn] = []
@@ -158,7 +167,16 @@ def restored(row: LogRow, rest: str, wall_s: float) -> tuple[str, Trajectory]:
             )
         )
     grade = Grade(row.score, GradeStatus(row.status), bool(row.solved), json.loads(row.components), row.explanation)
-    one = Trajectory(row.rollout_id, row.example_id, tuple(turns), StopReason(row.stop_reason), grade, row.reward, wall_s, row.attempt)
+    one = Trajectory(
+        row.rollout_id,
+        row.example_id,
+        tuple(turns),
+        StopReason(row.stop_reason),
+        grade,
+        row.reward,
+        wall_s,
+        row.attempt,
+    )
     return found["word"], one
 
 
@@ -177,7 +195,7 @@ def _json(value: Any) -> str:
     return text
 
 
-# -- a file ----------------------------------------------------------------------------------------------------------------
+# -- a file ----------------------------------------------------------------------------------------
 def schema() -> pa.Schema:
     """The columns of every rollouts.parquet, in order."""
     import pyarrow as pa
@@ -197,7 +215,8 @@ def schema() -> pa.Schema:
 def write(rows: Iterable[LogRow], path: Path) -> None:
     """Write the shelf's file, whole or not at all; equal rows give equal bytes.
 
-    Visible under its name only after its bytes are on the disk; the name too has reached the disk when this returns.
+    Visible under its name only after its bytes are on the disk; the name too has reached the disk
+    when this returns.
     """
     import pyarrow.parquet as pq
 
@@ -208,7 +227,8 @@ def write(rows: Iterable[LogRow], path: Path) -> None:
 
 
 def table(source: Path | bytes, name: str = "") -> pa.Table:
-    """A log as a table of exactly our columns. Raises UserError for a file that is no rollout log of this version; `name` says which."""
+    """A log as a table of exactly our columns. Raises UserError for a file that is no rollout log
+    of this version; `name` says which."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -219,7 +239,10 @@ def table(source: Path | bytes, name: str = "") -> pa.Table:
         what = f"{name} is no Parquet file ({str(error).splitlines()[0]})"
         raise UserError(f"{what}. Make the stage's shelf again: {commands.command('run')}") from None
     if missing := [column for column in COLUMNS if column not in found.column_names]:
-        raise UserError(f"{name} has no column {', '.join(missing)}: another version of agent-rft wrote it. Run the stage again to read it here.")
+        raise UserError(
+            f"{name} has no column {', '.join(missing)}: another version of agent-rft wrote it. Run the stage again "
+            "to read it here."
+        )
     return found.select(COLUMNS).cast(schema())
 
 
@@ -237,7 +260,7 @@ def read(source: Path | bytes, name: str = "") -> list[LogRow]:
     return rows_of(table(source, name))
 
 
-# -- sampled = trained + left out ------------------------------------------------------------------------------------------
+# -- sampled = trained + left out ------------------------------------------------------------------
 @dataclass(slots=True)
 class Tally:
     """What became of the rollouts of one stage, arm and step: every one is counted exactly once."""
@@ -256,13 +279,16 @@ class Tally:
 
 
 def tally(rows: Iterable[LogRow]) -> list[Tally]:
-    """In order of appearance. Raises RftError when a row contradicts itself: then what was trained on is not known."""
+    """In order of appearance. Raises RftError when a row contradicts itself: then what was trained
+    on is not known."""
     found: dict[tuple[str, str, int], Tally] = {}
     for one in rows:
         mine = found.setdefault((one.stage, one.arm, one.step), Tally(one.stage, one.arm, one.step))
         mine.sampled += 1
         if fault := _fault(one):
-            raise RftError(f"the log does not add up: rollout {one.rollout_id} of {one.stage}/{one.arm}, step {one.step}, {fault}.")
+            raise RftError(
+                f"the log does not add up: rollout {one.rollout_id} of {one.stage}/{one.arm}, step {one.step}, {fault}."
+            )
         if one.left_out:
             mine.left_out[one.left_out] += 1
         elif one.trained:

@@ -2,33 +2,42 @@
 
     prompt -> [ assistant turn -> tool calls -> tool results ]* -> answer -> grade -> reward
 
-`_play` is that loop for one rollout. A batch of them runs side by side; an in-process policy holds them behind a barrier a turn
-(rft/sampling/batching.py), so that with a fixed order of rows and a seed a rollout equal inputs give equal bytes.
+`_play` is that loop for one rollout. A batch of them runs side by side; an in-process policy holds
+them behind a barrier a turn (rft/sampling/batching.py), so that with a fixed order of rows and a
+seed a rollout equal inputs give equal bytes.
 
 Limits are looked at in this order, and the first that holds names the stop reason:
-  1. the policy's server gave no turn           policy_error      never scored
-  2. the turn's own sampling passed a deadline  timeout           graded: the policy caused it
-  3. the turn was cut by the token limit        max_tokens        graded
-  4. a message that cannot be read, or more      parse_error       graded; until then the policy is told what is wrong with a call, as
-     calls than rollout.max_unreadable_calls                       the call's result
-  5. no calls                                   completed         graded
-  6. more calls than allowed                    max_tool_calls    graded; none of the turn's calls is sent
-  7. a terminal tool took a call                completed         graded; the call's arguments are the answer
-  8. a tool failed after its retries            tool_error        never scored
-  9. the last turn's results are in             max_turns         graded
- 10. the results do not fit into the context    max_tokens        graded
-Two deadlines may strike anywhere: the rollout's own (timeout, graded, when at least half of it went into the policy's own sampling; else tool_error,
-never scored), and its batch's (cancelled, never scored).
+  1. the policy's server gave no turn           policy_error    never scored
+  2. the turn's own sampling passed a deadline  timeout         graded: the policy caused it
+  3. the turn was cut by the token limit        max_tokens      graded
+  4. the message cannot be read                 parse_error     graded
+  5. no calls                                   completed       graded
+  6. more calls than allowed                    max_tool_calls  graded; no call is sent
+  7. a terminal tool took a call                completed       graded; its arguments answer
+  8. a tool failed after its retries            tool_error      never scored
+  9. the last turn's results are in             max_turns       graded
+ 10. the results do not fit into the context    max_tokens      graded
+A call that cannot be read is no end yet: its result tells the policy what is wrong with it, up to
+rollout.max_unreadable_calls. One more is a parse_error.
 
-Whose time is it? A rollout's clock runs while the policy samples and while tools and servers are waited for. It stands still while our own sampler
-serves others (Sampled.queued_s: the barrier, a slot, other rows' tokens), which is neither the policy's fault nor a tool's; only the batch's deadline
-bounds that. So a crowded sampler ends nobody's rollout, and an endless turn is cut where the policy's own time is up, behind the barrier too: the
-dialogue holds the deadline (rft/sampling/engine.py says what a row's own time is), and what was said until then is kept. Of a server nobody knows what its
-wait was: none of it counts as sampling, and its deadline is policy_error.
+Two deadlines may strike anywhere: the rollout's own (timeout, graded, when at least half of it went
+into the policy's own sampling; else tool_error, never scored), and its batch's (cancelled, never
+scored).
 
-A terminal tool (tools.traits, tools.endpoints) is called like any other, beside the turn's other calls. What it refuses goes to the policy, and the
-rollout goes on. Of a turn's terminal calls the first that was not refused counts: it is the answer, or, when the tool failed, there is none. The
-answer was written before any result was known, so a failure of the turn's other calls takes nothing from it.
+Whose time is it? A rollout's clock runs while the policy samples and while tools and servers are
+waited for. It stands still while our own sampler serves others (Sampled.queued_s: the barrier, a
+slot, other rows' tokens), which is neither the policy's fault nor a tool's; only the batch's
+deadline bounds that. So a crowded sampler ends nobody's rollout, and an endless turn is cut where
+the policy's own time is up, behind the barrier too: the dialogue holds the deadline
+(rft/sampling/engine.py says what a row's own time is), and what was said until then is kept. Of a
+server nobody knows what its wait was: none of it counts as sampling, and its deadline is
+policy_error.
+
+A terminal tool (tools.traits, tools.endpoints) is called like any other, beside the turn's other
+calls. What it refuses goes to the policy, and the rollout goes on. Of a turn's terminal calls the
+first that was not refused counts: it is the answer, or, when the tool failed, there is none. The
+answer was written before any result was known, so a failure of the turn's other calls takes nothing
+from it.
 
 A bad rollout is data: nothing here raises for it.
 """
@@ -67,7 +76,8 @@ from rft.wire.trace import Traces, rollout_id
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Roll this example out once more: its `sample`-th time. `attempt` 1 and up replaces an unscored rollout."""
+    """Roll this example out once more: its `sample`-th time. `attempt` 1 and up replaces an
+    unscored rollout."""
 
     example: Example
     sample: int
@@ -78,8 +88,8 @@ class Request:
 class Conditions:
     """What holds for all rollouts of a batch.
 
-    The random stream of a rollout comes from the seed alone, so that arms are paired; its rollout id from `name` too, so that no two rollouts
-    of a run have one.
+    The random stream of a rollout comes from the seed alone, so that arms are paired; its rollout
+    id from `name` too, so that no two rollouts of a run have one.
     """
 
     prompt: PromptSettings
@@ -148,7 +158,8 @@ async def run_rollouts(
 ) -> list[Trajectory]:
     """One trajectory a request, in order. Adds seconds to `times`: sampling, tools, grading.
 
-    A rollout behind the barrier is under way until its batch is: grades wait for it, and `ended` is told of all rollouts in one go.
+    A rollout behind the barrier is under way until its batch is: grades wait for it, and `ended` is
+    told of all rollouts in one go.
     """
     num_turns(conditions.prompt, conditions.limits)
     start = time.monotonic()
@@ -177,15 +188,21 @@ async def run_rollouts(
     await asyncio.gather(*(client.end(live.context, StopReason.cancelled) for live in stragglers))
     await asyncio.gather(*(_grade(grader, live, conditions.limits) for live in lives if live.grade is None))
     trajectories = [close(live) for live in lives]
-    waited = max((live.ended_s - live.sampling_s - live.queued_s for live in lives), default=0.0)  # for tools, or for a server's policy
+    # for tools, or for a server's policy
+    waited = max((live.ended_s - live.sampling_s - live.queued_s for live in lives), default=0.0)
     sampling = max((live.ended_s for live in lives), default=0.0) - waited
-    for name, seconds in (("sampling", sampling), ("tools", played - sampling), ("grading", time.monotonic() - start - played)):
+    for name, seconds in (
+        ("sampling", sampling),
+        ("tools", played - sampling),
+        ("grading", time.monotonic() - start - played),
+    ):
         times[name] = times.get(name, 0.0) + seconds
     return trajectories
 
 
 async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions, start: float) -> None:
-    """`_play` within the rollout's deadline, and between the two words of its life that a tool server may ask for."""
+    """`_play` within the rollout's deadline, and between the two words of its life that a tool
+    server may ask for."""
     limits = conditions.limits
     live.began = time.monotonic()
     try:
@@ -200,7 +217,10 @@ async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions,
         _keep_unanswered(live, client)
     except PolicyFailed as failure:
         passed = live.spent_s >= limits.deadline_s
-        live.end(StopReason.policy_error, f"{failure}; rollout.deadline_s = {limits.deadline_s:g} s passed" if passed else str(failure))
+        live.end(
+            StopReason.policy_error,
+            f"{failure}; rollout.deadline_s = {limits.deadline_s:g} s passed" if passed else str(failure),
+        )
     assert live.stop is not None
     live.dialogue.close()  # first: whoever is told of the end must not hold up the other rows' next turn
     live.ended_s = time.monotonic() - start
@@ -220,7 +240,11 @@ async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None
         _stop_before_calls(live, sampled, limits, left_s)
         calls = sampled.reading.calls
         live.unanswered, live.arrived = (sampled, added, time.monotonic()), {}
-        results = await _call_tools(client, live, calls, prompt, limits.deadline_s - live.spent_s) if live.stop is None else ()
+        results = (
+            await _call_tools(client, live, calls, prompt, limits.deadline_s - live.spent_s)
+            if live.stop is None
+            else ()
+        )
         live.unanswered = None
         live.turns.append(_turn(sampled, results, added, live))
         if live.stop is None:
@@ -239,7 +263,10 @@ def _end_by_terminal_tool(live: _Live, client: ToolClient) -> None:
         return
     result = next(one for one in turn.results if one.call_id == call.call_id)
     if result.failed:
-        live.end(StopReason.tool_error, f"the terminal tool {call.name} failed: {result.output.removeprefix(f'tool {call.name} failed: ')}")
+        live.end(
+            StopReason.tool_error,
+            f"the terminal tool {call.name} failed: {result.output.removeprefix(f'tool {call.name} failed: ')}",
+        )
     else:
         live.turns[-1] = replace(turn, submitted=call.arguments)
         live.end(StopReason.completed)
@@ -262,7 +289,10 @@ def _stop_before_calls(live: _Live, sampled: Sampled, limits: config.Rollout, le
     """Limits 2 to 6. `left_s`: of the rollout's deadline, before the turn."""
     reading = sampled.reading
     if sampled.seconds >= limits.turn_deadline_s:
-        live.end(StopReason.timeout, f"a turn took {sampled.seconds:.1f} s; rollout.turn_deadline_s is {limits.turn_deadline_s:g}")
+        live.end(
+            StopReason.timeout,
+            f"a turn took {sampled.seconds:.1f} s; rollout.turn_deadline_s is {limits.turn_deadline_s:g}",
+        )
     elif sampled.seconds >= left_s or live.spent_s >= limits.deadline_s:
         live.end_overdue(limits.deadline_s)
     elif not sampled.ended:
@@ -276,14 +306,16 @@ def _stop_before_calls(live: _Live, sampled: Sampled, limits: config.Rollout, le
 
 
 def _one_too_many(live: _Live, calls: Sequence[ToolCall], allowed: int) -> str:
-    """What is wrong with the call by which the rollout has more unreadable calls than allowed; empty when it has not."""
+    """What is wrong with the call by which the rollout has more unreadable calls than allowed;
+    empty when it has not."""
     before = sum(bool(call.problem) for turn in live.turns for call in turn.calls)
     problems = [call.problem for call in calls if call.problem]
     return problems[allowed - before] if before + len(problems) > allowed else ""
 
 
 def _turn(sampled: Sampled, results: Sequence[ToolResult], added: tuple[int, ...], live: _Live) -> Turn:
-    """The record of a turn. A context that does not continue our sequence exactly is a fork, and takes the place of what we would have said."""
+    """The record of a turn. A context that does not continue our sequence exactly is a fork, and
+    takes the place of what we would have said."""
     reading, before = sampled.reading, live.turns
     calls = () if live.stop is StopReason.parse_error else reading.calls
     forked = False
@@ -292,17 +324,30 @@ def _turn(sampled: Sampled, results: Sequence[ToolResult], added: tuple[int, ...
         expected = (*ours, *added)
         forked = sampled.context_ids[: len(expected)] != expected
         added = sampled.context_ids if forked else sampled.context_ids[len(ours) :]
-    return Turn(sampled.text, calls, tuple(results), added, sampled.ids, sampled.logprobs, reading.content, reading.reasoning, forked)
+    return Turn(
+        sampled.text,
+        calls,
+        tuple(results),
+        added,
+        sampled.ids,
+        sampled.logprobs,
+        reading.content,
+        reading.reasoning,
+        forked,
+    )
 
 
 def _keep_unanswered(live: _Live, client: ToolClient) -> None:
-    """When a deadline struck while tools were working: the log and the alarm must see which calls hung, and an answer that a terminal tool took
-    stands, whatever hung beside it."""
+    """When a deadline struck while tools were working: the log and the alarm must see which calls
+    hung, and an answer that a terminal tool took stands, whatever hung beside it."""
     if live.unanswered is None:
         return
     sampled, added, since = live.unanswered
     waited = time.monotonic() - since
-    hung = {call.call_id: ToolResult(call.call_id, f"no reply: {live.why}", failed=True, latency_s=waited) for call in sampled.reading.calls}
+    hung = {
+        call.call_id: ToolResult(call.call_id, f"no reply: {live.why}", failed=True, latency_s=waited)
+        for call in sampled.reading.calls
+    }
     results = [live.arrived.get(call.call_id, hung[call.call_id]) for call in sampled.reading.calls]
     live.turns.append(_turn(sampled, results, added, live))
     call = client.terminal_answer(live.turns[-1])
@@ -315,10 +360,19 @@ async def _call_tools(
 ) -> tuple[ToolResult, ...]:
     """Results in the order of calls; raises TimeoutError after `deadline_s`.
 
-    Without being sent are answered: a call that cannot be read, and, when the prompt's settings say so, one that was made before.
+    Without being sent are answered: a call that cannot be read, and, when the prompt's settings say
+    so, one that was made before.
     """
-    seen = {(call.name, call.arguments) for turn in live.turns for call in turn.calls} if prompt.block_repeated_calls else set()
-    answers = {call.call_id: ToolResult(call.call_id, f"Error: {call.problem}", is_error=True) for call in calls if call.problem}
+    seen = (
+        {(call.name, call.arguments) for turn in live.turns for call in turn.calls}
+        if prompt.block_repeated_calls
+        else set()
+    )
+    answers = {
+        call.call_id: ToolResult(call.call_id, f"Error: {call.problem}", is_error=True)
+        for call in calls
+        if call.problem
+    }
     repeated = " this call was made before; its result stands above"
     answers |= {
         call.call_id: ToolResult(call.call_id, repeated, is_error=True)
@@ -350,7 +404,8 @@ async def _grade(grader: Grader, live: _Live, limits: config.Rollout) -> None:
 
 
 async def _within(deadline_s: float, rollouts: Sequence[object]) -> None:
-    """Run all; what has not ended at the deadline is cancelled. What a rollout raises stops the batch."""
+    """Run all; what has not ended at the deadline is cancelled. What a rollout raises stops the
+    batch."""
     tasks = [asyncio.ensure_future(rollout) for rollout in rollouts]  # type: ignore[arg-type]
     if not tasks:
         return
@@ -366,7 +421,10 @@ async def _within(deadline_s: float, rollouts: Sequence[object]) -> None:
 
 
 def _open(policy: Policy, requests: Sequence[Request], conditions: Conditions) -> list[_Live]:
-    seeds = [(*conditions.seed, *_words(one.example.id), one.sample, *([one.attempt] if one.attempt else [])) for one in requests]
+    seeds = [
+        (*conditions.seed, *_words(one.example.id), one.sample, *([one.attempt] if one.attempt else []))
+        for one in requests
+    ]
     openings = [opening_of(one.example, conditions.prompt, conditions.limits) for one in requests]
     dialogues = policy.open(openings, seeds, conditions.temperature, conditions.limits.max_tokens)
     ids = [rollout_id(conditions.name, seed) for seed in seeds]
@@ -374,7 +432,9 @@ def _open(policy: Policy, requests: Sequence[Request], conditions: Conditions) -
         _Live(
             one,
             ours,
-            RolloutContext(conditions.traces.of(ours, one.attempt), one.example, conditions.split, conditions.step, one.attempt),
+            RolloutContext(
+                conditions.traces.of(ours, one.attempt), one.example, conditions.split, conditions.step, one.attempt
+            ),
             dialogue,
         )
         for one, ours, dialogue in zip(requests, ids, dialogues, strict=True)
@@ -385,7 +445,16 @@ def _record(live: _Live, section: config.Budget, lowest: float) -> Trajectory:
     assert live.stop is not None
     assert live.grade is not None
     reward = budget.reward(live.grade, budget.Use.of(live.turns, live.ended_s - live.queued_s), section, lowest)
-    return Trajectory(live.rollout_id, live.request.example.id, tuple(live.turns), live.stop, live.grade, reward, live.ended_s, live.request.attempt)
+    return Trajectory(
+        live.rollout_id,
+        live.request.example.id,
+        tuple(live.turns),
+        live.stop,
+        live.grade,
+        reward,
+        live.ended_s,
+        live.request.attempt,
+    )
 
 
 def _words(text: str) -> tuple[int, ...]:

@@ -1,14 +1,17 @@
-"""One conversation with a policy: what a person says, what the agent does with its tools, what it answers.
+"""One conversation with a policy: what a person says, what the agent does with its tools, what it
+answers.
 
     with workbench(params, recipe) as bench:
-        table = Table(bench, policies.of(bench, "champion", device).policy, prompt, temperature, seed)
-        table.say("what is the code of angina?") -> Exchange
-        table.begin(example) -> Exchange, graded
+        table = Table(bench, policies.of(bench, "champion", device).policy, prompt, temperature,
+        seed) table.say("what is the code of angina?") -> Exchange table.begin(example) -> Exchange,
+        graded
 
-Each exchange is a rollout as in a stage: same loop, same limits, same tools. The loop knows one opening, so the conversation goes on by opening it
-anew with all messages so far. There the earlier turns are rendered by the chat template and tokenized again, and reasoning is left out: fine for a
-talk, and unlike a rollout, whose tokens are only ever appended to. An exchange that did not end with an answer is told, and is not part of what
-follows. Nothing is recorded. Only an example's first answer is graded: nobody wrote a grader for what a person asks.
+Each exchange is a rollout as in a stage: same loop, same limits, same tools. The loop knows one
+opening, so the conversation goes on by opening it anew with all messages so far. There the earlier
+turns are rendered by the chat template and tokenized again, and reasoning is left out: fine for a
+talk, and unlike a rollout, whose tokens are only ever appended to. An exchange that did not end
+with an answer is told, and is not part of what follows. Nothing is recorded. Only an example's
+first answer is graded: nobody wrote a grader for what a person asks.
 """
 
 from __future__ import annotations
@@ -45,12 +48,14 @@ class Table:
         self.messages: list[Message] = []
 
     def begin(self, example: Example) -> Exchange:
-        """With an example's own messages, and its tools and answer format. Its grade comes along."""
+        """With an example's own messages, and its tools and answer format. Its grade comes
+        along."""
         self._example, self.messages = example, list(example.messages)
         return self._exchange(example, graded=True)
 
     def say(self, text: str) -> Exchange:
-        """Raises UserError when it does not fit into the context any more, InfrastructureError when a tool or the policy's server failed."""
+        """Raises UserError when it does not fit into the context any more, InfrastructureError when
+        a tool or the policy's server failed."""
         before = self.messages
         self.messages = [*before, {"role": "user", "content": text}]
         own = self._example
@@ -70,11 +75,19 @@ class Table:
     def _exchange(self, example: Example, graded: bool) -> Exchange:
         self._bench.check_rows([example])
         self._bench.check_openings(self._policy, [example], self._prompt)
-        conditions = Conditions(self._prompt, self._temperature, (self._seed, self._asked), self._bench.params.rollout, f"play/{self._asked}")
+        conditions = Conditions(
+            self._prompt,
+            self._temperature,
+            (self._seed, self._asked),
+            self._bench.params.rollout,
+            f"play/{self._asked}",
+        )
         self._asked += 1
         trajectory = self._bench.converse(self._policy, Request(example, 0), conditions, graded)
         if trajectory.stop_reason in INFRASTRUCTURE:
-            raise InfrastructureError(f"{trajectory.stop_reason}: {trajectory.grade.explanation} Nothing of it is part of the conversation.")
+            raise InfrastructureError(
+                f"{trajectory.stop_reason}: {trajectory.grade.explanation} Nothing of it is part of the conversation."
+            )
         is_kept = trajectory.stop_reason == StopReason.completed
         if is_kept:
             self.messages += _told(trajectory.turns, self._asked)
@@ -82,13 +95,18 @@ class Table:
 
 
 def _told(turns: Iterable[Turn], number: int) -> Iterable[Message]:
-    """As messages of a later opening. Calls get ids of their own: the next rollout counts its calls from 0 again."""
+    """As messages of a later opening. Calls get ids of their own: the next rollout counts its calls
+    from 0 again."""
     for turn in turns:
         names = {call.call_id: f"said_{number}_{call.call_id}" for call in turn.calls}
         message: Message = {"role": "assistant", "content": turn.answer}
         if turn.calls:
             message["tool_calls"] = [
-                {"id": names[call.call_id], "type": "function", "function": {"name": call.name or "unknown", "arguments": call.arguments or "{}"}}
+                {
+                    "id": names[call.call_id],
+                    "type": "function",
+                    "function": {"name": call.name or "unknown", "arguments": call.arguments or "{}"},
+                }
                 for call in turn.calls
             ]
         yield message
@@ -97,15 +115,24 @@ def _told(turns: Iterable[Turn], number: int) -> Iterable[Message]:
 
 
 def example_named(name: str, validation: Iterable[Example], others: Mapping[str, Iterable[Example]]) -> Example:
-    """A validation example by its id. Raises UserError for one of another split, above all of test, which only the challenger stage may open."""
+    """A validation example by its id. Raises UserError for one of another split, above all of test,
+    which only the challenger stage may open."""
     known = {one.id: one for one in validation}
     if name in known:
         return known[name]
     for split, some in others.items():
         if any(one.id == name for one in some):
-            why = "a look at it would be a look at the frozen test set" if split == "test" else "what was trained on says nothing about the agent"
-            raise UserError(f"--example {name} is a {split} example: {why}. Name one of validation, such as {next(iter(known))}.")
-    raise UserError(f"--example {name}: there is no such example. Name one of validation, such as {', '.join(list(known)[:3])}.")
+            why = (
+                "a look at it would be a look at the frozen test set"
+                if split == "test"
+                else "what was trained on says nothing about the agent"
+            )
+            raise UserError(
+                f"--example {name} is a {split} example: {why}. Name one of validation, such as {next(iter(known))}."
+            )
+    raise UserError(
+        f"--example {name}: there is no such example. Name one of validation, such as {', '.join(list(known)[:3])}."
+    )
 
 
 __all__ = ["Exchange", "Table", "example_named"]

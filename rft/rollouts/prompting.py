@@ -1,4 +1,5 @@
-"""The prompt that a rollout has, and how many turns it leaves: a prompt may only lower `rollout.max_turns`."""
+"""The prompt that a rollout has, and how many turns it leaves: a prompt may only lower
+`rollout.max_turns`."""
 
 from __future__ import annotations
 
@@ -16,10 +17,12 @@ def champion_prompt(recipe: Recipe) -> PromptSettings:
 
 
 def num_turns(prompt: PromptSettings, limits: config.Rollout, where: str = "") -> int:
-    """How many turns a rollout has. Raises ConfigError for a prompt (of the file `where`) that asks for more: it may only lower the limit."""
+    """How many turns a rollout has. Raises ConfigError for a prompt (of the file `where`) that asks
+    for more: it may only lower the limit."""
     if prompt.max_turns is not None and prompt.max_turns > limits.max_turns:
         raise ConfigError(
-            f"{where or 'the prompt'}: max_turns of {prompt.name!r} is {prompt.max_turns}, and rollout.max_turns = {limits.max_turns} in "
+            f"{where or 'the prompt'}: max_turns of {prompt.name!r} is {prompt.max_turns}, and rollout.max_turns = "
+            f"{limits.max_turns} in "
             "params.yaml, which a prompt may only lower. "
             f"Set rollout.max_turns to at least {prompt.max_turns}, or run the stage that chose this prompt again."
         )
@@ -27,17 +30,23 @@ def num_turns(prompt: PromptSettings, limits: config.Rollout, where: str = "") -
 
 
 def too_many_turns(params: config.Params, recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """(what, remedy) of each prompt that asks for more turns than a rollout has: a prompt may only lower rollout.max_turns."""
+    """(what, remedy) of each prompt that asks for more turns than a rollout has: a prompt may only
+    lower rollout.max_turns."""
     prompts, file, limit = recipe.prompts, recipe.folder / "prompts.json", params.rollout.max_turns
     most = max([0, *prompts.max_turns])
     served, back = shelves.champion().prompt, commands.rollback(params.recipe.path)
     for where, asked, lower in (
         (f"{file}: seed.max_turns", prompts.seed.max_turns, "lower it or take it out"),
         (f"{file}: max_turns", most, "take it out"),
-        (f"{shelves.path(Champion)}: prompt.max_turns", served and served.max_turns, f"go back to a champion that keeps to it: {back}"),
+        (
+            f"{shelves.path(Champion)}: prompt.max_turns",
+            served and served.max_turns,
+            f"go back to a champion that keeps to it: {back}",
+        ),
     ):
         if asked is not None and asked > limit:
             yield (
-                f"{where} asks for {asked} turns, and rollout.max_turns = {limit} in params.yaml, which a prompt may only lower",
+                f"{where} asks for {asked} turns, and rollout.max_turns = {limit} in params.yaml, which a prompt may "
+                "only lower",
                 f"Set rollout.max_turns to at least {asked}, or {lower}.",
             )

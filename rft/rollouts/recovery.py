@@ -1,17 +1,24 @@
-"""When rollouts have no score: pause, redo, refill. When the stage is killed: go on. What is trained on never depends on an outage.
+"""When rollouts have no score: pause, redo, refill. When the stage is killed: go on. What is
+trained on never depends on an outage.
 
     a batch -> unscored share above rollout.max_unscored_share?
-                 yes: the circuit breaker opens. The batch is set aside, whole; after growing pauses a few of its requests are tried
-                      again, and when those have scores the whole batch is rolled out anew, from the same random streams
-                 no:  each unscored rollout is rolled out again, from a stream of its own, while `rollout.refill` lasts
+                 yes: the circuit breaker opens. The batch is set aside, whole; after growing pauses
+                 a few of its requests are tried
+                      again, and when those have scores the whole batch is rolled out anew, from the
+                      same random streams
+                 no:  each unscored rollout is rolled out again, from a stream of its own, while
+                      `rollout.refill` lasts
 
-A batch that was redone is bit for bit the batch of a day without the outage (deterministic mode). An outage that outlasts
-`rollout.pause_s` ends the stage as an infrastructure failure; finished work is kept, and the stage goes on when it is started again.
-Every rollout that was set aside or replaced is handed on with its reason, so that sampled = trained + left out.
+A batch that was redone is bit for bit the batch of a day without the outage (deterministic mode).
+An outage that outlasts `rollout.pause_s` ends the stage as an infrastructure failure; finished work
+is kept, and the stage goes on when it is started again. Every rollout that was set aside or
+replaced is handed on with its reason, so that sampled = trained + left out.
 
-A stage that is started again hands in what it had finished of the batch (`earlier`). The same decisions are then made again, and whatever they
-ask for that is there already is not rolled out a second time: after a kill only the missing requests are. One thing is not repeated, the waiting
-for servers that failed then: the batch goes on with the last of its repetitions that was begun, and is tried with fresh canaries.
+A stage that is started again hands in what it had finished of the batch (`earlier`). The same
+decisions are then made again, and whatever they ask for that is there already is not rolled out a
+second time: after a kill only the missing requests are. One thing is not repeated, the waiting for
+servers that failed then: the batch goes on with the last of its repetitions that was begun, and is
+tried with fresh canaries.
 """
 
 from __future__ import annotations
@@ -34,7 +41,8 @@ CANARY, AGAIN = "canary", "again"
 TRIED, ASIDE = "tried while paused", "set aside by a pause"
 
 Play = Callable[[Sequence[Request], str], Awaitable[list[Trajectory]]]
-"""Rolls requests out; the word goes into the trace ids, so that a tool server does not take a repetition for the first try."""
+"""Rolls requests out; the word goes into the trace ids, so that a tool server does not take a
+repetition for the first try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,8 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A rollout of the batch that was finished before the stage was started again; `word` as in Play."""
+    """A rollout of the batch that was finished before the stage was started again; `word` as in
+    Play."""
 
     word: str
     request: Request
@@ -63,9 +72,14 @@ class Played:
 
 
 async def play(
-    play_once: Play, requests: Sequence[Request], limits: config.Rollout, say: Callable[[str], None], earlier: Iterable[Earlier] = ()
+    play_once: Play,
+    requests: Sequence[Request],
+    limits: config.Rollout,
+    say: Callable[[str], None],
+    earlier: Iterable[Earlier] = (),
 ) -> Played:
-    """Raises TooManyUnscored when an outage outlasts rollout.pause_s, InfrastructureError when the policy's tokens fork too often."""
+    """Raises TooManyUnscored when an outage outlasts rollout.pause_s, InfrastructureError when the
+    policy's tokens fork too often."""
     missing = _Missing(play_once, earlier)
     word, number = missing.begun()
     goes_on = bool(missing.known)
@@ -121,7 +135,12 @@ def share_unscored(trajectories: Sequence[Trajectory]) -> float:
 
 
 async def _wait_out(
-    play_once: Play, requests: Sequence[Request], limits: config.Rollout, say: Callable[[str], None], played: Played, number: int
+    play_once: Play,
+    requests: Sequence[Request],
+    limits: config.Rollout,
+    say: Callable[[str], None],
+    played: Played,
+    number: int,
 ) -> None:
     """Until a whole batch has scores again. `number`: of the last try."""
     deadline, pause = time.monotonic() + limits.pause_s, FIRST_PAUSE_S
@@ -130,7 +149,8 @@ async def _wait_out(
         left = deadline - time.monotonic()
         if left <= 0:
             raise TooManyUnscored(
-                f"{reason} Waited rollout.pause_s = {limits.pause_s:g} s. Mend the tool server or grader and start again; finished work is kept."
+                f"{reason} Waited rollout.pause_s = {limits.pause_s:g} s. Mend the tool server or grader and start "
+                "again; finished work is kept."
             )
         say(f"paused: {reason} Trying again in {min(pause, left):.0f} s; nothing is trained meanwhile.")
         await asyncio.sleep(min(pause, left))
@@ -154,7 +174,8 @@ async def _redo(play_once: Play, requests: Sequence[Request], number: int, why: 
 def _trouble(trajectories: Sequence[Trajectory], limits: config.Rollout) -> str:
     unscored = [one for one in trajectories if one.reward is None]
     return (
-        f"{len(unscored)} of {len(trajectories)} rollouts have no score (rollout.max_unscored_share is {limits.max_unscored_share:g}). "
+        f"{len(unscored)} of {len(trajectories)} rollouts have no score (rollout.max_unscored_share is "
+        f"{limits.max_unscored_share:g}). "
         f"The last reason: {unscored[-1].grade.explanation[:300]}."
     )
 

@@ -1,11 +1,14 @@
-"""Stored trajectories, graded anew: what would another grader have said? Nothing is sampled and no tool is called.
+"""Stored trajectories, graded anew: what would another grader have said? Nothing is sampled and no
+tool is called.
 
-    row of the log -> turns, as the policy wrote them -> the new grader -> old score beside new score
+    row of the log -> turns, as the policy wrote them -> the new grader -> old score beside new
+    score
 
-A row holds the dialogue and the example's whole row, which is all that an endpoint grader sees but for latencies, so an unchanged grader that reads
-none, and keeps nothing by trace id, gives the same scores. A
-rollout that ended in an infrastructure failure was never a statement about the policy: it is not sent, and stays unscored. So does one whose new
-grade failed. Both are counted apart, and no mean contains them.
+A row holds the dialogue and the example's whole row, which is all that an endpoint grader sees but
+for latencies, so an unchanged grader that reads none, and keeps nothing by trace id, gives the same
+scores. A rollout that ended in an infrastructure failure was never a statement about the policy: it
+is not sent, and stays unscored. So does one whose new grade failed. Both are counted apart, and no
+mean contains them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,17 @@ from rft.grading.grader import Grader, grader_of
 from rft.rollouts.log import LogRow
 from rft.rollouts.transcript import dialogue
 from rft.tools.lifetime import running
-from rft.types import INFRASTRUCTURE, Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
+from rft.types import (
+    INFRASTRUCTURE,
+    Example,
+    Grade,
+    GradeStatus,
+    RolloutContext,
+    StopReason,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 from rft.wire.client import ToolEndpoint
 from rft.wire.trace import Traces
 
@@ -67,7 +80,9 @@ def load_grader(path: Path) -> recipe.Grader:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=config.unique)
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}). Name a grader's JSON file, such as recipes/icd10/grader.json.") from None
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}). Name a grader's JSON file, such as recipes/icd10/grader.json."
+        ) from None
     except ValueError as error:
         raise UserError(f"{path}: is not JSON ({error}). Write it like recipes/icd10/grader.json.") from None
     if not isinstance(raw, dict):
@@ -75,8 +90,11 @@ def load_grader(path: Path) -> recipe.Grader:
     return config.parse(raw, str(path), recipe.Grader)
 
 
-def regrade(log: Sequence[LogRow], grader: recipe.Grader, params: config.Params, report: Callable[[int], None]) -> list[Regraded]:
-    """In order of `log`. The recipe's server is started only for a grader that lives there. `report(done)` after each."""
+def regrade(
+    log: Sequence[LogRow], grader: recipe.Grader, params: config.Params, report: Callable[[int], None]
+) -> list[Regraded]:
+    """In order of `log`. The recipe's server is started only for a grader that lives there.
+    `report(done)` after each."""
     with _endpoint(grader, params) as endpoint:
         try:
             return asyncio.run(_regrade(log, grader_of(grader, endpoint, params.tools), params.rollout, report))
@@ -94,7 +112,10 @@ def _endpoint(grader: recipe.Grader, params: config.Params) -> Iterator[ToolEndp
 
 
 async def _regrade(
-    log: Sequence[LogRow], unopened: AbstractAsyncContextManager[Grader], limits: config.Rollout, report: Callable[[int], None]
+    log: Sequence[LogRow],
+    unopened: AbstractAsyncContextManager[Grader],
+    limits: config.Rollout,
+    report: Callable[[int], None],
 ) -> list[Regraded]:
     done, traces = 0, Traces()  # of their own: what a grader keeps of a rollout's trace id was kept for another grade
     slots = asyncio.Semaphore(limits.batch)  # as many as the stages send at once
@@ -122,13 +143,20 @@ async def _grade(row: LogRow, grader: Grader, deadline_s: float, traces: Traces)
         async with asyncio.timeout(deadline_s):
             return await grader.grade(example, turns(row), stop, context)
     except TimeoutError:
-        return Grade(None, GradeStatus.infra_error, explanation=f"grader: no grade within rollout.grader_deadline_s = {deadline_s:g} s")
+        return Grade(
+            None,
+            GradeStatus.infra_error,
+            explanation=f"grader: no grade within rollout.grader_deadline_s = {deadline_s:g} s",
+        )
 
 
-# -- a row, read back ------------------------------------------------------------------------------------------------------
+# -- a row, read back ------------------------------------------------------------------------------
 def example_of(row: LogRow) -> Example:
     """As it was when it was rolled out."""
-    where, remedy = f"rollout {row.rollout_id} of {row.stage}, column `item`", "Without its whole row it cannot be graded anew."
+    where, remedy = (
+        f"rollout {row.rollout_id} of {row.stage}, column `item`",
+        "Without its whole row it cannot be graded anew.",
+    )
     if not reports.parse_line(row.item, where, remedy).get("messages"):
         raise UserError(f"{where}: has no messages. {remedy}")
     return Example(row.example_id, (), slice=row.slice, line=row.item)
@@ -139,8 +167,12 @@ def turns(row: LogRow) -> list[Turn]:
     return [
         Turn(
             text=spoken.message.get("content") or "",
-            calls=tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in spoken.calls),
-            results=tuple(ToolResult(one["tool_call_id"], one["content"], one.get("is_error", False)) for one in spoken.results),
+            calls=tuple(
+                ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in spoken.calls
+            ),
+            results=tuple(
+                ToolResult(one["tool_call_id"], one["content"], one.get("is_error", False)) for one in spoken.results
+            ),
             reasoning=spoken.message.get("reasoning_content", ""),
             submitted=spoken.message.get("submitted"),
         )
@@ -148,7 +180,7 @@ def turns(row: LogRow) -> list[Turn]:
     ]
 
 
-# -- old beside new --------------------------------------------------------------------------------------------------------
+# -- old beside new --------------------------------------------------------------------------------
 def compare(regraded: Iterable[Regraded]) -> Comparison:
     pairs = list(regraded)
     both = [one for one in pairs if one.change is not None]
@@ -176,10 +208,23 @@ def disagreements(regraded: Iterable[Regraded]) -> list[Regraded]:
 def record(one: Regraded) -> dict[str, Any]:
     """A line of `--out`: where the rollout is found, and both grades."""
     row, grade = one.row, one.grade
-    where = {name: getattr(row, name) for name in ("stage", "arm", "step", "example_id", "sample", "attempt", "rollout_id", "stop_reason")}
-    old = {"old_score": row.score, "old_solved": row.solved, "old_status": row.status, "old_explanation": row.explanation}
+    where = {
+        name: getattr(row, name)
+        for name in ("stage", "arm", "step", "example_id", "sample", "attempt", "rollout_id", "stop_reason")
+    }
+    old = {
+        "old_score": row.score,
+        "old_solved": row.solved,
+        "old_status": row.status,
+        "old_explanation": row.explanation,
+    }
     solved = None if grade.score is None else grade.solved
-    new = {"new_score": grade.score, "new_solved": solved, "new_status": str(grade.status), "new_explanation": grade.explanation}
+    new = {
+        "new_score": grade.score,
+        "new_solved": solved,
+        "new_status": str(grade.status),
+        "new_explanation": grade.explanation,
+    }
     return where | old | new | {"change": one.change, "new_components": json.dumps(grade.components, sort_keys=True)}
 
 

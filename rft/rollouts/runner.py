@@ -1,18 +1,23 @@
-"""What every stage with rollouts needs at hand: the tools' server, a client and the grader, open, and what rolls out with them.
+"""What every stage with rollouts needs at hand: the tools' server, a client and the grader, open,
+and what rolls out with them.
 
     with workbench(params, recipe) as bench:
         policy = policies.of(bench, "champion", device).policy
-        rows = bench.measure(policy, examples, plan, store, ...)                    batch after batch, resumable
-        played = bench.run(policy, requests, conditions, stage, Waiting(...))     one batch, for a stage that decides what becomes of it
+        rows = bench.measure(policy, examples, plan, store, ...)   batch after batch, resumable
+        played = bench.run(policy, requests, conditions, stage, Waiting(...))   one batch
 
-The server is the recipe's own, started here on a free port and stopped at the end, or the external one of `tools.server_url`.
+The server is the recipe's own, started here on a free port and stopped at the end, or the external
+one of `tools.server_url`.
 
-Finished work waits in a store under `.rft/` (rft/rollouts/store.py), and a stage that is started again rolls out only what is missing there.
-A rollout is finished when it has its grade. With a policy that waits (a server, a GPU) that is a moment of its own for each rollout, and each is
-held in the store at once: those that finish while one write is on its way to the disk share the next, and no other rollout waits for either. That
-is where its row is made, once: the end of its batch only adds what became of it.
-Behind the barrier (Policy.blocks) the grades wait for the end of the batch, so a rollout is in flight until its batch is over, and the batch is
-held whole: what is rolled out again after a kill is whole batches, decoded in the same company, so the bytes are those of an uninterrupted run.
+Finished work waits in a store under `.rft/` (rft/rollouts/store.py), and a stage that is started
+again rolls out only what is missing there. A rollout is finished when it has its grade. With a
+policy that waits (a server, a GPU) that is a moment of its own for each rollout, and each is held
+in the store at once: those that finish while one write is on its way to the disk share the next,
+and no other rollout waits for either. That is where its row is made, once: the end of its batch
+only adds what became of it. Behind the barrier (Policy.blocks) the grades wait for the end of the
+batch, so a rollout is in flight until its batch is over, and the batch is held whole: what is
+rolled out again after a kill is whole batches, decoded in the same company, so the bytes are those
+of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -51,7 +56,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Times:
-    """Wall seconds, kept apart from reports: a list a name of seconds a rollout, and a sum a phase."""
+    """Wall seconds, kept apart from reports: a list a name of seconds a rollout, and a sum a
+    phase."""
 
     rollout_s: dict[str, list[float]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
@@ -64,7 +70,11 @@ class Times:
     def write(self, path: Path, traces: Traces | None = None, **more: Any) -> None:
         """`traces`: how the wire knew these rollouts."""
         spans = {
-            name: {"p50": round(stats.percentile(seconds, 0.5), 4), "p95": round(stats.percentile(seconds, 0.95), 4), "n": len(seconds)}
+            name: {
+                "p50": round(stats.percentile(seconds, 0.5), 4),
+                "p95": round(stats.percentile(seconds, 0.95), 4),
+                "n": len(seconds),
+            }
             for name, seconds in self.rollout_s.items()
             if seconds
         }
@@ -95,9 +105,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Where the finished rollouts of a batch wait for its end: `store.add_all(rows, seconds, batch)`.
+    """Where the finished rollouts of a batch wait for its end: `store.add_all(rows, seconds,
+    batch)`.
 
-    Several calls of `Workbench.run` may share one batch, as those of one optimizer step do, when no two of their requests are equal.
+    Several calls of `Workbench.run` may share one batch, as those of one optimizer step do, when no
+    two of their requests are equal.
     """
 
     store: RolloutStore
@@ -116,7 +128,8 @@ class Waiting:
 
 
 class _Holder:
-    """Brings finished rollouts to the disk beside the event loop, as many at a time as are there."""
+    """Brings finished rollouts to the disk beside the event loop, as many at a time as are
+    there."""
 
     def __init__(self, waiting: Waiting, conditions: Conditions, stage: str, word: str):
         self._waiting, self._conditions, self._stage, self._word = waiting, conditions, stage, word
@@ -143,7 +156,9 @@ class _Holder:
     def _hold(self, ended: Sequence[tuple[Request, Trajectory]]) -> None:
         under, where = self._conditions, self._waiting
         made = functools.partial(rollout_log.row, step=under.step, split=under.split, temperature=under.temperature)
-        rows = [made(one, request.example, request.sample, under.prompt, self._stage, where.arm) for request, one in ended]
+        rows = [
+            made(one, request.example, request.sample, under.prompt, self._stage, where.arm) for request, one in ended
+        ]
         rests = [rollout_log.rest(one, self._word) for _, one in ended]
         where.store.hold(rows, [one.wall_s for _, one in ended], rests, where.batch)
 
@@ -151,7 +166,15 @@ class _Holder:
 class Workbench:
     """Open only inside `workbench`."""
 
-    def __init__(self, params: config.Params, recipe: Recipe, runner: asyncio.Runner, client: ToolClient, grader: Grader, traces: Traces):
+    def __init__(
+        self,
+        params: config.Params,
+        recipe: Recipe,
+        runner: asyncio.Runner,
+        client: ToolClient,
+        grader: Grader,
+        traces: Traces,
+    ):
         self.params, self.recipe, self.traces = params, recipe, traces
         self.times = Times()
         self._runner, self._client, self._grader = runner, client, grader
@@ -162,20 +185,29 @@ class Workbench:
         return self._client.schemas
 
     def check_rows(self, examples: Sequence[Example]) -> None:
-        """Raises ConfigError for a row whose own tools nobody serves, or whose schemas are none, before anything is sampled."""
+        """Raises ConfigError for a row whose own tools nobody serves, or whose schemas are none,
+        before anything is sampled."""
         self._client.check_rows(examples)
 
     def check_openings(self, policy: Policy, examples: Sequence[Example], prompt: PromptSettings) -> None:
-        """Raises UserError for an example whose opening does not fit into the context, before anything is sampled."""
+        """Raises UserError for an example whose opening does not fit into the context, before
+        anything is sampled."""
         limits = self.params.rollout
         self.wait(policy.check_openings([opening_of(one, prompt, limits) for one in examples], limits.max_tokens))
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
 
-    def run(self, policy: Policy, requests: Sequence[Request], conditions: Conditions, stage: str, waiting: Waiting | None = None) -> Played:
-        """One batch, through outages and kills (rft/rollouts/recovery.py). What it returns is in the store, in progress, until its batch is added; without
-        a store, a kill loses it."""
+    def run(
+        self,
+        policy: Policy,
+        requests: Sequence[Request],
+        conditions: Conditions,
+        stage: str,
+        waiting: Waiting | None = None,
+    ) -> Played:
+        """One batch, through outages and kills (rft/rollouts/recovery.py). What it returns is in
+        the store, in progress, until its batch is added; without a store, a kill loses it."""
 
         async def play_once(some: Sequence[Request], word: str) -> list[Trajectory]:
             under = replace(conditions, name=f"{conditions.name} {word}") if word else conditions
@@ -189,24 +221,33 @@ class Workbench:
                 await holder.flush()
 
         earlier = waiting.earlier(requests) if waiting else ()
-        return self._runner.run(recovery.play(play_once, requests, conditions.limits, functools.partial(progress.say, stage), earlier))
+        return self._runner.run(
+            recovery.play(play_once, requests, conditions.limits, functools.partial(progress.say, stage), earlier)
+        )
 
     def converse(self, policy: Policy, request: Request, conditions: Conditions, graded: bool) -> Trajectory:
-        """One rollout for a person who waits: no outage is waited out, and nothing is kept. Without a grade its `grade` says nothing."""
+        """One rollout for a person who waits: no outage is waited out, and nothing is kept. Without
+        a grade its `grade` says nothing."""
         grader = self._grader if graded else Ungraded(self._grader.scale)
         [trajectory] = self.wait(run_rollouts(policy, self._client, grader, [request], conditions, self.times.phases))
         return trajectory
 
-    def measure(self, policy: Policy, examples: Sequence[Example], plan: Plan, store: RolloutStore, report: Any, done: int = 0) -> list[LogRow]:
-        """`k` rollouts of each example, in order of example and sample. `report(done, message)` after each batch.
+    def measure(
+        self, policy: Policy, examples: Sequence[Example], plan: Plan, store: RolloutStore, report: Any, done: int = 0
+    ) -> list[LogRow]:
+        """`k` rollouts of each example, in order of example and sample. `report(done, message)`
+        after each batch.
 
-        What others stand in for (rft/rollouts/recovery.py) is in the store, and not among the rows that come back.
+        What others stand in for (rft/rollouts/recovery.py) is in the store, and not among the rows
+        that come back.
         """
         self.check_rows(examples)
         self.check_openings(policy, examples, plan.prompt)
         requests = [Request(example, sample) for example in examples for sample in range(plan.k)]
         seed, name = (plan.seed, int(plan.temperature * 1000)), f"{plan.name}/{plan.prompt.digest()}"
-        conditions = Conditions(plan.prompt, plan.temperature, seed, self.params.rollout, name, plan.split, plan.step, self.traces)
+        conditions = Conditions(
+            plan.prompt, plan.temperature, seed, self.params.rollout, name, plan.split, plan.step, self.traces
+        )
         size = self.params.rollout.batch
         rows: list[LogRow] = []
         for start in range(0, len(requests), size):
@@ -215,13 +256,21 @@ class Workbench:
             if saved not in store:
                 if plan.stage != "train":  # which stops after a whole step (rft/trainer/loop.py)
                     stopping.check("before its next batch of rollouts")
-                _add(store, self.run(policy, batch, conditions, plan.stage, Waiting(store, saved, plan.arm)), plan.left_out, saved)
+                _add(
+                    store,
+                    self.run(policy, batch, conditions, plan.stage, Waiting(store, saved, plan.arm)),
+                    plan.left_out,
+                    saved,
+                )
             finished, seconds = store.batch(saved) or ([], [])
             rows += finished[: len(batch)]
             self.times.add(plan.name, finished[: len(batch)], seconds[: len(batch)])
             scores = [one.reward for one in rows if one.reward is not None]
             mean = sum(scores) / len(scores) if scores else float("nan")
-            report(done + len(rows), f"rollouts, {plan.arm} {'greedy ' if plan.temperature == 0 else ''}mean reward {mean:.3f}")
+            report(
+                done + len(rows),
+                f"rollouts, {plan.arm} {'greedy ' if plan.temperature == 0 else ''}mean reward {mean:.3f}",
+            )
         return rows
 
 
@@ -229,14 +278,17 @@ def _add(store: RolloutStore, played: Played, left_out: str, name: str) -> None:
     """Adds the batch's rollouts, whose rows are held, then those that they stand in for."""
     rows = {kept.row.rollout_id: kept.row for kept in store.held(name)}
     ended = [(one, left_out) for one in played.trajectories] + [(one.trajectory, one.why) for one in played.aside]
-    store.add_all([replace(rows[one.rollout_id], left_out=why) for one, why in ended], [one.wall_s for one, _ in ended], name)
+    store.add_all(
+        [replace(rows[one.rollout_id], left_out=why) for one, why in ended], [one.wall_s for one, _ in ended], name
+    )
 
 
 @contextmanager
 def workbench(params: config.Params, recipe: Recipe, work: Path | None = None) -> Iterator[Workbench]:
     """`work`: the folder of the stage's unfinished work, where the nonce of its trace ids is kept.
 
-    Raises ConfigError for a budget that these tools or this run's mode cannot keep, and for a prompt that asks for more turns than there are.
+    Raises ConfigError for a budget that these tools or this run's mode cannot keep, and for a
+    prompt that asks for more turns than there are.
     """
     determinism.check_rollouts(params)
     if problems := [f"{what}. {remedy}" for what, remedy in too_many_turns(params, recipe)]:

@@ -2,8 +2,10 @@
 
     with RolloutStore(work / "rollouts") as store:
         store.hold(rows, seconds, rests, "step-3")  finished rollouts of a batch that is not over
-        store.held("step-3")                        these, after a kill too: they are not rolled out again
-        store.add_all(rows, seconds, "step-3")      the batch is over: nothing of it is held any more
+        store.held("step-3")                        these, after a kill too: they are not rolled out
+                                                    again
+        store.add_all(rows, seconds, "step-3")      the batch is over: nothing of it is held any
+                                                    more
         store.batch("step-3")                       (rows, seconds); None when it was never finished
         store.reopen(lambda row: row.step > 2)      what is newer than the checkpoint is held again
         store.keep(lambda row: row.step <= 2)       what is newer is forgotten
@@ -77,7 +79,8 @@ _REMEDY = "Put the old file back, or delete the folder: the stage then starts an
 
 
 class Kept(NamedTuple):
-    """`rest`: what the row lacks of its rollout (rollout_log.rest); empty for a row that was never held."""
+    """`rest`: what the row lacks of its rollout (rollout_log.rest); empty for a row that was never
+    held."""
 
     row: LogRow
     wall_s: float
@@ -110,7 +113,8 @@ class RolloutStore:
         self.close()
 
     def close(self) -> None:
-        """May be called twice. Nothing waits to be written; the WAL goes, unless somebody reads on and on."""
+        """May be called twice. Nothing waits to be written; the WAL goes, unless somebody reads on
+        and on."""
         with self._alone:
             if self._lock < 0:
                 return
@@ -122,7 +126,8 @@ class RolloutStore:
             self._lock = -1
 
     def _left_wal(self) -> bool:
-        """Make it one plain file, in whose folder readers make no others: whoever deletes the folder is not disturbed."""
+        """Make it one plain file, in whose folder readers make no others: whoever deletes the
+        folder is not disturbed."""
         try:
             self._database.execute("PRAGMA busy_timeout = 0")
             self._database.execute("PRAGMA journal_mode = DELETE")
@@ -130,12 +135,13 @@ class RolloutStore:
             return getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_BUSY
         return True
 
-    # -- adding ------------------------------------------------------------------------------------------------------------
+    # -- adding ------------------------------------------------------------------------------------
     def add(self, row: LogRow, wall_s: float, batch: str = "") -> None:
         self.add_all([row], [wall_s], batch)
 
     def add_all(self, rows: Sequence[LogRow], seconds: Sequence[float], batch: str = "") -> None:
-        """On the disk when it returns: all rows or, after a kill or an OSError, none. A named batch is added once."""
+        """On the disk when it returns: all rows or, after a kill or an OSError, none. A named batch
+        is added once."""
         assert len(rows) == len(seconds) > 0, "a batch has rows, and a time for each"
         with self._transaction():
             assert not batch or batch not in self, f"batch {batch!r} is there already"
@@ -145,7 +151,7 @@ class RolloutStore:
             self._insert("rollouts", [*kept, *self.unasked(batch, rows)])
             self._database.execute("DELETE FROM held WHERE batch = ?", [batch])
 
-    # -- holding -----------------------------------------------------------------------------------------------------------
+    # -- holding -----------------------------------------------------------------------------------
     def hold(self, rows: Sequence[LogRow], seconds: Sequence[float], rests: Sequence[str], batch: str) -> None:
         """On the disk when it returns: all rows or, after a kill or an OSError, none.
 
@@ -163,13 +169,15 @@ class RolloutStore:
         return [one for _, one in self._kept("held", batch)]
 
     def unasked(self, batch: str, rows: Iterable[LogRow]) -> list[Kept]:
-        """What is held for the batch and not among its rows, with that reason: `add_all` adds it."""
+        """What is held for the batch and not among its rows, with that reason: `add_all` adds
+        it."""
         there = {row.rollout_id for row in rows}
         left = [one for one in self.held(batch) if one.row.rollout_id not in there]
         return [one._replace(row=replace(one.row, left_out=NOT_ASKED)) for one in left]
 
     def settle(self, why: str) -> int:
-        """Add what is still held, left out with this reason: no batch comes any more. Returns how many."""
+        """Add what is still held, left out with this reason: no batch comes any more. Returns how
+        many."""
         count = 0
         with self._alone:
             for (batch,) in self._ask("SELECT batch FROM held GROUP BY batch ORDER BY min(number)"):
@@ -179,7 +187,8 @@ class RolloutStore:
         return count
 
     def reopen(self, where: Callable[[LogRow], bool]) -> int:
-        """Take these rows' batches back: they are held again, until each is added anew. Returns how many.
+        """Take these rows' batches back: they are held again, until each is added anew. Returns how
+        many.
 
         Of a batch all rows go or none.
         """
@@ -191,12 +200,13 @@ class RolloutStore:
             self._delete("rollouts", going)
         return len(going)
 
-    # -- looking -----------------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
     def __len__(self) -> int:
         return self._ask("SELECT count(*) FROM rollouts")[0][0]
 
     def __iter__(self) -> Iterator[LogRow]:
-        """In the order of adding, a part at a time: a log may be longer than memory. Without what is held."""
+        """In the order of adding, a part at a time: a log may be longer than memory. Without what
+        is held."""
         return (one.row for _, one in self._kept())
 
     def __contains__(self, batch: object) -> bool:
@@ -214,9 +224,10 @@ class RolloutStore:
         found = [one for _, one in self._kept("rollouts", name)]
         return ([one.row for one in found], [one.wall_s for one in found]) if found else None
 
-    # -- forgetting --------------------------------------------------------------------------------------------------------
+    # -- forgetting --------------------------------------------------------------------------------
     def keep(self, where: Callable[[LogRow], bool]) -> int:
-        """Forget all rows but these, held ones too; how many are gone. Of a named batch all rows go or none."""
+        """Forget all rows but these, held ones too; how many are gone. Of a named batch all rows go
+        or none."""
         with self._transaction():
             going = self._going(lambda row: not where(row))
             lost = [number for number, one in self._kept("held") if not where(one.row)]
@@ -240,7 +251,7 @@ class RolloutStore:
         assert not torn, f"only a part of batch {min(torn)!r} would be dropped"
         return going
 
-    # -- the database ------------------------------------------------------------------------------------------------------
+    # -- the database ------------------------------------------------------------------------------
     def _open(self) -> sqlite3.Connection:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it when the holder dies
@@ -305,8 +316,8 @@ class RolloutStore:
 def look(folder: Path) -> list[LogRow]:
     """Read a store that somebody else may be writing to, as it was at one moment. Changes nothing.
 
-    Rollouts of a batch that is not over are `in progress`. Raises OtherVersion for a store that this version cannot
-    read.
+    Rollouts of a batch that is not over are `in progress`. Raises OtherVersion for a store that
+    this version cannot read.
     """
     path = folder / FILE
     if path.exists():
@@ -331,7 +342,7 @@ def _in_progress(one: Kept) -> Kept:
     return one._replace(row=replace(one.row, trained=False, left_out=IN_PROGRESS))
 
 
-# -- a row -----------------------------------------------------------------------------------------------------------------
+# -- a row -----------------------------------------------------------------------------------------
 def _packed(one: Kept) -> list[Any]:
     found = {"batch": one.batch, "wall_s": one.wall_s, "rest": one.rest, **cells(one.row)}
     for name, kind in _LISTS.items():
@@ -352,8 +363,8 @@ def _unpacked(values: Sequence[Any], path: Path) -> Kept:
 
 
 def _crc32(found: Mapping[str, Any]) -> int:
-    """Of one row, its lists as bytes. Encoding holds the interpreter, and with it any event loop in the process: 1 ms
-    for a row of 20,000 tokens, where JSON took 20."""
+    """Of one row, its lists as bytes. Encoding holds the interpreter, and with it any event loop in
+    the process: 1 ms for a row of 20,000 tokens, where JSON took 20."""
     plain = json.dumps([value for name, value in found.items() if name not in _LISTS], default=repr)
     crc = zlib.crc32(plain.encode())
     for name in _LISTS:
@@ -361,9 +372,10 @@ def _crc32(found: Mapping[str, Any]) -> int:
     return crc
 
 
-# -- the file --------------------------------------------------------------------------------------------------------------
+# -- the file --------------------------------------------------------------------------------------
 def _connected(path: Path, mode: str) -> sqlite3.Connection:
-    """`mode`: rw or ro; neither makes a file. Transactions are ours, and so is the care of threads."""
+    """`mode`: rw or ro; neither makes a file. Transactions are ours, and so is the care of
+    threads."""
     where = f"{path.absolute().as_uri()}?mode={mode}"
     return sqlite3.connect(where, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
 
@@ -402,7 +414,8 @@ def _other_version(folder: Path) -> OtherVersion:
 
 @contextlib.contextmanager
 def _in_words(path: Path) -> Iterator[None]:
-    """Translate what SQLite raises: a full disk, a damaged file, a disk that fails. Our own mistakes stay."""
+    """Translate what SQLite raises: a full disk, a damaged file, a disk that fails. Our own
+    mistakes stay."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -419,7 +432,8 @@ def _in_words(path: Path) -> Iterator[None]:
 
 
 def _is_damaged(wal: Path) -> bool:
-    """Tell damage from a torn end: whether more than the last transaction follows the first bad frame of a WAL.
+    """Tell damage from a torn end: whether more than the last transaction follows the first bad
+    frame of a WAL.
 
     Its format: https://sqlite.org/fileformat2.html#walformat
     """

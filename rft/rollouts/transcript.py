@@ -1,8 +1,11 @@
-"""One rollout as a person reads it: who said what, which tool answered what, why it ended, what it earned, and whether it was trained on.
+"""One rollout as a person reads it: who said what, which tool answered what, why it ended, what it
+earned, and whether it was trained on.
 
-`lines` is the transcript and `token_lines` the tokens behind it; `facts` is the same in a few cells, for laying rollouts of one example side by
-side. Text only, each line with its kind, so that a terminal can colour it and a file need not. `dialogue` takes a row's messages apart again
-into what the policy was given and its turns; the replay (rft/rollouts/replay.py) and the traces (tasks/display/traces.py) stand on it too.
+`lines` is the transcript and `token_lines` the tokens behind it; `facts` is the same in a few
+cells, for laying rollouts of one example side by side. Text only, each line with its kind, so that
+a terminal can colour it and a file need not. `dialogue` takes a row's messages apart again into
+what the policy was given and its turns; the replay (rft/rollouts/replay.py) and the traces
+(tasks/display/traces.py) stand on it too.
 """
 
 from __future__ import annotations
@@ -56,14 +59,19 @@ def dialogue(row: LogRow) -> Dialogue:
     messages: list[Message] = json.loads(row.messages)
     spoken = [n for n, message in enumerate(messages) if message["role"] == "assistant"]  # the example's own come first
     if len(spoken) < row.num_turns:
-        raise UserError(f"rollout {row.rollout_id} of {row.stage} counts {row.num_turns} turns, but its messages hold fewer: the log was changed.")
+        raise UserError(
+            f"rollout {row.rollout_id} of {row.stage} counts {row.num_turns} turns, but its messages hold fewer: the "
+            "log was changed."
+        )
     starts = spoken[len(spoken) - row.num_turns :]
     ends = [*starts[1:], len(messages)][: len(starts)]
-    turns = tuple(Spoken(messages[start], tuple(messages[start + 1 : end])) for start, end in zip(starts, ends, strict=True))
+    turns = tuple(
+        Spoken(messages[start], tuple(messages[start + 1 : end])) for start, end in zip(starts, ends, strict=True)
+    )
     return Dialogue(tuple(messages[: starts[0]] if starts else messages), turns)
 
 
-# -- the transcript --------------------------------------------------------------------------------------------------------
+# -- the transcript --------------------------------------------------------------------------------
 def lines(row: LogRow) -> Iterator[Line]:
     yield Line(f"{row.rollout_id}  {title(row)}, example {row.example_id}, sample {row.sample}" + refill(row), "head")
     said = dialogue(row)
@@ -101,7 +109,8 @@ def _call(call: dict[str, Any], result: str | None) -> Iterator[Line]:
 
 
 def signature(call: dict[str, Any]) -> str:
-    """`search(query="angina", limit=3)`; arguments that are no JSON object stand as they were written."""
+    """`search(query="angina", limit=3)`; arguments that are no JSON object stand as they were
+    written."""
     name, written = call["function"]["name"], call["function"]["arguments"]
     try:
         arguments = json.loads(written)
@@ -116,11 +125,19 @@ def _ending(row: LogRow) -> Iterator[tuple[str, str, Kind]]:
     bad = row.stop_reason != "completed"
     yield "stopped", _after(row), "bad" if bad else "text"
     if row.num_tool_errors or row.num_forks:
-        yield "trouble", f"{counted(row.num_tool_errors, 'call')} refused, {counted(row.num_forks, 'turn')} forked", "bad"
+        yield (
+            "trouble",
+            f"{counted(row.num_tool_errors, 'call')} refused, {counted(row.num_forks, 'turn')} forked",
+            "bad",
+        )
     if row.score is None:
         yield "grade", f"unscored ({row.status})", "bad"
     else:
-        yield "grade", f"{row.score:g}, {'solved' if row.solved else 'not solved'}" + (f" ({row.status})" * (row.status != "ok")), worth(row)
+        yield (
+            "grade",
+            f"{row.score:g}, {'solved' if row.solved else 'not solved'}" + (f" ({row.status})" * (row.status != "ok")),
+            worth(row),
+        )
     if components := json.loads(row.components):
         yield "components", ", ".join(f"{name} {value:g}" for name, value in components.items()), "text"
     if row.explanation:
@@ -144,7 +161,11 @@ def number(value: float | None) -> str:
 
 
 def _after(row: LogRow) -> str:
-    turns, calls, tokens = counted(row.num_turns, "turn"), counted(row.num_tool_calls, "call"), counted(row.num_tokens, "token")
+    turns, calls, tokens = (
+        counted(row.num_turns, "turn"),
+        counted(row.num_tool_calls, "call"),
+        counted(row.num_tokens, "token"),
+    )
     return f"{row.stop_reason} after {turns}, {calls}, {tokens}"
 
 
@@ -157,9 +178,10 @@ def _block(text: str, kind: Kind = "text") -> Iterator[Line]:
     yield from (Line(f"  {line}", kind) for line in text.splitlines() or ["(empty)"])
 
 
-# -- tokens ----------------------------------------------------------------------------------------------------------------
+# -- tokens ----------------------------------------------------------------------------------------
 def token_lines(row: LogRow, decode: Callable[[list[int]], str] | None = None) -> Iterator[Line]:
-    """A line an own token: its id, its text when `decode` is known, its log-probability. What was given to the policy in one dim line."""
+    """A line an own token: its id, its text when `decode` is known, its log-probability. What was
+    given to the policy in one dim line."""
     if not row.ids:
         yield Line("no tokens were recorded: this policy speaks text only", "dim")
         return
@@ -168,7 +190,9 @@ def token_lines(row: LogRow, decode: Callable[[list[int]], str] | None = None) -
     for own, run in groupby(zip(row.mine, row.ids, strict=True), key=lambda pair: pair[0]):
         ids = [one for _, one in run]
         if not own:
-            yield Line(f"{position:>5}  {len(ids)} tokens given" + (f"  {_quoted(decode(ids), 60)}" if decode else ""), "dim")
+            yield Line(
+                f"{position:>5}  {len(ids)} tokens given" + (f"  {_quoted(decode(ids), 60)}" if decode else ""), "dim"
+            )
         else:
             for n, one in enumerate(ids, position):
                 logprob = next(logprobs, math.nan)
@@ -178,7 +202,11 @@ def token_lines(row: LogRow, decode: Callable[[list[int]], str] | None = None) -
         position += len(ids)
     surest = math.exp(sum(row.logprobs) / len(row.logprobs)) if row.logprobs else math.nan
     unsure = sum(value < low for value in row.logprobs)
-    yield Line(f"{len(row.logprobs)} own tokens of {position}, {unsure} below {LOW_PROBABILITY:.0%}; geometric mean probability {surest:.1%}", "head")
+    yield Line(
+        f"{len(row.logprobs)} own tokens of {position}, {unsure} below {LOW_PROBABILITY:.0%}; geometric mean "
+        f"probability {surest:.1%}",
+        "head",
+    )
 
 
 def _quoted(text: str, most: int = 16) -> str:
@@ -186,7 +214,7 @@ def _quoted(text: str, most: int = 16) -> str:
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
-# -- side by side ----------------------------------------------------------------------------------------------------------
+# -- side by side ----------------------------------------------------------------------------------
 def facts(row: LogRow) -> dict[str, str]:
     """What a reader compares between rollouts of one example, in order."""
     found = {"sample": f"{row.sample}{refill(row)}"}

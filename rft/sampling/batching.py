@@ -1,18 +1,22 @@
 """Dialogues of their own over a session that decodes many rows at once.
 
-Each rollout is a coroutine that asks for its next turn when it is ready; a model decodes cheaply only side by side. So a turn that is asked for
-waits here:
+Each rollout is a coroutine that asks for its next turn when it is ready; a model decodes cheaply
+only side by side. So a turn that is asked for waits here:
 
-    barrier   until every dialogue that is still open waits; then all speak, to the last one's end. The rows of a batch are a function of what
-              was said, never of how long a tool took: equal runs give equal bytes (deterministic mode). Decoding holds up the event loop, in
+    barrier   until every dialogue that is still open waits; then all speak, to the last one's end.
+              The rows of a batch are a function of what was said, never of how long a tool took:
+              equal runs give equal bytes (deterministic mode). Decoding holds up the event loop, in
               which nothing else is under way
-    free      until the next token. Decoding goes on in a thread of its own over whoever speaks; a turn joins between two tokens, one that
-              ended makes room between two tokens, and tools answer the others meanwhile
+    free      until the next token. Decoding goes on in a thread of its own over whoever speaks; a
+              turn joins between two tokens, one that ended makes room between two tokens, and tools
+              answer the others meanwhile
 
-The session is touched by one side at a time: in free mode the loop speaks to it only while the thread rests between two tokens.
+The session is touched by one side at a time: in free mode the loop speaks to it only while the
+thread rests between two tokens.
 
-A turn's deadline is held by the session, against the row's own sampling time: behind the barrier no other clock could strike. Whatever else a turn
-takes from the moment it is asked for until its dialogue goes on (the barrier, a slot, the others' tokens) is reported as `Sampled.queued_s`.
+A turn's deadline is held by the session, against the row's own sampling time: behind the barrier no
+other clock could strike. Whatever else a turn takes from the moment it is asked for until its
+dialogue goes on (the barrier, a slot, the others' tokens) is reported as `Sampled.queued_s`.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ from rft.types import Sampled, ToolCall, ToolResult
 
 
 class Session(Protocol):
-    """Rows decoded side by side, one a dialogue; rft/sampling/engine.py says what each call does."""
+    """Rows decoded side by side, one a dialogue; rft/sampling/engine.py says what each call
+    does."""
 
     pending: list[list[int]]
 
@@ -87,7 +92,7 @@ class Batch:
         else:
             self._task = asyncio.ensure_future(self._decode_beside())
 
-    # -- barrier -------------------------------------------------------------------------------------------------------------
+    # -- barrier -----------------------------------------------------------------------------------
     def _decode_here(self) -> None:
         try:
             self._tell(sorted(self._waiting))
@@ -97,7 +102,7 @@ class Batch:
             self._fail(error)
         self._decoding = False
 
-    # -- free ----------------------------------------------------------------------------------------------------------------
+    # -- free --------------------------------------------------------------------------------------
     async def _decode_beside(self) -> None:
         loop = asyncio.get_running_loop()
         try:
@@ -126,7 +131,7 @@ class Batch:
             if ended or self._called:
                 return ended
 
-    # -- both ----------------------------------------------------------------------------------------------------------------
+    # -- both --------------------------------------------------------------------------------------
     def _tell(self, asked: list[int]) -> None:
         """The session hears who left and who wants to speak."""
         for row in self._left:

@@ -1,16 +1,22 @@
-"""A forward for decoding, over the model's own weights: Qwen3ForCausalLM with full attention, which the embedded policy is.
+"""A forward for decoding, over the model's own weights: Qwen3ForCausalLM with full attention, which
+the embedded policy is.
 
-On a small model a step's time is the overhead of its operations, not their arithmetic. So here are few of them: q, k and v as one product, gate
-and up as one, both residuals inside theirs, keys and values written into their slots in place, no copy of shared heads, rotary tables
-computed once, a prompt's tokens in one flat row without padding (only attention sees it, padded), and the head on the last token alone.
+On a small model a step's time is the overhead of its operations, not their arithmetic. So here are
+few of them: q, k and v as one product, gate and up as one, both residuals inside theirs, keys and
+values written into their slots in place, no copy of shared heads, rotary tables computed once, a
+prompt's tokens in one flat row without padding (only attention sees it, padded), and the head on
+the last token alone.
 
-The fused weights are the model's memory: `_fuse` lays q, k and v side by side in one tensor and lets the model's parameters be views of its
-parts. Whoever changes a weight in place (an optimizer, a merge) changes what is sampled with; there is no second copy to go stale. Parameters that
-are given other memory (`.to`, `.data =`) are seen before the next token, and laid side by side anew.
+The fused weights are the model's memory: `_fuse` lays q, k and v side by side in one tensor and
+lets the model's parameters be views of its parts. Whoever changes a weight in place (an optimizer,
+a merge) changes what is sampled with; there is no second copy to go stale. Parameters that are
+given other memory (`.to`, `.data =`) are seen before the next token, and laid side by side anew.
 
-`fast_forward` gives None, and why, for a model that it does not know, and for one whose own forward says anything else on a small probe.
+`fast_forward` gives None, and why, for a model that it does not know, and for one whose own forward
+says anything else on a small probe.
 
-Shapes: as in rft/sampling/kv_cache.py; N tokens of a call in one row, Q query heads, G query heads a key/value head, I width of the feed-forward part.
+Shapes: as in rft/sampling/kv_cache.py; N tokens of a call in one row, Q query heads, G query heads
+a key/value head, I width of the feed-forward part.
 """
 
 from __future__ import annotations
@@ -61,7 +67,7 @@ class FastForward:
         self._lay_out()
         self._rotary(256)
 
-    # -- the two calls -------------------------------------------------------------------------------------------------------
+    # -- the two calls -----------------------------------------------------------------------------
     @torch.inference_mode()
     def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor:
         device = slots.keys_LSHTD.device
@@ -73,10 +79,23 @@ class FastForward:
     @torch.inference_mode()
     def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
         slots.hold(visible)
-        return self._run(ids_B, torch.arange(len(ids_B), device=ids_B.device), positions_B, slots, _First(slots, positions_B, visible), None)
+        return self._run(
+            ids_B,
+            torch.arange(len(ids_B), device=ids_B.device),
+            positions_B,
+            slots,
+            _First(slots, positions_B, visible),
+            None,
+        )
 
     def _run(
-        self, ids_N: torch.Tensor, slot_N: torch.Tensor, position_N: torch.Tensor, slots: Slots, attend: Any, last: torch.Tensor | None
+        self,
+        ids_N: torch.Tensor,
+        slot_N: torch.Tensor,
+        position_N: torch.Tensor,
+        slots: Slots,
+        attend: Any,
+        last: torch.Tensor | None,
     ) -> torch.Tensor:
         if any(parameters["weight"].data_ptr() != place for parameters, place in self._places):
             self._lay_out()
@@ -94,9 +113,13 @@ class FastForward:
                 qkv = functional.linear(x, layer.qkv)
                 qk = self._turned(qkv[:, : heads * dim], self._kind, layer, cos, sin)
                 q, k, v = qk[:, : self.heads], qk[:, self.heads :], qkv[:, heads * dim :].view(rows, self.kv_heads, dim)
-            else:  # what the last layer makes of a token is read at each row's last alone; the others leave it keys and values
+            else:
+                # what the last layer makes of a token is read at each row's last alone; the others
+                # leave it keys and values
                 query, rest = layer.qkv[: self.heads * dim], layer.qkv[self.heads * dim :]
-                q = self._turned(functional.linear(x[last], query), self._kind[: self.heads], layer, cos[last], sin[last])
+                q = self._turned(
+                    functional.linear(x[last], query), self._kind[: self.heads], layer, cos[last], sin[last]
+                )
                 kv = functional.linear(x, rest)
                 k = self._turned(kv[:, : self.kv_heads * dim], self._kind[self.heads :], layer, cos, sin)
                 v = kv[:, self.kv_heads * dim :].view(rows, self.kv_heads, dim)
@@ -109,17 +132,20 @@ class FastForward:
             x_NE = torch.addmm(x_NE, functional.silu(gate).mul_(up), layer.down_T)
         return functional.linear(self._norm(x_NE, self._last_norm), self._head).float()
 
-    def _turned(self, x: torch.Tensor, kind: torch.Tensor, layer: _Layer, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    def _turned(
+        self, x: torch.Tensor, kind: torch.Tensor, layer: _Layer, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
         """Heads N H D, normalized and at their rotary phase. `kind`: of each head, query or key."""
         x_NHD = self._norm(x.view(len(x), len(kind), self.dim), layer.qk_norm_2D.index_select(0, kind))
         return torch.addcmul(x_NHD * cos, x_NHD.roll(self.dim // 2, -1), sin)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """As the model's own, in float32 within; in place it takes half of functional.rms_norm's time on 1,600 rows."""
+        """As the model's own, in float32 within; in place it takes half of functional.rms_norm's
+        time on 1,600 rows."""
         wide = x.float()
         return (wide * wide.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_()).to(x.dtype).mul_(weight)
 
-    # -- weights and tables --------------------------------------------------------------------------------------------------
+    # -- weights and tables ------------------------------------------------------------------------
     @torch.inference_mode(False)
     @torch.no_grad()
     def _lay_out(self) -> None:
@@ -157,7 +183,8 @@ class FastForward:
 
     @torch.no_grad()
     def _rotary(self, length: int) -> None:
-        """The model's own tables. The sine's first half is negative: rotating by half then is a roll."""
+        """The model's own tables. The sine's first half is negative: rotating by half then is a
+        roll."""
         device = self._embedding.device
         positions = torch.arange(length, device=device)[None]
         cos, sin = self.model.model.rotary_emb(self._embedding[:1], positions)
@@ -173,7 +200,11 @@ class _First:
         heads = slots.keys_LSHTD.shape[2]
         seen_BT = torch.arange(visible, device=positions_B.device) <= positions_B[:, None]
         nothing = torch.zeros(1, dtype=slots.keys_LSHTD.dtype, device=positions_B.device)
-        self.bias = torch.where(seen_BT, nothing, -torch.inf)[:, None, :].expand(self.rows, heads, visible).reshape(self.rows * heads, 1, visible)
+        self.bias = (
+            torch.where(seen_BT, nothing, -torch.inf)[:, None, :]
+            .expand(self.rows, heads, visible)
+            .reshape(self.rows * heads, 1, visible)
+        )
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         keys, values = self._seen(self.slots.keys_LSHTD[layer]), self._seen(self.slots.values_LSHTD[layer])
@@ -186,15 +217,21 @@ class _First:
 
 
 class _Ragged:
-    """Attention of rows of different length, padded for it alone. Rows that all begin need no mask: they see what is before them."""
+    """Attention of rows of different length, padded for it alone. Rows that all begin need no mask:
+    they see what is before them."""
 
     def __init__(self, slots: Slots, feeds: Sequence[Feed], device: torch.device):
         lengths = [len(feed.ids) for feed in feeds]
         self.slots, self.visible = slots, max(feed.end for feed in feeds)
         self.begin = all(feed.start == 0 for feed in feeds)
         self.slot_B = torch.tensor([feed.slot for feed in feeds], device=device)
-        length_B, start_B = torch.tensor(lengths, device=device), torch.tensor([feed.start for feed in feeds], device=device)
-        self.row_N = torch.repeat_interleave(torch.arange(len(feeds), device=device), length_B, output_size=sum(lengths))
+        length_B, start_B = (
+            torch.tensor(lengths, device=device),
+            torch.tensor([feed.start for feed in feeds], device=device),
+        )
+        self.row_N = torch.repeat_interleave(
+            torch.arange(len(feeds), device=device), length_B, output_size=sum(lengths)
+        )
         first_B = length_B.cumsum(0) - length_B
         self.column_N = torch.arange(sum(lengths), device=device) - first_B[self.row_N]
         self.slot_N, self.position_N = self.slot_B[self.row_N], start_B[self.row_N] + self.column_N
@@ -209,14 +246,18 @@ class _Ragged:
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         key, value = self._held(layer, k, v)
         mask = None if self.begin else self.mask
-        out = functional.scaled_dot_product_attention(self._padded(q), key, value, attn_mask=mask, is_causal=self.begin, enable_gqa=True)
+        out = functional.scaled_dot_product_attention(
+            self._padded(q), key, value, attn_mask=mask, is_causal=self.begin, enable_gqa=True
+        )
         return out.transpose(1, 2)[self.row_N, self.column_N].flatten(1)
 
     def last(self, layer: int, q_BHD: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The same for each row's last token alone: it sees its whole row."""
         key, value = self._held(layer, k, v)
         seen_BT = torch.arange(key.shape[2], device=key.device) < (self.length_B if self.begin else self.end_B)[:, None]
-        out = functional.scaled_dot_product_attention(q_BHD[:, :, None], key, value, attn_mask=seen_BT[:, None, None, :], enable_gqa=True)
+        out = functional.scaled_dot_product_attention(
+            q_BHD[:, :, None], key, value, attn_mask=seen_BT[:, None, None, :], enable_gqa=True
+        )
         return out[:, :, 0].flatten(1)
 
     def _held(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -231,7 +272,7 @@ class _Ragged:
         return x[self.padded_BW].transpose(1, 2)
 
 
-# -- which models, and whether it is right -----------------------------------------------------------------------------------------
+# -- which models, and whether it is right ---------------------------------------------------------
 def _unknown(model: Any) -> str:
     """Why this model is not one that the forward above computes; empty when it is."""
     config = model.config
@@ -243,14 +284,17 @@ def _unknown(model: Any) -> str:
     if config.attention_bias or config.hidden_act != "silu" or model.dtype not in TOLERANCE:
         return f"attention_bias {config.attention_bias}, hidden_act {config.hidden_act}, {model.dtype}"
     linear = [module for module in model.modules() if hasattr(module, "in_features")]
-    if any(type(module) is not torch.nn.Linear for module in linear) or any(parameter.is_inference() for parameter in model.parameters()):
+    if any(type(module) is not torch.nn.Linear for module in linear) or any(
+        parameter.is_inference() for parameter in model.parameters()
+    ):
         return "its weights are wrapped, quantized, or made in inference mode"
     return ""
 
 
 @torch.inference_mode()
 def _probe(model: Any, forward: FastForward) -> tuple[float, float]:
-    """Largest difference from the model's own forward, and largest logit: two dialogues, of which one goes on after a step of both."""
+    """Largest difference from the model's own forward, and largest logit: two dialogues, of which
+    one goes on after a step of both."""
     config = model.config
     device = model.model.embed_tokens.weight.device
     rows = [[(7 * n + 3) % config.vocab_size for n in range(9)], [(11 * n + 5) % config.vocab_size for n in range(14)]]

@@ -1,23 +1,31 @@
 """The in-process policy: many dialogues decoded side by side, tokens in and tokens out.
 
-    Engine.open(openings) -> dialogues  one a rollout; rft/sampling/batching.py brings their turns together for
-    Session                             one row a dialogue; a row has a slot (rft/sampling/kv_cache.py) from its first turn until it is closed
+    Engine.open(openings) -> dialogues  one a rollout; rft/sampling/batching.py brings their turns
+                                        together for
+    Session                             one row a dialogue; a row has a slot
+                                        (rft/sampling/kv_cache.py) from its first turn until it is
+                                        closed
     Session.begin(row, max_new, ...)    a turn is wanted
-    Session.advance() -> rows           one token for all who speak; who has begun joins with it, who ended makes room
+    Session.advance() -> rows           one token for all who speak; who has begun joins with it,
+                                        who ended makes room
     Session.said(row) -> Sampled        the turn that ended
     Session.append(row, ...)            tool results; they are prefilled with the row's next turn
     Session.sample(rows) -> Sampled     one turn of these rows, begun together
 
-A session never encodes what was sampled: the ids go into the slots as they came out. Equal prompts (a group) are computed once.
-With fewer slots than rows the others wait, in order, until a row is closed. Sampling is by inverse CDF from one uniform number a token, drawn from
-the row's own stream, so a row's tokens do not depend on how many numbers its neighbours drew (`torch.multinomial` takes 9 ms for
-64 x 3,525; this 0.4).
+A session never encodes what was sampled: the ids go into the slots as they came out. Equal prompts
+(a group) are computed once. With fewer slots than rows the others wait, in order, until a row is
+closed. Sampling is by inverse CDF from one uniform number a token, drawn from the row's own stream,
+so a row's tokens do not depend on how many numbers its neighbours drew (`torch.multinomial` takes 9
+ms for 64 x 3,525; this 0.4).
 
-A turn's time, which its deadline cuts between two tokens, is the row's own: its share of each step that it spoke in, the step's seconds over the rows
-that shared it. So neighbours never make it longer (a step of B rows takes no longer than B steps of one), and the shares of all rows add up to what
-decoding took. Waiting for a slot is not in it, nor is any prefill: a group's prompt is computed for one row, and tool results are not the policy's.
+A turn's time, which its deadline cuts between two tokens, is the row's own: its share of each step
+that it spoke in, the step's seconds over the rows that shared it. So neighbours never make it
+longer (a step of B rows takes no longer than B steps of one), and the shares of all rows add up to
+what decoding took. Waiting for a slot is not in it, nor is any prefill: a group's prompt is
+computed for one row, and tool results are not the policy's.
 
-The forward is our own where there is one for the model and it agrees with the model's (rft/sampling/decode.py), else the model's.
+The forward is our own where there is one for the model and it agrees with the model's
+(rft/sampling/decode.py), else the model's.
 
 Shapes: B rows that speak, V vocabulary.
 """
@@ -43,7 +51,8 @@ from rft.sampling.kv_cache import Feed, Forward, ModelForward, Slots
 from rft.types import Opening, Sampled, ToolCall
 
 PREFILL_TOKENS = {"cpu": 1024, "cuda": 16384}
-"""Of one call. What 1,024 tokens of the embedded policy need fits a core's cache; with 2,048 it took half as long again."""
+"""Of one call. What 1,024 tokens of the embedded policy need fits a core's cache; with 2,048 it
+took half as long again."""
 
 _said: set[str] = set()
 
@@ -51,11 +60,14 @@ _said: set[str] = set()
 class Engine:
     """A model with its chat, ready to decode. `model` may change its weights between sessions.
 
-    `deterministic`: a barrier a turn (rft/sampling/batching.py). None: on CPU. `slots`: dialogues that are held at once; None: all of a session.
-    The fast path keeps the model's parameters, but lays their memory out anew.
+    `deterministic`: a barrier a turn (rft/sampling/batching.py). None: on CPU. `slots`: dialogues
+    that are held at once; None: all of a session. The fast path keeps the model's parameters, but
+    lays their memory out anew.
     """
 
-    def __init__(self, model: Any, chat: Chat, device: torch.device, deterministic: bool | None = None, slots: int | None = None):
+    def __init__(
+        self, model: Any, chat: Chat, device: torch.device, deterministic: bool | None = None, slots: int | None = None
+    ):
         self.blocks = device.type == "cpu" if deterministic is None else deterministic
         text = model.config.get_text_config()
         self.model, self.chat, self.device, self.slots = model, chat, device, slots
@@ -66,7 +78,10 @@ class Engine:
         kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
             other = sorted(kinds - {"full_attention"})
-            raise UserError(f"policy.model: the in-process sampler does not support layers of kind {other}. Choose a model with full attention.")
+            raise UserError(
+                f"policy.model: the in-process sampler does not support layers of kind {other}. Choose a model with "
+                "full attention."
+            )
         fast, why = fast_forward(model)
         self.forward: Forward = fast or ModelForward(model)
         if why and why not in _said:
@@ -76,17 +91,23 @@ class Engine:
     def limit(self, max_tokens: int | None) -> int:
         """Of a whole context. None: as far as the model's positions reach."""
         if max_tokens is not None and max_tokens > self.max_positions:
-            raise UserError(f"rollout.max_tokens = {max_tokens} is more than the model's {self.max_positions} positions. Lower it.")
+            raise UserError(
+                f"rollout.max_tokens = {max_tokens} is more than the model's {self.max_positions} positions. Lower it."
+            )
         return self.max_positions if max_tokens is None else max_tokens
 
     async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
         self.chat.opening_ids(openings, self.limit(max_tokens))
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> Sequence[Row]:
+    def open(
+        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+    ) -> Sequence[Row]:
         """`temperature` 0 is greedy; `max_tokens` bounds a row's whole context."""
         return Batch(self.session(openings, seeds, temperature, max_tokens), self.blocks).dialogues()
 
-    def session(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> Session:
+    def session(
+        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+    ) -> Session:
         """One row an opening."""
         limit = self.limit(max_tokens)
         return Session(self, self.chat.opening_ids(openings, limit), seeds, temperature, limit)
@@ -104,16 +125,25 @@ class _Speaking:
 
 
 class Session:
-    """The rollouts of one batch, from prompt to end. Not reusable. Calls come one at a time; `append` may come beside `advance`."""
+    """The rollouts of one batch, from prompt to end. Not reusable. Calls come one at a time;
+    `append` may come beside `advance`."""
 
-    def __init__(self, engine: Engine, prompts: list[list[int]], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int):
+    def __init__(
+        self,
+        engine: Engine,
+        prompts: list[list[int]],
+        seeds: Sequence[Sequence[int]],
+        temperature: float,
+        max_tokens: int,
+    ):
         self.engine, self.temperature, self.max_tokens = engine, temperature, max_tokens
         self.lengths = [0] * len(prompts)  # tokens in the slot
         self.pending = [list(ids) for ids in prompts]  # tokens that are not
         self.turns = [0] * len(prompts)
         self._uniform = [np.random.Generator(np.random.Philox(np.random.SeedSequence(list(seed)))) for seed in seeds]
         self._unbegun = Counter(tuple(ids) for ids in prompts)
-        self._prompts: dict[tuple[int, ...], tuple[int, torch.Tensor]] = {}  # who holds a prompt that others have too, and its logits
+        # who holds a prompt that others have too, and its logits
+        self._prompts: dict[tuple[int, ...], tuple[int, torch.Tensor]] = {}
         seats = min(engine.slots or len(prompts), len(prompts))
         length = max(map(len, prompts), default=0)
         dtype = next(engine.model.parameters()).dtype
@@ -123,14 +153,16 @@ class Session:
         self._live: list[int] = []  # who speaks, in order of slot
         self._queue: deque[int] = deque()  # turns that have not begun
         self._turn: dict[int, _Speaking] = {}
-        self._ids_B = self._positions_B = torch.zeros(0, dtype=torch.long, device=engine.device)  # of who speaks: last token, and its place
+        # of who speaks: last token, and its place
+        self._ids_B = self._positions_B = torch.zeros(0, dtype=torch.long, device=engine.device)
 
     def room(self, row: int) -> int:
         """Tokens that still fit into this row's context."""
         return self.max_tokens - self.lengths[row] - len(self.pending[row])
 
     def append(self, row: int, calls: Sequence[ToolCall], outputs: Sequence[str]) -> tuple[int, ...] | None:
-        """Tool results for the row; returns their ids, or None, appending nothing, when they do not fit."""
+        """Tool results for the row; returns their ids, or None, appending nothing, when they do not
+        fit."""
         ids = self.engine.chat.reply_ids(calls, outputs)
         if len(ids) >= self.room(row):
             return None
@@ -138,7 +170,8 @@ class Session:
         return tuple(ids)
 
     def sample(self, rows: list[int], max_new: int) -> list[Sampled]:
-        """One assistant turn for each row, in order of `rows`, which must have slots or find them free."""
+        """One assistant turn for each row, in order of `rows`, which must have slots or find them
+        free."""
         assert len(self.seatable(rows)) == len(rows), "more rows than slots"
         for row in rows:
             self.begin(row, max_new)
@@ -146,7 +179,7 @@ class Session:
             self.advance()
         return [self.said(row) for row in rows]
 
-    # -- turns that come and go ----------------------------------------------------------------------------------------------
+    # -- turns that come and go --------------------------------------------------------------------
     @property
     def speaking(self) -> bool:
         return bool(self._live or self.seatable(self._queue))
@@ -157,7 +190,8 @@ class Session:
         return [row for row in rows if row in self._slot or (free := free - 1) >= 0]
 
     def begin(self, row: int, max_new: int, deadline_s: float = math.inf) -> None:
-        """The row's next turn, of at most `max_new` tokens and `deadline_s` of its own time. It joins with the next token, once it has a slot."""
+        """The row's next turn, of at most `max_new` tokens and `deadline_s` of its own time. It
+        joins with the next token, once it has a slot."""
         self._turn[row] = _Speaking(min(max_new, self.room(row)), deadline_s)
         self._queue.append(row)
 
@@ -173,7 +207,8 @@ class Session:
 
     @torch.inference_mode()
     def advance(self) -> list[int]:
-        """The next token of all who speak, the first of those who join; returns whose turn ended with it."""
+        """The next token of all who speak, the first of those who join; returns whose turn ended
+        with it."""
         began = time.monotonic()
         stepped = self._step()
         joined, joining_s = self._join(self.seatable(self._queue))
@@ -202,7 +237,7 @@ class Session:
         ended = turn.ids[-1] in self.engine.chat.end_ids
         return Sampled(text, reading, tuple(turn.ids), tuple(turn.logprobs), ended, seconds=turn.seconds)
 
-    # -- forwards ------------------------------------------------------------------------------------------------------------
+    # -- forwards ----------------------------------------------------------------------------------
     def _step(self) -> list[torch.Tensor]:
         """Logits after the last token of all who speak."""
         if not self._live:
@@ -215,7 +250,8 @@ class Session:
         return [logits_BV]
 
     def _join(self, rows: list[int]) -> tuple[list[torch.Tensor], float]:
-        """Let these rows speak: they sit behind those who do, and are told what is pending. Logits in order of `rows`, and how long it took."""
+        """Let these rows speak: they sit behind those who do, and are told what is pending. Logits
+        in order of `rows`, and how long it took."""
         if not rows:
             return [], 0.0
         began = self._now()
@@ -244,7 +280,9 @@ class Session:
             if self.lengths[row] == 0:
                 same.setdefault(tuple(self.pending[row]), []).append(row)
         first = [group[0] for prompt, group in same.items() if not self._held(prompt)]
-        tell = sorted([*(row for row in rows if self.lengths[row]), *first], key=lambda row: (len(self.pending[row]), row))
+        tell = sorted(
+            [*(row for row in rows if self.lengths[row]), *first], key=lambda row: (len(self.pending[row]), row)
+        )
         for chunk in _chunks(tell, [len(self.pending[row]) for row in tell], PREFILL_TOKENS[self.engine.device.type]):
             feeds = [Feed(self._slot[row], self.lengths[row], self.pending[row]) for row in chunk]
             logits |= zip(chunk, self.engine.forward.prefill(self._slots, feeds), strict=True)
@@ -264,14 +302,17 @@ class Session:
         return prompt in self._prompts and self._prompts[prompt][0] in self._slot
 
     def _draw(self, logits_BV: torch.Tensor, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """A token for each row, and its log-probability under the distribution that it was drawn from."""
+        """A token for each row, and its log-probability under the distribution that it was drawn
+        from."""
         if self.temperature == 0:
             tokens_B = logits_BV.argmax(-1)
             return tokens_B, torch.log_softmax(logits_BV, -1).gather(1, tokens_B[:, None]).squeeze(1)
-        uniform_B = torch.tensor([self._uniform[row].random() for row in rows], dtype=torch.float32, device=logits_BV.device)
+        uniform_B = torch.tensor(
+            [self._uniform[row].random() for row in rows], dtype=torch.float32, device=logits_BV.device
+        )
         return draw(logits_BV if self.temperature == 1 else logits_BV / self.temperature, uniform_B)
 
-    # -- slots ---------------------------------------------------------------------------------------------------------------
+    # -- slots -------------------------------------------------------------------------------------
     def _seat(self, rows: list[int]) -> None:
         """Put these rows, in order, behind those who speak."""
         before = dict(self._slot)
@@ -316,8 +357,8 @@ class Session:
 def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens B by inverse CDF, and their log-probabilities.
 
-    The vocabulary is searched in two steps, block and token, so that no sum has more than about twice the square root of V terms: fast, and
-    exact enough in float32 for any vocabulary.
+    The vocabulary is searched in two steps, block and token, so that no sum has more than about
+    twice the square root of V terms: fast, and exact enough in float32 for any vocabulary.
     """
     probability_BV = logits_BV.softmax(-1)
     size = math.isqrt(logits_BV.shape[1] - 1) + 1
@@ -332,7 +373,8 @@ def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor
 
 
 def _find(up_to: torch.Tensor, target_B1: torch.Tensor) -> torch.Tensor:
-    """The place whose share holds the target; one with a share of its own even where rounding puts the target outside."""
+    """The place whose share holds the target; one with a share of its own even where rounding puts
+    the target outside."""
     inside = torch.minimum(target_B1, up_to[:, -1:] * (1 - 2**-22)).clamp_(min=0)
     return torch.searchsorted(up_to, inside, right=True)
 

@@ -1,12 +1,15 @@
 """Keys and values of many dialogues, a slot each, and transformers' own forward over them.
 
-Whoever is decoded now stands in the first slots, so that a step reads and writes them in place: nothing is copied between tokens. `copy`
-puts others there; a dialogue that waits for its tool costs memory only. The length grows with the longest dialogue.
+Whoever is decoded now stands in the first slots, so that a step reads and writes them in place:
+nothing is copied between tokens. `copy` puts others there; a dialogue that waits for its tool costs
+memory only. The length grows with the longest dialogue.
 
-`ModelForward` runs any causal model with rotary positions and full attention: a stand-in for transformers' Cache scatters each row at its own
-position, and the mask says what each row may see. rft/sampling/decode.py does the same work several times faster, for one architecture.
+`ModelForward` runs any causal model with rotary positions and full attention: a stand-in for
+transformers' Cache scatters each row at its own position, and the mask says what each row may see.
+rft/sampling/decode.py does the same work several times faster, for one architecture.
 
-Shapes: L layers, S slots, B rows of a call, H key/value heads, T positions, D head size, W tokens of the longest row, V vocabulary.
+Shapes: L layers, S slots, B rows of a call, H key/value heads, T positions, D head size, W tokens
+of the longest row, V vocabulary.
 """
 
 from __future__ import annotations
@@ -35,8 +38,11 @@ class Feed:
 
 
 class Slots:
-    def __init__(self, layers: int, slots: int, heads: int, length: int, dim: int, dtype: torch.dtype, device: torch.device):
-        """Zeros, since a value behind a row's end is multiplied by an attention of 0: it may be anything that is finite."""
+    def __init__(
+        self, layers: int, slots: int, heads: int, length: int, dim: int, dtype: torch.dtype, device: torch.device
+    ):
+        """Zeros, since a value behind a row's end is multiplied by an attention of 0: it may be
+        anything that is finite."""
         shape = (layers, slots, heads, length + ROOM, dim)
         self.keys_LSHTD = torch.zeros(shape, dtype=dtype, device=device)
         self.values_LSHTD = torch.zeros(shape, dtype=dtype, device=device)
@@ -60,12 +66,14 @@ class Slots:
 
 
 class Forward(Protocol):
-    """Logits B V, in float32, after the last token of each row; keys and values go into the slots."""
+    """Logits B V, in float32, after the last token of each row; keys and values go into the
+    slots."""
 
     def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor: ...
 
     def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
-        """One token for each of the first B slots, at its position; no row has more than `visible` positions, this one included."""
+        """One token for each of the first B slots, at its position; no row has more than `visible`
+        positions, this one included."""
         ...
 
 
@@ -80,12 +88,15 @@ class ModelForward:
         device = slots.keys_LSHTD.device
         width, visible = max(len(feed.ids) for feed in feeds), max(feed.end for feed in feeds)
         slots.hold(max(feed.start for feed in feeds) + width)
-        # Padding repeats a row's last token behind its end, where it is overwritten before it is ever visible.
+        # Padding repeats a row's last token behind its end, where it is overwritten before it is
+        # ever visible.
         ids_BW = torch.tensor([[*feed.ids, *[feed.ids[-1]] * (width - len(feed.ids))] for feed in feeds], device=device)
         starts_B = torch.tensor([feed.start for feed in feeds], device=device)
         last_B = torch.tensor([len(feed.ids) - 1 for feed in feeds], device=device)
         where_B = torch.tensor([feed.slot for feed in feeds], device=device)
-        return self._run(ids_BW, last_B, _Cache(slots, where_B, starts_B[:, None] + torch.arange(width, device=device), visible))
+        return self._run(
+            ids_BW, last_B, _Cache(slots, where_B, starts_B[:, None] + torch.arange(width, device=device), visible)
+        )
 
     @torch.inference_mode()
     def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
@@ -98,13 +109,20 @@ class ModelForward:
         mask = seen_T[None, None, None, :] <= cache.positions_BW[:, None, :, None]
         decoder = self.model.get_decoder()
         hidden_BWD = decoder(
-            input_ids=ids_BW, attention_mask=mask, position_ids=cache.positions_BW, past_key_values=cache, use_cache=True
+            input_ids=ids_BW,
+            attention_mask=mask,
+            position_ids=cache.positions_BW,
+            past_key_values=cache,
+            use_cache=True,
         ).last_hidden_state
-        return self.model.get_output_embeddings()(hidden_BWD[torch.arange(len(ids_BW), device=ids_BW.device), last_B]).float()
+        return self.model.get_output_embeddings()(
+            hidden_BWD[torch.arange(len(ids_BW), device=ids_BW.device), last_B]
+        ).float()
 
 
 class _Cache:
-    """Some slots, each at positions of its own. Speaks the part of transformers' Cache that attention uses."""
+    """Some slots, each at positions of its own. Speaks the part of transformers' Cache that
+    attention uses."""
 
     is_compileable = False
 
@@ -113,7 +131,9 @@ class _Cache:
         slot_B = torch.arange(len(positions_BW), device=positions_BW.device) if isinstance(where, slice) else where
         self._at = (slot_B[:, None], slice(None), positions_BW)
 
-    def update(self, key: torch.Tensor, value: torch.Tensor, layer: int, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, key: torch.Tensor, value: torch.Tensor, layer: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """`key`, `value`: B H W D; returns what may be seen, B H visible D."""
         keys, values = self.slots.keys_LSHTD[layer], self.slots.values_LSHTD[layer]
         keys[self._at], values[self._at] = key.transpose(1, 2), value.transpose(1, 2)

@@ -3,10 +3,12 @@
     of(bench, "champion", device)            what is served now (rft/shelves.py)
     of(bench, "policy", device, trained)     the base model under what training left
     following(bench, learner, ...)           the learner's present weights, step by step
-    base_model(params, "policy", device)     the model itself, for whoever trains it or samples with it alone
+    base_model(params, "policy", device)     the model itself, for whoever trains it or samples with
+                                             it alone
 
-In this process, or on the server that `policy.server` names: then weights reach it as LoRA adapters, and a chat endpoint has the weights that
-its owner gave it. Beside the policy comes the hash of its weights, which the reports keep.
+In this process, or on the server that `policy.server` names: then weights reach it as LoRA
+adapters, and a chat endpoint has the weights that its owner gave it. Beside the policy comes the
+hash of its weights, which the reports keep.
 """
 
 from __future__ import annotations
@@ -40,7 +42,13 @@ Trained = tuple[Weights, Path]
 """Kind and folder of what a train stage left."""
 
 
-def of(bench: Workbench, which: Literal["policy", "champion"], device: Any, trained: Trained | None = None, name: str = "agent-rft") -> Sampling:
+def of(
+    bench: Workbench,
+    which: Literal["policy", "champion"],
+    device: Any,
+    trained: Trained | None = None,
+    name: str = "agent-rft",
+) -> Sampling:
     """`name`: of the adapter at a server; arms that share one need names of their own."""
     if bench.params.policy.server is not None:
         return _served(bench, which, trained, name)
@@ -65,7 +73,8 @@ def _served(bench: Workbench, which: Literal["policy", "champion"], trained: Tra
         return Sampling(policy, pointer.sha256)
     if kind != "lora" or not isinstance(policy, remote.TokenPolicy):
         raise ConfigError(
-            f"{folder}: these are {kind} weights, and policy.server (kind {params.policy.server.kind}) takes LoRA adapters by token routes only. "
+            f"{folder}: these are {kind} weights, and policy.server (kind {params.policy.server.kind}) takes LoRA "
+            "adapters by token routes only. "
             "Serve them there yourself and set policy.model to them, or sample in this process: policy.server: null."
         )
     bench.wait(policy.update(folder, 0, name))
@@ -75,19 +84,26 @@ def _served(bench: Workbench, which: Literal["policy", "champion"], trained: Tra
 def base_model(
     params: config.Params, which: Literal["policy", "champion"], device: Any, tools: list[dict[str, Any]] | None = None
 ) -> tuple[Any, Chat]:
-    """The model that a stage starts from, plain (an adapter is merged in), and its chat. `tools`: None for those of the recipe."""
+    """The model that a stage starts from, plain (an adapter is merged in), and its chat. `tools`:
+    None for those of the recipe."""
     pointer = shelves.read(PolicyReport)
     network, tokenizer = weights.load(pointer.model, params.policy, device)
     served = shelves.champion()
     if which == "champion" and served.weights_path:
         if served.base_sha256 not in (None, pointer.sha256):
             raise UserError(
-                f"{shelves.path(Champion)}: the champion's weights (run {served.run}) were trained on another base model than data/policy holds now "
-                f"({served.base_sha256[:12]}, not {pointer.sha256[:12]}). Restore the policy's settings in params.yaml, or go back "
+                f"{shelves.path(Champion)}: the champion's weights (run {served.run}) were trained on another base "
+                "model than data/policy holds now "
+                f"({served.base_sha256[:12]}, not {pointer.sha256[:12]}). Restore the policy's settings in "
+                "params.yaml, or go back "
                 f"to a champion without weights of its own: {commands.rollback(params.recipe.path)}"
             )
-        network = weights.with_weights(network, served.weights, shelves.folder("champion") / served.weights_path, device)
-    return network, Chat(tokenizer, schemas(recipe.load(params.recipe)) if tools is None else tools, params.policy.tool_format)
+        network = weights.with_weights(
+            network, served.weights, shelves.folder("champion") / served.weights_path, device
+        )
+    return network, Chat(
+        tokenizer, schemas(recipe.load(params.recipe)) if tools is None else tools, params.policy.tool_format
+    )
 
 
 def chat_of(bench: Workbench) -> Chat:
@@ -96,7 +112,8 @@ def chat_of(bench: Workbench) -> Chat:
 
 
 class InProcess:
-    """The learner's twin in this process, plain: an adapter is merged in. With full weights it is the learner itself, unless it samples ahead."""
+    """The learner's twin in this process, plain: an adapter is merged in. With full weights it is
+    the learner itself, unless it samples ahead."""
 
     def __init__(self, bench: Workbench, learner: Any, chat: Chat, device: Any) -> None:
         self._learner = learner
@@ -112,7 +129,8 @@ class InProcess:
 
 
 class AtServer:
-    """A server that is handed the learner's adapter after each step, by a folder that both can read."""
+    """A server that is handed the learner's adapter after each step, by a folder that both can
+    read."""
 
     def __init__(self, bench: Workbench, learner: Any, policy: remote.TokenPolicy, work: Path) -> None:
         self._bench, self._learner, self._work = bench, learner, work
@@ -135,9 +153,14 @@ def following(bench: Workbench, learner: Any, chat: Chat, device: Any, work: Pat
     if server is None:
         return InProcess(bench, learner, chat, device)
     policy = remote.policy_for(server, bench.schemas, lambda: chat)
-    if train.weights != "lora" or (train.from_ == "champion" and shelves.champion().weights != "none") or not isinstance(policy, remote.TokenPolicy):
+    if (
+        train.weights != "lora"
+        or (train.from_ == "champion" and shelves.champion().weights != "none")
+        or not isinstance(policy, remote.TokenPolicy)
+    ):
         raise ConfigError(
-            f"params.yaml: policy.server (kind {server.kind}) samples with LoRA adapters on the model that it was started with. "
+            f"params.yaml: policy.server (kind {server.kind}) samples with LoRA adapters on the model that it was "
+            "started with. "
             "Set train.weights: lora and train.from: policy, or sample in this process: policy.server: null."
         )
     bench.wait(policy.check(bench.params.rollout.max_tokens, train.temperature))

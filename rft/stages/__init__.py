@@ -7,8 +7,10 @@
     baseline    measure the agent of today, and whether RFT would help
     prompt      look for a better prompt
     train       train the weights, with the real tools and the real grader
-    challenger  play the champion, the champion with the new prompt, and the challenger on the same frozen examples
+    challenger  play the champion, the champion with the new prompt, and the challenger on the same
+                frozen examples
     gate        decide: promote, reject or inconclusive
 
-No stage imports another one. They share files on the shelves of `data/`, and the rooms below this one.
+No stage imports another one. They share files on the shelves of `data/`, and the rooms below this
+one.
 """

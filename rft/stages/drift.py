@@ -1,23 +1,27 @@
-"""Stage `drift`: is production still like what the agent was trained on? Verdict: continue, refresh or stop.
+"""Stage `drift`: is production still like what the agent was trained on? Verdict: continue, refresh
+or stop.
 
-Two questions, asked apart. *Is the window sound?* Contracts (rft/windows/contracts.py). *Is it like the reference?* One statistic a feature
-(rft/windows/profile.py has the table), each with an effect size and a p-value by conversation (rft/windows/distances.py). A feature drifted when
+Two questions, asked apart. *Is the window sound?* Contracts (rft/windows/contracts.py). *Is it like
+the reference?* One statistic a feature (rft/windows/profile.py has the table), each with an effect
+size and a p-value by conversation (rft/windows/distances.py). A feature drifted when
 
     q < alpha            q: its p-value after Benjamini-Hochberg over all features tested
-    effect > threshold   the configured one, or where that lies inside the noise, what chance alone passes in a share alpha of windows of these sizes
+    effect > threshold   the configured one, or where that lies inside the noise, what chance alone
+                         passes in a share alpha of windows of these sizes
     n >= minimum         conversations with a value, on both sides
 
-so a large window does not cry wolf over a small shift, nor a small one over noise. The noise is no second test, stricter than alpha: q is never
-below p, so what passes the first line lies beyond it. It is there to be read: the threshold says what drift would have taken. Then the verdict:
+so a large window does not cry wolf over a small shift, nor a small one over noise. The noise is no
+second test, stricter than alpha: q is never below p, so what passes the first line lies beyond it.
+It is there to be read: the threshold says what drift would have taken. Then the verdict:
 
-    stop      a contract is broken; or too large a share of tool calls failed; or the input drifted and too little of the window
-              is graded to rebuild the examples from it
+    stop      a contract is broken; or too large a share of tool calls failed; or the input drifted
+              and too little of the window is graded to rebuild the examples from it
     refresh   the input drifted, and enough is graded
     continue  else: also when the window is too small to judge, which the reason then says
 
-Only input features ask for a refresh. What the agent did (tools, errors, latency) and how it was corrected is shown, tested and
-named, but other data would not mend it: that is what the stages after this one are for. Before a reference for them exists they
-are shown as such.
+Only input features ask for a refresh. What the agent did (tools, errors, latency) and how it was
+corrected is shown, tested and named, but other data would not mend it: that is what the stages
+after this one are for. Before a reference for them exists they are shown as such.
 """
 
 from __future__ import annotations
@@ -57,7 +61,8 @@ def run(params: Params) -> None:
 def check(params: Params, window: Path) -> DriftReport:
     """The same judgement of any window, written to no shelf.
 
-    What the agent did is compared with the window that stage `traffic` saw last, where the reference profile knows nothing of it.
+    What the agent did is compared with the window that stage `traffic` saw last, where the
+    reference profile knows nothing of it.
     """
     found = read_window(window, at_least=params.traffic.min_conversations)
     loaded = recipe.load(params.recipe, params.examples.keys)
@@ -68,7 +73,9 @@ def check(params: Params, window: Path) -> DriftReport:
     return judge(params, loaded, references, found.conversations, found.sha256)
 
 
-def judge(params: Params, loaded: Recipe, references: dict[str, Profile], conversations: Sequence[Conversation], sha256: str) -> DriftReport:
+def judge(
+    params: Params, loaded: Recipe, references: dict[str, Profile], conversations: Sequence[Conversation], sha256: str
+) -> DriftReport:
     settings = params.drift
     progress.say("drift", f"comparing {len(conversations)} conversations with {references[''].source}")
     statistics = compare(settings, references, conversations, loaded)
@@ -99,10 +106,11 @@ def judge(params: Params, loaded: Recipe, references: dict[str, Profile], conver
     )
 
 
-# -- verdict ---------------------------------------------------------------------------------------------------------------
+# -- verdict ---------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that the verdict rests on. `obstacle` says why no conversation at all can become an example."""
+    """All that the verdict rests on. `obstacle` says why no conversation at all can become an
+    example."""
 
     statistics: Sequence[FeatureDrift]
     contracts: Sequence[Contract]
@@ -121,24 +129,47 @@ def decide(settings: Drift, facts: Facts) -> tuple[Verdict, str]:
         what = f"{len(broken)} of {len(facts.contracts)} contracts broken ({named})"
         return "stop", f"{what}. The log is not what it should be: mend it before anything is learnt from it."
     if facts.error_share > settings.max_error_share:
-        what = f"{facts.error_share:.1%} of the tool calls failed, more than drift.max_error_share = {settings.max_error_share:.1%}"
+        what = (
+            f"{facts.error_share:.1%} of the tool calls failed, more than drift.max_error_share = "
+            f"{settings.max_error_share:.1%}"
+        )
         return "stop", f"{what}. Mend the tools first."
     tested = [one for one in facts.statistics if one.group == "input" and one.q_value is not None]
     drifted = [one for one in tested if one.drifted]
     beside = [one.feature for one in facts.statistics if one.group != "input" and one.drifted]
     also = f" Not of the input, but moved: {', '.join(beside)}." if beside else ""
     if not tested:
-        sizes = f"{facts.num_current} in the window, {facts.num_reference} in the reference, drift.min_conversations = {settings.min_conversations}"
+        sizes = (
+            f"{facts.num_current} in the window, {facts.num_reference} in the reference, drift.min_conversations "
+            f"= {settings.min_conversations}"
+        )
         return "continue", f"too few conversations to judge drift: {sizes}.{also}"
     if len(drifted) <= settings.refresh_share * len(tested):
         few = f" ({', '.join(one.feature for one in drifted)})" if drifted else ""
-        return "continue", f"{len(drifted)} of {len(tested)} input features drifted{few}, all {len(facts.contracts)} contracts hold.{also}"
-    moved = "; ".join(f"{one.feature}: {one.statistic} {one.effect:.2f} over {one.threshold:.2f}, q {one.q_value:.4f}" for one in drifted)
+        return (
+            "continue",
+            f"{len(drifted)} of {len(tested)} input features drifted{few}, all {len(facts.contracts)} contracts "
+            f"hold.{also}",
+        )
+    moved = "; ".join(
+        f"{one.feature}: {one.statistic} {one.effect:.2f} over {one.threshold:.2f}, q {one.q_value:.4f}"
+        for one in drifted
+    )
     what = f"{len(drifted)} of {len(tested)} input features drifted ({moved})"
     if facts.num_usable < settings.min_feedback:
-        few = f"only {facts.num_usable} graded conversations can become examples, drift.min_feedback = {settings.min_feedback}"
-        return "stop", f"{what}, and the examples cannot be rebuilt: {facts.obstacle or few + '. Have more of them graded.'}{also}"
-    return "refresh", f"{what}; {facts.num_usable} graded conversations can become examples: rebuild them from this window.{also}"
+        few = (
+            f"only {facts.num_usable} graded conversations can become examples, drift.min_feedback = "
+            f"{settings.min_feedback}"
+        )
+        return (
+            "stop",
+            f"{what}, and the examples cannot be rebuilt: "
+            f"{facts.obstacle or few + '. Have more of them graded.'}{also}",
+        )
+    return (
+        "refresh",
+        f"{what}; {facts.num_usable} graded conversations can become examples: rebuild them from this window.{also}",
+    )
 
 
 def tool_error_share(conversations: Sequence[Conversation]) -> float:
@@ -155,17 +186,24 @@ def _usable(conversations: Sequence[Conversation], loaded: Recipe) -> tuple[int,
 
 
 def _strange(conversations: Sequence[Conversation], loaded: Recipe, params: Params) -> str:
-    """Grades that nothing can be made of because they are not what the recipe expects are told, whatever the verdict."""
+    """Grades that nothing can be made of because they are not what the recipe expects are told,
+    whatever the verdict."""
     found = refused_feedback(conversations, loaded, params)
     return f" {found.in_words(lambda one: f'conversation {one.conversation_id}')}." if found.is_strange else ""
 
 
-# -- statistics ------------------------------------------------------------------------------------------------------------
-def compare(settings: Drift, references: dict[str, Profile], conversations: Sequence[Conversation], loaded: Recipe) -> list[FeatureDrift]:
-    """Each feature against the profile that knows it. `references` by group; "" is the one for all groups without their own."""
+# -- statistics ------------------------------------------------------------------------------------
+def compare(
+    settings: Drift, references: dict[str, Profile], conversations: Sequence[Conversation], loaded: Recipe
+) -> list[FeatureDrift]:
+    """Each feature against the profile that knows it. `references` by group; "" is the one for all
+    groups without their own."""
     found = profile.columns(conversations, loaded)
     if unknown := sorted(settings.thresholds.keys() - found.keys()):
-        raise ConfigError(f"params.yaml: drift.thresholds names '{unknown[0]}', which is no feature. {did_you_mean(unknown[0], found)}")
+        raise ConfigError(
+            f"params.yaml: drift.thresholds names '{unknown[0]}', which is no feature. "
+            f"{did_you_mean(unknown[0], found)}"
+        )
     ids = [conversation.conversation_id for conversation in conversations]
     bucket_words = _bucket_words(conversations)
     rows: list[FeatureDrift] = []
@@ -175,7 +213,11 @@ def compare(settings: Drift, references: dict[str, Profile], conversations: Sequ
             known = references.get("agent", known)
         names: Names = bucket_words.__getitem__ if name == "vocabulary" else str
         rows.append(_row(name, column, profile.feature(column, ids), known, settings, names))
-    rows += [_gone(name, feature, references[""].source, settings) for name, feature in references[""].features.items() if name not in found]
+    rows += [
+        _gone(name, feature, references[""].source, settings)
+        for name, feature in references[""].features.items()
+        if name not in found
+    ]
     return _control(rows, settings)
 
 
@@ -183,27 +225,36 @@ def _row(name: str, column: Column, current: Feature, known: Profile, settings: 
     """Without q-value: that needs all rows."""
     configured = _configured(name, column.statistic, settings)
     bare = FeatureDrift(
-        feature=name, group=column.group, statistic=column.statistic, effect=None, threshold=configured, p_value=None, q_value=None,
-        n_reference=0, n_current=current.n, drifted=False,
+        feature=name, group=column.group, statistic=column.statistic, effect=None, threshold=configured, p_value=None,
+        q_value=None, n_reference=0, n_current=current.n, drifted=False,
     )  # fmt: skip
     reference = known.features.get(name)
     if reference is None:
         return bare.model_copy(update={"detail": f"no reference yet; now {_summary(current, names)}"})
     bare = bare.model_copy(update={"n_reference": reference.n, "reference": known.source})
     if reference.statistic != column.statistic or reference.edges != current.edges:
-        raise UserError(f"the profile of {known.source} has other bins for '{name}' than this version of rft. Run the stage that wrote it again.")
+        raise UserError(
+            f"the profile of {known.source} has other bins for '{name}' than this version of rft. Run the stage that "
+            "wrote it again."
+        )
     fewest = min(reference.n, current.n)
     if fewest < settings.min_conversations:
-        return bare.model_copy(update={"detail": f"too few to judge: {fewest}, drift.min_conversations = {settings.min_conversations}"})
+        return bare.model_copy(
+            update={"detail": f"too few to judge: {fewest}, drift.min_conversations = {settings.min_conversations}"}
+        )
     seed = settings.seed + zlib.crc32(name.encode())
     if column.kind == "text":
         effect, null_D = _apart_by_text(reference, current, settings.num_resamples, seed)
-        detail = f"a classifier tells the windows apart with AUC {effect:.2f}; chance alone stays below {np.quantile(null_D, 1 - settings.alpha):.2f}"
+        detail = (
+            f"a classifier tells the windows apart with AUC {effect:.2f}; chance alone stays below "
+            f"{np.quantile(null_D, 1 - settings.alpha):.2f}"
+        )
     else:
         effect, null_D, detail = _apart_by_counts(column, reference, current, settings.num_resamples, seed, names)
         if not len(null_D):
             return bare.model_copy(update={"detail": detail})
-    noise = float(np.quantile(null_D, 1 - settings.alpha))  # who passes q < alpha passes it too: the report shows what it would take
+    # who passes q < alpha passes it too: the report shows what it would take
+    noise = float(np.quantile(null_D, 1 - settings.alpha))
     return bare.model_copy(
         update={
             "effect": round(effect, 6),
@@ -216,8 +267,9 @@ def _row(name: str, column: Column, current: Feature, known: Profile, settings: 
 
 def _gone(name: str, feature: Feature, source: str, settings: Drift) -> FeatureDrift:
     return FeatureDrift(
-        feature=name, group=feature.group, statistic=feature.statistic, effect=None, threshold=_configured(name, feature.statistic, settings),
-        p_value=None, q_value=None, n_reference=feature.n, n_current=0, drifted=False, detail="the recipe names it no longer", reference=source,
+        feature=name, group=feature.group, statistic=feature.statistic, effect=None,
+        threshold=_configured(name, feature.statistic, settings), p_value=None, q_value=None, n_reference=feature.n,
+        n_current=0, drifted=False, detail="the recipe names it no longer", reference=source,
     )  # fmt: skip
 
 
@@ -231,7 +283,8 @@ def _control(rows: list[FeatureDrift], settings: Drift) -> list[FeatureDrift]:
     needed = len(tested) / settings.alpha
     if settings.num_resamples + 1 <= needed:
         raise ConfigError(
-            f"params.yaml: drift.num_resamples = {settings.num_resamples} can show no drift: the smallest p-value, over {len(tested)} features, "
+            f"params.yaml: drift.num_resamples = {settings.num_resamples} can show no drift: the smallest p-value, "
+            f"over {len(tested)} features, "
             f"stays above drift.alpha = {settings.alpha}. Take at least {int(needed) + 1} resamples, or a larger alpha."
         )
     q_values = iter(false_discovery_control([one.p_value for one in tested]) if tested else ())
@@ -250,7 +303,9 @@ def _apart_by_text(reference: Feature, current: Feature, num_draws: int, seed: i
     return distances.domain_classifier(rows, labels, num_draws, seed)
 
 
-def _apart_by_counts(column: Column, reference: Feature, current: Feature, num_draws: int, seed: int, names: Names) -> tuple[float, Any, str]:
+def _apart_by_counts(
+    column: Column, reference: Feature, current: Feature, num_draws: int, seed: int, names: Names
+) -> tuple[float, Any, str]:
     """(effect, null draws, what moved); no draws when one side is empty."""
     axis, reference_B = _common_axis(reference, current)
     counts_NB = profile.matrix(column, axis)
@@ -267,7 +322,9 @@ def _apart_by_counts(column: Column, reference: Feature, current: Feature, num_d
         reference_B, current_B = distances.regroup(reference_B, group_B), distances.regroup(current_B, group_B)
         statistic = distances.psi
     effect = float(statistic(reference_B, current_B))
-    null_D = distances.null_draws(statistic, reference_B, current_B, distances.design_effect(counts_NB), num_draws, seed)
+    null_D = distances.null_draws(
+        statistic, reference_B, current_B, distances.design_effect(counts_NB), num_draws, seed
+    )
     if axis.kind == "numeric":
         return effect, null_D, f"{_summary(reference, names)}; now {_summary(current, names)}"
     return effect, null_D, _moved(axis.values, reference_B, current_B, names)
@@ -276,23 +333,27 @@ def _apart_by_counts(column: Column, reference: Feature, current: Feature, num_d
 def _common_axis(reference: Feature, current: Feature) -> tuple[Feature, Any]:
     """Bins that hold both sides, and the reference's counts on them.
 
-    Values new in the window get bins of their own, unless the reference has a rest whose names are lost: then they join it.
+    Values new in the window get bins of their own, unless the reference has a rest whose names are
+    lost: then they join it.
     """
     counts = dict(zip(reference.values, reference.counts, strict=True)) if reference.kind == "category" else {}
     if reference.kind == "numeric" or counts.get(profile.OTHER, 0):
         return reference, np.array(reference.counts, dtype=np.float64)
     values = sorted(counts.keys() | set(current.values))
-    return reference.model_copy(update={"values": values}), np.array([counts.get(value, 0) for value in values], dtype=np.float64)
+    return reference.model_copy(update={"values": values}), np.array(
+        [counts.get(value, 0) for value in values], dtype=np.float64
+    )
 
 
 def positions(edges: Sequence[float]) -> Any:
-    """Where a bin's mass is taken to sit: the middle; the two outer bins as wide as their neighbours."""
+    """Where a bin's mass is taken to sit: the middle; the two outer bins as wide as their
+    neighbours."""
     inner = np.asarray(edges, dtype=np.float64)
     outer = np.concatenate([[2 * inner[0] - inner[1]], inner, [2 * inner[-1] - inner[-2]]])
     return (outer[:-1] + outer[1:]) / 2
 
 
-# -- words -----------------------------------------------------------------------------------------------------------------
+# -- words -----------------------------------------------------------------------------------------
 def _summary(feature: Feature, names: Names) -> str:
     if feature.kind == "numeric" and feature.n:
         return f"mean {feature.mean:.4g}, P50 {_quantile(feature, 0.5):.3g}, P95 {_quantile(feature, 0.95):.3g}"
@@ -319,7 +380,9 @@ def _moved(values: Sequence[str], reference_B: Any, current_B: Any, names: Names
 
 def _bucket_words(conversations: Sequence[Conversation]) -> dict[str, str]:
     """The window's most frequent word in each bucket of the vocabulary: what to call the bucket."""
-    tally = Counter(word for one in conversations for word in profile.words(profile.user_text(profile.input_messages(one.messages))))
+    tally = Counter(
+        word for one in conversations for word in profile.words(profile.user_text(profile.input_messages(one.messages)))
+    )
     found = {str(bucket): f"bucket {bucket}" for bucket in range(profile.BUCKETS)}
     for word, _ in sorted(tally.items(), key=lambda item: (item[1], item[0])):
         found[str(profile.word_hash(word) % profile.BUCKETS)] = f"'{word}'"

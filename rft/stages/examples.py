@@ -1,15 +1,19 @@
 """Stage `examples`: the rows that the agent is measured on, and those it learns from.
 
-Three splits come from the recipe: train, validation, test. When drift said `refresh`, the flow sets `examples.source: window`, and train is made
-of graded production conversations instead; what measures stays where it was, or two weeks could not be compared.
+Three splits come from the recipe: train, validation, test. When drift said `refresh`, the flow sets
+`examples.source: window`, and train is made of graded production conversations instead; what
+measures stays where it was, or two weeks could not be compared.
 
-A score on rows that were trained on is worth nothing, so leakage between the splits is an error, never a warning: one id twice,
-the same input text in two splits, or (unless `examples.disjoint_targets` is false) an element of a training target that is asked for again.
-The profile of the train inputs goes along with whatever is trained on them: it is what the next window is compared with.
+A score on rows that were trained on is worth nothing, so leakage between the splits is an error,
+never a warning: one id twice, the same input text in two splits, or (unless
+`examples.disjoint_targets` is false) an element of a training target that is asked for again. The
+profile of the train inputs goes along with whatever is trained on them: it is what the next window
+is compared with.
 
-A line of the shelf is the user's row, byte for byte, and its hash is the hash of those bytes: `sha256sum data/examples/test.jsonl`. What we read of
-it, and by which keys, is rft/rows.py; the reader of the shelf is `shelves.load_examples`. Within a split, a line that comes twice is taken once and
-counted.
+A line of the shelf is the user's row, byte for byte, and its hash is the hash of those bytes:
+`sha256sum data/examples/test.jsonl`. What we read of it, and by which keys, is rft/rows.py; the
+reader of the shelf is `shelves.load_examples`. Within a split, a line that comes twice is taken
+once and counted.
 """
 
 from __future__ import annotations
@@ -72,11 +76,13 @@ def run(params: Params) -> None:
 
 
 def from_window(loaded: Recipe, section: config.Examples, at_least: int) -> list[Example]:
-    """Train, from the graded traffic on the shelf: the latest `examples.train` conversations that the recipe can use."""
+    """Train, from the graded traffic on the shelf: the latest `examples.train` conversations that
+    the recipe can use."""
     usable = usable_feedback(load_conversations(), loaded)
     if len(usable) < at_least:
         raise UserError(
-            f"examples.source = 'window', but only {len(usable)} graded conversations can become examples (drift.min_feedback = {at_least}). "
+            f"examples.source = 'window', but only {len(usable)} graded conversations can become examples "
+            f"(drift.min_feedback = {at_least}). "
             "Have more conversations graded, or set examples.source: recipe."
         )
     return usable[-section.train :]
@@ -85,11 +91,14 @@ def from_window(loaded: Recipe, section: config.Examples, at_least: int) -> list
 def _from_recipe(loaded: Recipe, split: Split, count: int, seed: int) -> list[Example]:
     found = loaded.examples(split, count, seed)
     if len(found) != count:
-        raise UserError(f"{loaded.folder}/examples.py: gave {len(found)} {split} examples, examples.{split} = {count}. Ask for no more than it has.")
+        raise UserError(
+            f"{loaded.folder}/examples.py: gave {len(found)} {split} examples, examples.{split} = {count}. Ask for no "
+            "more than it has."
+        )
     return found
 
 
-# -- leakage ---------------------------------------------------------------------------------------------------------------
+# -- leakage ---------------------------------------------------------------------------------------
 def check_leakage(splits: dict[Split, list[Example]], disjoint_targets: bool) -> dict[str, int]:
     """Check -> offending examples, all 0. Raises UserError with the counts otherwise."""
     ids = Counter(row.id for some in splits.values() for row in once(some))
@@ -100,9 +109,12 @@ def check_leakage(splits: dict[Split, list[Example]], disjoint_targets: bool) ->
         seen = {_text(row) for row in splits[a]}
         found[f"texts of {a} in {b}"] = sum(_text(row) in seen for row in splits[b])
     if disjoint_targets:
-        learnt = {element for row in splits["train"] for element in target_elements(row.target)}  # of rows that have one
+        # of rows that have one
+        learnt = {element for row in splits["train"] for element in target_elements(row.target)}
         for split in SPLITS[1:]:
-            found[f"targets of train in {split}"] = sum(not learnt.isdisjoint(target_elements(row.target)) for row in splits[split])
+            found[f"targets of train in {split}"] = sum(
+                not learnt.isdisjoint(target_elements(row.target)) for row in splits[split]
+            )
     if any(found.values()):
         named = ", ".join(f"{check}: {count} examples" for check, count in found.items() if count)
         remedy = "Split by what must not be known before (a stable hash of it), so that no split can meet another's."
@@ -118,7 +130,8 @@ def once(some: Iterable[Example]) -> list[Example]:
 
 
 def target_elements(target: Any) -> set[str]:
-    """What must not be known before: each element of a list, each value of an object, or the target itself."""
+    """What must not be known before: each element of a list, each value of an object, or the target
+    itself."""
     if target is None:
         return set()
     parts = target if isinstance(target, list) else list(target.values()) if isinstance(target, dict) else [target]

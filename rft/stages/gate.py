@@ -1,27 +1,30 @@
 """May the challenger be served? A pure function from reports to promote, reject or inconclusive.
 
-Every threshold was written down before the run (params.yaml, section `gate`, no defaults). The gate asks one question
-of superiority, is the mean reward on frozen test examples higher, and several of non-inferiority, is nothing else
-worse. Each is a `Check` on an interval paired by example: *passed* when the whole interval lies on the good side of its
-margin, *failed* when it lies on the bad side, and *open* (None) when it spans the margin. Promote needs every deciding
-check passed; one failed check rejects; otherwise the decision is inconclusive, and the reason says what to do about it.
+Every threshold was written down before the run (params.yaml, section `gate`, no defaults). The gate
+asks one question of superiority, is the mean reward on frozen test examples higher, and several of
+non-inferiority, is nothing else worse. Each is a `Check` on an interval paired by example: *passed*
+when the whole interval lies on the good side of its margin, *failed* when it lies on the bad side,
+and *open* (None) when it spans the margin. Promote needs every deciding check passed; one failed
+check rejects; otherwise the decision is inconclusive, and the reason says what to do about it.
 
-A guard without a number is *not measured*, and never passed. The hack rate has one only where the grader was seen to
-flag a hack (rft/stages/challenger.py); elsewhere it has no vote, unless `gate.require_hack_source` makes a missing source a
-failed check.
+A guard without a number is *not measured*, and never passed. The hack rate has one only where the
+grader was seen to flag a hack (rft/stages/challenger.py); elsewhere it has no vote, unless
+`gate.require_hack_source` makes a missing source a failed check.
 
-Which candidate is judged? Weights cost more than words, so a challenger that does not beat the new prompt alone is set
-aside and the new prompt is judged in its place. Two candidates are looked at, each at one-sided 2.5 %, so that noise
-alone is promoted in at most 5 %.
+Which candidate is judged? Weights cost more than words, so a challenger that does not beat the new
+prompt alone is set aside and the new prompt is judged in its place. Two candidates are looked at,
+each at one-sided 2.5 %, so that noise alone is promoted in at most 5 %.
 
-Thresholds on rewards and scores are shares of the grader's range, so that they mean the same whatever it scores on:
-both are put on shares of that range before they are compared. For a range other than 0 to 1 the words say so.
+Thresholds on rewards and scores are shares of the grader's range, so that they mean the same
+whatever it scores on: both are put on shares of that range before they are compared. For a range
+other than 0 to 1 the words say so.
 
-Wall times never enter `decision.json` unless `gate.latency_decides` puts them there, because equal inputs must give
-equal bytes; the latency check then lies in `timing.json` beside it. No clock, no randomness but `gate.seed`, no torch.
+Wall times never enter `decision.json` unless `gate.latency_decides` puts them there, because equal
+inputs must give equal bytes; the latency check then lies in `timing.json` beside it. No clock, no
+randomness but `gate.seed`, no torch.
 
-Parts: `decide` (pure), with `_judged` (the candidate), `_checks` and `latency`; `run` (files in, files out). What is
-said of checks and decisions is in rft/reports/wording.py.
+Parts: `decide` (pure), with `_judged` (the candidate), `_checks` and `latency`; `run` (files in,
+files out). What is said of checks and decisions is in rft/reports/wording.py.
 """
 
 from __future__ import annotations
@@ -54,8 +57,8 @@ def decide(
 ) -> Decision:
     """Judge one candidate against the champion.
 
-    Raises UserError when an arm that must be judged is missing from the challenger report, or arms were graded on
-    different ranges.
+    Raises UserError when an arm that must be judged is missing from the challenger report, or arms
+    were graded on different ranges.
     """
     _assert_same_range(challenger)
     arms = {arm.name: arm for arm in challenger.arms}
@@ -90,7 +93,7 @@ def decide(
     return Decision(decision=decision, reason=reason, candidate=candidate, checks=checks, hashes=hashes)
 
 
-# -- which candidate ---------------------------------------------------------------------------------------------------
+# -- which candidate -------------------------------------------------------------------------------
 def _judged(
     gate: config.Gate, prompt: reports.PromptReport, train: reports.TrainReport, arms: dict[str, Arm]
 ) -> tuple[Literal["champion_new_prompt", "challenger", "none"], list[Check]]:
@@ -102,7 +105,9 @@ def _judged(
     trained, prompted = _arm(arms, "challenger"), _arm(arms, "champion_new_prompt")
     gain = _compare(_rewards(trained), _rewards(prompted), _paired(gate))
     unit = _unit("reward", trained)
-    check = _check("training over the new prompt alone", "superiority", gain, gate.prompt_only_margin, unit, decides=False)
+    check = _check(
+        "training over the new prompt alone", "superiority", gain, gate.prompt_only_margin, unit, decides=False
+    )
     return ("challenger" if check.passed else "champion_new_prompt"), [check]
 
 
@@ -113,7 +118,7 @@ def _arm(arms: dict[str, Arm], name: str) -> Arm:
     return arms[name]
 
 
-# -- the checks --------------------------------------------------------------------------------------------------------
+# -- the checks ------------------------------------------------------------------------------------
 def _checks(gate: config.Gate, challenger: reports.ChallengerReport, new: Arm, old: Arm) -> Iterator[Check]:
     paired, reward = _paired(gate), _unit("reward", new)
     gain = _compare(_rewards(new), _rewards(old), paired)
@@ -139,7 +144,8 @@ def _check(
     detail: str = "",
     decides: bool = True,
 ) -> Check:
-    """Pass an interval on the good side of its margin. One that ends exactly there is not worse, but not superior."""
+    """Pass an interval on the good side of its margin. One that ends exactly there is not worse,
+    but not superior."""
     check = Check(name=name, kind=kind, passed=None, value=None, margin=margin, unit=unit, decides=decides)
     if found is None:
         return check.model_copy(update={"detail": "no example has a score in both arms"})
@@ -157,7 +163,8 @@ def _check(
 
 
 def _detectable(found: Metric) -> float | None:
-    """None for an interval without width: that a count never moved does not mean that every effect would be seen."""
+    """None for an interval without width: that a count never moved does not mean that every effect
+    would be seen."""
     error = stats.standard_error(found)
     return stats.minimum_detectable(error) if error > 0 else None
 
@@ -179,7 +186,8 @@ def _tokens(gate: config.Gate, new: Arm, old: Arm) -> Check:
 
 
 def hack_rate(gate: config.Gate, source: reports.HackSource, new: Arm) -> Check:
-    """Count an example once, however many of its rollouts hacked: rollouts of one example tend to hack together."""
+    """Count an example once, however many of its rollouts hacked: rollouts of one example tend to
+    hack together."""
     rows = [*new.sampled.rows, *new.greedy.rows]
     scored = {row.example_id for row in rows if _any_score(row.rewards)}
     hacked = {row.example_id for row in rows if row.hacks}
@@ -251,7 +259,8 @@ def _assert_same_range(challenger: reports.ChallengerReport) -> None:
 
 
 def latency(gate: config.Gate, timings: Timings, candidate: str) -> Check:
-    """Compare P95 seconds per rollout. One number per arm, from a machine that had other things to do: no interval."""
+    """Compare P95 seconds per rollout. One number per arm, from a machine that had other things to
+    do: no interval."""
     measured = timings.get("rollout_s", {})
     new, old = (measured.get(f"challenger/{arm}/sampled", {}).get("p95") for arm in (candidate, "champion"))
     known = bool(new is not None and old)
@@ -268,7 +277,7 @@ def latency(gate: config.Gate, timings: Timings, candidate: str) -> Check:
     )
 
 
-# -- rows as the statistics want them ----------------------------------------------------------------------------------
+# -- rows as the statistics want them --------------------------------------------------------------
 def _with(gate: config.Gate, statistic: Callable[..., Metric]) -> Callable[..., Metric]:
     """Give a statistic the gate's own seed and effort."""
     return partial(statistic, num=gate.num_bootstrap, seed=gate.seed)
@@ -314,7 +323,7 @@ def _size(arm: Arm, slice: str | None = None) -> str:
     return f"{examples} x {rollouts} at temperature {arm.sampled.temperature:g}"
 
 
-# -- the stage ---------------------------------------------------------------------------------------------------------
+# -- the stage -------------------------------------------------------------------------------------
 def run(params: config.Params) -> None:
     """Read the five reports and write data/gate."""
     drift = shelves.read(reports.DriftReport)
@@ -353,7 +362,8 @@ def _timings(path: Path) -> Timings:
 def promotion_request(
     decision: Decision, prompt: reports.PromptReport, train: reports.TrainReport, challenger: reports.ChallengerReport
 ) -> reports.PromotionRequest | None:
-    """None unless the decision is promote. For the prompt alone `weights` is none: the champion's own stay."""
+    """None unless the decision is promote. For the prompt alone `weights` is none: the champion's
+    own stay."""
     if decision.decision != "promote":
         return None
     trained = decision.candidate == "challenger"

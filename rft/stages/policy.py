@@ -1,11 +1,14 @@
 """Stage `policy`: the base model that everything starts from.
 
-With `policy.model` it is a pointer: the hub id or folder, and a hash of its bytes. Without, the embedded policy is built and warm-started
-here on the recipe's demonstrations: supervised, next-token, full weight on what the policy will write itself and a tenth on the rest
-(prompts and tool results), which teaches copying too. Batches hold dialogues of one length, because at this size the number of optimizer
-steps matters more than the number of tokens; the first quarter of the steps sees the shortest third of the dialogues.
+With `policy.model` it is a pointer: the hub id or folder, and a hash of its bytes. Without, the
+embedded policy is built and warm-started here on the recipe's demonstrations: supervised,
+next-token, full weight on what the policy will write itself and a tenth on the rest (prompts and
+tool results), which teaches copying too. Batches hold dialogues of one length, because at this size
+the number of optimizer steps matters more than the number of tokens; the first quarter of the steps
+sees the shortest third of the dialogues.
 
-Everything is a function of the seed and the step, so a warm start that was cut off continues bit for bit from its last checkpoint.
+Everything is a function of the seed and the step, so a warm start that was cut off continues bit
+for bit from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -57,7 +60,9 @@ def _build(params: config.Params, work: Path, shelf: Path) -> None:
     section = params.policy
     device = weights.prepare_process(section)
     ours = recipe.load(params.recipe)
-    demonstrations = list(islice(ours.demonstrations(section.warm_start.demonstrations, section.seed), section.warm_start.demonstrations))
+    demonstrations = list(
+        islice(ours.demonstrations(section.warm_start.demonstrations, section.seed), section.warm_start.demonstrations)
+    )
     tools = schemas(ours)
     tokenizer = embedded.build_tokenizer(texts(demonstrations), tools, ours.vocabulary(), section.architecture.merges)
     chat = Chat(tokenizer, tools)
@@ -65,7 +70,10 @@ def _build(params: config.Params, work: Path, shelf: Path) -> None:
     dialogues = [dialogue for dialogue in dialogues if len(dialogue.ids) <= section.warm_start.longest]
     if len(dialogues) < section.warm_start.batch:
         limit = section.warm_start.longest
-        raise UserError(f"policy.warm_start.longest = {limit} leaves {len(dialogues)} of {len(demonstrations)} demonstrations. Raise it.")
+        raise UserError(
+            f"policy.warm_start.longest = {limit} leaves {len(dialogues)} of {len(demonstrations)} demonstrations. "
+            "Raise it."
+        )
     network = embedded.build_model(section.architecture, tokenizer, section.seed).to(device)
     losses = warm_start(network, dialogues, section, work)
     network.save_pretrained(shelf / "model")
@@ -85,7 +93,8 @@ def _build(params: config.Params, work: Path, shelf: Path) -> None:
 
 
 def warm_start(network: Any, dialogues: list[Dialogue], section: config.Policy, work: Path) -> list[tuple[int, float]]:
-    """Trains in place; returns (step, mean loss on the policy's own tokens) about a hundred times."""
+    """Trains in place; returns (step, mean loss on the policy's own tokens) about a hundred
+    times."""
     warm = section.warm_start
     optimizer = torch.optim.AdamW(network.parameters(), lr=warm.lr, betas=(0.9, 0.98), weight_decay=0.01)
     start, losses, running = _resume(work, network, optimizer)
@@ -124,8 +133,8 @@ def _schedule(step: int, steps: int, warm_up: int = 20) -> float:
 def _loss(network: Any, batch: list[Dialogue], other_weight: float, step: int) -> tuple[torch.Tensor, float]:
     """Weighted next-token loss (its second value: the mean over the policy's own tokens alone).
 
-    Of the other tokens every fourth is looked at, a different fourth each step, with four times the weight: the head is 40 % of a
-    step's arithmetic, and three of four tokens are not the policy's.
+    Of the other tokens every fourth is looked at, a different fourth each step, with four times the
+    weight: the head is 40 % of a step's arithmetic, and three of four tokens are not the policy's.
     """
     device = next(network.parameters()).device
     width = max(len(dialogue.ids) for dialogue in batch)
@@ -139,14 +148,16 @@ def _loss(network: Any, batch: list[Dialogue], other_weight: float, step: int) -
         mine[row, :length] = torch.tensor(dialogue.mine)
         weight[row, :length] = torch.where(mine[row, :length], 1.0, looked_at[:length] * other_weight * STRIDE)
     ids, mine, weight = ids.to(device), mine[:, 1:].to(device), weight[:, 1:].to(device)
-    hidden = network.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]  # right padding: causal, no mask needed
+    # right padding: causal, no mask needed
+    hidden = network.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
     keep = weight > 0
     nll = torch.nn.functional.cross_entropy(network.lm_head(hidden[keep]).float(), ids[:, 1:][keep], reduction="none")
     return (nll * weight[keep]).sum() / weight.sum(), nll[mine[keep]].mean().item()
 
 
 def _batches(dialogues: list[Dialogue], warm: config.WarmStart, seed: int) -> Iterator[list[Dialogue]]:
-    """Endless batches of about equal length: shuffled, sorted within pools of 16 batches, shortest third first."""
+    """Endless batches of about equal length: shuffled, sorted within pools of 16 batches, shortest
+    third first."""
     by_length = sorted(range(len(dialogues)), key=lambda n: (len(dialogues[n].ids), n))
     short = by_length[: max(warm.batch, len(by_length) // 3)]
     step, epoch = 0, 0
@@ -175,15 +186,20 @@ def texts(demonstrations: list[list[Message]]) -> Iterator[str]:
 
 
 def _pointer(source: str) -> reports.PolicyReport:
-    """A given model: a folder is hashed whole, a hub id by its files as they lie in the local cache."""
+    """A given model: a folder is hashed whole, a hub id by its files as they lie in the local
+    cache."""
     folder = Path(source)
     section = config.Policy(model=source, device="cpu", threads=None)
     loaded, _ = weights.load(source, section, torch.device("cpu"))
     sha256 = files.tree_sha256(folder) if folder.is_dir() else weights.weights_sha256(loaded)
-    return reports.PolicyReport(kind="given", model=source, sha256=sha256, num_parameters=sum(p.numel() for p in loaded.parameters()))
+    return reports.PolicyReport(
+        kind="given", model=source, sha256=sha256, num_parameters=sum(p.numel() for p in loaded.parameters())
+    )
 
 
-def _checkpoint(work: Path, step: int, network: Any, optimizer: Any, losses: list[tuple[int, float]], running: list[float]) -> None:
+def _checkpoint(
+    work: Path, step: int, network: Any, optimizer: Any, losses: list[tuple[int, float]], running: list[float]
+) -> None:
     part = work / "checkpoint.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()

@@ -1,13 +1,15 @@
 """Stage `prompt`: would a better instruction or setting do, before any weight is changed?
 
-Candidates are the seed prompt with one knob turned (an instruction that the recipe names, a tool's default argument, a guard against
-repeated calls, a turn limit), and then the survivors' knobs combined. They race by successive halving on one part of validation: each
-round keeps the better third, adds combinations of it, and doubles the examples; the seed prompt is always in. All comparisons are
-paired by example and random stream.
+Candidates are the seed prompt with one knob turned (an instruction that the recipe names, a tool's
+default argument, a guard against repeated calls, a turn limit), and then the survivors' knobs
+combined. They race by successive halving on one part of validation: each round keeps the better
+third, adds combinations of it, and doubles the examples; the seed prompt is always in. All
+comparisons are paired by example and random stream.
 
-The winner of a race is the luckiest as well as the best, so it must show its gain again on the held-back part of validation: only when the
-lower end of that interval is above zero is it found. 'No gain found' is a result, and the champion's prompt goes on. When the baseline says that
-there is nothing left to gain, or that its own numbers are suspect, no rollout is spent on a search.
+The winner of a race is the luckiest as well as the best, so it must show its gain again on the
+held-back part of validation: only when the lower end of that interval is above zero is it found.
+'No gain found' is a result, and the champion's prompt goes on. When the baseline says that there is
+nothing left to gain, or that its own numbers are suspect, no rollout is spent on a search.
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ class Racer:
 def run(params: config.Params) -> None:
     baseline = shelves.read(reports.BaselineReport)
     if baseline.readiness in ("not worth it", "suspect"):
-        _skip(champion_prompt(recipe.load(params.recipe)), f"no search: the baseline says '{baseline.readiness}': {baseline.reason}")
+        _skip(
+            champion_prompt(recipe.load(params.recipe)),
+            f"no search: the baseline says '{baseline.readiness}': {baseline.reason}",
+        )
         return
     progress.once("prompt", params, partial(_search, params))
 
@@ -90,7 +95,10 @@ def _search(params: config.Params, work: Path, shelf: Path) -> None:
 def _skip(seed: PromptSettings, reason: str) -> None:
     Times().write(shelves.timing("prompt"))
     rollout_log.write([], shelves.rollouts("prompt"))
-    _publish(reports.PromptReport(winner=seed, found=False, reason=reason, candidates=[], num_rollouts=0), shelves.folder("prompt"))
+    _publish(
+        reports.PromptReport(winner=seed, found=False, reason=reason, candidates=[], num_rollouts=0),
+        shelves.folder("prompt"),
+    )
 
 
 def _publish(report: reports.PromptReport, shelf: Path) -> None:
@@ -105,10 +113,15 @@ class Race:
     def __init__(self, bench: Workbench, policy: Policy, section: config.Prompt, store: RolloutStore):
         self.bench, self.policy, self.section, self.store = bench, policy, section, store
 
-    def run(self, seed: PromptSettings, prompts: recipe.Prompts, rows: Sequence[Example], held_back: Sequence[Example] = ()) -> list[Racer]:
+    def run(
+        self, seed: PromptSettings, prompts: recipe.Prompts, rows: Sequence[Example], held_back: Sequence[Example] = ()
+    ) -> list[Racer]:
         """All that took part, the seed prompt first. `held_back`: for the confirmation."""
         changes = knobs(seed, prompts, self.bench.params.rollout.max_turns)
-        racers = [Racer(seed, (), None), *(Racer(apply(seed, prompts, (knob,)), (knob,), seed.name) for knob in changes)]
+        racers = [
+            Racer(seed, (), None),
+            *(Racer(apply(seed, prompts, (knob,)), (knob,), seed.name) for knob in changes),
+        ]
         count = min(self.section.first_examples, len(rows))
         for one in {one.settings.system: one for one in racers}.values():
             self.bench.check_openings(self.policy, [*rows, *held_back], one.settings)
@@ -118,7 +131,9 @@ class Race:
             alive = [one for one in racers if not one.eliminated]
             for n, one in enumerate(alive):
                 one.round = number
-                self._measure(one, rows[:count], f"round {number} of {self.section.rounds}, candidate {n + 1} of {len(alive)}")
+                self._measure(
+                    one, rows[:count], f"round {number} of {self.section.rounds}, candidate {n + 1} of {len(alive)}"
+                )
             if not last:
                 survivors = sorted(alive[1:], key=lambda one: -one.mean())[: max(2, len(alive) // 3)]
                 for one in alive[1:]:
@@ -142,15 +157,27 @@ class Race:
         fresh = [example for example in rows if example.id not in racer.rewards]
         if not fresh:
             return
-        plan = Plan("prompt", racer.settings.name, racer.settings, self.section.temperature, k or self.section.k, self.section.seed)
+        plan = Plan(
+            "prompt",
+            racer.settings.name,
+            racer.settings,
+            self.section.temperature,
+            k or self.section.k,
+            self.section.seed,
+        )
         log = self.bench.measure(self.policy, fresh, plan, self.store, lambda done, message: None)
         for row in log:
             racer.rewards.setdefault(row.example_id, []).append(row.reward)
-        progress.say("prompt", f"{what}: {racer.settings.name}, mean reward {racer.mean():z.3f} on {counted(len(racer.rewards), 'example')}")
+        progress.say(
+            "prompt",
+            f"{what}: {racer.settings.name}, mean reward {racer.mean():z.3f} on "
+            f"{counted(len(racer.rewards), 'example')}",
+        )
 
 
 def knobs(seed: PromptSettings, prompts: recipe.Prompts, max_turns: int) -> Iterator[tuple[str, Any]]:
-    """Every single change that the recipe offers, in a fixed order. `max_turns`: rollout.max_turns, which a seed without a limit of its own has."""
+    """Every single change that the recipe offers, in a fixed order. `max_turns`: rollout.max_turns,
+    which a seed without a limit of its own has."""
     for name, text in prompts.instructions.items():
         if text != seed.system:
             yield "instruction", name
@@ -174,7 +201,10 @@ def apply(seed: PromptSettings, prompts: recipe.Prompts, changes: Knobs) -> Prom
             settings["system"] = prompts.instructions[value]
         elif "." in knob:
             tool, argument = knob.split(".", 1)
-            settings["tool_defaults"] = {**settings["tool_defaults"], tool: {**settings["tool_defaults"].get(tool, {}), argument: value}}
+            settings["tool_defaults"] = {
+                **settings["tool_defaults"],
+                tool: {**settings["tool_defaults"].get(tool, {}), argument: value},
+            }
         else:
             settings[knob] = value
     settings["name"] = ", ".join(value if knob == "instruction" else f"{knob}={value}" for knob, value in changes)
@@ -192,11 +222,20 @@ def _candidate(one: Racer, seed: Racer, number: int) -> Candidate:
     shared = {key: seed.rewards[key] for key in one.rewards}
     gain = stats.paired_gain(one.rewards, shared, seed=number) if one is not seed and one.rewards else None
     search = stats.mean_interval(one.rewards.values(), seed=number)
-    return Candidate(settings=one.settings, parent=one.parent, search=search, gain=gain, round=one.round, eliminated=one.eliminated)
+    return Candidate(
+        settings=one.settings, parent=one.parent, search=search, gain=gain, round=one.round, eliminated=one.eliminated
+    )
 
 
 def _reason(best: Racer, confirmation: Metric | None, found: bool, held_back: int, of_scale: str = "") -> str:
     if confirmation is None:
         return "no gain found: no candidate beat the seed prompt in the search"
-    where = f"on {held_back} held-back examples: gain {confirmation.value:+z.3f} ({confirmation.low:+z.3f} to {confirmation.high:+z.3f}){of_scale}"
-    return f"found '{best.settings.name}', confirmed {where}" if found else f"no gain found: '{best.settings.name}' was not confirmed {where}"
+    where = (
+        f"on {held_back} held-back examples: gain {confirmation.value:+z.3f} ({confirmation.low:+z.3f} to "
+        f"{confirmation.high:+z.3f}){of_scale}"
+    )
+    return (
+        f"found '{best.settings.name}', confirmed {where}"
+        if found
+        else f"no gain found: '{best.settings.name}' was not confirmed {where}"
+    )

@@ -1,9 +1,12 @@
-"""Stage `traffic`: pin a window of production conversations, and say what it and its reference look like.
+"""Stage `traffic`: pin a window of production conversations, and say what it and its reference look
+like.
 
-How a window is read is rft/windows/conversations.py: what cannot be read stops the stage before it writes anything.
+How a window is read is rft/windows/conversations.py: what cannot be read stops the stage before it
+writes anything.
 
-The reference profile is what the window is compared with: the champion's, which lies beside `champion.json`; before the first promotion that
-of the recipe's training examples, which knows nothing of what an agent does.
+The reference profile is what the window is compared with: the champion's, which lies beside
+`champion.json`; before the first promotion that of the recipe's training examples, which knows
+nothing of what an agent does.
 """
 
 from __future__ import annotations
@@ -40,15 +43,23 @@ def run(params: Params) -> None:
         ignored_keys=window.ignored_keys,
         reference=reference.source,
     )
-    reports.write_jsonl((conversation.model_dump(mode="json") for conversation in window.conversations), shelves.CONVERSATIONS)
+    reports.write_jsonl(
+        (conversation.model_dump(mode="json") for conversation in window.conversations), shelves.CONVERSATIONS
+    )
     reports.write(reference, shelves.REFERENCE_PROFILE)
     reports.write(current, shelves.CURRENT_PROFILE)
     shelves.write(report)
-    progress.say("traffic", f"{report.num_conversations} conversations from {report.first} to {report.last}, {report.num_with_feedback} graded")
+    progress.say(
+        "traffic",
+        f"{report.num_conversations} conversations from {report.first} to {report.last}, "
+        f"{report.num_with_feedback} graded",
+    )
 
 
 def _tell_refused(window: Window, loaded: Recipe, params: Params) -> None:
     with contextlib.suppress(UserError):  # a recipe without from_traffic: drift says so when it matters
         found = refused_feedback(window.conversations, loaded, params)
-        if words := found.in_words(lambda one: f"{window.lines[one.conversation_id]}, conversation {one.conversation_id}"):
+        if words := found.in_words(
+            lambda one: f"{window.lines[one.conversation_id]}, conversation {one.conversation_id}"
+        ):
             progress.say("traffic", words)

@@ -1,9 +1,11 @@
 """Stage `train`: reinforcement fine-tuning with the agent's real tools and real grader.
 
-    champion (or base policy), baseline's readiness, prompt, train, validation  ->  an adapter or weights, metrics, rollouts, report
+    champion (or base policy), baseline's readiness, prompt, train, validation
+        ->  an adapter or weights, metrics, rollouts, report
 
-The loop is rft/trainer/loop.py; here stand what it is given and what is published. When the baseline says anything but `ready`, the
-stage leaves an empty pointer with the reason. Work that is not on the shelf yet lies under `.rft/` and is taken up again by the next start.
+The loop is rft/trainer/loop.py; here stand what it is given and what is published. When the
+baseline says anything but `ready`, the stage leaves an empty pointer with the reason. Work that is
+not on the shelf yet lies under `.rft/` and is taken up again by the next start.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def run(params: config.Params) -> None:
 
 
 def _lead(params: config.Params, device: torch.device, team: distributed.Processes, work: Path, shelf: Path) -> None:
-    """The process that samples, keeps and publishes; others, if any, only learn (rft/trainer/distributed.py)."""
+    """The process that samples, keeps and publishes; others, if any, only learn
+    (rft/trainer/distributed.py)."""
     section = params.train
     ours = recipe.load(params.recipe)
     preflight.check(params)
@@ -92,7 +95,8 @@ def _publish(trainer: Trainer, section: config.Train, shelf: Path) -> None:
 
 
 def _skip(reason: str) -> None:
-    """Nothing was trained: an empty pointer with the reason, and files without content where DVC expects outs."""
+    """Nothing was trained: an empty pointer with the reason, and files without content where DVC
+    expects outs."""
     shelves.WEIGHTS.mkdir(parents=True, exist_ok=True)
     (shelves.WEIGHTS / "none.txt").write_text(f"Nothing was trained: {reason}\n")
     shelves.write(reports.TrainReport(trained=False, reason=reason, weights="none"))

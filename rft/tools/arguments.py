@@ -1,8 +1,10 @@
-"""What a call may hold: the JSON schemas of tools, and arguments that are checked against them before anything is sent.
+"""What a call may hold: the JSON schemas of tools, and arguments that are checked against them
+before anything is sent.
 
-A schema is the owner's: one that cannot be used is a ConfigError that names the tool and, for a row's own, the example. Arguments are the
-policy's: what is wrong with them is `Refused`, whose text it sees, short. Compiled schemas are kept by content, as every row of a data set may carry
-the same few. Nothing is fetched for a `$ref`.
+A schema is the owner's: one that cannot be used is a ConfigError that names the tool and, for a
+row's own, the example. Arguments are the policy's: what is wrong with them is `Refused`, whose text
+it sees, short. Compiled schemas are kept by content, as every row of a data set may carry the same
+few. Nothing is fetched for a `$ref`.
 """
 
 from __future__ import annotations
@@ -31,16 +33,23 @@ class Function:
 
 
 def read_tool(tool: Any, where: str) -> tuple[str, Function]:
-    """Name and function of a Chat-Completions tool. Raises ConfigError, naming `where`, for one that is none."""
+    """Name and function of a Chat-Completions tool. Raises ConfigError, naming `where`, for one
+    that is none."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
-        raise ConfigError(f'{where}: a tool is {clip_text(json.dumps(tool))}, expected {{"type": "function", "function": {{"name": ...}}}}.')
+        raise ConfigError(
+            f'{where}: a tool is {clip_text(json.dumps(tool))}, expected {{"type": "function", "function": {{"name": '
+            f"...}}}}."
+        )
     parameters = function.get("parameters")
     try:
         return name, _compiled(json.dumps({} if parameters is None else parameters))
     except SchemaError as error:
-        raise ConfigError(f"{where}: the parameters of tool {name!r} are no JSON schema: {error.json_path}: {clip_text(error.message)}.") from None
+        raise ConfigError(
+            f"{where}: the parameters of tool {name!r} are no JSON schema: {error.json_path}: "
+            f"{clip_text(error.message)}."
+        ) from None
 
 
 @lru_cache(maxsize=4096)  # by content: every row of a data set may carry the same few
@@ -48,7 +57,8 @@ def _compiled(text: str) -> Function:
     parameters = json.loads(text)
     if not isinstance(parameters, dict):
         raise SchemaError("expected an object")
-    Draft202012Validator.check_schema(parameters, format_checker=Draft202012Validator.FORMAT_CHECKER)  # the checker: regular expressions too
+    # the checker: regular expressions too
+    Draft202012Validator.check_schema(parameters, format_checker=Draft202012Validator.FORMAT_CHECKER)
     validator = Draft202012Validator(parameters, registry=Registry())  # a registry of our own fetches nothing
     try:
         validator.is_valid({})
@@ -63,16 +73,25 @@ class Refused(Exception):
     """A call that never leaves: the policy sees why."""
 
 
-def prepare(call: ToolCall, functions: Mapping[str, Function], defaults: Mapping[str, Any], validate: bool = True) -> str:
-    """The arguments as they go out. Raises Refused with what the policy should fix. Without `validate` any JSON object will do."""
+def prepare(
+    call: ToolCall, functions: Mapping[str, Function], defaults: Mapping[str, Any], validate: bool = True
+) -> str:
+    """The arguments as they go out. Raises Refused with what the policy should fix. Without
+    `validate` any JSON object will do."""
     function = functions.get(call.name)
     if function is None:
         raise Refused(f"unknown tool {clip_text(call.name)!r}; known tools: {', '.join(functions)}")
     parameters = function.parameters
     if defaults and (unknown := sorted(set(defaults) - set(parameters.get("properties", {})))):
-        raise ConfigError(f"tool_defaults: {call.name} has no arguments {unknown}; it has {sorted(parameters.get('properties', {}))}.")
+        raise ConfigError(
+            f"tool_defaults: {call.name} has no arguments {unknown}; it has {sorted(parameters.get('properties', {}))}."
+        )
     arguments = _parse(call)
-    missing = {name: value for name, value in defaults.items() if name not in arguments and name not in parameters.get("required", [])}
+    missing = {
+        name: value
+        for name, value in defaults.items()
+        if name not in arguments and name not in parameters.get("required", [])
+    }
     if missing:
         arguments = {**arguments, **missing}
     if validate:
@@ -86,7 +105,9 @@ def _validate(name: str, arguments: dict[str, Any], validator: Draft202012Valida
     except RecursionError:
         raise Refused(f"invalid arguments for {name}: nested too deeply") from None
     except Unresolvable as error:
-        raise ConfigError(f"tool {name!r}: its schema refers to what is not in it: {error}. Write the definition into the schema.") from None
+        raise ConfigError(
+            f"tool {name!r}: its schema refers to what is not in it: {error}. Write the definition into the schema."
+        ) from None
     if problems:
         where = problems[0].json_path.removeprefix("$").removeprefix(".") or "arguments"
         raise Refused(f"invalid arguments for {name}: {where}: {clip_text(problems[0].message)}")

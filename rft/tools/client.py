@@ -1,20 +1,27 @@
-"""The policy's tool calls: one call in, one result out, and never an exception for what the policy did.
+"""The policy's tool calls: one call in, one result out, and never an exception for what the policy
+did.
 
-    call -> arguments are a JSON object? -> defaults of the prompt filled in -> fit the schema? -> the tool's source -> ToolResult
+    call -> arguments are a JSON object? -> defaults of the prompt filled in -> fit the schema? ->
+    the tool's source -> ToolResult
 
-A tool's name leads to its source: the recipe's server or an address of `tools.endpoints` (HttpTool, over rft/wire/client.py), a function of
-the recipe here or in a worker process (rft/tools/local.py), a tool of an MCP server (rft/tools/mcp.py). All are under the same limits, and before
-all of them stands the same check of arguments. Its schema is the job's, or the row's own, which wins. A tool that declares `validate: false`
-judges its arguments itself. What a tool declares about itself (`traits`) stands in its entry of `tools.endpoints`, or by its name in
-`tools.traits`.
+A tool's name leads to its source: the recipe's server or an address of `tools.endpoints` (HttpTool,
+over rft/wire/client.py), a function of the recipe here or in a worker process (rft/tools/local.py),
+a tool of an MCP server (rft/tools/mcp.py). All are under the same limits, and before all of them
+stands the same check of arguments. Its schema is the job's, or the row's own, which wins. A tool
+that declares `validate: false` judges its arguments itself. What a tool declares about itself
+(`traits`) stands in its entry of `tools.endpoints`, or by its name in `tools.traits`.
 
-Everything that the policy can have caused is a result that it sees (`is_error`): an unknown tool, bad JSON, arguments that do not
-fit, a 4xx, a request or reply that is too large. Everything that it cannot have caused is retried, then `failed`, and the rollout goes unscored.
+Everything that the policy can have caused is a result that it sees (`is_error`): an unknown tool,
+bad JSON, arguments that do not fit, a 4xx, a request or reply that is too large. Everything that it
+cannot have caused is retried, then `failed`, and the rollout goes unscored.
 
-A 403, 404, 405, 407 or 410 without an `output` is `failed` too, at once: no argument of the policy's makes an address exist or a permission
-appear. The contract would show its body to the policy and score the rollout; then a mistyped address looks like a policy that cannot do the task, and
-neither the circuit breaker nor the alarm counts it. With an `output` the tool itself has spoken, and the contract holds. A tool whose bare 404 means
-"no such record" declares `client_errors: policy`. Since the policy may learn to provoke a failure, the alarm (rft/grading/alarm.py) watches these too.
+A 403, 404, 405, 407 or 410 without an `output` is `failed` too, at once: no argument of the
+policy's makes an address exist or a permission appear. The contract would show its body to the
+policy and score the rollout; then a mistyped address looks like a policy that cannot do the task,
+and neither the circuit breaker nor the alarm counts it. With an `output` the tool itself has
+spoken, and the contract holds. A tool whose bare 404 means "no such record" declares
+`client_errors: policy`. Since the policy may learn to provoke a failure, the alarm
+(rft/grading/alarm.py) watches these too.
 """
 
 from __future__ import annotations
@@ -41,7 +48,18 @@ from rft.tools.local import AsyncTool, WorkerTool
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult, Turn
 from rft.wire import headers
 from rft.wire.client import Limits, Line, NoReply, Reply, Target, ToolEndpoint, http_address
-from rft.wire.contract import SERVERS_OWN, Envelope, Malformed, Outcome, call_payload, clip, read_output, read_refusal, too_large, with_item
+from rft.wire.contract import (
+    SERVERS_OWN,
+    Envelope,
+    Malformed,
+    Outcome,
+    call_payload,
+    clip,
+    read_output,
+    read_refusal,
+    too_large,
+    with_item,
+)
 
 MAX_ENVELOPES = 4096  # of rollouts under way; an older one is encoded anew
 END_DEADLINE_S = 30.0  # for the word of a rollout's end, retries included: nobody waits for its answer
@@ -56,12 +74,13 @@ def schemas(recipe: Recipe) -> list[dict[str, Any]]:
     return [toolserver.schema(function) for function in recipe.tools]
 
 
-# -- where a call goes -----------------------------------------------------------------------------------------------------
+# -- where a call goes -----------------------------------------------------------------------------
 class Source(Protocol):
     """One tool, wherever it lives."""
 
     async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
-        """`arguments`: JSON that fits the schema. Raises NoReply when the retries are spent, and what stops the stage."""
+        """`arguments`: JSON that fits the schema. Raises NoReply when the retries are spent, and
+        what stops the stage."""
         ...
 
 
@@ -93,11 +112,15 @@ class HttpTool:
 
 
 def _said_by_the_tool(reply: Reply, name: str) -> str:
-    """The `output` of a 403, 404, 405, 407 or 410. Raises NoReply without one, at once: an address that is not there is not there a second later."""
+    """The `output` of a 403, 404, 405, 407 or 410. Raises NoReply without one, at once: an address
+    that is not there is not there a second later."""
     try:
         return read_output(reply.body)
     except Malformed:
-        remedy = f"Fix the tool's address or key; or, if the policy's arguments cause it, declare client_errors: policy for {name}"
+        remedy = (
+            "Fix the tool's address or key; or, if the policy's arguments cause it, declare client_errors: "
+            f"policy for {name}"
+        )
         raise NoReply(f"HTTP {reply.status} without an 'output': {clip(reply.body)}. {remedy}", lasting=True) from None
 
 
@@ -113,7 +136,7 @@ class _Route:
     """Its address, if somebody else runs it."""
 
 
-# -- the client ------------------------------------------------------------------------------------------------------------
+# -- the client ------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Rollout:
     envelope: Envelope
@@ -122,10 +145,11 @@ class _Rollout:
 
 @dataclass
 class ToolClient:
-    """`async with ToolClient(endpoint, params.tools, schemas(recipe), recipe=recipe) as client: await client.call_all(...)`.
+    """`async with ToolClient(endpoint, params.tools, schemas(recipe), recipe=recipe) as client:
+    await client.call_all(...)`.
 
-    `schemas`: the recipe's tools. `names` narrows what the policy may call; None offers all that have a schema. `recipe` is needed where
-    tools.where is local: its functions are called here.
+    `schemas`: the recipe's tools. `names` narrows what the policy may call; None offers all that
+    have a schema. `recipe` is needed where tools.where is local: its functions are called here.
     """
 
     endpoint: ToolEndpoint
@@ -134,13 +158,17 @@ class ToolClient:
     names: Sequence[str] | None = None
     recipe: Recipe | None = None
     schemas: list[dict[str, Any]] = field(default_factory=list, init=False)
-    """What the policy may call, in a fixed order: the recipe's, then `tools.endpoints`, then MCP servers'. Known after entering."""
+    """What the policy may call, in a fixed order: the recipe's, then `tools.endpoints`, then MCP
+    servers'. Known after entering."""
 
     def __post_init__(self) -> None:
         local_tools.check(self.section)
         self._line = Line(self.section)
         self._routes: dict[str, _Route] = {}
-        self._traits: dict[str, config.Traits] = {**self.section.traits, **{one.name: one for one in self.section.endpoints}}
+        self._traits: dict[str, config.Traits] = {
+            **self.section.traits,
+            **{one.name: one for one in self.section.endpoints},
+        }
         self._offered: dict[str, Function] = {}
         self._rollouts: dict[str, _Rollout] = {}
         self._stack = AsyncExitStack()
@@ -154,10 +182,17 @@ class ToolClient:
             await self._route_mcp(stack)
             for name in self.section.traits:
                 if name not in self._routes:
-                    raise ConfigError(f"params.yaml: tools.traits.{name}: there is no tool {name!r}. {did_you_mean(name, self._routes)}")
-                if isinstance(self._routes[name].source, AsyncTool | WorkerTool) and self._traits[name].client_errors == "policy":
                     raise ConfigError(
-                        f"params.yaml: tools.traits.{name}.client_errors speaks of HTTP statuses, and tools.where = local calls {name} without any. "
+                        f"params.yaml: tools.traits.{name}: there is no tool {name!r}. "
+                        f"{did_you_mean(name, self._routes)}"
+                    )
+                if (
+                    isinstance(self._routes[name].source, AsyncTool | WorkerTool)
+                    and self._traits[name].client_errors == "policy"
+                ):
+                    raise ConfigError(
+                        f"params.yaml: tools.traits.{name}.client_errors speaks of HTTP statuses, and tools.where = "
+                        f"local calls {name} without any. "
                         "Take it out."
                     )
             self._offer()
@@ -174,7 +209,8 @@ class ToolClient:
         return self._traits.get(name, _DEFAULTS)
 
     def address(self, name: str) -> str:
-        """The URL of a tool that somebody else runs, without its query, which may hold a key; else the file or setting that it comes from."""
+        """The URL of a tool that somebody else runs, without its query, which may hold a key; else
+        the file or setting that it comes from."""
         route = self._routes[name]
         return route.url.partition("?")[0] or route.origin
 
@@ -195,34 +231,49 @@ class ToolClient:
             static, secrets, dead = self.endpoint.headers, self.endpoint.secrets, self.endpoint.raise_if_dead
             base = http_address(self.endpoint.url, "the tools' address")
             urls = {name: base + path for name, path in self._paths(tools).items()}
-            targets = {name: self._line.target(url, static, where, secrets, rate=rate, raise_if_dead=dead) for name, url in urls.items()}
-            sources = {name: HttpTool(self._line, target, self.traits(name).client_errors) for name, target in targets.items()}
+            targets = {
+                name: self._line.target(url, static, where, secrets, rate=rate, raise_if_dead=dead)
+                for name, url in urls.items()
+            }
+            sources = {
+                name: HttpTool(self._line, target, self.traits(name).client_errors) for name, target in targets.items()
+            }
         for name, tool in tools.items():
             url = "" if self.section.server_url is None else urls[name]
             self._add(name, _Route("the recipe's tools.py", sources[name], tool, url))
 
     def _paths(self, names: Iterable[str]) -> dict[str, str]:
-        """The path of each of the recipe's tools below the server's address. Raises ConfigError for another name, or a shared path."""
+        """The path of each of the recipe's tools below the server's address. Raises ConfigError for
+        another name, or a shared path."""
         paths = self.section.paths
         if isinstance(paths, str):
             return {name: paths.replace("{name}", name) for name in names}
         found = {name: paths.get(name, f"/tools/{name}") for name in names}
         for name, path in paths.items():
             if name not in found:
-                raise ConfigError(f"params.yaml: tools.paths.{name} = {path!r}: the recipe has no tool {name!r}. {did_you_mean(name, found)}")
+                raise ConfigError(
+                    f"params.yaml: tools.paths.{name} = {path!r}: the recipe has no tool {name!r}. "
+                    f"{did_you_mean(name, found)}"
+                )
         owners: dict[str, str] = {}
         for name, path in found.items():
             if (other := owners.setdefault(path, name)) != name:
-                raise ConfigError(f"params.yaml: tools.paths: {other} and {name} are both at {path!r}. Give each tool a path of its own.")
+                raise ConfigError(
+                    f"params.yaml: tools.paths: {other} and {name} are both at {path!r}. Give each tool a path of "
+                    "its own."
+                )
         return found
 
     def _route_endpoints(self) -> None:
-        """An endpoint that takes a recipe tool's place keeps its schema, unless it has one of its own."""
+        """An endpoint that takes a recipe tool's place keeps its schema, unless it has one of its
+        own."""
         for one in self.section.endpoints:
             where = f"params.yaml (tools.endpoints, {one.name})"
             static, secrets = headers.resolve(one.headers, where)
             url = http_address(one.server_url, f"{where}: server_url")
-            target = self._line.target(url, static, where, secrets, own=one, rate=one.rate_limit or self.section.rate_limit)
+            target = self._line.target(
+                url, static, where, secrets, own=one, rate=one.rate_limit or self.section.rate_limit
+            )
             replaced = self._routes.get(one.name)
             tool = replaced.tool if replaced else None
             if one.parameters is not None:
@@ -258,7 +309,8 @@ class ToolClient:
         self.schemas = [dict(tools[name]) for name in offered]
 
     def check_rows(self, examples: Iterable[Example]) -> None:
-        """Raises ConfigError for a row whose own tools cannot be called: no address, or no schema. Before any compute is spent."""
+        """Raises ConfigError for a row whose own tools cannot be called: no address, or no schema.
+        Before any compute is spent."""
         for example in examples:
             self._functions_of(example)
 
@@ -274,7 +326,10 @@ class ToolClient:
                 raise ConfigError(f"{where}: two of its tools are called {name!r}. Remove one.")
             if name not in self._routes:
                 known = ", ".join(sorted(self._routes)) or "none"
-                raise ConfigError(f"{where}: its tool {name!r} has no address. Name one in params.yaml: tools.endpoints. Known here: {known}.")
+                raise ConfigError(
+                    f"{where}: its tool {name!r} has no address. Name one in params.yaml: tools.endpoints. Known "
+                    f"here: {known}."
+                )
             if self.names is None or name in self.names:
                 functions[name] = function
         return functions
@@ -287,9 +342,11 @@ class ToolClient:
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
         arrived: Callable[[ToolResult], None] = lambda result: None,
     ) -> tuple[ToolResult, ...]:
-        """The calls of one turn, in parallel, answered in call order. `defaults` by tool, as in PromptSettings.tool_defaults.
+        """The calls of one turn, in parallel, answered in call order. `defaults` by tool, as in
+        PromptSettings.tool_defaults.
 
-        `arrived` is told of each result at once: whoever is cut off while others are waited for must not lose it.
+        `arrived` is told of each result at once: whoever is cut off while others are waited for
+        must not lose it.
         """
         defaults = defaults or {}
         if unknown := sorted(set(defaults) - set(self._routes)):
@@ -309,8 +366,11 @@ class ToolClient:
             for task in tasks:
                 task.cancel()
 
-    async def call(self, call: ToolCall, context: RolloutContext, defaults: Mapping[str, Any] | None = None) -> ToolResult:
-        """`defaults`: values for optional arguments that the policy left out, of this tool. Raises only what stops the stage."""
+    async def call(
+        self, call: ToolCall, context: RolloutContext, defaults: Mapping[str, Any] | None = None
+    ) -> ToolResult:
+        """`defaults`: values for optional arguments that the policy left out, of this tool. Raises
+        only what stops the stage."""
         started = time.monotonic()
         rollout, failed, is_sent = self._rollout(context), False, False
         try:
@@ -364,7 +424,9 @@ class ToolClient:
         payload = json.dumps({"trace_id": context.trace_id, "stop_reason": str(stop_reason)}).encode()
         try:
             async with asyncio.timeout(END_DEADLINE_S):
-                await self._line.post(self._end, payload, rollout.envelope if rollout else Envelope(context), "end", _accept)
+                await self._line.post(
+                    self._end, payload, rollout.envelope if rollout else Envelope(context), "end", _accept
+                )
         except (NoReply, InfrastructureError, TimeoutError) as failure:
             why = str(failure) or f"no answer within {END_DEADLINE_S:g} s"
             log.warning("tools.lifecycle.end_url failed for %s: %s", context.trace_id, why)

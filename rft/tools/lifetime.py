@@ -1,15 +1,19 @@
-"""The life of a tool server around a stage: start, ask for health, hand out its address, stop it whatever happens.
+"""The life of a tool server around a stage: start, ask for health, hand out its address, stop it
+whatever happens.
 
     with running(recipe, params.tools) as endpoint:
         ...                                   # endpoint.url, endpoint.headers
 
-Without `tools.server_url` the recipe's own server (rft/tools/server.py) is started as a process on a free port with a random key,
-both known to this process only and never written to an output. It is stopped at every exit, and dies with us if we are killed.
-If it dies first, the stage ends with one InfrastructureError that says so: going on would only collect unscored rollouts.
-With `tools.server_url` nothing is started: the server must answer, with any HTTP status, and that is all we know of it.
-With `tools.where: local` the server is started all the same: the tools are called without it, the recipe's `grade` is not.
+Without `tools.server_url` the recipe's own server (rft/tools/server.py) is started as a process on
+a free port with a random key, both known to this process only and never written to an output. It is
+stopped at every exit, and dies with us if we are killed. If it dies first, the stage ends with one
+InfrastructureError that says so: going on would only collect unscored rollouts. With
+`tools.server_url` nothing is started: the server must answer, with any HTTP status, and that is all
+we know of it. With `tools.where: local` the server is started all the same: the tools are called
+without it, the recipe's `grade` is not.
 
-Enter it in a thread that lives as long as the block: the kernel's death signal watches the thread that started the process.
+Enter it in a thread that lives as long as the block: the kernel's death signal watches the thread
+that started the process.
 """
 
 from __future__ import annotations
@@ -45,13 +49,15 @@ RAISED = "Traceback (most recent call last)"
 
 
 def log_of(recipe: Recipe) -> Path:
-    """Where the end of what a recipe's server printed is kept once its tools or its `grade` raised."""
+    """Where the end of what a recipe's server printed is kept once its tools or its `grade`
+    raised."""
     return (files.state() / "logs" / f"tool-server-{recipe.name}.log").resolve()
 
 
 @contextmanager
 def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
-    """Raises InfrastructureError when the server does not start, does not answer, or died while the block ran."""
+    """Raises InfrastructureError when the server does not start, does not answer, or died while the
+    block ran."""
     local_tools.check(tools)
     static, sent = headers.resolve(tools.headers, "params.yaml (tools.headers)")
     if tools.server_url is not None:
@@ -61,7 +67,9 @@ def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
         process = _Process(recipe, output)
         try:
             sent |= Secrets(process.headers.values())
-            endpoint = ToolEndpoint(process.wait_until_healthy(), static | process.headers, process.raise_if_dead, sent, process.last_words)
+            endpoint = ToolEndpoint(
+                process.wait_until_healthy(), static | process.headers, process.raise_if_dead, sent, process.last_words
+            )
             try:
                 yield endpoint
             except Exception:
@@ -79,13 +87,15 @@ def _external(url: str, static: dict[str, str], sent: Secrets, timeout_s: float)
         httpx.get(url, headers=static, timeout=min(timeout_s, START_DEADLINE_S), trust_env=False)
     except httpx.HTTPError as error:
         raise InfrastructureError(
-            f"params.yaml: tools.server_url = {url!r} does not answer: {error}. Start that server, or remove the key to use the recipe's own."
+            f"params.yaml: tools.server_url = {url!r} does not answer: {error}. Start that server, or remove the key "
+            "to use the recipe's own."
         ) from None
     return ToolEndpoint(url.rstrip("/"), static, secrets=sent)
 
 
 class _Process:
-    """The recipe's server. Its output goes to a file without a name, read with `pread`, which leaves the writer's position alone."""
+    """The recipe's server. Its output goes to a file without a name, read with `pread`, which
+    leaves the writer's position alone."""
 
     def __init__(self, recipe: Recipe, output: IO[bytes]) -> None:
         self._recipe = recipe
@@ -94,7 +104,14 @@ class _Process:
         key = token_urlsafe(32)
         secrets.add(KEY, key)
         self.headers = {"Authorization": f"Bearer {key}"}
-        command = [sys.executable, "-m", "rft.tools.server", str(recipe.folder), "--options", recipe.options.model_dump_json(by_alias=True)]
+        command = [
+            sys.executable,
+            "-m",
+            "rft.tools.server",
+            str(recipe.folder),
+            "--options",
+            recipe.options.model_dump_json(by_alias=True),
+        ]
         self._process = subprocess.Popen(
             [*command, "--parent", str(os.getpid())],
             env=child_environment() | {KEY: key},
@@ -106,10 +123,14 @@ class _Process:
 
     def wait_until_healthy(self) -> str:
         deadline = time.monotonic() + START_DEADLINE_S
-        with httpx.Client(timeout=5, trust_env=False) as client:  # one: each loads the certificates anew, 32 ms of a core
+        # one: each loads the certificates anew, 32 ms of a core
+        with httpx.Client(timeout=5, trust_env=False) as client:
             while time.monotonic() < deadline:
                 if self._process.poll() is not None:
-                    raise InfrastructureError(f"{self._name} did not start: exit code {self._process.returncode}.\n{self._tail()}\n{self._remedy}")
+                    raise InfrastructureError(
+                        f"{self._name} did not start: exit code "
+                        f"{self._process.returncode}.\n{self._tail()}\n{self._remedy}"
+                    )
                 if found := re.search(r"^listening (\S+)$", tail(self._output, LOG_BYTES), re.MULTILINE):
                     url = f"http://{found[1]}"
                     try:
@@ -118,14 +139,19 @@ class _Process:
                     except httpx.HTTPError:
                         pass  # asked again until the deadline
                 time.sleep(0.02)
-        raise InfrastructureError(f"{self._name} was not healthy within {START_DEADLINE_S:g} s.\n{self._tail()}\n{self._remedy}")
+        raise InfrastructureError(
+            f"{self._name} was not healthy within {START_DEADLINE_S:g} s.\n{self._tail()}\n{self._remedy}"
+        )
 
     def raise_if_dead(self) -> None:
         if not self._stopped and (code := self._process.poll()) is not None:
-            raise InfrastructureError(f"{self._name} died in the middle: exit code {code}.\n{self._tail()}\n{self._remedy}")
+            raise InfrastructureError(
+                f"{self._name} died in the middle: exit code {code}.\n{self._tail()}\n{self._remedy}"
+            )
 
     def keep_log(self) -> None:
-        """A file for whoever must find what went wrong: only when the recipe's own code raised, and without secrets."""
+        """A file for whoever must find what went wrong: only when the recipe's own code raised, and
+        without secrets."""
         text = tail(self._output, LOG_BYTES)
         if RAISED in text:
             path = log_of(self._recipe)

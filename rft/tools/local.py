@@ -1,15 +1,18 @@
 """The recipe's own functions as tools, without a server: `tools.where: local`.
 
     async def    awaited in our event loop, where it must not block
-    def          in one of tools.local_workers processes, because only a process can be ended at a deadline
+    def          in one of tools.local_workers processes, because only a process can be ended at a
+                 deadline
 
-Both are under the limits of a tool over HTTP: deadline, size of the reply, slots, rate. A `ToolError` and bad arguments are the policy's, and it
-sees them; an exception, an overrun or a worker's death is ours, retried and then `failed`. A worker that overruns is killed, with whatever it
-started, and another takes its place at the next call.
+Both are under the limits of a tool over HTTP: deadline, size of the reply, slots, rate. A
+`ToolError` and bad arguments are the policy's, and it sees them; an exception, an overrun or a
+worker's death is ours, retried and then `failed`. A worker that overruns is killed, with whatever
+it started, and another takes its place at the next call.
 
-A worker loads the recipe by itself (`python -m rft.tools.local`), so it never sees what this process has in memory, torch included. Requests
-and replies are JSON after four bytes of length, on pipes that the tool cannot reach: its own stdin is empty, and what it prints goes to a file
-whose end is shown if it dies. A worker ends with us, by the kernel's death signal or the end of its pipe.
+A worker loads the recipe by itself (`python -m rft.tools.local`), so it never sees what this
+process has in memory, torch included. Requests and replies are JSON after four bytes of length, on
+pipes that the tool cannot reach: its own stdin is empty, and what it prints goes to a file whose
+end is shown if it dies. A worker ends with us, by the kernel's death signal or the end of its pipe.
 """
 
 from __future__ import annotations
@@ -49,13 +52,16 @@ log = logging.getLogger("rft.tools.local")
 def check(section: config.Tools) -> None:
     if section.where == "local" and section.server_url is not None:
         raise ConfigError(
-            f"params.yaml: tools.where = 'local' calls the recipe's own functions, and tools.server_url = {section.server_url!r} names a server. "
+            "params.yaml: tools.where = 'local' calls the recipe's own functions, and tools.server_url = "
+            f"{section.server_url!r} names a server. "
             "Remove one of the two."
         )
 
 
 @asynccontextmanager
-async def sources(recipe: Recipe, section: config.Tools, line: Line) -> AsyncIterator[dict[str, AsyncTool | WorkerTool]]:
+async def sources(
+    recipe: Recipe, section: config.Tools, line: Line
+) -> AsyncIterator[dict[str, AsyncTool | WorkerTool]]:
     """A source a function. Raises InfrastructureError when the workers do not start."""
     limits = Limits.of(section)
     functions = {function.__name__: function for function in recipe.tools}
@@ -91,14 +97,19 @@ class AsyncTool:
     async def _run(self, arguments: str, envelope: Envelope) -> Outcome:
         try:
             read = toolserver.read_arguments(self.model, arguments)
-            given = {ITEM: envelope.context.example.row, TRACE_ID: lambda: envelope.context.trace_id}  # a row of its own, as over HTTP
+            # a row of its own, as over HTTP
+            given = {ITEM: envelope.context.example.row, TRACE_ID: lambda: envelope.context.trace_id}
             output = as_text(await self.function(**read, **{key: given[key]() for key in self.asked}))
         except ToolError as error:
             return Outcome(as_text(str(error)), is_error=True)
         except Exception as error:
             log.exception("%s failed", self.function.__name__)
             raise NoReply(f"{type(error).__name__}: {error}") from None
-        return too_large(self.limits.max_reply_bytes) if len(output.encode()) > self.limits.max_reply_bytes else Outcome(output)
+        return (
+            too_large(self.limits.max_reply_bytes)
+            if len(output.encode()) > self.limits.max_reply_bytes
+            else Outcome(output)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +142,7 @@ class WorkerTool:
         return Outcome(reply["output"]) if "output" in reply else too_large(self.limits.max_reply_bytes)
 
 
-# -- the workers, seen from here -------------------------------------------------------------------------------------------
+# -- the workers, seen from here -------------------------------------------------------------------
 class Workers:
     """A fixed number of them, each with one call at a time."""
 
@@ -153,14 +164,17 @@ class Workers:
         await asyncio.gather(*(worker.stop() for worker in self._workers))
 
     async def ask(self, request: bytes, timeout_s: float) -> dict[str, Any]:
-        """Raises TimeoutError, and NoReply for a worker that died. Waiting for a worker, or for a new one's start, is not the tool's time."""
+        """Raises TimeoutError, and NoReply for a worker that died. Waiting for a worker, or for a
+        new one's start, is not the tool's time."""
         worker = await self._idle.get()
         try:
             if not worker.alive:
                 await worker.start()
             async with asyncio.timeout(timeout_s):
                 return await worker.ask(request)
-        except BaseException:  # an overrun, a cancelled rollout: what it is doing must end, and what it says later is nobody's
+        except BaseException:
+            # an overrun, a cancelled rollout: what it is doing must end, and what it says later is
+            # nobody's
             worker.kill()
             raise
         finally:
@@ -180,7 +194,16 @@ class _Worker:
             self._output = tempfile.TemporaryFile()  # noqa: SIM115
         options = self._recipe.options.model_dump_json(by_alias=True)
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "rft.tools.local", str(self._recipe.folder), "--options", options, "--parent", str(os.getpid())),
+            *(
+                sys.executable,
+                "-m",
+                "rft.tools.local",
+                str(self._recipe.folder),
+                "--options",
+                options,
+                "--parent",
+                str(os.getpid()),
+            ),
             env=child_environment(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -192,11 +215,15 @@ class _Worker:
             async with asyncio.timeout(START_DEADLINE_S):
                 await self._receive(self._process)
         except NoReply as failure:
-            raise InfrastructureError(f"a tool worker of {self._recipe.folder} did not start: {failure}\n{remedy}") from None
+            raise InfrastructureError(
+                f"a tool worker of {self._recipe.folder} did not start: {failure}\n{remedy}"
+            ) from None
         except TimeoutError:
             self.kill()
             why = f"it was not ready within {START_DEADLINE_S:g} s. {last_words(tail(self._output))}"
-            raise InfrastructureError(f"a tool worker of {self._recipe.folder} did not start: {why}\n{remedy}") from None
+            raise InfrastructureError(
+                f"a tool worker of {self._recipe.folder} did not start: {why}\n{remedy}"
+            ) from None
         self.alive = True
 
     async def ask(self, request: bytes) -> dict[str, Any]:
@@ -214,7 +241,9 @@ class _Worker:
             return json.loads(await process.stdout.readexactly(length))
         except (asyncio.IncompleteReadError, ConnectionError):
             self.kill()
-            raise NoReply(f"the worker process ended with exit code {await process.wait()}. {last_words(tail(self._output))}") from None
+            raise NoReply(
+                f"the worker process ended with exit code {await process.wait()}. {last_words(tail(self._output))}"
+            ) from None
 
     def kill(self) -> None:
         self.alive = False
@@ -236,7 +265,7 @@ class _Worker:
             self._process = None
 
 
-# -- a worker, from inside -------------------------------------------------------------------------------------------------
+# -- a worker, from inside -------------------------------------------------------------------------
 def _work(recipe: Recipe, requests: IO[bytes], replies: IO[bytes]) -> None:
     """Until the pipe ends."""
     functions = {function.__name__: (function, toolserver.arguments_model(function)) for function in recipe.tools}
@@ -267,7 +296,8 @@ def _send(replies: IO[bytes], reply: dict[str, Any]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m rft.tools.local", description="A worker process of tools.where: local. Started by a stage; not for a terminal."
+        prog="python -m rft.tools.local",
+        description="A worker process of tools.where: local. Started by a stage; not for a terminal.",
     )
     parser.add_argument("recipe", metavar="RECIPE_FOLDER")
     parser.add_argument("--options", default="{}", metavar="JSON")
@@ -279,7 +309,11 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     try:
-        _work(load(config.parse({"path": args.recipe, "options": json.loads(args.options)}, "--options", config.Recipe)), requests, replies)
+        _work(
+            load(config.parse({"path": args.recipe, "options": json.loads(args.options)}, "--options", config.Recipe)),
+            requests,
+            replies,
+        )
     except RftError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -2,21 +2,28 @@
 
     tools:
       mcp:
-        - {name: wiki, url: "http://127.0.0.1:8000/mcp", headers: {Authorization: "env:WIKI_KEY"}}     streamable HTTP
-        - {name: files, command: [python, server.py], env: {ROOT: "env:ROOT"}, tools: [read]}          a process of ours, stdio
+        - {name: wiki, url: "http://127.0.0.1:8000/mcp", headers: {Authorization: "env:WIKI_KEY"}}
+        - {name: files, command: [python, server.py], env: {ROOT: "env:ROOT"}, tools: [read]}
 
-The protocol is the official `mcp` package's. What it leaves open is added here: a deadline and a size for each call, retries of what the transport
-lost, signatures, and the trace id in each call's `_meta`. A result with `isError`, and a refusal of the arguments, are the policy's, and it sees
+The first is reached by streamable HTTP, the second is a process of ours and is reached by stdio.
+
+The protocol is the official `mcp` package's. What it leaves open is added here: a deadline and a
+size for each call, retries of what the transport lost, signatures, and the trace id in each call's
+`_meta`. A result with `isError`, and a refusal of the arguments, are the policy's, and it sees
 them; everything else that is no result is retried and then `failed`.
 
-Two kinds of these are the server's all the same, and only their text tells (`McpTool._blame`). A tool that the server listed and does not know now
-comes as INVALID_PARAMS, as the specification asks, or with `isError`, as the packages do it: it is `failed` at once, like an HTTP 404. A tool
-function that crashed is answered by release 2 of the `mcp` package with "Error executing tool NAME" and nothing else, since it keeps the exception to
-itself: it is retried, like an HTTP 500. After a colon there stands what the tool raised for the model to read, or which arguments do not fit.
-Release 1 put the text of a crash there too, so a crash under it stays the policy's. `client_errors: policy` in tools.traits gives all to the policy.
+Two kinds of these are the server's all the same, and only their text tells (`McpTool._blame`). A
+tool that the server listed and does not know now comes as INVALID_PARAMS, as the specification
+asks, or with `isError`, as the packages do it: it is `failed` at once, like an HTTP 404. A tool
+function that crashed is answered by release 2 of the `mcp` package with "Error executing tool NAME"
+and nothing else, since it keeps the exception to itself: it is retried, like an HTTP 500. After a
+colon there stands what the tool raised for the model to read, or which arguments do not fit.
+Release 1 put the text of a crash there too, so a crash under it stays the policy's. `client_errors:
+policy` in tools.traits gives all to the policy.
 
-Two traits of the package shape this file. Its tasks live in cancel scopes, which one task must enter and leave: so a connection is owned by a
-task that opens it, waits, and closes it (`_own`). And one exchange that breaks over HTTP ends the whole session, with all calls under way: so
+Two traits of the package shape this file. Its tasks live in cancel scopes, which one task must
+enter and leave: so a connection is owned by a task that opens it, waits, and closes it (`_own`).
+And one exchange that breaks over HTTP ends the whole session, with all calls under way: so
 `_transport` gives it an error reply instead, and hands the cause to the call that met it.
 """
 
@@ -50,8 +57,9 @@ if TYPE_CHECKING:
 OPEN_DEADLINE_S = 60.0
 CLOSE_DEADLINE_S = 10.0  # the package gives a process 2 s to end by itself, and 2 more after SIGTERM
 _CODE = r"(?:MCP error -?\d+: )?"  # the TypeScript package puts it before
-# Python: "Unknown tool: NAME"; Go: 'unknown tool "NAME"'; Java: "Unknown tool: invalid_tool_name", word for word, and once "Tool not found: NAME";
-# Rust: "tool not found"; TypeScript: "Tool NAME not found" or "disabled"; mcp-go: "tool 'NAME' not found: ...". More may follow, such as the tools
+# Python: "Unknown tool: NAME"; Go: 'unknown tool "NAME"'; Java: "Unknown tool: invalid_tool_name",
+# word for word, and once "Tool not found: NAME"; Rust: "tool not found"; TypeScript: "Tool NAME not
+# found" or "disabled"; mcp-go: "tool 'NAME' not found: ...". More may follow, such as the tools
 # that there are. Any other name is an argument: a tool that calls tools by name refuses it so.
 _NAMED = r"""(unknown tool|tool not found)(:? ['"]?(NAME|invalid_tool_name)['"]?(?![\w/-]|\.\w)|[.;,!]|$)"""
 _UNKNOWN = rf"""{_CODE}({_NAMED}|tool ['"]?NAME['"]? (not found|disabled)\b)"""
@@ -69,7 +77,8 @@ class _Refused(Exception):
 
 
 _troubles: ContextVar[list[Exception] | None] = ContextVar("troubles", default=None)
-"""What `_transport` met on behalf of the call that runs in this context: NoReply, InfrastructureError or _Oversized."""
+"""What `_transport` met on behalf of the call that runs in this context: NoReply,
+InfrastructureError or _Oversized."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +110,23 @@ class McpTool:
 
     def _read(self, result: CallToolResult) -> Outcome:
         """Its texts; a picture or a resource as JSON."""
-        parts = [block.text if block.type == "text" else block.model_dump_json(by_alias=True, exclude_none=True) for block in result.content]
-        text = "\n".join(parts) if parts or result.structured_content is None else json.dumps(result.structured_content, ensure_ascii=False)
+        parts = [
+            block.text if block.type == "text" else block.model_dump_json(by_alias=True, exclude_none=True)
+            for block in result.content
+        ]
+        text = (
+            "\n".join(parts)
+            if parts or result.structured_content is None
+            else json.dumps(result.structured_content, ensure_ascii=False)
+        )
         text = self.server.secrets.redact(as_text(text))
         if result.is_error:
             self._blame(text)
-        return too_large(self.limits.max_reply_bytes) if len(text.encode()) > self.limits.max_reply_bytes else Outcome(text, result.is_error)
+        return (
+            too_large(self.limits.max_reply_bytes)
+            if len(text.encode()) > self.limits.max_reply_bytes
+            else Outcome(text, result.is_error)
+        )
 
     def _blame(self, error: str) -> None:
         """Raises NoReply for an error that is the server's."""
@@ -120,18 +140,22 @@ class McpTool:
 
 
 class Server:
-    """`async with Server(params.tools.mcp[0], params.tools, line) as server: server.tools, server.source(name)`."""
+    """`async with Server(params.tools.mcp[0], params.tools, line) as server: server.tools,
+    server.source(name)`."""
 
     def __init__(self, server: config.McpServer, section: config.Tools, line: Line) -> None:
         self.name = server.name
         self.tools: list[dict[str, Any]] = []
-        """Chat-Completions tools, in the server's order, by the names that are offered: with the prefix."""
+        """Chat-Completions tools, in the server's order, by the names that are offered: with the
+        prefix."""
         self.url = server.url or ""
         self._where = f"params.yaml (tools.mcp, {server.name})"
         self._server, self._section, self._line = server, section, line
         self._headers, secrets = headers.resolve(server.headers, self._where)
         self._env = {name: config.secret(value) for name, value in server.env.items()}
-        self.secrets = secrets | Secrets(self._env[name] for name, value in server.env.items() if value.startswith("env:"))
+        self.secrets = secrets | Secrets(
+            self._env[name] for name, value in server.env.items() if value.startswith("env:")
+        )
         self._signer = headers.signer(section)
         if server.url is not None:
             http_address(server.url, f"{self._where}: url", "http://host:8000/mcp")
@@ -139,7 +163,8 @@ class Server:
         self._owner: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Raises InfrastructureError when it does not answer, ConfigError for a tool that it does not have."""
+        """Raises InfrastructureError when it does not answer, ConfigError for a tool that it does
+        not have."""
         self._opening = asyncio.Lock()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __aexit__
         try:
@@ -155,7 +180,9 @@ class Server:
 
     def source(self, name: str, client_errors: str = "infrastructure") -> McpTool:
         own = name.removeprefix(self._server.prefix)
-        return McpTool(self, own, Limits.of(self._section), self._line.turnstile(self._section.rate_limit), client_errors)
+        return McpTool(
+            self, own, Limits.of(self._section), self._line.turnstile(self._section.rate_limit), client_errors
+        )
 
     async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> CallToolResult:
         """Raises _Refused, _Oversized, and NoReply for everything else that is no result."""
@@ -192,10 +219,19 @@ class Server:
         except InfrastructureError:
             raise
         except Exception as failure:
-            why = f"no answer within {OPEN_DEADLINE_S:g} s" if isinstance(failure, TimeoutError) else self._explain(failure)
-            raise InfrastructureError(f"{self._where}: the MCP server cannot be used: {why}. Start it, or mend its address or command.") from None
+            why = (
+                f"no answer within {OPEN_DEADLINE_S:g} s"
+                if isinstance(failure, TimeoutError)
+                else self._explain(failure)
+            )
+            raise InfrastructureError(
+                f"{self._where}: the MCP server cannot be used: {why}. Start it, or mend its address or command."
+            ) from None
         return [
-            {"type": "function", "function": {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}}
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema},
+            }
             for tool in tools
         ]
 
@@ -206,7 +242,9 @@ class Server:
             raise ConfigError(f"{self._where}: tools = {unknown}: the server has none of that name. It has {known}.")
         prefix = self._server.prefix
         allowed = [tool["function"] for tool in listed if tool["function"]["name"] in wanted]
-        return [{"type": "function", "function": {**function, "name": prefix + function["name"]}} for function in allowed]
+        return [
+            {"type": "function", "function": {**function, "name": prefix + function["name"]}} for function in allowed
+        ]
 
     # -- one connection after another
     async def _connected(self) -> Client:
@@ -283,7 +321,7 @@ class Server:
         return self.secrets.redact(as_text(f"{text}\n{last_words(words)}" if words else text))
 
 
-# -- HTTP under the session ------------------------------------------------------------------------------------------------
+# -- HTTP under the session ------------------------------------------------------------------------
 def _http_client(server: Server) -> httpx2.AsyncClient:
     import httpx2
 
@@ -296,7 +334,8 @@ def _http_client(server: Server) -> httpx2.AsyncClient:
 
     return httpx2.AsyncClient(
         headers=server._headers,
-        transport=_transport(4 * server._section.max_reply_bytes + 65536, server),  # escapes, the text twice, and the frame around it
+        # escapes, the text twice, and the frame around it
+        transport=_transport(4 * server._section.max_reply_bytes + 65536, server),
         timeout=httpx2.Timeout(30.0, read=None),  # the call's own deadline is around it
         max_redirects=0,
         trust_env=False,
@@ -341,9 +380,17 @@ def _transport(limit: int, server: Server) -> httpx2.AsyncBaseTransport:
                 met(NoReply(server._explain(error)))
                 return httpx2.Response(503)
             if response.status_code == 401:
-                met(InfrastructureError(f"the MCP server refuses our key (HTTP 401). Mend the headers in {server._where}."))
+                met(
+                    InfrastructureError(
+                        f"the MCP server refuses our key (HTTP 401). Mend the headers in {server._where}."
+                    )
+                )
             elif response.status_code in TRANSIENT:
-                met(NoReply(f"HTTP {response.status_code}", retry_after_s=retry_after(response.headers.get("Retry-After"))))
+                met(
+                    NoReply(
+                        f"HTTP {response.status_code}", retry_after_s=retry_after(response.headers.get("Retry-After"))
+                    )
+                )
             response.stream = Body(response.stream)
             return response
 

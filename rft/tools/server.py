@@ -1,16 +1,20 @@
 """A recipe's tools and grader as an HTTP server: what the trainer calls, in a process of its own.
 
     GET  /health          {"status": "ok", "tools": [...]}
-    POST /tools/<name>    {"type": "function_call", "call_id", "name", "arguments": "<JSON>", "trace_id", "item"}
-                          -> {"type": "function_call_output", "call_id", "id", "output": "<text>"}
-    POST /grade           {"sample", "item", "trace_id"} -> {"score", "solved", "reason", "sub_scores"}
+    POST /tools/<name>    {"type": "function_call", "call_id", "name", "arguments": "<JSON>",
+                          "trace_id", "item"} -> {"type": "function_call_output", "call_id", "id",
+                          "output": "<text>"}
+    POST /grade           {"sample", "item", "trace_id"} -> {"score", "solved", "reason",
+                          "sub_scores"}
 
-A tool is a plain typed Python function. Its schema is made from its signature and docstring, and its arguments are validated
-against the same types, so the two cannot drift apart. Who is to blame travels in the status: `ToolError` and bad arguments are
-the policy's (400, and it sees the text); an exception is ours (500, and the trainer retries, then leaves the rollout unscored).
+A tool is a plain typed Python function. Its schema is made from its signature and docstring, and
+its arguments are validated against the same types, so the two cannot drift apart. Who is to blame
+travels in the status: `ToolError` and bad arguments are the policy's (400, and it sees the text);
+an exception is ours (500, and the trainer retries, then leaves the rollout unscored).
 
-Everything but /health asks for the bearer key in RFT_TOOL_KEY, when that is set. Functions run in the event loop: they are
-lookups of a fraction of a millisecond, where a thread costs more than the work. An `async def` tool is awaited.
+Everything but /health asks for the bearer key in RFT_TOOL_KEY, when that is set. Functions run in
+the event loop: they are lookups of a fraction of a millisecond, where a thread costs more than the
+work. An `async def` tool is awaited.
 """
 
 from __future__ import annotations
@@ -41,9 +45,11 @@ from rft.recipe import Recipe, load
 
 KEY = "RFT_TOOL_KEY"
 ITEM, TRACE_ID = GIVEN = ("item", "trace_id")
-"""A tool's arguments of these names are not the policy's: the example's row and the rollout's name, as the wire carries them.
+"""A tool's arguments of these names are not the policy's: the example's row and the rollout's name,
+as the wire carries them.
 
-A trace id is new in every run, so a tool or a grade that lets it show gives up equal bytes for equal seeds.
+A trace id is new in every run, so a tool or a grade that lets it show gives up equal bytes for
+equal seeds.
 """
 MAX_BODY_BYTES = 16_000_000  # a grader's body holds every tool call of the rollout
 
@@ -62,18 +68,24 @@ class _NoTitles(GenerateJsonSchema):
 
 
 def schema(function: Callable[..., Any]) -> dict[str, Any]:
-    """The Chat-Completions tool of a typed function; `Annotated[int, Field(description=...)]` describes an argument."""
+    """The Chat-Completions tool of a typed function; `Annotated[int, Field(description=...)]`
+    describes an argument."""
     parameters = arguments_model(function).model_json_schema(by_alias=True, schema_generator=_NoTitles)
     parameters.pop("title", None)
     description = inspect.cleandoc(function.__doc__ or "")
-    return {"type": "function", "function": {"name": _name(function), "description": description, "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {"name": _name(function), "description": description, "parameters": parameters},
+    }
 
 
 def app(recipe: Recipe) -> web.Application:
     """Raises UserError for a recipe whose tools cannot be served."""
     tools = {_name(function): function for function in recipe.tools}
     if len(tools) != len(recipe.tools):
-        raise UserError(f"{recipe.folder}/tools.py: two of TOOLS have one name. Rename one: {[_name(f) for f in recipe.tools]}.")
+        raise UserError(
+            f"{recipe.folder}/tools.py: two of TOOLS have one name. Rename one: {[_name(f) for f in recipe.tools]}."
+        )
     models = {name: arguments_model(function) for name, function in tools.items()}
 
     async def health(request: web.Request) -> web.Response:
@@ -87,7 +99,9 @@ def app(recipe: Recipe) -> web.Application:
         try:
             arguments = read_arguments(models[name], body.get("arguments", "{}"))
             given = {ITEM: body.get(ITEM) or {}, TRACE_ID: str(body.get(TRACE_ID) or "")}
-            return _output(body, await _run(tools[name], **arguments, **{key: given[key] for key in asks_for(tools[name])}))
+            return _output(
+                body, await _run(tools[name], **arguments, **{key: given[key] for key in asks_for(tools[name])})
+            )
         except ToolError as error:
             return _output(body, str(error), 400)
 
@@ -100,7 +114,9 @@ def app(recipe: Recipe) -> web.Application:
         more = {TRACE_ID: str(body.get(TRACE_ID) or "")} if TRACE_ID in asks_for(recipe.grade) else {}
         return web.json_response(await _run(recipe.grade, body["sample"], body["item"], **more))
 
-    served = web.Application(middlewares=[_authorize(os.environ.get(KEY)), _report_bugs(recipe.folder)], client_max_size=MAX_BODY_BYTES)
+    served = web.Application(
+        middlewares=[_authorize(os.environ.get(KEY)), _report_bugs(recipe.folder)], client_max_size=MAX_BODY_BYTES
+    )
     served.add_routes([web.get("/health", health), web.post("/tools/{name}", call), web.post("/grade", grade)])
     return served
 
@@ -115,14 +131,17 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def arguments_model(function: Callable[..., Any]) -> type[pydantic.BaseModel]:
-    """A model of the arguments. Fields have neutral names and the real ones as aliases: a tool may call an argument `json`."""
+    """A model of the arguments. Fields have neutral names and the real ones as aliases: a tool may
+    call an argument `json`."""
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
     for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
         if name in GIVEN:
             continue
         if name not in hints or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise UserError(f"tool {_name(function)}: argument {name!r} needs a type hint and must be passable by name.")
+            raise UserError(
+                f"tool {_name(function)}: argument {name!r} needs a type hint and must be passable by name."
+            )
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[f"argument_{position}"] = (hints[name], pydantic.Field(default, alias=name))
     return pydantic.create_model(_name(function), __config__=pydantic.ConfigDict(extra="forbid"), **fields)
@@ -133,7 +152,9 @@ def read_arguments(model: type[pydantic.BaseModel], raw: Any) -> dict[str, Any]:
     try:
         read = model.model_validate_json(raw) if isinstance(raw, str) else model.model_validate(raw)
     except pydantic.ValidationError as error:
-        problems = [f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()]
+        problems = [
+            f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()
+        ]
         raise ToolError("invalid arguments: " + "; ".join(problems)) from None
     return {str(info.alias): getattr(read, name) for name, info in model.model_fields.items()}
 
@@ -169,14 +190,17 @@ def _authorize(key: str | None) -> Any:
     async def authorize(request: web.Request, handler: _Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if key is not None and request.path != "/health" and not hmac.compare_digest(given, expected):
-            raise web.HTTPUnauthorized(text=f"the bearer key is missing or wrong; it is the value of {KEY} at the server's start")
+            raise web.HTTPUnauthorized(
+                text=f"the bearer key is missing or wrong; it is the value of {KEY} at the server's start"
+            )
         return await handler(request)
 
     return authorize
 
 
 def _report_bugs(folder: Path) -> Any:
-    """The traceback goes to stderr, whose tail the trainer shows; the reply names the exception, and the line of the recipe that raised it."""
+    """The traceback goes to stderr, whose tail the trainer shows; the reply names the exception,
+    and the line of the recipe that raised it."""
 
     @web.middleware
     async def report(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -192,7 +216,8 @@ def _report_bugs(folder: Path) -> Any:
 
 
 def _place(error: Exception, folder: Path) -> str:
-    """Of the innermost frame that is the recipe's own: a library below it says little to its author."""
+    """Of the innermost frame that is the recipe's own: a library below it says little to its
+    author."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(folder)]
     return f" ({Path(own[-1].filename).relative_to(folder)}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
 
@@ -206,8 +231,12 @@ async def serve(served: web.Application, host: str, port: int, listening: Callab
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                raise InfrastructureError(f"cannot listen on {host}:{port}: {error.strerror}. Name another --host or --port.") from None
-            raise InfrastructureError(f"port {port} on {host} is in use. Stop its owner, or take a free port with --port 0.") from None
+                raise InfrastructureError(
+                    f"cannot listen on {host}:{port}: {error.strerror}. Name another --host or --port."
+                ) from None
+            raise InfrastructureError(
+                f"port {port} on {host} is in use. Stop its owner, or take a free port with --port 0."
+            ) from None
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -218,7 +247,8 @@ async def serve(served: web.Application, host: str, port: int, listening: Callab
 
 
 def run(folder: str, options: str, host: str = "127.0.0.1", port: int = 0) -> None:
-    """Serve the recipe of `folder` until a signal ends it; `options` is JSON. Prints `listening HOST:PORT` when ready."""
+    """Serve the recipe of `folder` until a signal ends it; `options` is JSON. Prints `listening
+    HOST:PORT` when ready."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     try:
         given = json.loads(options)
@@ -233,7 +263,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m rft.tools.server")
     parser.add_argument("recipe", metavar="RECIPE_FOLDER")
     parser.add_argument("--options", default="{}", metavar="JSON")
-    parser.add_argument("--parent", type=int, metavar="PID", help="end when this process, which must be the parent, ends")
+    parser.add_argument(
+        "--parent", type=int, metavar="PID", help="end when this process, which must be the parent, ends"
+    )
     args = parser.parse_args(argv)
     if args.parent is not None:
         die_with(args.parent)
@@ -246,7 +278,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Run as a module, this file is __main__; a recipe's `from rft.tools.server import ToolError` must be this very class.
+    # Run as a module, this file is __main__; a recipe's `from rft.tools.server import ToolError`
+    # must be this very class.
     from rft.tools import server as toolserver
 
     sys.exit(toolserver.main())

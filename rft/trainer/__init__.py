@@ -15,5 +15,6 @@
     checkpoint    everything that a run will still read, whole or not at all
     watch         a run in numbers, and the signs that it should end
 
-What an algorithm is (advantages and loss) stands in rft/algorithms; the stage's files in rft/stages/train.py.
+What an algorithm is (advantages and loss) stands in rft/algorithms; the stage's files in
+rft/stages/train.py.
 """

@@ -1,20 +1,27 @@
-"""Exact resume: everything that a training run will still read, in one folder that is there whole or not at all.
+"""Exact resume: everything that a training run will still read, in one folder that is there whole
+or not at all.
 
     checkpoints/000040/
-        manifest.json    step, what the run was configured with, cursor and pass rates, log offset, best validation, RNG; and the hash of
+        manifest.json    step, what the run was configured with, cursor and pass rates, log offset,
+                         best validation, RNG; and the hash of
         state.pt         weights, optimizer, critic
-    best/000020/         the weights that were best on validation: those of each step that a checkpoint names, and perhaps of a later one
+    best/000020/         the weights that were best on validation: those of each step that a
+                         checkpoint names, and perhaps of a later one
         weights.pt
 
-The best weights have a folder a step, because a run that goes on from a checkpoint may find another step best than before the kill (sampling on a GPU
-is not repeatable): what the checkpoint names must still be there. A folder that no checkpoint names goes after the next checkpoint.
+The best weights have a folder a step, because a run that goes on from a checkpoint may find another
+step best than before the kill (sampling on a GPU is not repeatable): what the checkpoint names must
+still be there. A folder that no checkpoint names goes after the next checkpoint.
 
-A folder is written under another name, its bytes and its directory are brought to the disk, then one rename publishes it. A kill leaves the old
-checkpoints, or the old ones and the new. It lies under `.rft/`, because DVC empties a stage's shelf before the stage runs, and is gone when the
-stage's shelf is whole. The last step of a run has a checkpoint too. The newest `keep_checkpoints` stay.
+A folder is written under another name, its bytes and its directory are brought to the disk, then
+one rename publishes it. A kill leaves the old checkpoints, or the old ones and the new. It lies
+under `.rft/`, because DVC empties a stage's shelf before the stage runs, and is gone when the
+stage's shelf is whole. The last step of a run has a checkpoint too. The newest `keep_checkpoints`
+stay.
 
-Bad input: a manifest of another configuration, or a state whose bytes are not those that were written, is an error that names the folder. Nothing
-falls back by itself to older weights: what a run continues from is never a surprise.
+Bad input: a manifest of another configuration, or a state whose bytes are not those that were
+written, is an error that names the folder. Nothing falls back by itself to older weights: what a
+run continues from is never a surprise.
 """
 
 from __future__ import annotations
@@ -63,7 +70,8 @@ def write(folder: Path, manifest: Manifest, state: dict[str, Any], keep: int) ->
 
 
 def newest(folder: Path, configuration: str) -> tuple[Manifest, dict[str, Any]] | None:
-    """None when there is none. Raises UserError for one of another configuration, or one that is damaged."""
+    """None when there is none. Raises UserError for one of another configuration, or one that is
+    damaged."""
     found = _all(folder)
     if not found:
         return None
@@ -73,9 +81,13 @@ def newest(folder: Path, configuration: str) -> tuple[Manifest, dict[str, Any]] 
         manifest = Manifest(**json.loads((last / "manifest.json").read_text()))
         damaged = files.sha256(last / "state.pt") != manifest.sha256
     except (OSError, TypeError, ValueError) as error:
-        raise UserError(f"{last}: this checkpoint cannot be read ({type(error).__name__}: {error}). {remedy}") from error
+        raise UserError(
+            f"{last}: this checkpoint cannot be read ({type(error).__name__}: {error}). {remedy}"
+        ) from error
     if damaged:
-        raise UserError(f"{last / 'state.pt'}: these are not the bytes that were written: cut in half or changed. {remedy}")
+        raise UserError(
+            f"{last / 'state.pt'}: these are not the bytes that were written: cut in half or changed. {remedy}"
+        )
     if manifest.configuration != configuration:
         other = f"({manifest.configuration}, not {configuration})"
         raise UserError(f"{last}: this checkpoint belongs to a run with other settings or inputs {other}. {remedy}")

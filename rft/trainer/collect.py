@@ -1,15 +1,19 @@
 """A step's rollouts: P groups of G, and what of them can be learned from.
 
-    curriculum -> P examples x G rollouts -> groups whose outcomes are all the same? -> replaced by groups of other examples, within a budget
+    curriculum -> P examples x G rollouts -> groups whose outcomes are all the same? -> replaced by
+    groups of other examples, within a budget
                -> advantages -> training samples; everything else left out, with its reason
 
-A group has variance when its *outcomes* differ (`train.variance: outcome`). A budget's penalty alone makes rewards differ too, and a filter that
-looked at rewards would take an all-failed group for an informative one. What is sampled is counted: sampled = trained + left out, always.
+A group has variance when its *outcomes* differ (`train.variance: outcome`). A budget's penalty
+alone makes rewards differ too, and a filter that looked at rewards would take an all-failed group
+for an informative one. What is sampled is counted: sampled = trained + left out, always.
 
 An algorithm without groups (`grouped` False: REINFORCE++, PPO) learns from all that is scored.
 
-What is left out is not thereby outside of the formula: `counted` is what the step's means are divided by, and holds every scored rollout of the batch
-that the algorithm counts, also dull ones (no gradient, so no sample, unless a KL pulls at them) and forked ones (no sequence to compute it on).
+What is left out is not thereby outside of the formula: `counted` is what the step's means are
+divided by, and holds every scored rollout of the batch that the algorithm counts, also dull ones
+(no gradient, so no sample, unless a KL pulls at them) and forked ones (no sequence to compute it
+on).
 
 Shapes: P groups of G rollouts.
 """
@@ -49,7 +53,9 @@ class Group:
 
     def varies(self, what: str) -> bool:
         """`what`: outcome or reward."""
-        return groups.varies(groups.floats([one.reward if what == "reward" else budget.outcome(one.grade) for one in self.scored]))
+        return groups.varies(
+            groups.floats([one.reward if what == "reward" else budget.outcome(one.grade) for one in self.scored])
+        )
 
 
 @dataclass(slots=True)
@@ -83,7 +89,8 @@ class Batch:
 
 
 class Collector:
-    """Samples the rollouts of a step; the policy is the learner's sampler, whatever weights that has now."""
+    """Samples the rollouts of a step; the policy is the learner's sampler, whatever weights that
+    has now."""
 
     def __init__(
         self,
@@ -97,7 +104,8 @@ class Collector:
         store: RolloutStore,
         max_tokens: int | None = None,
     ):
-        """`max_tokens`: of a rollout's context, by which DAPO's overlong shaping measures. Raises ConfigError when that leaves no room."""
+        """`max_tokens`: of a rollout's context, by which DAPO's overlong shaping measures. Raises
+        ConfigError when that leaves no room."""
         dapo.check_overlong(section.overlong, max_tokens)
         self._train, self._section, self._prompt, self._bench, self._store = train, section, prompt, bench, store
         self._policy, self._algorithm, self._curriculum, self._max_tokens = policy, algorithm, curriculum, max_tokens
@@ -122,9 +130,12 @@ class Collector:
         return batch
 
     def _refill(self, batch: Batch, taken: list[int], met: Counter[str]) -> None:
-        """Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2), bounded: a policy that is done would be sampled for ever."""
+        """Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2), bounded: a policy that is done
+        would be sampled for ever."""
         room = int(self._section.refill_groups * self._section.examples_per_step)
-        while room and (dull := [n for n, group in enumerate(batch.groups) if not group.varies(self._section.variance)][:room]):
+        while room and (
+            dull := [n for n, group in enumerate(batch.groups) if not group.varies(self._section.variance)][:room]
+        ):
             fresh = self._curriculum.take(len(dull), taken)
             taken += fresh
             for n, group in zip(dull, self._play(fresh, met, batch), strict=True):
@@ -133,7 +144,8 @@ class Collector:
             room -= len(dull)
 
     def _play(self, taken: Sequence[int], met: Counter[str], batch: Batch) -> list[Group]:
-        """A group an example. One that comes twice in a step, at the turn of an epoch, goes on with its count: never a stream twice."""
+        """A group an example. One that comes twice in a step, at the turn of an epoch, goes on with
+        its count: never a stream twice."""
         section, limits = self._section, self._bench.params.rollout
         requests: list[Request] = []
         for index in taken:
@@ -142,7 +154,9 @@ class Collector:
             met[example.id] += 1
             requests += [Request(example, first + sample) for sample in range(section.group)]
         seed = (section.seed, 1, batch.step - 1)
-        conditions = Conditions(self._prompt, section.temperature, seed, limits, "train", "train", batch.step, self._bench.traces)
+        conditions = Conditions(
+            self._prompt, section.temperature, seed, limits, "train", "train", batch.step, self._bench.traces
+        )
         waiting = Waiting(self._store, batch.name, "challenger")
         trajectories: list[Trajectory] = []
         for start in range(0, len(requests), limits.batch):
@@ -150,20 +164,27 @@ class Collector:
             trajectories += played.trajectories
             batch.aside += played.aside
         size = section.group
-        return [Group(self._train[index], tuple(trajectories[n * size : (n + 1) * size])) for n, index in enumerate(taken)]
+        return [
+            Group(self._train[index], tuple(trajectories[n * size : (n + 1) * size])) for n, index in enumerate(taken)
+        ]
 
     def _assign(self, batch: Batch, held: Mapping[str, LogRow]) -> None:
-        """Advantages, and with them what is trained on. `held`: by rollout id, the row that was made when the rollout ended."""
+        """Advantages, and with them what is trained on. `held`: by rollout id, the row that was
+        made when the rollout ended."""
         algorithm, overlong = self._algorithm, self._section.overlong
         informative = [not algorithm.grouped or group.varies(self._section.variance) for group in batch.groups]
-        rewards_PG = [[dapo.shaped(one, overlong, self._max_tokens) for one in group.trajectories] for group in batch.groups]
+        rewards_PG = [
+            [dapo.shaped(one, overlong, self._max_tokens) for one in group.trajectories] for group in batch.groups
+        ]
         given = iter(algorithm.advantages([row for row, useful in zip(rewards_PG, informative, strict=True) if useful]))
         counted: list[Trajectory] = []
         for number, (group, reward_G, useful) in enumerate(zip(batch.groups, rewards_PG, informative, strict=True)):
             advantage_G = next(given).tolist() if useful else [0.0] * len(group.trajectories)
             pairs = list(zip(group.trajectories, advantage_G, strict=True))
             reasons = [self._left_out(one, advantage, group, useful) for one, advantage in pairs]
-            counted += [one for one, advantage in pairs if one.reward is not None and algorithm.counts(advantage, useful)]
+            counted += [
+                one for one, advantage in pairs if one.reward is not None and algorithm.counts(advantage, useful)
+            ]
             pair = number if "pairs" in algorithm.needs else -1
             if pair >= 0 and reasons.count("") == 1:
                 reasons[reasons.index("")] = "its pair's other half is left out"
@@ -177,8 +198,8 @@ class Collector:
         batch.counted = Counted(len(counted), sum(one.num_tokens for one in counted))
 
     def _leave_out(self, batch: Batch, held: Mapping[str, LogRow]) -> None:
-        """What others stand in for, and at last the rollouts of a run that was killed in this step, and which chose other examples then (only with
-        a lag): sampled, so counted."""
+        """What others stand in for, and at last the rollouts of a run that was killed in this step,
+        and which chose other examples then (only with a lag): sampled, so counted."""
         for group in batch.replaced:
             for one in group.trajectories:
                 batch.log(held[one.rollout_id], one.wall_s, unfit(one) or self._dull(group, False))

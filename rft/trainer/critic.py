@@ -1,7 +1,9 @@
-"""PPO's critic: what a rollout will earn, read off the policy's own hidden state before each of its tokens.
+"""PPO's critic: what a rollout will earn, read off the policy's own hidden state before each of its
+tokens.
 
-One linear layer in float32, zero at the start, so that the first values are 0 and the first advantages are the rewards. It learns by its own
-optimizer at its own rate, and sends no gradient into the policy: a policy that is also tuned by a value loss of another scale has two masters.
+One linear layer in float32, zero at the start, so that the first values are 0 and the first
+advantages are the rewards. It learns by its own optimizer at its own rate, and sends no gradient
+into the policy: a policy that is also tuned by a value loss of another scale has two masters.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class Critic:
         return self.head(hidden_NE.detach().float()).squeeze(1)
 
     @torch.no_grad()
-    def judge(self, hidden_NE: torch.Tensor, layout: Layout, section: config.Ppo) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def judge(
+        self, hidden_NE: torch.Tensor, layout: Layout, section: config.Ppo
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(values, advantages, returns) of each own token, before the step's first update."""
         values_N = self(hidden_NE)
         per_sample = torch.split(values_N.cpu(), [sample.num_own for sample in layout.samples])
@@ -37,7 +41,10 @@ class Critic:
             gae(sample.reward, values_T.double().numpy(), section.gamma, section.gae_lambda)
             for sample, values_T in zip(layout.samples, per_sample, strict=True)
         ]
-        advantages, returns = (torch.tensor(np.concatenate(one), dtype=torch.float32, device=values_N.device) for one in zip(*judged, strict=True))
+        advantages, returns = (
+            torch.tensor(np.concatenate(one), dtype=torch.float32, device=values_N.device)
+            for one in zip(*judged, strict=True)
+        )
         return values_N, advantages, returns
 
     def learn(self, clip_grad: float) -> None:

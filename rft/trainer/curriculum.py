@@ -1,8 +1,8 @@
 """Which examples a step takes, as a function of seed, place and what was seen so far.
 
     epochs      all examples in a shuffled order, again and again
-    pass_rate   a self-curriculum: examples lie in pools by their running pass rate, and those from which there is something to learn are
-                taken more often
+    pass_rate   a self-curriculum: examples lie in pools by their running pass rate, and those from
+                which there is something to learn are taken more often
 
         pool       pass rate        weight
         unseen     -                1
@@ -10,10 +10,11 @@
         solved     0.95 and above   solved_share
         failed     0.05 and below   failed_share
 
-A group that always succeeds or always fails has no variance, so nothing is learned from it; but the policy changes, so no pool is closed. A pass
-rate forgets: `half_life` visits ago counts half.
+A group that always succeeds or always fails has no variance, so nothing is learned from it; but the
+policy changes, so no pool is closed. A pass rate forgets: `half_life` visits ago counts half.
 
-The whole state is `state()`: a place, and with pass rates two numbers an example. It is part of the checkpoint's manifest.
+The whole state is `state()`: a place, and with pass rates two numbers an example. It is part of the
+checkpoint's manifest.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Curriculum:
         """Example -> (sum of pass rates, number of visits), both fading."""
 
     def take(self, count: int, taken: Collection[int] = ()) -> list[int]:
-        """Indexes of the next examples. With pass rates none is in `taken` or comes twice, as long as there are others."""
+        """Indexes of the next examples. With pass rates none is in `taken` or comes twice, as long
+        as there are others."""
         if self._section.kind == "epochs":
             found = [self._at(self._place + n) for n in range(count)]
         else:
@@ -64,7 +66,10 @@ class Curriculum:
     def load(self, state: dict[str, Any]) -> None:
         """Raises UserError for a state of other examples."""
         if unknown := sorted(set(state["seen"]) - set(self._ids)):
-            raise UserError(f"the curriculum knows example {unknown[0]!r}, which is not in data/examples: it belongs to other examples.")
+            raise UserError(
+                f"the curriculum knows example {unknown[0]!r}, which is not in data/examples: it belongs to other "
+                "examples."
+            )
         self._place = state["place"]
         self._seen = {one: (total, visits) for one, (total, visits) in state["seen"].items()}
 
@@ -73,8 +78,14 @@ class Curriculum:
         return int(np.random.default_rng([self._seed, 3, epoch]).permutation(len(self._ids))[place])
 
     def _weighted(self, count: int, taken: set[int]) -> list[int]:
-        """Without replacement: the smallest of exponential waiting times whose rates are the weights (Efraimidis and Spirakis 2006)."""
-        weights = {"unseen": 1.0, "mixed": 1.0, "solved": self._section.solved_share, "failed": self._section.failed_share}
+        """Without replacement: the smallest of exponential waiting times whose rates are the
+        weights (Efraimidis and Spirakis 2006)."""
+        weights = {
+            "unseen": 1.0,
+            "mixed": 1.0,
+            "solved": self._section.solved_share,
+            "failed": self._section.failed_share,
+        }
         rates = np.array([weights[_pool(self.pass_rate(one))] for one in self._ids])
         waits = np.random.default_rng([self._seed, 5, self._place]).exponential(size=len(rates)) / rates
         waits[list(taken)] += waits.max()

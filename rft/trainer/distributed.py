@@ -1,17 +1,22 @@
 """Learning on several processes: one leads, the others follow its orders and hold the same weights.
 
-    with launch(section) as team:            # starts train.processes - 1 followers, or joins those that a launcher started
+    with launch(section) as team:            # starts train.processes - 1 followers, or joins those
+                                             that a launcher started
         learner = Learner(..., team)         # every follower builds the same one
-        learner.update(samples, ...)         # each takes a share of the samples; gradients are summed; the same update everywhere
+        learner.update(samples, ...)         # each takes a share of the samples; gradients are
+                                             summed; the same update everywhere
 
-Only the leader samples rollouts, grades, logs and keeps. A follower waits for an order, does its share, and answers with its sums. Because the
-algorithms divide by the totals of the whole step, gradients are summed once a step and not averaged: shares need be equal neither in number nor in
-length, and the result is that of one process to float tolerance (`make figure NAME=two_processes`). Weights stay equal bit for bit on all
-processes: they start as the leader's, and every update is computed from the same sum.
+Only the leader samples rollouts, grades, logs and keeps. A follower waits for an order, does its
+share, and answers with its sums. Because the algorithms divide by the totals of the whole step,
+gradients are summed once a step and not averaged: shares need be equal neither in number nor in
+length, and the result is that of one process to float tolerance (`make figure NAME=two_processes`).
+Weights stay equal bit for bit on all processes: they start as the leader's, and every update is
+computed from the same sum.
 
-Started by us on one machine, the followers live as long as the leader: they read a pipe from it, whose end is their end, also after a kill -9.
-Started from outside (`accelerate launch ... -m rft train`, on one machine or several), all processes run the same command, and `launch` turns all
-but the first into followers. A follower that fails ends the stage with its message.
+Started by us on one machine, the followers live as long as the leader: they read a pipe from it,
+whose end is their end, also after a kill -9. Started from outside (`accelerate launch ... -m rft
+train`, on one machine or several), all processes run the same command, and `launch` turns all but
+the first into followers. A follower that fails ends the stage with its message.
 """
 
 from __future__ import annotations
@@ -54,7 +59,9 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         pass
 
     def order(self, what: str, *values: Any) -> None:
@@ -91,7 +98,9 @@ class Team(Processes):
         self.shards = sharding.wanted()
         self._threads = max(1, torch.get_num_threads() // here)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if error is None:
                 self.order("stop")
@@ -155,7 +164,8 @@ class Team(Processes):
             for follower in self._followers:
                 follower.raise_if_dead()
             raise InfrastructureError(
-                f"process {self.rank} of {self.size} lost the others: {str(error).splitlines()[0]}. Run the stage again."
+                f"process {self.rank} of {self.size} lost the others: {str(error).splitlines()[0]}. Run the "
+                "stage again."
             ) from error
 
 
@@ -165,7 +175,14 @@ class _Follower:
     def __init__(self, rank: int, size: int, address: str, port: int):
         self.rank, self.size = rank, size
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": address, "MASTER_PORT": port}
+        place = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": size,
+            "LOCAL_WORLD_SIZE": size,
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rft.trainer.distributed"],
             env=child_environment() | {name: str(value) for name, value in place.items()},
@@ -195,10 +212,13 @@ class _Follower:
 
 
 def launch(section: config.Train) -> Processes:
-    """The leader's team. In a process that a launcher started as a follower it does not return, but follows and exits."""
+    """The leader's team. In a process that a launcher started as a follower it does not return, but
+    follows and exits."""
     started = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     if started and (size := int(os.environ["WORLD_SIZE"])) != section.processes:
-        raise ConfigError(f"params.yaml: 'train.processes' = {section.processes}, but the launcher started {size}. Make them equal.")
+        raise ConfigError(
+            f"params.yaml: 'train.processes' = {section.processes}, but the launcher started {size}. Make them equal."
+        )
     if section.processes == 1:
         return Processes()
     if not started:

@@ -1,14 +1,19 @@
-"""Hidden states of own tokens, for training: Qwen3 with full attention, adapter or not, with less work than the model's own forward.
+"""Hidden states of own tokens, for training: Qwen3 with full attention, adapter or not, with less
+work than the model's own forward.
 
-The model's own forward computes every token in every layer. But what the last layer makes of a token is read only where an own token follows: at
-a fifth of all. Keys and values are needed of all, the rest of that layer (queries, output, feed-forward: 87 % of its weights) only there. In a
-model of three layers that is a quarter of the arithmetic, in one of 36 nothing. And RMS norm is one operation here, whose backward keeps the
-normalized input instead of seven small tensors. Together a step of the embedded policy takes 26 % less (one core: 0.84 -> 0.62 s side by side).
+The model's own forward computes every token in every layer. But what the last layer makes of a
+token is read only where an own token follows: at a fifth of all. Keys and values are needed of all,
+the rest of that layer (queries, output, feed-forward: 87 % of its weights) only there. In a model
+of three layers that is a quarter of the arithmetic, in one of 36 nothing. And RMS norm is one
+operation here, whose backward keeps the normalized input instead of seven small tensors. Together a
+step of the embedded policy takes 26 % less (one core: 0.84 -> 0.62 s side by side).
 
-It calls the model's own modules, so adapters work, and nothing is copied. `knows` says which models; any other is read by its own forward. Equal to
-it, gradients included, to 1e-5 (tests/trainer/test_logprobs.py).
+It calls the model's own modules, so adapters work, and nothing is copied. `knows` says which
+models; any other is read by its own forward. Equal to it, gradients included, to 1e-5
+(tests/trainer/test_logprobs.py).
 
-Shapes: R rows of T tokens; Q places a row that are read; N own tokens; E hidden size, H heads, D head size.
+Shapes: R rows of T tokens; Q places a row that are read; N own tokens; E hidden size, H heads, D
+head size.
 """
 
 from __future__ import annotations
@@ -22,11 +27,19 @@ from rft.trainer.packing import Layout
 
 
 def knows(decoder: Any) -> bool:
-    """Qwen3's text model with full attention everywhere, keeping its activations, whole on this device."""
-    if type(decoder).__name__ != "Qwen3Model" or decoder.is_activation_checkpointing or hasattr(decoder.layers[0], "unshard"):  # FSDP2's hooks
+    """Qwen3's text model with full attention everywhere, keeping its activations, whole on this
+    device."""
+    # FSDP2's hooks
+    if (
+        type(decoder).__name__ != "Qwen3Model"
+        or decoder.is_activation_checkpointing
+        or hasattr(decoder.layers[0], "unshard")
+    ):
         return False
     config = decoder.config
-    return set(config.layer_types) == {"full_attention"} and config.hidden_act == "silu" and not config.attention_dropout
+    return (
+        set(config.layer_types) == {"full_attention"} and config.hidden_act == "silu" and not config.attention_dropout
+    )
 
 
 def own_hidden(decoder: Any, layout: Layout) -> torch.Tensor:
@@ -50,7 +63,8 @@ def own_hidden(decoder: Any, layout: Layout) -> torch.Tensor:
 
 
 def _places(layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which columns of each row are read (padded with the first), and where in R x Q each own token's is."""
+    """Which columns of each row are read (padded with the first), and where in R x Q each own
+    token's is."""
     num_rows, wide = layout.ids_RT.shape
     flat, which_N = torch.unique(layout.predictor_N, return_inverse=True)
     row, column = flat // wide, flat % wide

@@ -1,16 +1,20 @@
 """The learner: samples in, changed weights out.
 
-    update   the samples of one step -> `train.updates` optimizer updates -> what happened, in numbers
-    state    all that a continued run needs (weights, optimizer), and `load`, which refuses what is another configuration's
+    update   the samples of one step -> `train.updates` optimizer updates -> what happened, in
+             numbers
+    state    all that a continued run needs (weights, optimizer), and `load`, which refuses what is
+             another configuration's
 
-One update is: score the own tokens of each microbatch under the present weights, ask the algorithm (rft/algorithms) for the microbatch's share of the
-loss, go backward, and add up. Shares are divided by the totals of the whole step, rollouts without a gradient included (collect.py), so that neither
-the cut into microbatches nor the number of processes (rft/trainer/distributed.py) nor what was spared a forward pass is in the result. What must hold
-still while a step learns is prepared before its first update: the reference policy's log-probabilities, the critic's values and the advantages that
-follow from them; the old log-probabilities are the first update's own.
+One update is: score the own tokens of each microbatch under the present weights, ask the algorithm
+(rft/algorithms) for the microbatch's share of the loss, go backward, and add up. Shares are divided
+by the totals of the whole step, rollouts without a gradient included (collect.py), so that neither
+the cut into microbatches nor the number of processes (rft/trainer/distributed.py) nor what was
+spared a forward pass is in the result. What must hold still while a step learns is prepared before
+its first update: the reference policy's log-probabilities, the critic's values and the advantages
+that follow from them; the old log-probabilities are the first update's own.
 
-An update whose gradient is not finite, or which changed no weight though there was a gradient, is an error: healthy curves over weights that stand
-still are the worst thing that a trainer can show.
+An update whose gradient is not finite, or which changed no weight though there was a gradient, is
+an error: healthy curves over weights that stand still are the worst thing that a trainer can show.
 
 Shapes: N own tokens of B samples in a microbatch.
 """
@@ -39,7 +43,8 @@ from rft.trainer.logprobs import Scored, own_logprobs
 from rft.trainer.packing import Counted, Layout, TrainingSample, bundles, layout, microbatches, num_sharing, share
 
 FIRST = ("loss", "grad_norm", "logprob_mismatch", "mismatch_kl", "entropy")
-"""Told of a step's first update, under the weights that sampled. The rest is of its last, where the ratio has moved farthest."""
+"""Told of a step's first update, under the weights that sampled. The rest is of its last, where the
+ratio has moved farthest."""
 
 
 @dataclass(slots=True)
@@ -58,9 +63,12 @@ class _Micro:
 
 
 class Learner:
-    """`network` is plain; it becomes `model`, which carries an adapter or learns with all its weights."""
+    """`network` is plain; it becomes `model`, which carries an adapter or learns with all its
+    weights."""
 
-    def __init__(self, network: Any, section: config.Train, norm_length: int, device: torch.device, team: Processes | None = None):
+    def __init__(
+        self, network: Any, section: config.Train, norm_length: int, device: torch.device, team: Processes | None = None
+    ):
         self.section, self.norm_length, self.device = section, norm_length, device
         self.team = team or Processes()
         self.algorithm = algorithms.of(section)
@@ -87,9 +95,10 @@ class Learner:
         self.seconds: dict[str, float] = dict.fromkeys(phases, 0.0)
         """Spent so far, by phase."""
 
-    # -- a step ----------------------------------------------------------------------------------------------------------------
+    # -- a step ------------------------------------------------------------------------------------
     def update(self, samples: Sequence[TrainingSample], counted: Counted, lr: float | None = None) -> dict[str, float]:
-        """`counted`: the samples, and what has no gradient and counts. `lr`: the policy's, else train.lr (the critic has its own).
+        """`counted`: the samples, and what has no gradient and counts. `lr`: the policy's, else
+        train.lr (the critic has its own).
 
         Nothing to learn from is no error: nothing changes.
         """
@@ -104,7 +113,12 @@ class Learner:
         """The order: this process's share of `update`."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        totals = Totals(counted.num_rollouts, counted.num_tokens, self.norm_length, len({one.pair for one in samples if one.pair >= 0}))
+        totals = Totals(
+            counted.num_rollouts,
+            counted.num_tokens,
+            self.norm_length,
+            len({one.pair for one in samples if one.pair >= 0}),
+        )
         num_own = sum(one.num_own for one in samples)
         learns = any(one.advantage for one in samples)
         self._network.train()
@@ -126,7 +140,10 @@ class Learner:
             self._gather()
         change = self.weight_change()
         if any(other != change for other in self.team.gather(change)):
-            raise RftError("the processes' weights have come apart. This is a mistake of the trainer: please report it with params.yaml.")
+            raise RftError(
+                "the processes' weights have come apart. This is a mistake of the trainer: please report it with "
+                "params.yaml."
+            )
         told: dict[str, float] = {"samples/trained": len(samples), "lr": lr, **found, "weights/change": change}
         if self.algorithm.pulls:
             told["samples/kl_only"] = sum(one.advantage == 0.0 for one in samples)
@@ -140,12 +157,17 @@ class Learner:
         limit = self.model.config.get_text_config().max_position_embeddings
         longest = max(len(sample.ids) for sample in samples)
         if longest > limit:
-            raise UserError(f"a rollout of {longest} tokens cannot be learned from: the model has {limit} positions. Lower rollout.max_tokens.")
+            raise UserError(
+                f"a rollout of {longest} tokens cannot be learned from: the model has {limit} positions. Lower "
+                "rollout.max_tokens."
+            )
 
     def _plan(self, rows: list[list[TrainingSample]], idle: bool = False) -> _Micro:
         planned = layout(rows, self.device)
         sampled_N = torch.tensor([value for sample in planned.samples for value in sample.logprobs], device=self.device)
-        advantage_B = torch.tensor([sample.advantage for sample in planned.samples], dtype=torch.float32, device=self.device)
+        advantage_B = torch.tensor(
+            [sample.advantage for sample in planned.samples], dtype=torch.float32, device=self.device
+        )
         return _Micro(planned, idle, sampled_N, advantage_B[planned.row_N])
 
     @torch.no_grad()
@@ -158,7 +180,9 @@ class Learner:
             if self.critic is not None:
                 with self._clock("forward"):
                     hidden_NE = self._score(self._network, micro.layout).hidden_NE
-                    micro.old_values_N, micro.advantage_N, micro.returns_N = self.critic.judge(hidden_NE, micro.layout, self.section.ppo)
+                    micro.old_values_N, micro.advantage_N, micro.returns_N = self.critic.judge(
+                        hidden_NE, micro.layout, self.section.ppo
+                    )
 
     @contextmanager
     def _reference(self) -> Iterator[Any]:
@@ -170,7 +194,8 @@ class Learner:
                 yield self._network
 
     def _accumulate(self, micros: list[_Micro], totals: Totals, num_own: int) -> dict[str, float]:
-        """Gradients of the step's loss, and what there is to tell: the loss, and means over the `num_own` tokens that are read."""
+        """Gradients of the step's loss, and what there is to tell: the loss, and means over the
+        `num_own` tokens that are read."""
         owners = [self] if self.critic is None else [self, self.critic]
         for owner in owners:
             owner.optimizer.zero_grad(set_to_none=True)
@@ -188,17 +213,32 @@ class Learner:
                 gap_N = tokens.logprobs_N.detach() - tokens.sampled_N
                 mismatch = max(mismatch, gap_N.abs().max().item())
                 sums.update(self.algorithm.facts(tokens))
-                sums.update({"loss": loss.item(), "entropy": tokens.entropy_N.sum().item(), "mismatch_kl": (torch.expm1(gap_N) - gap_N).sum().item()})
+                sums.update(
+                    {
+                        "loss": loss.item(),
+                        "entropy": tokens.entropy_N.sum().item(),
+                        "mismatch_kl": (torch.expm1(gap_N) - gap_N).sum().item(),
+                    }
+                )
         if self.team.size > 1:
             with self._clock("exchange"):
-                self.team.sum([_gradient(parameter) for owner in owners for parameter in owner.parameters if not hasattr(parameter, "full_tensor")])
+                self.team.sum(
+                    [
+                        _gradient(parameter)
+                        for owner in owners
+                        for parameter in owner.parameters
+                        if not hasattr(parameter, "full_tensor")
+                    ]
+                )
                 gathered = self.team.gather((sums, mismatch))
             sums = Counter()
             for one, largest in gathered:
                 sums.update(one)
                 mismatch = max(mismatch, largest)
         loss_sum = sums.pop("loss", 0.0)
-        return {"loss": loss_sum, "logprob_mismatch": mismatch} | {name: value / num_own for name, value in sums.items()}
+        return {"loss": loss_sum, "logprob_mismatch": mismatch} | {
+            name: value / num_own for name, value in sums.items()
+        }
 
     def _tokens(self, micro: _Micro) -> Tokens:
         scored = self._score(self._network, micro.layout)
@@ -223,12 +263,16 @@ class Learner:
             return (sharding.score if self.team.shards else own_logprobs)(network, planned, self.section.temperature)
 
     def _apply(self, learns: bool) -> float:
-        """One optimizer update; the gradient's norm before it was clipped. `learns`: there is an advantage. A KL alone may be too small to move."""
+        """One optimizer update; the gradient's norm before it was clipped. `learns`: there is an
+        advantage. A KL alone may be too small to move."""
         self.num_updates += 1
         norm = sharding.whole(torch.nn.utils.clip_grad_norm_(self.parameters, self.section.clip_grad)).item()
         if not math.isfinite(norm):
             look = commands.command("rollouts", "--live", "--stage", "train")
-            raise RftError(f"update {self.num_updates}: the gradient is not finite. Lower train.lr, or look at its rollouts: {look}")
+            raise RftError(
+                f"update {self.num_updates}: the gradient is not finite. Lower train.lr, or look at its "
+                f"rollouts: {look}"
+            )
         before = [_held(parameter).clone() for parameter in self.parameters]
         self.optimizer.step()
         if self.critic is not None:
@@ -237,14 +281,17 @@ class Learner:
         if learns and norm > 0 and (self.team.most(0 if still else 1) == 0 if self.team.shards else still):
             dtype, lr = self.parameters[0].dtype, self.optimizer.param_groups[0]["lr"]
             raise RftError(
-                f"update {self.num_updates}: the optimizer changed no weight. A learning rate of {lr:.2g} is too small for {dtype}: raise train.lr."
+                f"update {self.num_updates}: the optimizer changed no weight. A learning rate of {lr:.2g} is too "
+                f"small for {dtype}: raise train.lr."
             )
         return norm
 
     @torch.no_grad()
     def weight_change(self) -> float:
         """L2 distance from where training started."""
-        return math.sqrt(sum((now - then).square().sum().item() for now, then in zip(self._plain, self.start, strict=True)))
+        return math.sqrt(
+            sum((now - then).square().sum().item() for now, then in zip(self._plain, self.start, strict=True))
+        )
 
     @torch.no_grad()
     def _gather(self) -> None:
@@ -265,16 +312,20 @@ class Learner:
             torch.cuda.synchronize(self.device)
         self.seconds[phase] += time.monotonic() - began
 
-    # -- kill and go on --------------------------------------------------------------------------------------------------------
+    # -- kill and go on ----------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
-        """Tensors and plain values, such as torch.load reads with weights_only. Not copies: write them down before the next update."""
+        """Tensors and plain values, such as torch.load reads with weights_only. Not copies: write
+        them down before the next update."""
         self.team.order("state")
         return self.do_state()
 
     def do_state(self) -> dict[str, Any]:
         """The order."""
         optimizer = self.optimizer.state_dict()
-        state = {place: {name: sharding.whole(value) for name, value in one.items()} for place, one in optimizer["state"].items()}
+        state = {
+            place: {name: sharding.whole(value) for name, value in one.items()}
+            for place, one in optimizer["state"].items()
+        }
         return {
             "parameters": {name: parameter.detach() for name, parameter in self._named()},
             "optimizer": optimizer | {"state": state},
@@ -293,7 +344,10 @@ class Learner:
         theirs = {name: tensor.shape for name, tensor in state["parameters"].items()}
         if mine != theirs or (self.critic is None) != (state["critic"] is None):
             odd = next((name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), "the critic")
-            raise UserError(f"this checkpoint belongs to another configuration: {odd} does not fit. Train anew, or go back to its params.yaml.")
+            raise UserError(
+                f"this checkpoint belongs to another configuration: {odd} does not fit. Train anew, or go back to its "
+                "params.yaml."
+            )
 
     @torch.no_grad()
     def do_load(self, state: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Log-probabilities of the policy's own tokens under the present weights, and their entropy.
 
-The network reads whole rows (rft/trainer/packing.py). The output head, which in a small model is a third of the arithmetic, runs on the hidden states
-that predict an own token only: a fifth of all, and where the architecture is known so does most of the last layer (rft/trainer/forward.py). Head,
+The network reads whole rows (rft/trainer/packing.py). The output head, which in a small model is a
+third of the arithmetic, runs on the hidden states that predict an own token only: a fifth of all,
+and where the architecture is known so does most of the last layer (rft/trainer/forward.py). Head,
 softmax and entropy are rft/kernels': on a GPU the logits are never written down.
 
 Shapes: R rows of T tokens; N own tokens, E hidden size.
@@ -44,9 +45,15 @@ def own_logprobs(network: Any, layout: Layout, temperature: float) -> Scored:
 
 
 def _hidden(decoder: Any, layout: Layout) -> torch.Tensor:
-    """By the model's own forward. Rows of one sample each need neither mask nor positions, which is the fastest."""
+    """By the model's own forward. Rows of one sample each need neither mask nor positions, which is
+    the fastest."""
     if layout.mask_RTT is None:
         seen = decoder(input_ids=layout.ids_RT, use_cache=False)
     else:
-        seen = decoder(input_ids=layout.ids_RT, attention_mask=layout.mask_RTT[:, None], position_ids=layout.positions_RT, use_cache=False)
+        seen = decoder(
+            input_ids=layout.ids_RT,
+            attention_mask=layout.mask_RTT[:, None],
+            position_ids=layout.positions_RT,
+            use_cache=False,
+        )
     return seen.last_hidden_state.flatten(0, 1)[layout.predictor_N]

@@ -1,11 +1,17 @@
 """The loop: sample, learn, hand the new weights to the sampler; keep what was done.
 
-    each step:  P examples x G rollouts  ->  rewards  ->  advantages within each group  ->  one optimizer step  ->  new weights to the sampler
-                collect.py                               rft/algorithms                   learner.py              rft/sampling/policies.py
+Each step:
 
-On-policy by default: every rollout is sampled by the weights that it then changes. With `train.lag` the next rollouts are sampled while the learner
-learns (ahead.py). All randomness is a function of (seed, step), so a run that was killed goes on from its last checkpoint bit for bit
-(deterministic mode): later steps are learned again, from the rollouts that were finished, and what was not is sampled anew, equal.
+    P examples x G rollouts, rewards     collect.py
+    advantages within each group         rft/algorithms
+    one optimizer step                   learner.py
+    new weights to the sampler           rft/sampling/policies.py
+
+On-policy by default: every rollout is sampled by the weights that it then changes. With `train.lag`
+the next rollouts are sampled while the learner learns (ahead.py). All randomness is a function of
+(seed, step), so a run that was killed goes on from its last checkpoint bit for bit (deterministic
+mode): later steps are learned again, from the rollouts that were finished, and what was not is
+sampled anew, equal.
 """
 
 from __future__ import annotations
@@ -36,7 +42,8 @@ from rft.types import Example
 
 
 class Trainer:
-    """`work`: the stage's unfinished work, whose name is the hash of all that the run depends on."""
+    """`work`: the stage's unfinished work, whose name is the hash of all that the run depends
+    on."""
 
     def __init__(
         self,
@@ -57,7 +64,9 @@ class Trainer:
         self.curriculum = Curriculum([one.id for one in train], section.curriculum, section.seed)
         bench.check_openings(self.sampler.policy, [*train, *held_out], prompt)
         max_tokens = self.sampler.policy.limit(bench.params.rollout.max_tokens)
-        self.collector = Collector(train, section, prompt, bench, self.sampler.policy, learner.algorithm, self.curriculum, store, max_tokens)
+        self.collector = Collector(
+            train, section, prompt, bench, self.sampler.policy, learner.algorithm, self.curriculum, store, max_tokens
+        )
         self.metrics, self.times = Lines(work / "metrics.jsonl"), Lines(work / "times.jsonl")
         self.tools = [one["function"]["name"] for one in bench.schemas]
         self.watch = Watch()
@@ -84,46 +93,66 @@ class Trainer:
                 self._tell_unshared(batch, learned)
                 self.stopped = self.stopped or self.watch.step(self.section.stop, metrics)
                 self._keep(batch, metrics)
-                ended = self.stopped or self.step == self.section.steps  # its checkpoint spares a start after a kill the last steps
+                # its checkpoint spares a start after a kill the last steps
+                ended = self.stopped or self.step == self.section.steps
                 if ended or self.step % self.section.checkpoint_every == 0:
                     self._checkpoint()
                 self._time(batch, time.monotonic() - began, before)
                 report(self.step, f"steps, reward {_shown(metrics)}, {_calls(metrics)}")
                 if not ended:
                     kept = self.step % self.section.checkpoint_every == 0
-                    stopping.check(f"after step {self.step} of {self.section.steps}", None if kept else self._checkpoint)
+                    stopping.check(
+                        f"after step {self.step} of {self.section.steps}", None if kept else self._checkpoint
+                    )
         self.store.settle("the training ended before its step")
         if self.stopped:
             progress.say("train", f"stopped at step {self.step}: {self.stopped}")
         if self.section.keep == "best" and self.best is not None and self.best["step"] != self.step:
             self.learner.load(checkpoint.read_best(self.work / "best", self.best["step"]))
-            progress.say("train", f"keeps the weights of step {self.best['step']}, the best on validation: {self.best['reward']:.3f}")
+            progress.say(
+                "train",
+                f"keeps the weights of step {self.best['step']}, the best on validation: {self.best['reward']:.3f}",
+            )
 
     def _tell_unshared(self, batch: Batch, learned: Numbers) -> None:
         """Once: train.packing was asked for, and did nothing in a step where it might have."""
-        if self._told_unshared or self.learner.packs_by is None or len(batch.samples) < 2 or learned["packing/shared_share"]:
+        if (
+            self._told_unshared
+            or self.learner.packs_by is None
+            or len(batch.samples) < 2
+            or learned["packing/shared_share"]
+        ):
             return
         self._told_unshared = True
         why = why_none(batch.samples, self.section.microbatch_tokens, self.learner.packs_by)
-        progress.say("train", f"WARNING: none of the {len(batch.samples)} rollouts of step {batch.step} shares its prompt's computation: {why}.")
+        progress.say(
+            "train",
+            f"WARNING: none of the {len(batch.samples)} rollouts of step {batch.step} shares its prompt's "
+            f"computation: {why}.",
+        )
 
     def _hand_on(self) -> None:
         """The learner's weights to the sampler."""
         self.sampler.follow(self.step)
         self.collector.policy_version = self.step
 
-    # -- held-out reward -----------------------------------------------------------------------------------------------------
+    # -- held-out reward ---------------------------------------------------------------------------
     def _validated(self) -> Numbers:
         """The held-out reward, when it is due; the best weights so far are kept."""
         last = self.step == self.section.steps
         if not self.held_out or not (last or self.step % self.section.validate_every == 0):
             return {}
-        plan = Plan("train", "validation", self.prompt, 0.0, 1, self.section.seed, step=self.step, left_out="validation")
+        plan = Plan(
+            "train", "validation", self.prompt, 0.0, 1, self.section.seed, step=self.step, left_out="validation"
+        )
         rows = self.bench.measure(self.sampler.policy, self.held_out, plan, self.store, lambda done, message: None)
         self.bench.times.rollout_s.pop(plan.name)
         rewards = [row.reward for row in rows if row.reward is not None]
         if not rewards:
-            progress.say("train", f"the validation of step {self.step} says nothing: none of its {len(rows)} rollouts has a score")
+            progress.say(
+                "train",
+                f"the validation of step {self.step} says nothing: none of its {len(rows)} rollouts has a score",
+            )
             return {}
         reward = float(np.mean(rewards))
         better, self.stopped = self.watch.validated(self.section.stop, reward)
@@ -135,7 +164,7 @@ class Trainer:
         checkpoint.write_best(self.work / "best", self.step, self.learner.state())
         self.best = {"step": self.step, "reward": reward}
 
-    # -- kill and go on ------------------------------------------------------------------------------------------------------
+    # -- kill and go on ----------------------------------------------------------------------------
     def _keep(self, batch: Batch, metrics: Numbers) -> None:
         self.store.add_all(batch.rows, batch.seconds, batch.name)
         self.bench.times.add("train", batch.rows, batch.seconds)
@@ -169,7 +198,7 @@ class Trainer:
         self.metrics.back_to(self.step)
         self.times.back_to(self.step)
 
-    # -- the clock -----------------------------------------------------------------------------------------------------------
+    # -- the clock ---------------------------------------------------------------------------------
     def _phases(self) -> dict[str, float]:
         return {**self.bench.times.phases, **self.learner.seconds}
 

@@ -1,15 +1,19 @@
 """A training run in numbers, and the signs that it should end.
 
-`describe` is a step's rollouts, `learned` and `timed` what the optimizer and the clock add. Names are stable: MLflow's curves and the report are
-drawn from them. Wall times have a file of their own (`times.jsonl`), so that equal runs leave equal metrics.
+`describe` is a step's rollouts, `learned` and `timed` what the optimizer and the clock add. Names
+are stable: MLflow's curves and the report are drawn from them. Wall times have a file of their own
+(`times.jsonl`), so that equal runs leave equal metrics.
 
 A run stops by itself, with what it has learned, when going on would burn compute for nothing:
 
-    idle        nothing was learned for `stop.idle_steps` steps: every group is all solved or all failed (a KL may have pulled, and teaches nothing)
-    entropy     the policy has become sure of every token (`stop.min_entropy`): nothing is explored any more
+    idle        nothing was learned for `stop.idle_steps` steps: every group is all solved or all
+                failed (a KL may have pulled, and teaches nothing)
+    entropy     the policy has become sure of every token (`stop.min_entropy`): nothing is explored
+                any more
     patience    `stop.patience` validations without a better one
 
-Grading that fails is no reason to stop with a result: the circuit breaker (rft/rollouts/recovery.py) pauses the stage, and ends it as a failure.
+Grading that fails is no reason to stop with a result: the circuit breaker
+(rft/rollouts/recovery.py) pauses the stage, and ends it as a failure.
 """
 
 from __future__ import annotations
@@ -32,8 +36,10 @@ Numbers = dict[str, Any]
 
 
 def describe(batch: Batch, tools: Sequence[str]) -> Numbers:
-    """The step's rollouts. Those set aside, the unscored, and groups that others stand in for, are counted, and in no mean. `tools`: all that there
-    are. A step in which nothing was scored has no means."""
+    """The step's rollouts. Those set aside, the unscored, and groups that others stand in for, are
+    counted, and in no mean. `tools`: all that there are. A step in which nothing was scored has no
+    means.
+    """
     played = [one for group in batch.groups for one in group.scored]
     tried = batch.rows
     reasons = Counter(row.left_out for row in tried if row.left_out)
@@ -57,10 +63,19 @@ def describe(batch: Batch, tools: Sequence[str]) -> Numbers:
 
 
 def timed(step: int, total_s: float, phases: Mapping[str, float], tokens: int) -> Numbers:
-    """Seconds of a step by phase. What no phase claims is `other`, so that they add up to the whole; below zero where sampling ran beside (lag)."""
+    """Seconds of a step by phase. What no phase claims is `other`, so that they add up to the
+    whole; below zero where sampling ran beside (lag)."""
     rest = total_s - sum(phases.values())
-    seconds = {f"time/{name}_s": round(value, 4) for name, value in [*sorted(phases.items()), ("other", rest), ("step", total_s)]}
-    return {"step": step, **seconds, "throughput/tokens_per_s": round(tokens / total_s, 1), "throughput/steps_per_hour": round(3600 / total_s, 1)}
+    seconds = {
+        f"time/{name}_s": round(value, 4)
+        for name, value in [*sorted(phases.items()), ("other", rest), ("step", total_s)]
+    }
+    return {
+        "step": step,
+        **seconds,
+        "throughput/tokens_per_s": round(tokens / total_s, 1),
+        "throughput/steps_per_hour": round(3600 / total_s, 1),
+    }
 
 
 @dataclass(slots=True)
@@ -81,14 +96,21 @@ class Watch:
             return f"{moved} for {self.idle} steps: no group had anything to learn from"
         entropy = metrics.get("entropy")
         if entropy is not None and entropy < section.min_entropy:
-            return f"the policy's entropy has collapsed to {entropy:.2g} nats a token (train.stop.min_entropy is {section.min_entropy:g})"
+            return (
+                f"the policy's entropy has collapsed to {entropy:.2g} nats a token (train.stop.min_entropy is "
+                f"{section.min_entropy:g})"
+            )
         return ""
 
     def validated(self, section: config.Stop, reward: float) -> tuple[bool, str]:
         """Is it the best so far, and why to stop now."""
         better = self.best is None or reward > self.best
         self.best, self.worse = (reward, 0) if better else (self.best, self.worse + 1)
-        stop = f"{self.worse} validations one after another were no better than {self.best:.3f}" if self.worse >= (section.patience or 1e9) else ""
+        stop = (
+            f"{self.worse} validations one after another were no better than {self.best:.3f}"
+            if self.worse >= (section.patience or 1e9)
+            else ""
+        )
         return better, stop
 
     def state(self) -> dict[str, Any]:
@@ -109,7 +131,8 @@ class Lines:
             os.fsync(handle.fileno())  # a checkpoint says that it is there
 
     def back_to(self, step: int) -> None:
-        """Whole lines up to the step; a kill may have cut the last. The old file stands until the new one is whole."""
+        """Whole lines up to the step; a kill may have cut the last. The old file stands until the
+        new one is whole."""
         self.rows = [one for one in _whole(self.path) if one["step"] <= step]
         files.write_text(self.text(), self.path, durable=True)
 
@@ -140,19 +163,28 @@ def _components(played: Sequence[Trajectory]) -> Numbers:
 
 
 def _calls(played: Sequence[Trajectory], tools: Sequence[str]) -> Numbers:
-    """Of all tools, and tool by tool: a rollout that never calls one counts as zero there. Names that the policy made up are in the sum alone."""
+    """Of all tools, and tool by tool: a rollout that never calls one counts as zero there. Names
+    that the policy made up are in the sum alone."""
     if not played:
         return {}
     by_rollout = [Counter(call.name for turn in one.turns for call in turn.calls) for one in played]
     numbers = {"tool_calls/mean": float(np.mean([sum(counts.values()) for counts in by_rollout]))}
-    for name, values in [("", [sum(one.values()) for one in by_rollout]), *((f"/{tool}", [one[tool] for one in by_rollout]) for tool in tools)]:
-        numbers |= {f"tool_calls{name}/p50": stats.percentile(values, 0.5), f"tool_calls{name}/p95": stats.percentile(values, 0.95)}
+    for name, values in [
+        ("", [sum(one.values()) for one in by_rollout]),
+        *((f"/{tool}", [one[tool] for one in by_rollout]) for tool in tools),
+    ]:
+        numbers |= {
+            f"tool_calls{name}/p50": stats.percentile(values, 0.5),
+            f"tool_calls{name}/p95": stats.percentile(values, 0.95),
+        }
     return numbers
 
 
 def _groups(batch: Batch) -> Numbers:
-    """Before any were replaced: what the policy did with the examples it was given. A group of which fewer than two are scored cannot differ, and
-    that says nothing of the policy: where there are any they have a number of their own."""
+    """Before any were replaced: what the policy did with the examples it was given. A group of
+    which fewer than two are scored cannot differ, and that says nothing of the policy: where there
+    are any they have a number of their own.
+    """
     given = [*batch.groups, *batch.replaced]
     num_unknown = sum(len(group.scored) < 2 for group in given)
     return {

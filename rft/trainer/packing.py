@@ -1,19 +1,24 @@
 """A rollout as the trainer sees it, and how many of them are laid out for one forward pass.
 
-Side by side, a group of G rollouts repeats its prompt G times, and most of a rollout *is* prompt. Laid out as a tree, each distinct prefix
-stands once: sorted by their tokens, samples that begin alike are neighbours, and a token whose whole past is equal to its neighbour's is the same
-token with the same hidden state. A row is such a tree, written in depth-first order; a token sees its ancestors and nothing else, and its position
-is its depth. That is packing without cross-contamination and, on the way, the forward and backward of a shared past done once (tests/trainer/test_packing.py:
-log-probabilities and gradients are those of each sample alone).
+Side by side, a group of G rollouts repeats its prompt G times, and most of a rollout *is* prompt.
+Laid out as a tree, each distinct prefix stands once: sorted by their tokens, samples that begin
+alike are neighbours, and a token whose whole past is equal to its neighbour's is the same token
+with the same hidden state. A row is such a tree, written in depth-first order; a token sees its
+ancestors and nothing else, and its position is its depth. That is packing without
+cross-contamination and, on the way, the forward and backward of a shared past done once
+(tests/trainer/test_packing.py: log-probabilities and gradients are those of each sample alone).
 
     trees              rows of samples that share, few tokens wasted; `widest` says how wide
     microbatches       rows into microbatches of a bounded size
-    num_sharing        samples that stand in a row with another that has their prompt; `why_none` when there are none
+    num_sharing        samples that stand in a row with another that has their prompt; `why_none`
+                       when there are none
     layout             one microbatch as tensors
 
-A tree in depth-first order needs no T x T book-keeping: descendants of a token follow it up to `end`, so `i` sees `j` exactly when j <= i < end[j].
+A tree in depth-first order needs no T x T book-keeping: descendants of a token follow it up to
+`end`, so `i` sees `j` exactly when j <= i < end[j].
 
-Shapes: R rows of T tokens, padded behind; N own tokens of B samples, flat, in the order of the samples.
+Shapes: R rows of T tokens, padded behind; N own tokens of B samples, flat, in the order of the
+samples.
 """
 
 from __future__ import annotations
@@ -28,8 +33,10 @@ if TYPE_CHECKING:
     import torch
 
 ROW_TOKENS, ROW_HIDDEN = 350, 128
-"""Of a tree, and for which hidden size. A wider one shares more, but attention grows with its square. A step of 64 samples of 130 tokens on the
-embedded policy, one core: side by side 0.62 s; trees of up to 200 tokens 0.52, 260 0.50, 350 0.49, 512 0.53."""
+"""Of a tree, and for which hidden size. A wider one shares more, but attention grows with its
+square. A step of 64 samples of 130 tokens on the embedded policy, one core: side by side 0.62 s;
+trees of up to 200 tokens 0.52, 260 0.50, 350 0.49, 512 0.53.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,8 @@ class TrainingSample:
     reward: float = 0.0
     """The whole rollout's; PPO places it on the last own token."""
     pair: int = -1
-    """Samples with the same number are judged together (DPO) and stay in one microbatch, the preferred one (advantage > 0) first. -1: none."""
+    """Samples with the same number are judged together (DPO) and stay in one microbatch, the
+    preferred one (advantage > 0) first. -1: none."""
 
     @property
     def num_own(self) -> int:
@@ -65,7 +73,8 @@ class TrainingSample:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the step's means are divided by: all rollouts that the formula counts, with or without a gradient (rft/algorithms)."""
+    """What the step's means are divided by: all rollouts that the formula counts, with or without a
+    gradient (rft/algorithms)."""
 
     num_rollouts: int = 0
     num_tokens: int = 0
@@ -111,7 +120,8 @@ def bundles(samples: Sequence[TrainingSample]) -> list[Row]:
 
 
 def share(samples: Sequence[TrainingSample], rank: int, size: int) -> list[TrainingSample]:
-    """One process's part: neighbours in the order of their tokens, so that groups stay together, and about equal in tokens."""
+    """One process's part: neighbours in the order of their tokens, so that groups stay together,
+    and about equal in tokens."""
     whole, mine, seen = sum(len(one.ids) for one in samples), [], 0
     for bundle in sorted(bundles(samples), key=lambda one: one[0].ids) if size > 1 else bundles(samples):
         tokens = sum(len(one.ids) for one in bundle)
@@ -122,24 +132,33 @@ def share(samples: Sequence[TrainingSample], rank: int, size: int) -> list[Train
 
 
 def widest(prompt: int, hidden: int) -> int:
-    """Tokens up to which a tree pays in a model of this hidden size, for samples that share a prompt of this length.
+    """Tokens up to which a tree pays in a model of this hidden size, for samples that share a
+    prompt of this length.
 
-    Counted in what all but attention costs a token (about 24 H^2 operations a layer; attention takes 4 T H of a row of T), a row costs T + T^2 / 6H.
-    Where each sample adds a few tokens of its own to a prompt of s, that is least for a sample at T = s + sqrt(s (s + 6 H)). For prompts of 80 tokens
-    and H = 128 it says 340, near what ROW_TOKENS was measured as, which stays for all that are short beside it. For 330 tokens it says 932: eight
-    rollouts of 370, one core, alone 0.68 s, in rows of up to 600 tokens 0.24, 900 0.09, 1,400 0.22 (H = 512, 400 tokens: alone 6.9 s, 900 1.8).
+    Counted in what all but attention costs a token (about 24 H^2 operations a layer; attention
+    takes 4 T H of a row of T), a row costs T + T^2 / 6H. Where each sample adds a few tokens of its
+    own to a prompt of s, that is least for a sample at T = s + sqrt(s (s + 6 H)). For prompts of 80
+    tokens and H = 128 it says 340, near what ROW_TOKENS was measured as, which stays for all that
+    are short beside it. For 330 tokens it says 932: eight rollouts of 370, one core, alone 0.68 s,
+    in rows of up to 600 tokens 0.24, 900 0.09, 1,400 0.22 (H = 512, 400 tokens: alone 6.9 s, 900
+    1.8).
     """
     usual = max(ROW_TOKENS, ROW_TOKENS * hidden // ROW_HIDDEN)
     return usual if prompt <= usual // 2 else prompt + math.isqrt(prompt * (prompt + 6 * hidden))
 
 
 def microbatches(samples: Sequence[TrainingSample], max_tokens: int, hidden: int | None) -> list[list[Row]]:
-    """Rows of similar width together, so that little is padding; at most `max_tokens` with padding, but for what cannot be divided.
+    """Rows of similar width together, so that little is padding; at most `max_tokens` with padding,
+    but for what cannot be divided.
 
     `hidden`: the model's hidden size, by which trees are bounded; None: samples stand side by side.
     """
     apart = hidden is None
-    units = [[[one] for one in bundle] for bundle in bundles(samples)] if apart else [[row] for row in trees(samples, max_tokens, hidden)]
+    units = (
+        [[[one] for one in bundle] for bundle in bundles(samples)]
+        if apart
+        else [[row] for row in trees(samples, max_tokens, hidden)]
+    )
     sized = sorted(((max(map(width, unit)), unit) for unit in units), key=lambda one: -one[0])
     batches: list[list[Row]] = []
     widest = 0
@@ -153,7 +172,8 @@ def microbatches(samples: Sequence[TrainingSample], max_tokens: int, hidden: int
 
 
 def trees(samples: Sequence[TrainingSample], max_tokens: int, hidden: int) -> list[Row]:
-    """Rows of at most `max_tokens` tokens and as wide as pays, but for what is wider by itself; samples that begin alike share a row."""
+    """Rows of at most `max_tokens` tokens and as wide as pays, but for what is wider by itself;
+    samples that begin alike share a row."""
     rows: list[Row] = []
     used, before = 0, []
     for bundle in sorted(bundles(samples), key=lambda one: one[0].read):
@@ -171,12 +191,16 @@ def trees(samples: Sequence[TrainingSample], max_tokens: int, hidden: int) -> li
 
 
 def num_sharing(rows: Iterable[Row]) -> int:
-    """Samples whose whole prompt stands in their row for another one, too, and is computed once for both."""
+    """Samples whose whole prompt stands in their row for another one, too, and is computed once for
+    both."""
     count = 0
     for row in rows:
         reads = sorted(((one.read, one.prompt) for one in row), key=lambda one: one[0])
         alike = [_common(one, other) for (one, _), (other, _) in pairwise(reads)]
-        count += sum(max(before, after) >= prompt for before, after, (_, prompt) in zip([-1, *alike], [*alike, -1], reads, strict=True))
+        count += sum(
+            max(before, after) >= prompt
+            for before, after, (_, prompt) in zip([-1, *alike], [*alike, -1], reads, strict=True)
+        )
     return count
 
 
@@ -185,15 +209,27 @@ def why_none(samples: Sequence[TrainingSample], max_tokens: int, hidden: int) ->
     ordered = sorted(bundles(samples), key=lambda one: one[0].read)
     alike = [(one, other) for one, other in pairwise(ordered) if _common(one[0].read, other[0].read) >= other[0].prompt]
     if not alike:
-        return "no two of them have the same prompt, so it saves nothing here. Set train.packing: false, which computes the same"
+        return (
+            "no two of them have the same prompt, so it saves nothing here. Set train.packing: false, which "
+            "computes the same"
+        )
     least, room = min((width([*one, *other]), widest(other[0].prompt, hidden)) for one, other in alike)
     if least > room:
-        why = f"two with the same prompt take {least} tokens in a row, and here a row beyond {room} costs more attention than it saves"
+        why = (
+            f"two with the same prompt take {least} tokens in a row, and here a row beyond {room} costs more "
+            "attention than it saves"
+        )
         return f"{why}. Set train.packing: false, which computes the same"
     if least > max_tokens:
         why = f"two with the same prompt take {least} tokens in a row, and train.microbatch_tokens is {max_tokens}"
-        return f"{why}. Raise it to at least {least} (memory grows with it), or set train.packing: false, which computes the same"
-    return "those with the same prompt fell into different rows or processes. If it stays so, set train.packing: false, which computes the same"
+        return (
+            f"{why}. Raise it to at least {least} (memory grows with it), or set train.packing: false, which "
+            "computes the same"
+        )
+    return (
+        "those with the same prompt fell into different rows or processes. If it stays so, set train.packing: "
+        "false, which computes the same"
+    )
 
 
 def width(row: Row) -> int:
@@ -228,8 +264,8 @@ def layout(rows: Sequence[Row], device: torch.device) -> Layout:
         column = torch.arange(wide)
         mask_RTT = ((column[:, None] >= column) & (column[None, :, None] < end_RT[:, None, :])).to(device)
     return Layout(
-        samples, ids_RT.to(device), positions_RT.to(device), mask_RTT,
-        torch.tensor(predictors, device=device), torch.tensor(targets, device=device), torch.tensor(owners, device=device),
+        samples, ids_RT.to(device), positions_RT.to(device), mask_RTT, torch.tensor(predictors, device=device),
+        torch.tensor(targets, device=device), torch.tensor(owners, device=device),
     )  # fmt: skip
 
 

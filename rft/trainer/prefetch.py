@@ -1,14 +1,17 @@
-"""Asynchronous sampling with a bounded lag: rollouts of the next steps are sampled while the learner learns.
+"""Asynchronous sampling with a bounded lag: rollouts of the next steps are sampled while the
+learner learns.
 
     lag 0    sample, learn, sample, learn: strictly on-policy
-    lag 1    the rollouts of step n + 1 are sampled while the learner learns from those of step n: by weights one step old
+    lag 1    the rollouts of step n + 1 are sampled while the learner learns from those of step n:
+             by weights one step old
     lag L    up to L batches wait, so none is by weights more than L steps old
 
-Weights change only between two batches (`between`): a rollout is by one policy version. The rest, that the weights which learn are newer
-than those which sampled, is what the loss corrects by truncated importance sampling (rft/algorithms), and what `mismatch_kl` shows.
+Weights change only between two batches (`between`): a rollout is by one policy version. The rest,
+that the weights which learn are newer than those which sampled, is what the loss corrects by
+truncated importance sampling (rft/algorithms), and what `mismatch_kl` shows.
 
-Which weights sampled a rollout depends on the clock here: asynchronous runs make no claim of equal bytes, and deterministic mode refuses `train.lag`
-(rft/rollouts/determinism.py).
+Which weights sampled a rollout depends on the clock here: asynchronous runs make no claim of equal
+bytes, and deterministic mode refuses `train.lag` (rft/rollouts/determinism.py).
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ class Ahead:
         self._waiting: deque[Future[Batch]] = deque()
         self._pool = ThreadPoolExecutor(1, "sampling") if lag else None
         self.between = threading.RLock()
-        """Held while a batch is sampled, and by whoever changes the sampler's weights or samples something else."""
+        """Held while a batch is sampled, and by whoever changes the sampler's weights or samples
+        something else."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,13 +1,17 @@
-"""FSDP2: weights, gradients and optimizer state cut into as many parts as there are processes, for models that do not fit otherwise.
+"""FSDP2: weights, gradients and optimizer state cut into as many parts as there are processes, for
+models that do not fit otherwise.
 
     accelerate launch --config_file infra/fsdp2.yaml -m rft train
 
-tells every process so in its environment, which accelerate's plugin reads; each decoder layer is one unit that is gathered when it is computed and
-let go after. What learns is a sharded twin of the learner's plain model: the sampler, the adapter's file and the checkpoint need whole weights,
-so the plain one is brought up to date after each step. It lies on the leader's device, and in the followers' main memory.
+tells every process so in its environment, which accelerate's plugin reads; each decoder layer is
+one unit that is gathered when it is computed and let go after. What learns is a sharded twin of the
+learner's plain model: the sampler, the adapter's file and the checkpoint need whole weights, so the
+plain one is brought up to date after each step. It lies on the leader's device, and in the
+followers' main memory.
 
-Gathering is a collective, so all processes must do the same number of passes: who has fewer microbatches repeats one without weight. Gradients are
-summed, as they are without shards (rft/trainer/distributed.py).
+Gathering is a collective, so all processes must do the same number of passes: who has fewer
+microbatches repeats one without weight. Gradients are summed, as they are without shards
+(rft/trainer/distributed.py).
 """
 
 from __future__ import annotations
@@ -29,7 +33,10 @@ def wanted() -> bool:
     if os.environ.get("ACCELERATE_USE_FSDP", "").lower() != "true":
         return False
     if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
-        raise ConfigError(f"the launcher's configuration says fsdp_version: {version}. Only 2 is supported: start from infra/fsdp2.yaml.")
+        raise ConfigError(
+            f"the launcher's configuration says fsdp_version: {version}. Only 2 is supported: start from "
+            "infra/fsdp2.yaml."
+        )
     return True
 
 
@@ -56,7 +63,8 @@ def score(twin: Any, layout: Layout, temperature: float) -> Scored:
 
 
 def _scored(twin: Any, layout: Layout, temperature: float) -> tuple[torch.Tensor, ...]:
-    """A tuple of tensors of their own: FSDP's hooks for the backward find them in nothing else, and are lost with a view."""
+    """A tuple of tensors of their own: FSDP's hooks for the backward find them in nothing else, and
+    are lost with a view."""
     found = own_logprobs(twin, layout, temperature)
     return found.logprobs_N.clone(), found.entropy_N, found.hidden_NE.clone()
 

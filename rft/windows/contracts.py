@@ -1,17 +1,22 @@
-"""What must hold of any window before its statistics mean anything: Great Expectations contracts, with Data Docs.
+"""What must hold of any window before its statistics mean anything: Great Expectations contracts,
+with Data Docs.
 
-A distribution may move; a contract may not break. Schema, nulls, ranges and sets are contracts: a latency of minus three seconds or a
-call to a tool that the agent does not have says that the log is broken, not that patients have changed. Two tables are checked,
-one row a conversation and one row a tool call. Contracts on values allow a small declared share of bad rows (`drift.max_bad_share`);
+A distribution may move; a contract may not break. Schema, nulls, ranges and sets are contracts: a
+latency of minus three seconds or a call to a tool that the agent does not have says that the log is
+broken, not that patients have changed. Two tables are checked, one row a conversation and one row a
+tool call. Contracts on values allow a small declared share of bad rows (`drift.max_bad_share`);
 contracts on the log's form allow none.
 
-Great Expectations turns an exception inside an expectation into `success=False`. Here it is a pipeline error: never drift, never a broken
-contract. The drift statistics are computed elsewhere (rft/stages/drift.py) and only shown here, on a page of Data Docs of their own; they
-do not count as contracts. Data Docs hold times and random ids, so they lie outside every claim of equal bytes.
+Great Expectations turns an exception inside an expectation into `success=False`. Here it is a
+pipeline error: never drift, never a broken contract. The drift statistics are computed elsewhere
+(rft/stages/drift.py) and only shown here, on a page of Data Docs of their own; they do not count as
+contracts. Data Docs hold times and random ids, so they lie outside every claim of equal bytes.
 
-Which tools the agent has is known from its recipe and from params.yaml, and no server is asked (`KnownTools`). An MCP server tells its tools to
-those who call it: so what starts with its prefix counts as its own, and where it has neither a prefix nor a list of tools, the contract is not
-checked, and the verdict says so. A row may describe tools of its own, but only such as have an address in params.yaml.
+Which tools the agent has is known from its recipe and from params.yaml, and no server is asked
+(`KnownTools`). An MCP server tells its tools to those who call it: so what starts with its prefix
+counts as its own, and where it has neither a prefix nor a list of tools, the contract is not
+checked, and the verdict says so. A row may describe tools of its own, but only such as have an
+address in params.yaml.
 """
 
 from __future__ import annotations
@@ -35,7 +40,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_ERRORS = 10_000
-COLUMNS = ("conversation_id", "time", "num_messages", "last_role", "input_words", "num_tool_calls", "tool_errors", "latency_s")
+COLUMNS = (
+    "conversation_id",
+    "time",
+    "num_messages",
+    "last_role",
+    "input_words",
+    "num_tool_calls",
+    "tool_errors",
+    "latency_s",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +78,36 @@ class KnownTools:
 
     @property
     def not_checked(self) -> str:
-        """What the verdict says where calls of unknown tools cannot be told; empty where they can."""
+        """What the verdict says where calls of unknown tools cannot be told; empty where they
+        can."""
         if not self.unlisted:
             return ""
         servers = ", ".join(f"'{name}'" for name in self.unlisted)
-        return f" Not checked: whether every tool that was called exists, because only tools.mcp {servers} knows; set its `prefix` or `tools`."
+        return (
+            f" Not checked: whether every tool that was called exists, because only tools.mcp {servers} knows; set "
+            "its `prefix` or `tools`."
+        )
 
 
 def check(
-    conversations: Sequence[Conversation], tools: KnownTools, statistics: Sequence[FeatureDrift], settings: Drift, docs: Path
+    conversations: Sequence[Conversation],
+    tools: KnownTools,
+    statistics: Sequence[FeatureDrift],
+    settings: Drift,
+    docs: Path,
 ) -> list[Contract]:
-    """Every contract with what was observed; writes Data Docs to `docs`. Raises InfrastructureError when a check itself failed."""
+    """Every contract with what was observed; writes Data Docs to `docs`. Raises InfrastructureError
+    when a check itself failed."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     with warnings.catch_warnings():  # its import goes through deprecated modules of the standard library
         warnings.simplefilter("ignore")
         import great_expectations as gx
         import pandas as pd
-    logging.getLogger("great_expectations.data_context.types.base").setLevel(logging.WARNING)  # it tells of its temporary folders
-    calls = pd.DataFrame({"tool": [name for conversation in conversations for name in tool_names(conversation)]}, dtype="object")
+    # it tells of its temporary folders
+    logging.getLogger("great_expectations.data_context.types.base").setLevel(logging.WARNING)
+    calls = pd.DataFrame(
+        {"tool": [name for conversation in conversations for name in tool_names(conversation)]}, dtype="object"
+    )
     numbers = pd.DataFrame({one.feature: ["drifted" if one.drifted else "not drifted"] for one in statistics})
     context: Any = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
@@ -133,7 +159,9 @@ def _on_conversations(settings: Drift) -> list[Any]:
         gxe.ExpectColumnValuesToBeInSet(column="last_role", value_set=["assistant"], mostly=mostly),
         gxe.ExpectColumnValuesToBeBetween(column="input_words", min_value=1, mostly=mostly),
         gxe.ExpectColumnValuesToNotBeNull(column="latency_s", mostly=mostly),
-        gxe.ExpectColumnValuesToBeBetween(column="latency_s", min_value=0, max_value=settings.max_latency_s, mostly=mostly),
+        gxe.ExpectColumnValuesToBeBetween(
+            column="latency_s", min_value=0, max_value=settings.max_latency_s, mostly=mostly
+        ),
         gxe.ExpectColumnValuesToNotBeNull(column="tool_errors", mostly=mostly),
         gxe.ExpectColumnValuesToBeBetween(column="tool_errors", min_value=0, max_value=MAX_ERRORS, mostly=mostly),
     ]
@@ -147,7 +175,10 @@ def _on_calls(settings: Drift, tools: Sequence[str]) -> list[Any]:
 def _on_statistics(statistics: Sequence[FeatureDrift]) -> list[Any]:
     gxe = _expectations()
     expect = gxe.ExpectColumnValuesToBeInSet
-    return [expect(column=one.feature, value_set=["not drifted"], description=f"{one.feature}: {one.detail}") for one in statistics]
+    return [
+        expect(column=one.feature, value_set=["not drifted"], description=f"{one.feature}: {one.detail}")
+        for one in statistics
+    ]
 
 
 def _expectations() -> Any:
@@ -161,7 +192,11 @@ def _send_docs_to(context: Any, site: Path) -> None:
     for name in list(context.variables.config.data_docs_sites or {}):
         context.delete_data_docs_site(name)
     store = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(site)}
-    config = {"class_name": "SiteBuilder", "store_backend": store, "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"}}
+    config = {
+        "class_name": "SiteBuilder",
+        "store_backend": store,
+        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+    }
     context.add_data_docs_site(site_name="window", site_config=config)
 
 
@@ -172,9 +207,9 @@ def _validate(context: Any, source: Any, name: str, frame: pd.DataFrame, expecta
     batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("all")
     suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=expectations))
     definition = context.validation_definitions.add(gx.ValidationDefinition(name=name, data=batch, suite=suite))
-    outcome = context.checkpoints.add(gx.Checkpoint(name=name, validation_definitions=[definition], result_format="SUMMARY")).run(
-        batch_parameters={"dataframe": frame}
-    )
+    outcome = context.checkpoints.add(
+        gx.Checkpoint(name=name, validation_definitions=[definition], result_format="SUMMARY")
+    ).run(batch_parameters={"dataframe": frame})
     (validated,) = outcome.run_results.values()
     found = [_contract(result) for result in validated.results]
     order = [(one.expectation_type, one.configuration.kwargs.get("column", "(table)")) for one in suite.expectations]
@@ -190,8 +225,16 @@ def _contract(result: Any) -> Contract:
     raised = [one for one in (info, *info.values()) if isinstance(one, dict) and one.get("raised_exception")]
     if raised:
         message = " ".join(str(raised[0].get("exception_message")).split())
-        raise InfrastructureError(f"Great Expectations could not check {kind} on {column}: {message}. This is no drift, and no verdict was written.")
-    return Contract(name=kind.removeprefix("expect_"), column=column, success=bool(result.success), observed=_observed(result.result))
+        raise InfrastructureError(
+            f"Great Expectations could not check {kind} on {column}: {message}. This is no drift, and no verdict was "
+            "written."
+        )
+    return Contract(
+        name=kind.removeprefix("expect_"),
+        column=column,
+        success=bool(result.success),
+        observed=_observed(result.result),
+    )
 
 
 def _observed(result: dict[str, Any]) -> str:

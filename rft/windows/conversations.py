@@ -1,20 +1,23 @@
-"""Conversations of production: a window of them read from its file, and what their feedback is good for.
+"""Conversations of production: a window of them read from its file, and what their feedback is good
+for.
 
 A window is an immutable file of OpenAI chat JSONL, one conversation a line:
 
-    {"conversation_id": "c-0412", "time": "2026-03-02T08:14:05Z", "latency_s": 3.1, "tool_errors": 0,
-     "messages": [{"role": "user", "content": ...}, {"role": "assistant", "tool_calls": [...]}, {"role": "tool", ...}, ...],
-     "feedback": ["I10"]}
+    {"conversation_id": "c-0412", "time": "2026-03-02T08:14:05Z", "latency_s": 3.1, "tool_errors":
+    0,
+     "messages": [{"role": "user", "content": ...}, {"role": "assistant", "tool_calls": [...]},
+     {"role": "tool", ...}, ...], "feedback": ["I10"]}
 
-What cannot be read stops the stage before it writes anything, naming file and line: not JSON, no messages, a message out of
-form, no id, a time without zone, two different conversations of one id. What can be read but should not be like that, say a latency
-that is missing or negative, is not judged here but by the contracts of stage `drift`, which see how often it happens. A line
-repeated word for word (a log delivered twice) is dropped and counted, and so are keys that the format does not know.
-`latency_s`, `tool_errors` and `feedback` may be missing: not logged, not graded.
+What cannot be read stops the stage before it writes anything, naming file and line: not JSON, no
+messages, a message out of form, no id, a time without zone, two different conversations of one id.
+What can be read but should not be like that, say a latency that is missing or negative, is not
+judged here but by the contracts of stage `drift`, which see how often it happens. A line repeated
+word for word (a log delivered twice) is dropped and counted, and so are keys that the format does
+not know. `latency_s`, `tool_errors` and `feedback` may be missing: not logged, not graded.
 
-Of the graded conversations a recipe makes training examples, where it can (`from_traffic`). Those of which
-it makes none are counted and shown: feedback of another type than the recipe's targets is a mistake of the
-log or of the recipe, and nobody sees it otherwise.
+Of the graded conversations a recipe makes training examples, where it can (`from_traffic`). Those
+of which it makes none are counted and shown: feedback of another type than the recipe's targets is
+a mistake of the log or of the recipe, and nobody sees it otherwise.
 """
 
 from __future__ import annotations
@@ -57,11 +60,14 @@ class Window:
 
 
 def read_window(path: Path, sha256: str | None = None, at_least: int = 1) -> Window:
-    """Raises UserError naming file and line; see the module's docstring for what is refused and what is counted."""
+    """Raises UserError naming file and line; see the module's docstring for what is refused and
+    what is counted."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}). Set traffic.file to a window of traffic.") from None
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}). Set traffic.file to a window of traffic."
+        ) from None
     found = hashlib.sha256(content).hexdigest()
     if sha256 is not None and found != sha256:
         remedy = "Restore the file, or record the new hash if the change is meant."
@@ -76,15 +82,28 @@ def read_window(path: Path, sha256: str | None = None, at_least: int = 1) -> Win
         if known is not conversation:
             if known != conversation:
                 raise UserError(
-                    f"{where}: conversation_id {conversation.conversation_id!r} was met before, with other content, at {first}. "
+                    f"{where}: conversation_id {conversation.conversation_id!r} was met before, with other content, "
+                    f"at {first}. "
                     "Ids must be unique: log a conversation once, when it is over."
                 )
             rejected["repeated"] += 1
     if len(seen) < at_least:
-        raise UserError(f"{path}: {len(seen)} conversations, traffic.min_conversations asks for {at_least}. Take a longer window.")
-    ordered = sorted((conversation for _, conversation in seen.values()), key=lambda one: (one.time, one.conversation_id))
+        raise UserError(
+            f"{path}: {len(seen)} conversations, traffic.min_conversations asks for {at_least}. Take a longer window."
+        )
+    ordered = sorted(
+        (conversation for _, conversation in seen.values()), key=lambda one: (one.time, one.conversation_id)
+    )
     places = {name: where for name, (where, _) in seen.items()}
-    return Window(path.as_posix(), found, num_rows, tuple(ordered), dict(sorted(rejected.items())), dict(sorted(ignored.items())), places)
+    return Window(
+        path.as_posix(),
+        found,
+        num_rows,
+        tuple(ordered),
+        dict(sorted(rejected.items())),
+        dict(sorted(ignored.items())),
+        places,
+    )
 
 
 def load_conversations(path: Path = shelves.CONVERSATIONS) -> tuple[Conversation, ...]:
@@ -94,16 +113,18 @@ def load_conversations(path: Path = shelves.CONVERSATIONS) -> tuple[Conversation
     return read_window(path).conversations
 
 
-# -- feedback --------------------------------------------------------------------------------------------
+# -- feedback --------------------------------------------------------------------------------------
 def usable_feedback(conversations: Sequence[Conversation], loaded: Recipe) -> list[Example]:
-    """The graded conversations that the recipe can turn into training examples, in the order of time."""
+    """The graded conversations that the recipe can turn into training examples, in the order of
+    time."""
     graded = (conversation for conversation in conversations if conversation.feedback is not None)
     return [example for conversation in graded if (example := loaded.from_traffic(conversation)) is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Graded conversations that the recipe makes no example of. `of_other_kind`: those whose feedback is of another type than its targets."""
+    """Graded conversations that the recipe makes no example of. `of_other_kind`: those whose
+    feedback is of another type than its targets."""
 
     num_graded: int
     refused: tuple[Conversation, ...]
@@ -112,7 +133,8 @@ class Refused:
     """Of the targets, in words."""
 
     def in_words(self, where: Callable[[Conversation], str]) -> str:
-        """How many, which is the first and why as far as anybody can tell; empty when there are none."""
+        """How many, which is the first and why as far as anybody can tell; empty when there are
+        none."""
         if not self.refused:
             return ""
         if self.of_other_kind:
@@ -121,11 +143,15 @@ class Refused:
         else:
             first, count = self.refused[0], len(self.refused)
             why = "from_traffic in the recipe's examples.py made nothing of it"
-        return f"{count} of {self.num_graded} graded conversations cannot become examples; the first: {where(first)}: {why}"
+        return (
+            f"{count} of {self.num_graded} graded conversations cannot become examples; the first: "
+            f"{where(first)}: {why}"
+        )
 
     @property
     def is_strange(self) -> bool:
-        """Feedback of another type, or not one conversation that can be used: a mistake, not a choice of the recipe's."""
+        """Feedback of another type, or not one conversation that can be used: a mistake, not a
+        choice of the recipe's."""
         return bool(self.of_other_kind) or (0 < len(self.refused) == self.num_graded)
 
 
@@ -142,11 +168,18 @@ def refused_feedback(conversations: Sequence[Conversation], loaded: Recipe, para
 
 
 def _kind(value: Any) -> str:
-    names = {bool: "a truth value", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
+    names = {
+        bool: "a truth value",
+        int: "a number",
+        float: "a number",
+        str: "a text",
+        list: "a list",
+        dict: "an object",
+    }
     return names.get(type(value), type(value).__name__)
 
 
-# -- one row ---------------------------------------------------------------------------------------------------------------
+# -- one row ---------------------------------------------------------------------------------------
 def _conversation(row: dict[str, Any], where: str) -> Conversation:
     identity = row.get("conversation_id")
     if not isinstance(identity, str) or not identity:
@@ -184,7 +217,12 @@ def _message(message: Any, key: str, where: str) -> dict[str, Any]:
         raise _bad(where, key, message, f"an object whose role is one of {', '.join(ROLES)}")
     calls = message.get("tool_calls")
     if calls is not None and not (isinstance(calls, list) and all(_is_call(call) for call in calls)):
-        raise _bad(where, f"{key}.tool_calls", calls, 'a list of {"id": .., "function": {"name": .., "arguments": "<JSON text>"}}')
+        raise _bad(
+            where,
+            f"{key}.tool_calls",
+            calls,
+            'a list of {"id": .., "function": {"name": .., "arguments": "<JSON text>"}}',
+        )
     return message | {"content": _text(message.get("content"), f"{key}.content", where)}
 
 
@@ -192,14 +230,20 @@ def _text(content: Any, key: str, where: str) -> str | None:
     """A list of text parts, as newer clients write it, becomes one text."""
     if content is None or isinstance(content, str):
         return content
-    if isinstance(content, list) and all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+    if isinstance(content, list) and all(
+        isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
+    ):
         return "".join(part["text"] for part in content)
     raise _bad(where, key, content, "a text, null, or a list of text parts")
 
 
 def _is_call(call: Any) -> bool:
     function = call.get("function") if isinstance(call, dict) else None
-    return isinstance(function, dict) and isinstance(function.get("name"), str) and isinstance(function.get("arguments"), str)
+    return (
+        isinstance(function, dict)
+        and isinstance(function.get("name"), str)
+        and isinstance(function.get("arguments"), str)
+    )
 
 
 def _is_number(value: Any) -> bool:

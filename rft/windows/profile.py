@@ -1,9 +1,11 @@
-"""What a window of traffic looks like: a few columns over its conversations, and their counts over fixed bins.
+"""What a window of traffic looks like: a few columns over its conversations, and their counts over
+fixed bins.
 
-Three groups. *Input* is what people ask: how long, in which words and phrases, and the categories that the recipe names (say, the
-chapter mix). *Agent* is what our side did: which tools, how often, in how many turns, how slowly, with how many errors.
-*Performance* is what graders of production thought of the answer. Examples have inputs only, so a profile made from examples
-has the first group only.
+Three groups. *Input* is what people ask: how long, in which words and phrases, and the categories
+that the recipe names (say, the chapter mix). *Agent* is what our side did: which tools, how often,
+in how many turns, how slowly, with how many errors. *Performance* is what graders of production
+thought of the answer. Examples have inputs only, so a profile made from examples has the first
+group only.
 
     feature          group        bins                                    statistic
     input_words      input        whole numbers, then 10 % apart          wasserstein_sd
@@ -17,8 +19,9 @@ has the first group only.
     latency_s        agent        a quarter of an octave                  psi
     corrected        performance  as answered, corrected                  total_variation
 
-Bins are fixed, not quantiles of a window, so any two profiles can be compared without going back to the rows. Words are hashed
-(CRC-32, digits as one) so that a profile is of one size whatever the language, and holds no text.
+Bins are fixed, not quantiles of a window, so any two profiles can be compared without going back to
+the rows. Words are hashed (CRC-32, digits as one) so that a profile is of one size whatever the
+language, and holds no text.
 """
 
 from __future__ import annotations
@@ -62,10 +65,12 @@ _WORD = re.compile(r"[^\W\d_]+|\d+")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One feature of every conversation, in order. `Column("category", "agent", "total_variation", [["search", "search"], []])`.
+    """One feature of every conversation, in order. `Column("category", "agent", "total_variation",
+    [["search", "search"], []])`.
 
-    `rows` hold a number or None (numeric), a list of values or None (category), hashed words (text). A category whose `values`
-    are fixed counts those only; else those met, and the rest as `(other)`.
+    `rows` hold a number or None (numeric), a list of values or None (category), hashed words
+    (text). A category whose `values` are fixed counts those only; else those met, and the rest as
+    `(other)`.
     """
 
     kind: Kind
@@ -79,7 +84,7 @@ class Column:
 Columns = dict[str, Column]
 
 
-# -- rows to columns -------------------------------------------------------------------------------------------------------
+# -- rows to columns -------------------------------------------------------------------------------
 def input_messages(messages: Sequence[Message]) -> list[Message]:
     """What the agent was given: all before its first word."""
     first = next((n for n, message in enumerate(messages) if message["role"] in ("assistant", "tool")), len(messages))
@@ -87,7 +92,9 @@ def input_messages(messages: Sequence[Message]) -> list[Message]:
 
 
 def user_text(messages: Sequence[Message]) -> str:
-    return "\n".join(str(message["content"]) for message in messages if message["role"] == "user" and message.get("content"))
+    return "\n".join(
+        str(message["content"]) for message in messages if message["role"] == "user" and message.get("content")
+    )
 
 
 def words(text: str) -> list[str]:
@@ -104,13 +111,22 @@ def input_columns(inputs: Sequence[Sequence[Message]], recipe: Recipe) -> Column
     hashes = [[word_hash(word) for word in row] for row in tokens]
     found: Columns = {
         "input_words": Column("numeric", "input", "wasserstein_sd", [len(row) for row in tokens], tuple(_WORD_EDGES)),
-        "vocabulary": Column("category", "input", "total_variation", [[str(one % BUCKETS) for one in row] for row in hashes], values=_BUCKET_NAMES),
+        "vocabulary": Column(
+            "category",
+            "input",
+            "total_variation",
+            [[str(one % BUCKETS) for one in row] for row in hashes],
+            values=_BUCKET_NAMES,
+        ),
         "phrasing": Column("text", "input", "classifier_auc", [" ".join(map(str, row)) for row in hashes]),
     }
     named = [recipe.features(list(messages)) for messages in inputs]
     for name in sorted({name for row in named for name in row}):
         if name in _OURS:
-            raise UserError(f"{recipe.folder}/examples.py: features() names a feature '{name}', which is one of rft's own. Call it differently.")
+            raise UserError(
+                f"{recipe.folder}/examples.py: features() names a feature '{name}', which is one of rft's own. Call "
+                "it differently."
+            )
         found[name] = Column("category", "input", "total_variation", [_as_list(row.get(name)) for row in named])
     return found
 
@@ -130,7 +146,17 @@ def agent_columns(conversations: Sequence[Conversation]) -> Columns:
     }
 
 
-_OURS = {"input_words", "vocabulary", "phrasing", "tool_mix", "num_tool_calls", "num_turns", "tool_errors", "latency_s", "corrected"}
+_OURS = {
+    "input_words",
+    "vocabulary",
+    "phrasing",
+    "tool_mix",
+    "num_tool_calls",
+    "num_turns",
+    "tool_errors",
+    "latency_s",
+    "corrected",
+}
 
 
 def columns(conversations: Sequence[Conversation], recipe: Recipe) -> Columns:
@@ -142,8 +168,10 @@ def tool_names(conversation: Conversation) -> list[str]:
 
 
 def was_corrected(conversation: Conversation) -> bool:
-    """Whether the feedback differs from the last assistant message. JSON is compared as JSON, lists without order, and an
-    object of one key as its value, so `{"codes": ["I10"]}` agrees with feedback `["I10"]`."""
+    """Whether the feedback differs from the last assistant message. JSON is compared as JSON, lists
+    without order, and an object of one key as its value, so `{"codes": ["I10"]}` agrees with
+    feedback `["I10"]`.
+    """
     answers = [message.get("content") or "" for message in conversation.messages if message["role"] == "assistant"]
     return not answers or _canonical(answers[-1]) != _canonical(conversation.feedback)
 
@@ -165,14 +193,15 @@ def _as_list(value: Any) -> list[str] | None:
     return None if value is None else [value] if isinstance(value, str) else [str(one) for one in value]
 
 
-# -- columns to counts -----------------------------------------------------------------------------------------------------
+# -- columns to counts -----------------------------------------------------------------------------
 def of_examples(examples: Sequence[Example], recipe: Recipe, source: str) -> Profile:
     found = input_columns([input_messages(example.messages) for example in examples], recipe)
     return summarize(found, source, [example.id for example in examples])
 
 
 def reference(params: Params, loaded: Recipe) -> Profile:
-    """Find what a window is compared with: the champion's profile, or before the first promotion that of the recipe's training examples."""
+    """Find what a window is compared with: the champion's profile, or before the first promotion
+    that of the recipe's training examples."""
     if (path := shelves.champion().profile_path) is not None:
         return reports.read(Profile, shelves.folder("champion") / path)
     examples = loaded.examples("train", params.examples.train, params.examples.seed)
@@ -184,12 +213,22 @@ def of_conversations(conversations: Sequence[Conversation], recipe: Recipe, sour
 
 
 def summarize(found: Columns, source: str, ids: Sequence[str]) -> Profile:
-    return Profile(source=source, num_conversations=len(ids), features={name: feature(column, ids) for name, column in found.items()})
+    return Profile(
+        source=source,
+        num_conversations=len(ids),
+        features={name: feature(column, ids) for name, column in found.items()},
+    )
 
 
 def feature(column: Column, ids: Sequence[str]) -> Feature:
     num_present = sum(row is not None for row in column.rows)
-    bare = Feature(kind=column.kind, group=column.group, statistic=column.statistic, n=num_present, nulls=len(column.rows) - num_present)
+    bare = Feature(
+        kind=column.kind,
+        group=column.group,
+        statistic=column.statistic,
+        n=num_present,
+        nulls=len(column.rows) - num_present,
+    )
     if column.kind == "text":
         return bare.model_copy(update={"sample": [column.rows[n] for n in sampled(ids)]})
     if column.kind == "category":
@@ -229,7 +268,9 @@ def text_matrix(rows: Sequence[str]) -> sparse.csr_matrix:
         ids = [int(one) for one in row.split()]
         pairs = [HASHES + (a * 31 + b) % HASHES for a, b in itertools.pairwise(ids)]
         found.append(sorted({*ids, *pairs}))
-    return _sparse(np.array([one for row in found for one in row], dtype=np.int64), np.cumsum([0, *map(len, found)]), 2 * HASHES)
+    return _sparse(
+        np.array([one for row in found for one in row], dtype=np.int64), np.cumsum([0, *map(len, found)]), 2 * HASHES
+    )
 
 
 def _sparse(bins: Any, row_ends: Any, width: int) -> sparse.csr_matrix:
@@ -239,6 +280,7 @@ def _sparse(bins: Any, row_ends: Any, width: int) -> sparse.csr_matrix:
 
 
 def sampled(ids: Sequence[str]) -> list[int]:
-    """Positions of at most SAMPLE rows, chosen by the hash of their ids: the same whatever else is in the window's order."""
+    """Positions of at most SAMPLE rows, chosen by the hash of their ids: the same whatever else is
+    in the window's order."""
     order = sorted(range(len(ids)), key=lambda n: hashlib.sha256(ids[n].encode()).digest())
     return sorted(order[:SAMPLE])

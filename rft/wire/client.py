@@ -1,14 +1,17 @@
 """The HTTP client of tools and graders: addresses, limits, retries and redirects.
 
-`Line.post` decides who is to blame. What the policy can have caused (4xx, an oversized reply) comes back to the caller. What it
-cannot have caused (5xx, no connection, the deadline, a reply that is no reply, 408 and 429) is retried under the same call_id (`retrying`) and
-then raised as `NoReply`, which leaves the rollout unscored. A dead server of ours or a refused key stops the stage instead.
+`Line.post` decides who is to blame. What the policy can have caused (4xx, an oversized reply) comes
+back to the caller. What it cannot have caused (5xx, no connection, the deadline, a reply that is no
+reply, 408 and 429) is retried under the same call_id (`retrying`) and then raised as `NoReply`,
+which leaves the rollout unscored. A dead server of ours or a refused key stops the stage instead.
 
-A 303 says where the reply will be: a platform may answer so while a slow tool still runs. It is followed by GET on the same host, and whatever
-goes wrong on the way, the request itself is never posted again; how long that may take is the try's deadline alone. No other redirect is followed.
+A 303 says where the reply will be: a platform may answer so while a slow tool still runs. It is
+followed by GET on the same host, and whatever goes wrong on the way, the request itself is never
+posted again; how long that may take is the try's deadline alone. No other redirect is followed.
 
-aiohttp, because it was measured at 1,650 to 1,860 calls a second here, against 47 to 383 with httpx. What the bodies hold is in rft/wire/contract.py;
-headers, signatures and secrets are in rft/wire/headers.py.
+aiohttp, because it was measured at 1,650 to 1,860 calls a second here, against 47 to 383 with
+httpx. What the bodies hold is in rft/wire/contract.py; headers, signatures and secrets are in
+rft/wire/headers.py.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class ToolEndpoint:
-    """Where the tools are, and what to send along. `raise_if_dead` tells whether a process of ours has ended, `last_words` what it printed last."""
+    """Where the tools are, and what to send along. `raise_if_dead` tells whether a process of ours
+    has ended, `last_words` what it printed last."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict, repr=False)  # holds the key
@@ -55,9 +59,12 @@ class ToolEndpoint:
 
 
 class NoReply(Exception):
-    """A try that failed, or, out of `retrying`, all of them. `malformed`: the last answer came, and was none. `lasting`: another try cannot help."""
+    """A try that failed, or, out of `retrying`, all of them. `malformed`: the last answer came, and
+    was none. `lasting`: another try cannot help."""
 
-    def __init__(self, reason: str, malformed: bool = False, retry_after_s: float = 0.0, retries: int = 0, lasting: bool = False) -> None:
+    def __init__(
+        self, reason: str, malformed: bool = False, retry_after_s: float = 0.0, retries: int = 0, lasting: bool = False
+    ) -> None:
         super().__init__(redact(reason))
         self.malformed = malformed
         self.lasting = lasting
@@ -72,7 +79,7 @@ class Reply:
     oversized: bool = False  # cut at max_reply_bytes
 
 
-# -- limits ----------------------------------------------------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Of one tool, of whatever kind. `timeout_key`: where its deadline is written down."""
@@ -94,7 +101,8 @@ class Limits:
 
 
 class Turnstile:
-    """In front of one tool: a slot among those that all tools share, and at most `rate` requests a second, evenly spaced, in order of coming."""
+    """In front of one tool: a slot among those that all tools share, and at most `rate` requests a
+    second, evenly spaced, in order of coming."""
 
     def __init__(self, slots: asyncio.Semaphore, rate: float | None) -> None:
         self._slots = slots
@@ -119,11 +127,14 @@ T = TypeVar("T")
 _Try = Callable[[int], Awaitable[T]]
 
 
-async def retry(once: _Try[T], retries: int, pause_s: Callable[[int], float], overrun: str, ends: float = math.inf) -> tuple[T, int]:
-    """Call `once(number of the try)` until it gives a value; return it and how many retries that took.
+async def retry(
+    once: _Try[T], retries: int, pause_s: Callable[[int], float], overrun: str, ends: float = math.inf
+) -> tuple[T, int]:
+    """Call `once(number of the try)` until it gives a value; return it and how many retries that
+    took.
 
-    `pause_s(number)`: the wait before a retry, on top of what the server asked for. `overrun`: what a
-    TimeoutError means. No try begins after `ends`. Raises NoReply when nothing is left to try.
+    `pause_s(number)`: the wait before a retry, on top of what the server asked for. `overrun`: what
+    a TimeoutError means. No try begins after `ends`. Raises NoReply when nothing is left to try.
     """
     failure, tries = NoReply(""), 0
     for attempt in range(retries + 1):
@@ -148,7 +159,8 @@ async def retry(once: _Try[T], retries: int, pause_s: Callable[[int], float], ov
 
 
 async def retrying(limits: Limits, message: str, once: _Try[T]) -> tuple[T, int]:
-    """Retry as tools and graders do. Jitter follows from `message`: equal runs pause equally, neighbours do not."""
+    """Retry as tools and graders do. Jitter follows from `message`: equal runs pause equally,
+    neighbours do not."""
 
     def pause_s(attempt: int) -> float:
         return BACKOFF_S * 2 ** (attempt - 1) * random.Random(f"{message} {attempt}").uniform(0.5, 1.5)
@@ -161,15 +173,21 @@ def retry_after(value: str | None) -> float:
     if value is None:
         return 0.0
     try:
-        return max(0.0, float(value) if re.fullmatch(r"[0-9]{1,9}", value) else parsedate_to_datetime(value).timestamp() - time.time())
+        return max(
+            0.0,
+            float(value)
+            if re.fullmatch(r"[0-9]{1,9}", value)
+            else parsedate_to_datetime(value).timestamp() - time.time(),
+        )
     except (ValueError, OverflowError):
         return 0.0
 
 
-# -- posting ---------------------------------------------------------------------------------------------------------------
+# -- posting ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Target:
-    """An address with all that belongs to it. `where`: what the user mends when it refuses our key."""
+    """An address with all that belongs to it. `where`: what the user mends when it refuses our
+    key."""
 
     url: str
     headers: dict[str, str] = field(repr=False)
@@ -187,7 +205,8 @@ def http_address(url: str, where: str, like: str = "http://host:8000") -> str:
 
 
 _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[aiohttp.TCPConnector, int]] = WeakKeyDictionary()
-"""Connections, and how many lines use them: the tools and the grader are often one server, and 500 connections more cost a third of the time."""
+"""Connections, and how many lines use them: the tools and the grader are often one server, and 500
+connections more cost a third of the time."""
 
 
 @dataclass(slots=True)
@@ -199,7 +218,8 @@ class _Asked:
 
 
 class Line:
-    """One session, its slots and its signature. Open it with `async with`; it may be opened again, in another event loop too."""
+    """One session, its slots and its signature. Open it with `async with`; it may be opened again,
+    in another event loop too."""
 
     def __init__(self, section: config.Tools) -> None:
         self._section = section
@@ -214,7 +234,8 @@ class Line:
         self._session = aiohttp.ClientSession(
             connector=pool,
             connector_owner=False,
-            cookie_jar=aiohttp.DummyCookieJar(),  # rollouts must not see one another; and no proxies from the environment
+            # rollouts must not see one another; and no proxies from the environment
+            cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),  # ours is around each try
         )
         return self
@@ -249,10 +270,15 @@ class Line:
         given = {name.lower() for name in static}
         sent = {**({} if "content-type" in given else {"Content-Type": "application/json"}), **static}
         secrets = secrets | self._signer.secrets if self._signer else secrets
-        return Target(url, sent, secrets, Limits.of(self._section, own), self.turnstile(rate), where, raise_if_dead or _nothing)
+        return Target(
+            url, sent, secrets, Limits.of(self._section, own), self.turnstile(rate), where, raise_if_dead or _nothing
+        )
 
-    async def post(self, target: Target, payload: bytes, envelope: Envelope, key: str, read: Callable[[Reply], T]) -> tuple[T, int]:
-        """`read`'s value, and the retries that it took. `key` names the message within its rollout: the call_id, or grade, start, end.
+    async def post(
+        self, target: Target, payload: bytes, envelope: Envelope, key: str, read: Callable[[Reply], T]
+    ) -> tuple[T, int]:
+        """`read`'s value, and the retries that it took. `key` names the message within its rollout:
+        the call_id, or grade, start, end.
 
         Raises NoReply when the retries are spent, InfrastructureError when going on is pointless.
         """
@@ -283,17 +309,24 @@ class Line:
             reply, response = await self._exchange(target, asked, payload, sent)
             pause_s = retry_after(response.get("Retry-After"))
             if reply.status == 401:
-                raise InfrastructureError(f"the server refuses our key (HTTP 401: {clip(reply.body)}). Mend the headers in {target.where}.")
+                raise InfrastructureError(
+                    f"the server refuses our key (HTTP 401: {clip(reply.body)}). Mend the headers in {target.where}."
+                )
             if reply.status in TRANSIENT:
                 raise NoReply(f"HTTP {reply.status}: {clip(reply.body)}", retry_after_s=pause_s)
             if not 300 <= reply.status < 400:
                 return reply
-            asked.url, asked.moved = _next_address(reply.status, response.get("Location", ""), asked.url, target.secrets), True
+            asked.url, asked.moved = (
+                _next_address(reply.status, response.get("Location", ""), asked.url, target.secrets),
+                True,
+            )
             patience_s = min(BACKOFF_S * 2 ** min(hops - 1, 10), LONGEST_HOP_S) if hops else 0.0
             await asyncio.sleep(max(min(pause_s, LONGEST_RETRY_AFTER_S), patience_s))
             hops += 1
 
-    async def _exchange(self, target: Target, asked: _Asked, payload: bytes, sent: Mapping[str, str]) -> tuple[Reply, Mapping[str, str]]:
+    async def _exchange(
+        self, target: Target, asked: _Asked, payload: bytes, sent: Mapping[str, str]
+    ) -> tuple[Reply, Mapping[str, str]]:
         """Send one request; returns the reply and its headers."""
         if self._session is None:
             raise RuntimeError("open the line with `async with`")
@@ -307,7 +340,8 @@ class Line:
 
 
 def _next_address(status: int, location: str, url: str, secrets: Secrets) -> str:
-    """Resolve the Location of a 303 on the same host. Raises NoReply for any other redirect: our keys are for this host alone."""
+    """Resolve the Location of a 303 on the same host. Raises NoReply for any other redirect: our
+    keys are for this host alone."""
     try:
         following = urljoin(url, location)
         if status == 303 and location and _origin(following) == _origin(url):
@@ -315,7 +349,9 @@ def _next_address(status: int, location: str, url: str, secrets: Secrets) -> str
     except ValueError:
         pass  # a Location that is no address is told below
     said = clip(secrets.redact(location or "?").encode("utf-8", "replace"))
-    raise NoReply(f"HTTP {status} redirects to {said}; redirects are not followed, but for a 303 on the same host", lasting=True)
+    raise NoReply(
+        f"HTTP {status} redirects to {said}; redirects are not followed, but for a 303 on the same host", lasting=True
+    )
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

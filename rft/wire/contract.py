@@ -1,15 +1,19 @@
-"""The bodies of the contract: what crosses between trainer, tools and grader, and how a reply is read.
+"""The bodies of the contract: what crosses between trainer, tools and grader, and how a reply is
+read.
 
-The wire is OpenAI's Agent RFT contract: a tool receives a `function_call` whose arguments are a JSON string, and answers with a
-`function_call_output`; the grader receives `sample` (the graded view of a trajectory) and `item` (the whole dataset row). One
-`trace_id` runs through all calls of a rollout. Reading is lenient, because servers in the field differ: only `output` matters. A reply answers the
-request whose connection it came on, whatever `call_id` it holds.
+The wire is OpenAI's Agent RFT contract: a tool receives a `function_call` whose arguments are a
+JSON string, and answers with a `function_call_output`; the grader receives `sample` (the graded
+view of a trajectory) and `item` (the whole dataset row). One `trace_id` runs through all calls of a
+rollout. Reading is lenient, because servers in the field differ: only `output` matters. A reply
+answers the request whose connection it came on, whatever `call_id` it holds.
 
-We deviate from the contract once. There the body of every 4xx goes to the policy; here a 403, 404, 405, 407 or 410 without an `output` is the
-server's (`SERVERS_OWN`; rft/tools/client.py applies it): a wrong address or a missing permission would else be shown to the policy, scored, and seen
-by nobody. A tool that means the policy by its bare 404 declares `client_errors: policy`.
+We deviate from the contract once. There the body of every 4xx goes to the policy; here a 403, 404,
+405, 407 or 410 without an `output` is the server's (`SERVERS_OWN`; rft/tools/client.py applies it):
+a wrong address or a missing permission would else be shown to the policy, scored, and seen by
+nobody. A tool that means the policy by its bare 404 declares `client_errors: policy`.
 
-How bodies are sent and when a request is retried is in rft/wire/client.py; headers, signatures and secrets are in rft/wire/headers.py.
+How bodies are sent and when a request is retried is in rft/wire/client.py; headers, signatures and
+secrets are in rft/wire/headers.py.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from rft.secrets import redact
 from rft.types import RolloutContext, StopReason, ToolCall, Turn
 from rft.wire import headers
 
-SERVERS_OWN = frozenset({403, 404, 405, 407, 410})  # the server's fault, unless an `output` says otherwise: no argument makes an address exist
+# the server's fault, unless an `output` says otherwise: no argument makes an address exist
+SERVERS_OWN = frozenset({403, 404, 405, 407, 410})
 
 
 class Malformed(ValueError):
@@ -41,7 +46,8 @@ class Outcome:
 
 
 class Envelope:
-    """What every request of one rollout carries, encoded once: a row can be large. Raises ValueError for a trace id that cannot be a header."""
+    """What every request of one rollout carries, encoded once: a row can be large. Raises
+    ValueError for a trace id that cannot be a header."""
 
     def __init__(self, context: RolloutContext) -> None:
         self.context = context
@@ -77,7 +83,8 @@ def _call_head(call: ToolCall, arguments: str, trace_id: str) -> dict[str, Any]:
 
 
 def read_output(body: bytes) -> str:
-    """Read the text of a tool's reply; other values become JSON. Raises Malformed without an `output`."""
+    """Read the text of a tool's reply; other values become JSON. Raises Malformed without an
+    `output`."""
     value = read_json(body)
     if isinstance(value, dict) and "output" not in value and isinstance(value.get("result"), dict):
         value = value["result"]
@@ -95,8 +102,10 @@ def read_refusal(body: bytes) -> str:
 
 
 def sample(turns: Iterable[Turn], stop_reason: StopReason) -> dict[str, Any]:
-    """The graded view of a trajectory. A last turn that calls tools is no answer: its text is markup, and is not graded. Unless a terminal tool took
-    the call: then its arguments are the answer."""
+    """The graded view of a trajectory. A last turn that calls tools is no answer: its text is
+    markup, and is not graded. Unless a terminal tool took the call: then its arguments are the
+    answer.
+    """
     turns = list(turns)
     last = turns[-1] if turns else Turn("")
     unanswered = bool(last.calls) and last.submitted is None
@@ -120,8 +129,9 @@ def sample(turns: Iterable[Turn], stop_reason: StopReason) -> dict[str, Any]:
 def _parsed(text: str) -> Any:
     """The final text as JSON, whether or not a format was asked for; None when it is none.
 
-    Nor is what JSON could not hold again: NaN, a number that overflows (1e999), half a surrogate pair. A grader would refuse such a body, and a
-    policy could so buy itself a rollout without a score.
+    Nor is what JSON could not hold again: NaN, a number that overflows (1e999), half a surrogate
+    pair. A grader would refuse such a body, and a policy could so buy itself a rollout without a
+    score.
     """
     try:
         value = json.loads(text)
@@ -132,11 +142,17 @@ def _parsed(text: str) -> Any:
 
 
 def _messages(turn: Turn) -> Iterator[dict[str, Any]]:
-    """What was said, what was found and how long that took, in order: the assistant's message, then a message per result.
+    """What was said, what was found and how long that took, in order: the assistant's message, then
+    a message per result.
 
-    `latency_s` is None where it is not on record: for what was never sent, and for a trajectory that is graded anew.
+    `latency_s` is None where it is not on record: for what was never sent, and for a trajectory
+    that is graded anew.
     """
-    spoken: dict[str, Any] = {"role": "assistant", "content": turn.answer, "tool_calls": [_tool_call(call) for call in turn.calls]}
+    spoken: dict[str, Any] = {
+        "role": "assistant",
+        "content": turn.answer,
+        "tool_calls": [_tool_call(call) for call in turn.calls],
+    }
     yield spoken | ({"reasoning_content": turn.reasoning} if turn.reasoning else {})
     names = {call.call_id: call.name for call in turn.calls}
     for one in turn.results:

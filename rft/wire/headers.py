@@ -1,11 +1,15 @@
 """What travels beside a body, and what may never come back.
 
-    static     the headers of params.yaml or grader.json, verbatim; a value `env:NAME` is read here and is a secret
-    X-RFT-*    which rollout is calling: Trace-Id, Job-Id, Step, Split, Attempt, and Retry when a call is made again
-    webhook-*  a Standard-Webhooks signature, when tools.signing_secret is set; `client.webhooks.verify_signature` of the openai package reads it
+    static     the headers of params.yaml or grader.json, verbatim; a value `env:NAME` is read here
+               and is a secret
+    X-RFT-*    which rollout is calling: Trace-Id, Job-Id, Step, Split, Attempt, and Retry when a
+               call is made again
+    webhook-*  a Standard-Webhooks signature, when tools.signing_secret is set;
+               `client.webhooks.verify_signature` of the openai package reads it
 
-A server may echo a key that it was sent: `resolve` says which values are redacted in what comes back
-(rft/secrets.py). A value that cannot be a header is refused before anything is sent, without being shown.
+A server may echo a key that it was sent: `resolve` says which values are redacted in what comes
+back (rft/secrets.py). A value that cannot be a header is refused before anything is sent, without
+being shown.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from rft.stopping import RUN
 from rft.types import RolloutContext
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[\ud800-\udfff]")  # a tab is allowed in a header, a lone surrogate in no text
+# a tab is allowed in a header, a lone surrogate in no text
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[\ud800-\udfff]")
 _OURS = re.compile(r"content-length|transfer-encoding|x-rft-.*|webhook-(id|timestamp|signature)", re.IGNORECASE)
 OF_THE_BODY = frozenset({"content-type", "webhook-id", "webhook-timestamp", "webhook-signature"})
 """In lower case: what a request without a body leaves out."""
@@ -32,10 +37,13 @@ _WIRE_SPLIT = {"validation": "valid"}
 
 
 def resolve(headers: Mapping[str, str], where: str) -> tuple[dict[str, str], Secrets]:
-    """The values to send, and those among them that are secret. Raises ConfigError, naming `where` and the header."""
+    """The values to send, and those among them that are secret. Raises ConfigError, naming `where`
+    and the header."""
     values = {name: config.secret(value) for name, value in headers.items()}
     check(values, where)
-    return values, Secrets(values[name] for name, value in headers.items() if value.startswith("env:") or names_a_secret(name))
+    return values, Secrets(
+        values[name] for name, value in headers.items() if value.startswith("env:") or names_a_secret(name)
+    )
 
 
 def check(headers: Mapping[str, str], where: str) -> None:
@@ -45,7 +53,9 @@ def check(headers: Mapping[str, str], where: str) -> None:
         if _OURS.fullmatch(name):
             raise ConfigError(f"{where}: {name} is set by us. Remove it.")
         if _CONTROL.search(value):
-            raise ConfigError(f"{where}: the value of {name} holds a newline or another control character. Take it out.")
+            raise ConfigError(
+                f"{where}: the value of {name} holds a newline or another control character. Take it out."
+            )
 
 
 def of_rollout(context: RolloutContext) -> dict[str, str]:
@@ -58,12 +68,16 @@ def of_rollout(context: RolloutContext) -> dict[str, str]:
         "X-RFT-Attempt": str(context.attempt),
     }
     if bad := [name for name, value in given.items() if not re.fullmatch(r"[\x20-\x7e]*", value)]:
-        raise ValueError(f"{', '.join(bad)}: the value holds a newline, a control character or other than ASCII, and cannot be a header")
+        raise ValueError(
+            f"{', '.join(bad)}: the value holds a newline, a control character or other than ASCII, and cannot be "
+            "a header"
+        )
     return {name: value for name, value in given.items() if value}
 
 
 class Signer:
-    """Signs by Standard Webhooks. The id of a message is a function of what it is, so that a retry carries the same."""
+    """Signs by Standard Webhooks. The id of a message is a function of what it is, so that a retry
+    carries the same."""
 
     def __init__(self, secret: str) -> None:
         """`secret` as in params.yaml: `env:NAME`, or the value itself."""
@@ -74,9 +88,14 @@ class Signer:
         try:
             key = base64.b64decode(value.removeprefix("whsec_"), validate=True)
         except ValueError:
-            raise ConfigError(f"{where}: the value is not base64. A Standard-Webhooks secret is whsec_ and base64.") from None
+            raise ConfigError(
+                f"{where}: the value is not base64. A Standard-Webhooks secret is whsec_ and base64."
+            ) from None
         if not value.startswith("whsec_") or not key:
-            raise ConfigError(f"{where}: a Standard-Webhooks secret is whsec_ and base64. Make one, such as whsec_$(openssl rand -base64 32).")
+            raise ConfigError(
+                f"{where}: a Standard-Webhooks secret is whsec_ and base64. Make one, such as whsec_$(openssl rand "
+                "-base64 32)."
+            )
         self._webhook = Webhook(value)
         self.secrets = Secrets([value])
 
@@ -84,7 +103,11 @@ class Signer:
         now = datetime.now(UTC)
         message_id = f"msg_{uuid.uuid5(uuid.NAMESPACE_OID, message)}"
         signature = self._webhook.sign(message_id, now, payload.decode())
-        return {"webhook-id": message_id, "webhook-timestamp": str(int(now.timestamp())), "webhook-signature": signature}
+        return {
+            "webhook-id": message_id,
+            "webhook-timestamp": str(int(now.timestamp())),
+            "webhook-signature": signature,
+        }
 
 
 def signer(section: config.Tools) -> Signer | None:

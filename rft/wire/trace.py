@@ -1,14 +1,17 @@
-"""Two names of one rollout: ours, which follows from the seed, and the wire's, which nobody has heard before.
+"""Two names of one rollout: ours, which follows from the seed, and the wire's, which nobody has
+heard before.
 
-Equal seeds must give equal bytes, so every file of ours knows a rollout by its `rollout_id`. Tool servers keep state by `trace_id`, so
-the wire's must never come back: not in another run, another recipe, a refill, or the repetition of what a kill cut off. (It did: one
-server that kept state by trace id credited 16 of 30 rollouts with a call that another run had made.)
+Equal seeds must give equal bytes, so every file of ours knows a rollout by its `rollout_id`. Tool
+servers keep state by `trace_id`, so the wire's must never come back: not in another run, another
+recipe, a refill, or the repetition of what a kill cut off. (It did: one server that kept state by
+trace id credited 16 of 30 rollouts with a call that another run had made.)
 
-    trace_id = "trace_" + uuid5(nonce, "ROLLOUT_ID ATTEMPT")                 in the first start of a stage
-               "trace_" + uuid5(nonce, "ROLLOUT_ID ATTEMPT START")           in start 2, 3, ... after a kill
+    trace_id = "trace_" + uuid5(nonce, "ROLLOUT_ID ATTEMPT")         in a stage's first start
+               "trace_" + uuid5(nonce, "ROLLOUT_ID ATTEMPT START")   in start 2, 3, ... after a kill
 
-The nonce is random. It is made with the stage's work folder, kept there through a resume, and published in the shelf's `timing.json`, so that
-an auditor who has a rollout id can compute what a tool server's log calls it: `python -m rft.wire.trace data/baseline/timing.json ROLLOUT_ID`.
+The nonce is random. It is made with the stage's work folder, kept there through a resume, and
+published in the shelf's `timing.json`, so that an auditor who has a rollout id can compute what a
+tool server's log calls it: `python -m rft.wire.trace data/baseline/timing.json ROLLOUT_ID`.
 """
 
 from __future__ import annotations
@@ -47,12 +50,14 @@ def begin(work: Path) -> Traces:
         traces = Traces(uuid.UUID(kept["nonce"]), kept["starts"] + 1)
     except FileNotFoundError:
         traces = Traces()
-    files.write_text(json.dumps(traces.published()), path, durable=True)  # a start that the disk forgot would say its ids again
+    # a start that the disk forgot would say its ids again
+    files.write_text(json.dumps(traces.published()), path, durable=True)
     return traces
 
 
 def rollout_id(name: str, seed: Sequence[int]) -> str:
-    """Our id of a rollout: a function of its name and seed, so that a repeated run makes the same records."""
+    """Our id of a rollout: a function of its name and seed, so that a repeated run makes the same
+    records."""
     return f"rollout_{uuid.uuid5(uuid.NAMESPACE_OID, ' '.join([name, *map(str, seed)]))}"
 
 
@@ -64,12 +69,19 @@ def trace_id(nonce: uuid.UUID, rollout_id: str, attempt: int, start: int = 1) ->
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m rft.wire.trace",
-        description="Say under which trace ids a tool server or grader may have met a rollout: one per start of the stage, of which more than one "
-        "is there only if it was killed and went on.",
+        description="Say under which trace ids a tool server or grader may have met a rollout: one per start "
+        "of the stage, of which more than one is there only if it was killed and went on.",
     )
-    parser.add_argument("timing", type=Path, metavar="TIMING_JSON", help="the timing.json beside the rollout's log, such as data/train/timing.json")
+    parser.add_argument(
+        "timing",
+        type=Path,
+        metavar="TIMING_JSON",
+        help="the timing.json beside the rollout's log, such as data/train/timing.json",
+    )
     parser.add_argument("rollout_id", help="as `rft rollouts` shows it")
-    parser.add_argument("--attempt", type=int, default=0, metavar="N", help="the refill's number, as in the log (default: 0)")
+    parser.add_argument(
+        "--attempt", type=int, default=0, metavar="N", help="the refill's number, as in the log (default: 0)"
+    )
     args = parser.parse_args(argv)
     try:
         kept = json.loads(args.timing.read_text())["trace"]

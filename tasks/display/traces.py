@@ -1,8 +1,11 @@
-"""Rollouts as MLflow traces: a rollout, its turns, their tool calls, each a span with what went in and what came out.
+"""Rollouts as MLflow traces: a rollout, its turns, their tool calls, each a span with what went in
+and what came out.
 
-Built after the fact from the rollout log, so nothing in the loop knows of MLflow. A trace's id is a function of the run and the rollout: exporting
-twice writes the same trace again, and an export that was cut off is mended by the next. The log holds no wall times, so spans lie a
-millisecond apart, from the start of the run, in the order in which things happened: their order is true, their length says nothing.
+Built after the fact from the rollout log, so nothing in the loop knows of MLflow. A trace's id is a
+function of the run and the rollout: exporting twice writes the same trace again, and an export that
+was cut off is mended by the next. The log holds no wall times, so spans lie a millisecond apart,
+from the start of the run, in the order in which things happened: their order is true, their length
+says nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ def export(clone: Clone, record: RunRecord, rows: Sequence[LogRow], report: Call
             traces.log_spans(experiment.experiment_id, spans)
             report(number)
     except MlflowException as error:
-        raise InfrastructureError(f"MLflow took no trace: {error}. What was exported stays; the same command goes on.") from None
+        raise InfrastructureError(
+            f"MLflow took no trace: {error}. What was exported stays; the same command goes on."
+        ) from None
     return experiment.name
 
 
@@ -54,7 +59,8 @@ def trace_id(run: str, row: LogRow) -> str:
 
 
 def _hex(run: str, row: LogRow, *place: object) -> str:
-    """A rollout is known by its own trace id within a run only: a repeated run makes the same rollouts."""
+    """A rollout is known by its own trace id within a run only: a repeated run makes the same
+    rollouts."""
     words = (run, row.stage, row.arm, row.step, row.sample, row.attempt, row.rollout_id, *place)
     return uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(words)).hex
 
@@ -113,7 +119,13 @@ def _spans(row: LogRow, run: str, start: int) -> Iterator[Span]:
     said = transcript.dialogue(row)
     failed = row.reward is None
     ends = sum(1 + len(turn.calls) for turn in said.turns) + 1
-    outcome = {"answer": _answer(row), "stop_reason": row.stop_reason, "score": row.score, "reward": row.reward, "solved": row.solved}
+    outcome = {
+        "answer": _answer(row),
+        "stop_reason": row.stop_reason,
+        "score": row.score,
+        "reward": row.reward,
+        "solved": row.solved,
+    }
     graded = {"components": json.loads(row.components), "explanation": row.explanation, "training": transcript.use(row)}
     root = _Place(run, row, start)
     yield root.span("rollout", "AGENT", (), 0, ends, {"messages": list(said.opening)}, outcome | graded, failed)
@@ -123,7 +135,16 @@ def _spans(row: LogRow, run: str, start: int) -> Iterator[Span]:
         yield root.span(f"turn {n + 1}", "CHAT_MODEL", (n,), tick, until, {"messages": given}, turn.message, False)
         for m, call in enumerate(turn.calls):
             result = turn.result(call["id"])
-            yield root.span(call["function"]["name"] or "?", "TOOL", (n, m), tick + m, tick + m + 1, _arguments(call), result, result is None)
+            yield root.span(
+                call["function"]["name"] or "?",
+                "TOOL",
+                (n, m),
+                tick + m,
+                tick + m + 1,
+                _arguments(call),
+                result,
+                result is None,
+            )
         tick, given = until, list(turn.results)
 
 
@@ -135,12 +156,23 @@ def _arguments(call: dict[str, Any]) -> Any:
 
 
 class _Place:
-    """Where in which trace a span stands: `()` the rollout, `(n,)` a turn, `(n, m)` a call of it."""
+    """Where in which trace a span stands: `()` the rollout, `(n,)` a turn, `(n, m)` a call of
+    it."""
 
     def __init__(self, run: str, row: LogRow, start: int):
         self._run, self._row, self._start = run, row, start
 
-    def span(self, name: str, kind: str, place: tuple[int, ...], begin: int, end: int, inputs: Any, outputs: Any, failed: bool) -> Span:
+    def span(
+        self,
+        name: str,
+        kind: str,
+        place: tuple[int, ...],
+        begin: int,
+        end: int,
+        inputs: Any,
+        outputs: Any,
+        failed: bool,
+    ) -> Span:
         from mlflow.entities import Span
 
         attributes = {
@@ -157,7 +189,10 @@ class _Place:
                 "name": name,
                 "start_time_unix_nano": self._start + begin * TICK_NS,
                 "end_time_unix_nano": self._start + end * TICK_NS,
-                "status": {"code": "STATUS_CODE_ERROR" if failed else "STATUS_CODE_OK", "message": self._row.explanation if failed else ""},
+                "status": {
+                    "code": "STATUS_CODE_ERROR" if failed else "STATUS_CODE_OK",
+                    "message": self._row.explanation if failed else "",
+                },
                 "attributes": {key: json.dumps(value, ensure_ascii=False) for key, value in attributes.items()},
                 "events": [],
             }

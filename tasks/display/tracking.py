@@ -1,12 +1,15 @@
-"""What MLflow shows of a run: one MLflow run, its settings, each stage's numbers, training live, the HTML page.
+"""What MLflow shows of a run: one MLflow run, its settings, each stage's numbers, training live,
+the HTML page.
 
-Display only: nothing is ever read back from here to compute with. Bytes stay in DVC. The address is absolute, at the clone's root, unless
-MLFLOW_TRACKING_URI names a server. The MLflow run's id is kept in the run's record, so an adopted run continues the same one; whatever
-MLflow holds of it already (a step of a metric) is not logged a second time.
+Display only: nothing is ever read back from here to compute with. Bytes stay in DVC. The address is
+absolute, at the clone's root, unless MLFLOW_TRACKING_URI names a server. The MLflow run's id is
+kept in the run's record, so an adopted run continues the same one; whatever MLflow holds of it
+already (a step of a metric) is not logged a second time.
 
-Training writes metrics.jsonl under `.rft/` and says where (`[train] metrics PATH`); `Live` follows that file from a thread, in batches, whole
-lines only. When the stage is over, the shelf's metrics.jsonl is the truth and fills what is missing. A stage that DVC did not have to run logs
-its final numbers, tagged so.
+Training writes metrics.jsonl under `.rft/` and says where (`[train] metrics PATH`); `Live` follows
+that file from a thread, in batches, whole lines only. When the stage is over, the shelf's
+metrics.jsonl is the truth and fills what is missing. A stage that DVC did not have to run logs its
+final numbers, tagged so.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ def address(clone: Clone) -> str:
 
 
 def client(clone: Clone) -> Any:
-    """An MlflowClient for tracking and registry. Raises InfrastructureError when the store does not open."""
+    """An MlflowClient for tracking and registry. Raises InfrastructureError when the store does not
+    open."""
     quiet()
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
@@ -49,17 +53,22 @@ def client(clone: Clone) -> Any:
     try:
         return MlflowClient(tracking_uri=address(clone), registry_uri=address(clone))
     except MlflowException as error:
-        raise InfrastructureError(f"MLflow's store at {_without_password(address(clone))} does not open: {error}") from None
+        raise InfrastructureError(
+            f"MLflow's store at {_without_password(address(clone))} does not open: {error}"
+        ) from None
 
 
 def quiet() -> None:
     """MLflow's own noise on import and first use, each silenced by name."""
     from sqlalchemy.exc import SADeprecationWarning
 
-    warnings.filterwarnings("ignore", message=r"The ``noload`` loader strategy is deprecated", category=SADeprecationWarning)
+    warnings.filterwarnings(
+        "ignore", message=r"The ``noload`` loader strategy is deprecated", category=SADeprecationWarning
+    )
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it logs, with a traceback, what it then raises
+    # it logs, with a traceback, what it then raises
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
 
 class Tracker:
@@ -70,7 +79,9 @@ class Tracker:
         self._known: dict[str, int] = {}
         """Metric -> the last step that MLflow holds."""
         if run.record.mlflow_run_id is None:
-            created = self._client.create_run(experiment(self._client, run.clone, model), run_name=run.name, tags={"run": run.name})
+            created = self._client.create_run(
+                experiment(self._client, run.clone, model), run_name=run.name, tags={"run": run.name}
+            )
             run.update(mlflow_run_id=created.info.run_id)
         self.run_id: str = run.record.mlflow_run_id or ""
         if run.adopted:
@@ -107,7 +118,12 @@ class Tracker:
             step = int(row["step"])
             for name, value in row.items():
                 key = metric_key(prefix + name)
-                if name != "step" and isinstance(value, int | float) and math.isfinite(value) and step > self._known.get(key, -1):
+                if (
+                    name != "step"
+                    and isinstance(value, int | float)
+                    and math.isfinite(value)
+                    and step > self._known.get(key, -1)
+                ):
                     batch.append(Metric(key, float(value), now, step))
                     self._known[key] = step
         for start in range(0, len(batch), BATCH):
@@ -127,7 +143,8 @@ class Tracker:
 
     @contextlib.contextmanager
     def live(self) -> Iterator[Live]:
-        """Follow a file while the block lasts. Trouble with MLflow meanwhile is raised at the end, not in the middle of training."""
+        """Follow a file while the block lasts. Trouble with MLflow meanwhile is raised at the end,
+        not in the middle of training."""
         follower = Live(self)
         try:
             yield follower
@@ -158,12 +175,14 @@ class Live:
 
         while not self._over.wait(EVERY_S):
             for path in [*self._paths]:
-                with contextlib.suppress(MlflowException):  # the shelf's file fills the gap, and raises if the store is really gone
+                # the shelf's file fills the gap, and raises if the store is really gone
+                with contextlib.suppress(MlflowException):
                     self._tracker.steps(whole_rows(path), "train/")
 
 
 def whole_rows(path: Path) -> list[Row]:
-    """The lines of a metrics.jsonl that are whole; it may be missing, or rewritten while we look."""
+    """The lines of a metrics.jsonl that are whole; it may be missing, or rewritten while we
+    look."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -172,7 +191,8 @@ def whole_rows(path: Path) -> list[Row]:
 
 
 def flatten(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """`{"train": {"lr": 0.1}}` -> ("train.lr", "0.1"). Of headers, variables alone are shown (`env:NAME`), in lists too."""
+    """`{"train": {"lr": 0.1}}` -> ("train.lr", "0.1"). Of headers, variables alone are shown
+    (`env:NAME`), in lists too."""
     for key, value in raw.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -202,7 +222,9 @@ def experiment(client: Any, clone: Clone, name: str) -> str:
     if found := client.get_experiment_by_name(name):
         return found.experiment_id
     local = address(clone).startswith("sqlite:")
-    return client.create_experiment(name, artifact_location=(clone.root / "mlruns" / "artifacts").as_uri() if local else None)
+    return client.create_experiment(
+        name, artifact_location=(clone.root / "mlruns" / "artifacts").as_uri() if local else None
+    )
 
 
 def _without_password(uri: str) -> str:

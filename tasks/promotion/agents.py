@@ -1,12 +1,16 @@
-"""Which agent is meant, and all that it consists of, in one folder: for whoever serves it elsewhere or talks to it.
+"""Which agent is meant, and all that it consists of, in one folder: for whoever serves it elsewhere
+or talks to it.
 
     find(clone, "champion" | "previous" | "2" | RUN, model) -> Agent
-    with laid_out(agent) as tree:           # recipe, settings, data/policy, data/champion: what a stage reads, for this agent alone
+    with laid_out(agent) as tree:           # recipe, settings, data/policy, data/champion: what a
+                                            stage reads, for this agent alone
 
-A version of the registry is what was promoted; a run is what its gate judged, approved or not. The beginning was made by no run. Once something
-was promoted it is, for good, what the first promoted run was judged against: that run's base policy. Before that it is the base policy that the
-newest run measured. The folder holds the code and settings of the agent's own revision, not the clone's, and every byte comes by its hash: from
-Git, or from DVC's cache, where it is hashed again. While an agent is laid out a lock says so, and `rft gc` leaves its folder alone.
+A version of the registry is what was promoted; a run is what its gate judged, approved or not. The
+beginning was made by no run. Once something was promoted it is, for good, what the first promoted
+run was judged against: that run's base policy. Before that it is the base policy that the newest
+run measured. The folder holds the code and settings of the agent's own revision, not the clone's,
+and every byte comes by its hash: from Git, or from DVC's cache, where it is hashed again. While an
+agent is laid out a lock says so, and `rft gc` leaves its folder alone.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ from tasks.runs.records import RunRecord
 POLICY = str(shelves.folder("policy"))
 MEASURED = str(shelves.path(reports.BaselineReport))
 LAID_OUT = "agent-"
-"""How the scratch folders of `laid_out` begin, in the clone's state. `lock` in each is held by whoever uses it."""
+"""How the scratch folders of `laid_out` begin, in the clone's state. `lock` in each is held by
+whoever uses it."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,8 @@ class Agent:
 
 
 def find(clone: Clone, which: str, model: str | None = None) -> Agent:
-    """`model` as in the registry; None: the clone's only one. Raises UserError when there is no such agent."""
+    """`model` as in the registry; None: the clone's only one. Raises UserError when there is no
+    such agent."""
     if is_a_run(which):
         return _of_run(clone, records.find(clone, which))
     name = model_named(clone, model)
@@ -75,9 +81,14 @@ def find(clone: Clone, which: str, model: str | None = None) -> Agent:
         if known is None and which in (CHAMPION, str(BEGINNING.champion.version)):
             return _beginning(clone, name)
         there = (
-            f"its champion is {champion.in_words(known.number)}" if known else "nothing of it was promoted, so there is only the beginning, version 1"
+            f"its champion is {champion.in_words(known.number)}"
+            if known
+            else "nothing of it was promoted, so there is only the beginning, version 1"
         )
-        raise UserError(f"{name} has no version {which}: {there}. A run is named by more than digits: see {commands.command('runs')}")
+        raise UserError(
+            f"{name} has no version {which}: {there}. A run is named by more than digits: see "
+            f"{commands.command('runs')}"
+        )
     return _of_version(clone, name, version)
 
 
@@ -94,7 +105,9 @@ def model_named(clone: Clone, model: str | None) -> str:
     every = sorted({*known, *ran})
     if model is not None:
         if model not in every:
-            raise UserError(f"no run of this clone made a model {model!r}. {did_you_mean(model, every) if every else start}")
+            raise UserError(
+                f"no run of this clone made a model {model!r}. {did_you_mean(model, every) if every else start}"
+            )
         return model
     if len(every) != 1:
         several = f"several models: {', '.join(every)}. Name one: --model NAME"
@@ -104,19 +117,26 @@ def model_named(clone: Clone, model: str | None) -> str:
 
 @contextmanager
 def laid_out(agent: Agent, *more: str) -> Iterator[Path]:
-    """A folder for as long as the block lasts. `more`: other outputs of the revision, if it has them."""
+    """A folder for as long as the block lasts. `more`: other outputs of the revision, if it has
+    them."""
     clone, at = agent.at.clone, agent.at
-    with tempfile.TemporaryDirectory(prefix=LAID_OUT, dir=clone.state) as scratch, records.held(scratch_lock(Path(scratch)), wait=True):
+    with (
+        tempfile.TemporaryDirectory(prefix=LAID_OUT, dir=clone.state) as scratch,
+        records.held(scratch_lock(Path(scratch)), wait=True),
+    ):
         tree = Path(scratch) / "tree"
         at.lay_tree(tree)
-        shutil.rmtree(tree / "rft", ignore_errors=True)  # the engine is the one that runs here, for the recipe's server too
+        # the engine is the one that runs here, for the recipe's server too
+        shutil.rmtree(tree / "rft", ignore_errors=True)
         for path in (POLICY, *(one for one in more if one in at.outs)):
             at.lay(path, tree / path)
         reports.write(agent.served.champion, tree / shelves.path(reports.Champion))
         if agent.served.weights is not None:
             assert agent.served.champion.weights_path
             assert agent.served.revision
-            agent.served.revision.lay(agent.served.weights.path, tree / shelves.folder("champion") / agent.served.champion.weights_path)
+            agent.served.revision.lay(
+                agent.served.weights.path, tree / shelves.folder("champion") / agent.served.champion.weights_path
+            )
         _link_model(clone, tree)
         yield tree
 
@@ -134,7 +154,7 @@ def _link_model(clone: Clone, tree: Path) -> None:
         os.symlink(given, place)
 
 
-# -- which -----------------------------------------------------------------------------------------------------------------
+# -- which -----------------------------------------------------------------------------------------
 def _of_version(clone: Clone, model: str, version: Version) -> Agent:
     if version.is_beginning:
         return _beginning(clone, model)
@@ -143,7 +163,9 @@ def _of_version(clone: Clone, model: str, version: Version) -> Agent:
     at = Revision(clone, version.tags.get("revision", ""))
     served = champion.of(at, version.run, version.number)
     _assert_registered(served, at, version)
-    act = next((one for one in reversed(ledger.acts(clone)) if one.action == "promote" and one.run == version.run), None)
+    act = next(
+        (one for one in reversed(ledger.acts(clone)) if one.action == "promote" and one.run == version.run), None
+    )
     approval = _approval(act) if act else "its approval is not in this clone's ledger"
     back = _taken_back(clone, model, version)
     if back is None:
@@ -156,7 +178,11 @@ def _of_version(clone: Clone, model: str, version: Version) -> Agent:
 def _taken_back(clone: Clone, model: str, version: Version) -> Act | None:
     """The rollback away from this version, if nothing has returned to it since."""
     number = str(version.number)
-    moves = (one for one in reversed(ledger.acts(clone)) if one.model == model and one.action != "reject" and number in (one.before, one.after))
+    moves = (
+        one
+        for one in reversed(ledger.acts(clone))
+        if one.model == model and one.action != "reject" and number in (one.before, one.after)
+    )
     last = next(moves, None)
     return last if last is not None and last.action == "rollback" and last.before == number else None
 
@@ -170,19 +196,25 @@ def _assert_registered(served: Served, at: Revision, version: Version) -> None:
     for name, value in found.items():
         if tags.get(name) != value:
             raise UserError(
-                f"version {version.number}: the registry says {name} = {tags.get(name)}, revision {at.commit[:10]} of run {version.run} has {value}. "
+                f"version {version.number}: the registry says {name} = {tags.get(name)}, revision {at.commit[:10]} of "
+                f"run {version.run} has {value}. "
                 "One of the two was changed after the approval."
             )
 
 
 def _of_run(clone: Clone, record: RunRecord) -> Agent:
     if record.revision is None:
-        raise UserError(f"run {record.name} is not over: it is {record.state}. Wait for it, or start it again: {record.again}")
+        raise UserError(
+            f"run {record.name} is not over: it is {record.state}. Wait for it, or start it again: {record.again}"
+        )
     at = Revision(clone, record.revision)
     decision = at.report(Decision)
     if decision is None:
         why = f"{record.state}{': ' + record.message if record.message else ''}"
-        raise UserError(f"run {record.name} came to no decision ({why}), so it has no agent of its own. What is served has: champion.")
+        raise UserError(
+            f"run {record.name} came to no decision ({why}), so it has no agent of its own. What is served has: "
+            "champion."
+        )
     model = _model_of(at)
     if version := registry.find(clone, model, record.name):
         return _of_version(clone, model, version)
@@ -206,7 +238,8 @@ def _beginning(clone: Clone, model: str) -> Agent:
         at, run = Revision(clone, measured.revision or ""), measured.name
     else:
         raise UserError(
-            f"{model} {champion.in_words(number)}: no run of this clone that still has its bytes measured its base policy. "
+            f"{model} {champion.in_words(number)}: no run of this clone that still has its bytes measured its base "
+            "policy. "
             f"Start one: {commands.command('run')}"
         )
     standing = f"nobody had to approve it: the base policy with the seed prompt, as run {run} measured them"
@@ -214,7 +247,8 @@ def _beginning(clone: Clone, model: str) -> Agent:
 
 
 def beginnings(clone: Clone) -> dict[str, str]:
-    """Model -> the revision that holds its beginning, of each model of which nothing was promoted: the others' are the registry's. Takes no lock."""
+    """Model -> the revision that holds its beginning, of each model of which nothing was promoted:
+    the others' are the registry's. Takes no lock."""
     found = {model: record.revision or "" for model, record in _measured(clone).items()}
     return {model: revision for model, revision in found.items() if registry.first_promoted(clone, model) is None}
 
@@ -227,13 +261,18 @@ def _measured(clone: Clone) -> dict[str, RunRecord]:
             continue
         at = Revision(clone, record.revision)
         with contextlib.suppress(GitError):  # a revision that somebody deleted, and left its record
-            if MEASURED.encode() in (at.file("dvc.lock") or b"") and _model_of(at) not in found and {MEASURED, POLICY} <= at.outs.keys():
+            if (
+                MEASURED.encode() in (at.file("dvc.lock") or b"")
+                and _model_of(at) not in found
+                and {MEASURED, POLICY} <= at.outs.keys()
+            ):
                 found[_model_of(at)] = record
     return found
 
 
 def _that_ran(clone: Clone) -> set[str]:
-    """The models of all runs that finished a stage: of others the revision may hold settings that are not theirs."""
+    """The models of all runs that finished a stage: of others the revision may hold settings that
+    are not theirs."""
     every = (Revision(clone, record.revision) for record in records.load_all(clone) if record.revision)
     return {_model_of(at) for at in every if at.lock_sha256}
 

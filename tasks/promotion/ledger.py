@@ -1,8 +1,10 @@
-"""Who approved, rejected and rolled back what, when and why: `.rft/ledger.jsonl`, one line an act, only ever appended to.
+"""Who approved, rejected and rolled back what, when and why: `.rft/ledger.jsonl`, one line an act,
+only ever appended to.
 
-It is a record, not a proof: nothing is signed, and who can write the file can rewrite it. An act that moves the champion is announced before it
-begins (`pledge.json`) and carried out by steps that can all be repeated, so that one that was cut off is finished at the next start, under
-the same id, and stands in the ledger once.
+It is a record, not a proof: nothing is signed, and who can write the file can rewrite it. An act
+that moves the champion is announced before it begins (`pledge.json`) and carried out by steps that
+can all be repeated, so that one that was cut off is finished at the next start, under the same id,
+and stands in the ledger once.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ def acts(clone: Clone) -> list[Act]:
             found.append(Act.model_validate_json(line))
         except ValidationError as error:
             raise UserError(
-                f"{clone.ledger}:{number}: not an entry of the ledger ({error.errors()[0]['msg']}). Restore the file; nothing was changed."
+                f"{clone.ledger}:{number}: not an entry of the ledger ({error.errors()[0]['msg']}). Restore the file; "
+                "nothing was changed."
             ) from None
     return found
 

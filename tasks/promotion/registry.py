@@ -1,11 +1,15 @@
-"""Who is champion: MLflow's alias `@champion`, moved by one function, under a lock, only on verified hashes.
+"""Who is champion: MLflow's alias `@champion`, moved by one function, under a lock, only on
+verified hashes.
 
-Versions of the registered model are external: they hold no weights, only where they are (run, revision, DVC hash). `@previous` is what a rollback
-returns to. The first promotion also registers the beginning (the base policy with the seed prompt), so that it can be returned to.
+Versions of the registered model are external: they hold no weights, only where they are (run,
+revision, DVC hash). `@previous` is what a rollback returns to. The first promotion also registers
+the beginning (the base policy with the seed prompt), so that it can be returned to.
 
-Promotion is a compare-and-set: under the lock the champion is read again, and must be the one that the run was judged against. MLflow itself
-has no such thing, so the lock covers this clone; two clones on one MLflow server should not promote at once. Each step can be repeated:
-versions are found by their run before they are made, aliases are set, the ledger takes an id once. `repair` finishes what was cut off.
+Promotion is a compare-and-set: under the lock the champion is read again, and must be the one that
+the run was judged against. MLflow itself has no such thing, so the lock covers this clone; two
+clones on one MLflow server should not promote at once. Each step can be repeated: versions are
+found by their run before they are made, aliases are set, the ledger takes an id once. `repair`
+finishes what was cut off.
 """
 
 from __future__ import annotations
@@ -43,7 +47,8 @@ def lock(clone: Clone) -> Path:
 
 
 def revisions(clone: Clone) -> set[str]:
-    """Of every registered version of every model: a rollback may return to each, sooner or later."""
+    """Of every registered version of every model: a rollback may return to each, sooner or
+    later."""
     if _is_empty(clone):
         return set()
     client, found, token = tracking.client(clone), set[str](), None
@@ -78,11 +83,15 @@ def find(clone: Clone, model: str, which: str) -> Version | None:
         return None
     with _lock(clone):
         repair(clone)
-        return next((one for one in Registry(clone, model).versions() if which in (str(one.number), one.run, *one.aliases)), None)
+        return next(
+            (one for one in Registry(clone, model).versions() if which in (str(one.number), one.run, *one.aliases)),
+            None,
+        )
 
 
 def first_promoted(clone: Clone, model: str) -> Version | None:
-    """The version that replaced the beginning first: of which the beginning is what it was judged against. Takes no lock, repairs nothing."""
+    """The version that replaced the beginning first: of which the beginning is what it was judged
+    against. Takes no lock, repairs nothing."""
     if _is_empty(clone):
         return None
     every = Registry(clone, model).versions()
@@ -100,7 +109,8 @@ def _is_empty(clone: Clone) -> bool:
 def approve(clone: Clone, record: RunRecord, who: str, why: str, override_dirty: bool = False) -> Act:
     """Promote a run; once it is champion, its act is returned as it stands.
 
-    Raises UserError when the gate did not say so, a person said no, the code is in no branch, or another champion is served by now.
+    Raises UserError when the gate did not say so, a person said no, the code is in no branch, or
+    another champion is served by now.
     """
     with _lock(clone):
         repair(clone)
@@ -131,7 +141,8 @@ def approve(clone: Clone, record: RunRecord, who: str, why: str, override_dirty:
 
 
 def reject(clone: Clone, record: RunRecord, who: str, why: str) -> Act:
-    """A person's no to what the gate would promote. Raises UserError when there is nothing to say no to."""
+    """A person's no to what the gate would promote. Raises UserError when there is nothing to say
+    no to."""
     with _lock(clone):
         repair(clone)
         at = Revision(clone, _revision(record))
@@ -160,15 +171,21 @@ def undo(model: str) -> str:
 
 
 def only_model(clone: Clone) -> str:
-    """The one model of which something was promoted here. Raises UserError that names all when there are several."""
+    """The one model of which something was promoted here. Raises UserError that names all when
+    there are several."""
     with _lock(clone):
         repair(clone)
         promoted = sorted({act.model for act in ledger.acts(clone) if act.action == "promote"})
     if len(promoted) == 1:
         return promoted[0]
     if not promoted:
-        raise UserError("nothing was promoted in this clone, so there is nothing to return to. A model that another clone promoted: --model NAME")
-    raise UserError(f"several models were promoted here: {', '.join(promoted)}. Name the one to roll back: {undo('MODEL')}")
+        raise UserError(
+            "nothing was promoted in this clone, so there is nothing to return to. A model that another clone "
+            "promoted: --model NAME"
+        )
+    raise UserError(
+        f"several models were promoted here: {', '.join(promoted)}. Name the one to roll back: {undo('MODEL')}"
+    )
 
 
 def rollback(clone: Clone, model: str, who: str, why: str) -> Act:
@@ -177,10 +194,16 @@ def rollback(clone: Clone, model: str, who: str, why: str) -> Act:
         repair(clone)
         registry = Registry(clone, model)
         if not registry.is_registered:
-            raise UserError(f"of model {model!r} nothing was ever promoted: there is nothing to return to. {did_you_mean(model, registry.known())}")
+            raise UserError(
+                f"of model {model!r} nothing was ever promoted: there is nothing to return to. "
+                f"{did_you_mean(model, registry.known())}"
+            )
         to = registry.version_at(PREVIOUS)
         if to is None:
-            raise UserError(f"model {registry.name} has no @{PREVIOUS} version to return to: nothing was promoted yet, or all of it was rolled back.")
+            raise UserError(
+                f"model {registry.name} has no @{PREVIOUS} version to return to: nothing was promoted yet, or all of "
+                "it was rolled back."
+            )
         tags = registry.tags(to)
         act = Act(
             id=_id("rollback", to, who),
@@ -203,20 +226,27 @@ def repair(clone: Clone) -> Act | None:
     return None if act is None else _carry_out(clone, act)
 
 
-# -- what must be true -----------------------------------------------------------------------------------------------------
+# -- what must be true -----------------------------------------------------------------------------
 def verified(at: Revision, record: RunRecord) -> tuple[Decision, PromotionRequest]:
-    """Decision and request, read by hash from the run's revision; every hash in them is compared with the bytes it names."""
+    """Decision and request, read by hash from the run's revision; every hash in them is compared
+    with the bytes it names."""
     decision = at.report(Decision)
     if decision is None:
         raise UserError(
-            f"run {record.name} came to no decision ({record.state}{': ' + record.message if record.message else ''}). There is nothing to decide on."
+            f"run {record.name} came to no decision "
+            f"({record.state}{': ' + record.message if record.message else ''}). There is nothing to decide on."
         )
     if decision.decision != "promote":
-        raise UserError(f"run {record.name} cannot be approved or rejected: the gate itself decided {decision.decision}: {decision.reason}")
+        raise UserError(
+            f"run {record.name} cannot be approved or rejected: the gate itself decided {decision.decision}: "
+            f"{decision.reason}"
+        )
     request = at.report(PromotionRequest)
     train = at.report(TrainReport)
     if request is None or train is None:
-        raise UserError(f"run {record.name}: its revision {at.commit[:10]} lacks the promotion request or the train report.")
+        raise UserError(
+            f"run {record.name}: its revision {at.commit[:10]} lacks the promotion request or the train report."
+        )
     compared = {
         "the decision": (decision.digest(), request.decision_sha256),
         "the prompt": (request.prompt.digest(), decision.hashes.get("prompt")),
@@ -232,7 +262,8 @@ def verified(at: Revision, record: RunRecord) -> tuple[Decision, PromotionReques
     for what, (found, named) in compared.items():
         if found != named:
             raise UserError(
-                f"run {record.name}: {what} has hash {found}, but {named} was judged. It was changed after the decision; start a new run."
+                f"run {record.name}: {what} has hash {found}, but {named} was judged. It was changed after the "
+                "decision; start a new run."
             )
     return decision, request
 
@@ -240,17 +271,22 @@ def verified(at: Revision, record: RunRecord) -> tuple[Decision, PromotionReques
 def _assert_may_promote(registry: Registry, record: RunRecord, last: Act | None, override_dirty: bool) -> None:
     now = registry.served().champion
     if last is not None and last.action == "reject":
-        raise UserError(f"run {record.name} was rejected by {last.who} on {last.when}: {last.why}. Start a new run to change that.")
-    judged_against = max(record.champion_version, BEGINNING.champion.version)  # 0 was the beginning in runs that were recorded long ago
+        raise UserError(
+            f"run {record.name} was rejected by {last.who} on {last.when}: {last.why}. Start a new run to change that."
+        )
+    # 0 was the beginning in runs that were recorded long ago
+    judged_against = max(record.champion_version, BEGINNING.champion.version)
     if now.version != judged_against:
         raise UserError(
-            f"run {record.name} was judged against champion {champion.in_words(judged_against)}, but {champion.in_words(now.version)} is served now. "
+            f"run {record.name} was judged against champion {champion.in_words(judged_against)}, but "
+            f"{champion.in_words(now.version)} is served now. "
             "Its gain over that one is not known: start a new run."
         )
     if record.dirty and not override_dirty:
         files = ", ".join(record.edited[:5])
         raise UserError(
-            f"run {record.name} ran uncommitted code ({files}): nobody will find it in a branch. Commit and run again (finished stages are kept), "
+            f"run {record.name} ran uncommitted code ({files}): nobody will find it in a branch. Commit and run again "
+            "(finished stages are kept), "
             "or take the responsibility: --override-dirty"
         )
 
@@ -270,7 +306,7 @@ class Version:
         return not self.run
 
 
-# -- moving the champion, by steps that can be repeated --------------------------------------------------------------------
+# -- moving the champion, by steps that can be repeated --------------------------------------------
 def _carry_out(clone: Clone, act: Act) -> Act:
     ledger.announce(clone, act)
     registry = Registry(clone, act.model)
@@ -278,7 +314,9 @@ def _carry_out(clone: Clone, act: Act) -> Act:
         assert act.run
         assert act.revision
         before = act.before or registry.version_of("", None, replaced=None)
-        act = act.model_copy(update={"before": before, "after": registry.version_of(act.run, act.revision, replaced=before)})
+        act = act.model_copy(
+            update={"before": before, "after": registry.version_of(act.run, act.revision, replaced=before)}
+        )
         registry.point(PREVIOUS, before)
         registry.point(CHAMPION, act.after)
     else:
@@ -325,8 +363,14 @@ class Registry:
         if model is None:
             return []
         found = self._client.search_model_versions(f"name = '{self.name}'")
-        aliases = {str(number): tuple(alias for alias, of in model.aliases.items() if str(of) == str(number)) for number in model.aliases.values()}
-        made = [Version(int(one.version), one.tags.get("run", " "), aliases.get(str(one.version), ()), dict(one.tags)) for one in found]
+        aliases = {
+            str(number): tuple(alias for alias, of in model.aliases.items() if str(of) == str(number))
+            for number in model.aliases.values()
+        }
+        made = [
+            Version(int(one.version), one.tags.get("run", " "), aliases.get(str(one.version), ()), dict(one.tags))
+            for one in found
+        ]
         return sorted(made, key=lambda one: -one.number)
 
     def served(self) -> Served:
@@ -350,7 +394,11 @@ class Registry:
             tags |= self._description(Revision(self.clone, revision), run)
         model = _external_model(self.clone, self.name, run or _BEGINNING, tags)
         made = self._client.create_model_version(
-            self.name, source=f"models:/{model.model_id}", model_id=model.model_id, tags=tags, description=run or _BEGINNING
+            self.name,
+            source=f"models:/{model.model_id}",
+            model_id=model.model_id,
+            tags=tags,
+            description=run or _BEGINNING,
         )
         return str(made.version)
 
@@ -385,7 +433,11 @@ class Registry:
             "dvc.lock_sha256": at.lock_sha256 or "",
         }
         if made.weights is not None:
-            tags |= {"weights_sha256": made.champion.weights_sha256 or "", "dvc.path": made.weights.path, "dvc.md5": made.weights.md5}
+            tags |= {
+                "weights_sha256": made.champion.weights_sha256 or "",
+                "dvc.path": made.weights.path,
+                "dvc.md5": made.weights.md5,
+            }
         if made.champion.prompt.system:
             registered = self._client.register_prompt(
                 self.prompt_name,
@@ -403,7 +455,9 @@ def _external_model(clone: Clone, name: str, run: str, tags: dict[str, str]) -> 
     mlflow.set_tracking_uri(tracking.address(clone))
     mlflow.set_registry_uri(tracking.address(clone))
     experiment = tracking.experiment(tracking.client(clone), clone, name)
-    return mlflow.create_external_model(name=run.replace(" ", "-"), tags=tags, experiment_id=experiment, model_type="agent")
+    return mlflow.create_external_model(
+        name=run.replace(" ", "-"), tags=tags, experiment_id=experiment, model_type="agent"
+    )
 
 
 def _revision(record: RunRecord) -> str:
@@ -425,4 +479,16 @@ def _lock(clone: Clone):
     return records.held(lock(clone), wait=True)
 
 
-__all__ = ["Version", "approve", "find", "model_name", "models", "reject", "repair", "reports", "rollback", "served", "verified"]
+__all__ = [
+    "Version",
+    "approve",
+    "find",
+    "model_name",
+    "models",
+    "reject",
+    "repair",
+    "reports",
+    "rollback",
+    "served",
+    "verified",
+]

@@ -1,7 +1,8 @@
-"""Bytes of a recorded revision, found by hash: Git holds dvc.lock, dvc.lock names every output's md5, DVC's cache holds the bytes.
+"""Bytes of a recorded revision, found by hash: Git holds dvc.lock, dvc.lock names every output's
+md5, DVC's cache holds the bytes.
 
-So a report of a run can be read long after its worktree is gone, and nothing is trusted on the way: what is read is hashed again, and a
-byte that does not fit its name is an error, not a value.
+So a report of a run can be read long after its worktree is gone, and nothing is trusted on the way:
+what is read is hashed again, and a byte that does not fit its name is an error, not a value.
 """
 
 from __future__ import annotations
@@ -58,11 +59,18 @@ class Revision:
             raise
 
     def has_same(self, folder: str) -> bool:
-        """Whether the clone's folder holds the very files that it had in this revision, ignored ones not counted."""
-        listed = self.clone.git("ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", folder).split("\0")
+        """Whether the clone's folder holds the very files that it had in this revision, ignored
+        ones not counted."""
+        listed = self.clone.git("ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", folder).split(
+            "\0"
+        )
         now = sorted(name for name in filter(None, listed) if (self.clone.root / name).is_file())
         hashes = self.clone.git("hash-object", "--", *now).split() if now else []
-        rows = [row.partition("\t") for row in self.clone.git("ls-tree", "-r", "-z", self.commit, "--", folder).split("\0") if row]
+        rows = [
+            row.partition("\t")
+            for row in self.clone.git("ls-tree", "-r", "-z", self.commit, "--", folder).split("\0")
+            if row
+        ]
         return dict(zip(now, hashes, strict=True)) == {name: head.split()[2] for head, _, name in rows}
 
     @cached_property
@@ -79,7 +87,8 @@ class Revision:
         return None if lock is None else hashlib.sha256(lock).hexdigest()
 
     def read(self, name: str | Path) -> bytes | None:
-        """An output's bytes, or those of a file in an output folder; None when the run never came to it."""
+        """An output's bytes, or those of a file in an output folder; None when the run never came
+        to it."""
         path = str(name)
         if out := self.outs.get(path):
             return self._cached(out.md5, path)
@@ -98,7 +107,9 @@ class Revision:
         try:
             return reports.parse(kind, content, f"{path} of revision {self.commit[:10]}")
         except ValidationError as error:
-            raise UserError(f"{path} of revision {self.commit[:10]} is not a whole {kind.__name__}: {error.errors()[0]['msg']}.") from None
+            raise UserError(
+                f"{path} of revision {self.commit[:10]} is not a whole {kind.__name__}: {error.errors()[0]['msg']}."
+            ) from None
 
     def json(self, path: str | Path) -> Any:
         content = self.read(path)
@@ -110,14 +121,16 @@ class Revision:
         yield from sorted(((row["relpath"], row["md5"]) for row in listing), key=lambda row: PurePosixPath(row[0]))
 
     def tree_sha256(self, folder: str) -> str:
-        """What `rft.files.tree_sha256` says of the folder, from the cache's bytes, each verified."""
+        """What `rft.files.tree_sha256` says of the folder, from the cache's bytes, each
+        verified."""
         digest = hashlib.sha256()
         for relative, md5 in self.files(folder):
             digest.update(f"{relative}\0".encode() + hashlib.sha256(self._cached(md5, f"{folder}/{relative}")).digest())
         return digest.hexdigest()
 
     def lay(self, path: str, target: Path) -> None:
-        """An output's bytes, a file or a folder, as files of their own at `target`, each verified."""
+        """An output's bytes, a file or a folder, as files of their own at `target`, each
+        verified."""
         out = self.outs[path]
         for relative, md5 in self.files(path) if out.is_folder else [("", out.md5)]:
             file = target / relative
@@ -146,15 +159,20 @@ class Revision:
         try:
             return self._path(md5).open("rb")
         except FileNotFoundError:
-            if removed := next((one.bytes_removed for one in records.load_all(self.clone) if one.revision == self.commit), None):
+            if removed := next(
+                (one.bytes_removed for one in records.load_all(self.clone) if one.revision == self.commit), None
+            ):
                 raise UserError(
-                    f"{what} of revision {self.commit[:10]} is past its retention: `rft gc` removed its bytes at {removed}, as "
-                    "run.retention.cache_days in params.yaml says. The revision stays: `dvc exp pull` fetches the bytes if a remote has them, and a "
+                    f"{what} of revision {self.commit[:10]} is past its retention: `rft gc` removed its bytes at "
+                    f"{removed}, as "
+                    "run.retention.cache_days in params.yaml says. The revision stays: `dvc exp pull` fetches the "
+                    "bytes if a remote has them, and a "
                     "run of the same commit and settings makes them again."
                 ) from None
             raise InfrastructureError(
                 f"{what} of revision {self.commit[:10]} is not in this clone's DVC cache ({self._path(md5)}). "
-                "Fetch it from your remote: dvc exp pull origin RUN, and see that nobody runs `dvc gc` without --all-experiments."
+                "Fetch it from your remote: dvc exp pull origin RUN, and see that nobody runs `dvc gc` without "
+                "--all-experiments."
             ) from None
 
     def _assert_is(self, md5: str, found: str, what: str) -> None:
@@ -167,7 +185,8 @@ class Revision:
 
 
 def link_out(out: Out, tree: Path) -> None:
-    """`data/champion/weights.dvc`: the champion's weights, by the hash under which an earlier run left them in the cache."""
+    """`data/champion/weights.dvc`: the champion's weights, by the hash under which an earlier run
+    left them in the cache."""
     row: dict[str, Any] = {"md5": out.md5, "size": out.size, "hash": "md5", "path": "weights"}
     if out.num_files is not None:
         row["nfiles"] = out.num_files
@@ -183,7 +202,8 @@ def restore_folder(at: Revision, path: str, folder: Path) -> None:
 
 
 def restore(at: Revision, folder: Path) -> None:
-    """The files of every shelf, as a run left them; of an output folder only its report, its weights stay in the cache."""
+    """The files of every shelf, as a run left them; of an output folder only its report, its
+    weights stay in the cache."""
     for out in at.outs.values():
         name = f"{out.path}/report.json" if out.is_folder else out.path
         if (content := at.read(name)) is not None:

@@ -1,8 +1,11 @@
-"""One stage outside of any run: what lies in this folder's data/ goes in, its shelf comes out, and nothing is recorded.
+"""One stage outside of any run: what lies in this folder's data/ goes in, its shelf comes out, and
+nothing is recorded.
 
-The stage runs where the stages of a run do: in a worktree with a params.yaml that has every value written out, by DVC. So any settings will do, not
-only those of the clone's params.yaml; a section that the file leaves out is no error; and what any run or earlier try has made from the same inputs
-comes from the cache instead of being computed again. The worktree takes the user's uncommitted edits along, and is gone afterwards.
+The stage runs where the stages of a run do: in a worktree with a params.yaml that has every value
+written out, by DVC. So any settings will do, not only those of the clone's params.yaml; a section
+that the file leaves out is no error; and what any run or earlier try has made from the same inputs
+comes from the cache instead of being computed again. The worktree takes the user's uncommitted
+edits along, and is gone afterwards.
 """
 
 from __future__ import annotations
@@ -21,9 +24,14 @@ from tasks.runs.clone import Clone
 
 
 def run_stage(clone: Clone, params: config.Params, name: str) -> repro.Outcome:
-    """Raises UserError for a shelf that is missing, StageFailed with the stage's own message. The clone's shelf changes only when all went well."""
+    """Raises UserError for a shelf that is missing, StageFailed with the stage's own message. The
+    clone's shelf changes only when all went well."""
     runs.refuse_missing_recipe(clone, params)
-    missing = [path for path in _shelves(name) if not path.startswith(str(shelves.folder("champion"))) and not (clone.root / path).exists()]
+    missing = [
+        path
+        for path in _shelves(name)
+        if not path.startswith(str(shelves.folder("champion"))) and not (clone.root / path).exists()
+    ]
     if missing:
         before = commands.stage(Path(missing[0]).parts[1])
         raise UserError(f"stage {name} reads {missing[0]}, which is missing. Run the stage that writes it: {before}")
@@ -48,11 +56,14 @@ def lock(clone: Clone) -> Path:
 
 @contextlib.contextmanager
 def _worktree(clone: Clone, params: config.Params) -> Iterator[Path]:
-    """One at a time: two would write the same shelves. What a killed one has left is cleared away first."""
+    """One at a time: two would write the same shelves. What a killed one has left is cleared away
+    first."""
     place = folder(clone)
     with records.held(lock(clone)) as free:
         if not free:
-            raise UserError("another stage is being run by hand in this clone, or `rft gc` is at work in it. Wait for it.")
+            raise UserError(
+                "another stage is being run by hand in this clone, or `rft gc` is at work in it. Wait for it."
+            )
         tree = place / "tree"
         clear(clone)
         place.mkdir(parents=True)
@@ -81,7 +92,8 @@ def _shelves(name: str) -> list[str]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """As plain files of their own: what lies in a worktree may be links into DVC's cache, which must not be written through."""
+    """As plain files of their own: what lies in a worktree may be links into DVC's cache, which
+    must not be written through."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, copy_function=shutil.copyfile, dirs_exist_ok=True)

@@ -4,9 +4,10 @@
     data/champion/profile.json    in Git: how the examples were distributed that it was trained on
     data/champion/weights/        by DVC, from the cache, by the hash that the promoted run recorded
 
-Versions are the registry's. Version 1 is the beginning, the base policy with the recipe's seed prompt: it is served before anything was promoted,
-and the first promotion registers it, as the first version of its model. A promoted champion is read from the revision of the run that made it, so
-its shelf in a later run is a pure function of that revision.
+Versions are the registry's. Version 1 is the beginning, the base policy with the recipe's seed
+prompt: it is served before anything was promoted, and the first promotion registers it, as the
+first version of its model. A promoted champion is read from the revision of the run that made it,
+so its shelf in a later run is a pure function of that revision.
 """
 
 from __future__ import annotations
@@ -33,15 +34,19 @@ class Served:
     weights: Out | None = None
 
     def refuse_other_base(self, params: config.Params) -> None:
-        """Raises UserError when the champion's weights belong on another base model than these settings make: before a warm start.
+        """Raises UserError when the champion's weights belong on another base model than these
+        settings make: before a warm start.
 
-        Two given models of different names may hold the same bytes; there the stages compare hashes.
+        Two given models of different names may hold the same bytes; there the stages compare
+        hashes.
         """
         if self.revision is None or self.weights is None:
             return
         raw = yaml.safe_load(self.revision.file("params.yaml") or b"") or {}
         try:
-            then: config.Policy = config.parse(raw.get("policy") or {}, f"params.yaml of run {self.champion.run}", config.Policy)
+            then: config.Policy = config.parse(
+                raw.get("policy") or {}, f"params.yaml of run {self.champion.run}", config.Policy
+            )
         except ConfigError:  # of a version that had other keys: the stages compare hashes
             return
         changed = [name for name in _MAKES_THE_BASE if getattr(then, name) != getattr(params.policy, name)]
@@ -49,8 +54,10 @@ class Served:
             named = ", ".join(f"policy.{name}" for name in changed)
             back = commands.rollback(params.recipe.path)
             raise UserError(
-                f"{named}: changed since run {self.champion.run}, whose {self.champion.weights} weights are the champion's, and fit the base model "
-                f"of then alone. Restore the policy's settings, or go back to a champion without weights of its own: {back}"
+                f"{named}: changed since run {self.champion.run}, whose {self.champion.weights} weights are the "
+                "champion's, and fit the base model "
+                "of then alone. Restore the policy's settings, or go back to a champion without weights of its "
+                f"own: {back}"
             )
 
     def place(self, tree: Path, weights: bool = True) -> None:
@@ -72,7 +79,8 @@ def in_words(version: int | str) -> str:
 
 
 def of(revision: Revision, run: str, version: int) -> Served:
-    """The champion that this run's promotion request describes. Raises UserError when the run has none."""
+    """The champion that this run's promotion request describes. Raises UserError when the run has
+    none."""
     request = revision.report(PromotionRequest) if revision.json(shelves.path(PromotionRequest)) else None
     if request is None:
         raise UserError(f"run {run} left no promotion request.")
@@ -80,11 +88,15 @@ def of(revision: Revision, run: str, version: int) -> Served:
 
 
 def judged(revision: Revision, run: str, decision: Decision) -> Served:
-    """What the run's gate decided on, whatever it decided. The version is the one that it was judged against: it has none of its own."""
+    """What the run's gate decided on, whatever it decided. The version is the one that it was
+    judged against: it has none of its own."""
     prompt = revision.report(PromptSettings)
     before = _before(revision)
     if prompt is None or decision.candidate == "none":
-        raise UserError(f"run {run} judged nothing new: {decision.reason}. What is served stays what it was, and has a name of its own: champion.")
+        raise UserError(
+            f"run {run} judged nothing new: {decision.reason}. What is served stays what it was, and has a name of "
+            "its own: champion."
+        )
     return _served(revision, run, before.version, decision.candidate, prompt)
 
 
@@ -100,7 +112,9 @@ def _served(revision: Revision, run: str, version: int, candidate: str, prompt: 
         trained = revision.report(TrainReport)
         policy = revision.report(PolicyReport)
         if trained is None or policy is None:
-            raise UserError(f"run {run}: its revision {revision.commit[:10]} lacks the report of its policy or of its training.")
+            raise UserError(
+                f"run {run}: its revision {revision.commit[:10]} lacks the report of its policy or of its training."
+            )
         weights, sha256, base = trained.weights, trained.sha256, policy.sha256
         out = revision.outs.get(trained.path or "")
     else:  # the prompt alone: the weights stay

@@ -1,4 +1,5 @@
-"""Where we are: the clone of the repository, and what we keep beside it under `.rft/`, which Git ignores.
+"""Where we are: the clone of the repository, and what we keep beside it under `.rft/`, which Git
+ignores.
 
     .rft/runs/        one record a run, and the lock that its driver holds while it lives
     .rft/worktrees/   the folders of runs that are not over
@@ -8,8 +9,9 @@
     .rft/ledger.jsonl who approved, rejected and rolled back what, when and why
     .rft/prefect/     Prefect's home; .rft/dvc/ DVC's scratch files
 
-`enter` also sets the environment once for this process and all its children: no telemetry, every tool's files inside the clone, and
-no chatter of the tools on the user's terminal. It must run before Prefect or MLflow is imported.
+`enter` also sets the environment once for this process and all its children: no telemetry, every
+tool's files inside the clone, and no chatter of the tools on the user's terminal. It must run
+before Prefect or MLflow is imported.
 """
 
 from __future__ import annotations
@@ -84,7 +86,8 @@ class Clone:
 
 
 def find() -> Clone:
-    """The clone around the current folder. Raises UserError when there is none that a run could live in."""
+    """The clone around the current folder. Raises UserError when there is none that a run could
+    live in."""
     start = Path.cwd().resolve()
     try:
         root = Path(git(start, "rev-parse", "--show-toplevel"))
@@ -92,15 +95,20 @@ def find() -> Clone:
         if "not a git repository" not in str(error):
             raise
         raise UserError(
-            f"{start} is not inside a Git repository. A run is a Git worktree and is recorded as a revision: work in a clone of agent-rft."
+            f"{start} is not inside a Git repository. A run is a Git worktree and is recorded as a revision: work in "
+            "a clone of agent-rft."
         ) from None
     for needed in ("dvc.yaml", "params.yaml", ".dvc/config"):
         if not (root / needed).exists():
-            raise UserError(f"{root} has no {needed}. Runs live in a clone of agent-rft; change into one and try again.")
+            raise UserError(
+                f"{root} has no {needed}. Runs live in a clone of agent-rft; change into one and try again."
+            )
     try:
         git(root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     except GitError:
-        raise UserError(f"{root} has no commit yet, and a run is recorded below one. Make it: git add -A && git commit -m start") from None
+        raise UserError(
+            f"{root} has no commit yet, and a run is recorded below one. Make it: git add -A && git commit -m start"
+        ) from None
     return Clone(root)
 
 
@@ -112,7 +120,8 @@ def enter() -> Clone:
     defaults = {
         "PREFECT_HOME": str(clone.state / "prefect"),
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-        "PREFECT_LOGGING_LEVEL": "CRITICAL",  # our command line says what happens; `rft up` and PREFECT_LOGGING_LEVEL=INFO say more
+        # our command line says what happens; `rft up` and PREFECT_LOGGING_LEVEL=INFO say more
+        "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "MLFLOW_LOGGING_LEVEL": "ERROR",
         "DVC_SITE_CACHE_DIR": str(clone.state / "dvc"),
     }
@@ -126,9 +135,11 @@ def enter() -> Clone:
 
 
 def _end_with_parent(parent: int) -> None:
-    """A scheduled run whose server was killed has nobody to report to: it is interrupted, and recorded as that."""
+    """A scheduled run whose server was killed has nobody to report to: it is interrupted, and
+    recorded as that."""
     while os.getppid() == parent:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(_PATIENCE_S)  # the stage ends and the run is recorded; after that Prefect would ask a dead server for minutes
+    # the stage ends and the run is recorded; after that Prefect would ask a dead server for minutes
+    time.sleep(_PATIENCE_S)
     os._exit(1)

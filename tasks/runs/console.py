@@ -1,7 +1,9 @@
-"""What stages print, told as plain lines: for logs, for scheduled runs, and for a command line that is no terminal.
+"""What stages print, told as plain lines: for logs, for scheduled runs, and for a command line that
+is no terminal.
 
-A stage prints `[train] 12/80 steps, reward 0.41` several times a second; one such line in five seconds is told, and the last. Everything else is
-told as it is. `flows.screen` draws bars from the same calls.
+A stage prints `[train] 12/80 steps, reward 0.41` several times a second; one such line in five
+seconds is told, and the last. Everything else is told as it is. `flows.screen` draws bars from the
+same calls.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ class Lines:
     def end(self, how: str) -> None:
         if how != "ran":
             self.skipped.append(self.stage)
-        words = {"ran": "", "unchanged": "unchanged, skipped", "restored": "unchanged, skipped: taken from an earlier run"}[how]
+        words = {
+            "ran": "",
+            "unchanged": "unchanged, skipped",
+            "restored": "unchanged, skipped: taken from an earlier run",
+        }[how]
         self.say(f"  {'✓' if how == 'ran' else '·'} {self.stage:<11} {self.seconds:6.1f} s  {words}".rstrip())
 
     @property

@@ -1,7 +1,9 @@
-"""Git as a function: arguments in, text out, with an identity of our own and nothing of the caller's environment or hooks.
+"""Git as a function: arguments in, text out, with an identity of our own and nothing of the
+caller's environment or hooks.
 
-A run is recorded by plumbing commands, which need an author. A newcomer may have none configured, so we bring one. Variables such as
-GIT_DIR, which Git sets for hooks, would point every command at the wrong repository: they are dropped.
+A run is recorded by plumbing commands, which need an author. A newcomer may have none configured,
+so we bring one. Variables such as GIT_DIR, which Git sets for hooks, would point every command at
+the wrong repository: they are dropped.
 """
 
 from __future__ import annotations
@@ -13,10 +15,25 @@ from pathlib import Path
 from rft.errors import InfrastructureError, UserError
 
 _IDENTITY = {
-    f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "agent-rft"), ("EMAIL", "agent-rft@localhost"))
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "agent-rft"), ("EMAIL", "agent-rft@localhost"))
 }
-_SETTINGS = ("core.hooksPath=/dev/null", "diff.noprefix=false", "diff.mnemonicPrefix=false", "advice.detachedHead=false")
-_FOREIGN = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE")
+_SETTINGS = (
+    "core.hooksPath=/dev/null",
+    "diff.noprefix=false",
+    "diff.mnemonicPrefix=false",
+    "advice.detachedHead=false",
+)
+_FOREIGN = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_PREFIX",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_NAMESPACE",
+)
 
 
 class GitError(InfrastructureError):
@@ -24,21 +41,29 @@ class GitError(InfrastructureError):
 
 
 def git(where: Path, *arguments: str, given: bytes | None = None, index: Path | None = None) -> str:
-    """Standard output without its last newline. Raises GitError, or UserError when Git is not installed."""
+    """Standard output without its last newline. Raises GitError, or UserError when Git is not
+    installed."""
     return git_bytes(where, *arguments, given=given, index=index).decode("utf-8", "surrogateescape").removesuffix("\n")
 
 
 def git_bytes(where: Path, *arguments: str, given: bytes | None = None, index: Path | None = None) -> bytes:
-    environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN} | _IDENTITY | {"LC_ALL": "C"}
+    environment = (
+        {name: value for name, value in os.environ.items() if name not in _FOREIGN} | _IDENTITY | {"LC_ALL": "C"}
+    )
     if index is not None:
         environment["GIT_INDEX_FILE"] = str(index)
     settings = [part for setting in _SETTINGS for part in ("-c", setting)]
     try:
-        done = subprocess.run(["git", *settings, *arguments], cwd=where, input=given, env=environment, capture_output=True, check=False)
+        done = subprocess.run(
+            ["git", *settings, *arguments], cwd=where, input=given, env=environment, capture_output=True, check=False
+        )
     except FileNotFoundError:
         if not where.is_dir():
             raise UserError(f"{where}: no such folder.") from None
-        raise UserError("git is not installed, or not in PATH. Every run is recorded as a Git revision: install git, then try again.") from None
+        raise UserError(
+            "git is not installed, or not in PATH. Every run is recorded as a Git revision: install git, then "
+            "try again."
+        ) from None
     if done.returncode != 0:
         raise GitError(f"git {' '.join(arguments)} failed in {where}: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout

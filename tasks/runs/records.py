@@ -1,7 +1,9 @@
-"""What this clone remembers of each run: one JSON file, rewritten atomically as the run goes on, and a lock held while it lives.
+"""What this clone remembers of each run: one JSON file, rewritten atomically as the run goes on,
+and a lock held while it lives.
 
-The record is bookkeeping for people and for adoption after a kill; what an auditor needs is in the run's revision. A lock (flock) dies
-with its process, so 'running' with a free lock means that the driver was killed.
+The record is bookkeeping for people and for adoption after a kill; what an auditor needs is in the
+run's revision. A lock (flock) dies with its process, so 'running' with a free lock means that the
+driver was killed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from rft.errors import UserError
 from tasks.runs.clone import Clone
 
 State = Literal["preparing", "running", "paused", "finished", "stopped", "failed", "interrupted", "killed", "cancelled"]
-"""`paused` stopped at run.max_hours and goes on when that is raised; `stopped` is a ladder that drift ended with its numbers."""
+"""`paused` stopped at run.max_hours and goes on when that is raised; `stopped` is a ladder that
+drift ended with its numbers."""
 
 
 class RunRecord(reports.Report):
@@ -37,7 +40,8 @@ class RunRecord(reports.Report):
     inputs: list[str]
     """Brought into the worktree, and kept out of Git: the window, a model folder."""
     settings: list[str] = []
-    """`--params` and `--set` as they were given, to be pasted behind another verb; see rft/commands.py."""
+    """`--params` and `--set` as they were given, to be pasted behind another verb; see
+    rft/commands.py."""
     clean_only: bool = False
     """`--clean-only` was given."""
     asked_window: str | None = None
@@ -85,10 +89,13 @@ class RunRecord(reports.Report):
 
     @property
     def again(self) -> str:
-        """The command that starts it again, or goes on with it: with a higher run.max_hours where that is spent, else it would stop at once."""
+        """The command that starts it again, or goes on with it: with a higher run.max_hours where
+        that is spent, else it would stop at once."""
         window = ["--window", self.asked_window] if self.asked_window else []
         clean = ["--clean-only"] if self.clean_only else []
-        return commands.command("run", *window, *clean, settings=[*self.settings] if self._may_go_on else self._with_more_hours())
+        return commands.command(
+            "run", *window, *clean, settings=[*self.settings] if self._may_go_on else self._with_more_hours()
+        )
 
     @property
     def _may_go_on(self) -> bool:
@@ -121,7 +128,8 @@ def load_all(clone: Clone) -> list[RunRecord]:
             found.append(reports.parse(RunRecord, file.read_bytes(), str(file)))
         except ValidationError as error:
             raise UserError(
-                f"{file}: not a whole record of a run ({error.errors()[0]['msg']}). Delete the file: if the run was over, its "
+                f"{file}: not a whole record of a run ({error.errors()[0]['msg']}). Delete the file: if the run was "
+                "over, its "
                 "revision is safe in Git; if not, a new one finds its finished stages in DVC's cache."
             ) from None
     return found
@@ -134,14 +142,17 @@ def find(clone: Clone, name: str) -> RunRecord:
     if len(hits) == 1:
         return hits[0]
     if hits:
-        raise UserError(f"{name!r} could be any of {', '.join(record.name for record in hits)}. Write more of the name.")
+        raise UserError(
+            f"{name!r} could be any of {', '.join(record.name for record in hits)}. Write more of the name."
+        )
     known = ", ".join(record.name for record in every[-5:]) or f"none yet: start one: {commands.command('run')}"
     raise UserError(f"no run named {name!r}. The latest runs: {known}.")
 
 
 @contextlib.contextmanager
 def held(file: Path, wait: bool = False) -> Iterator[bool]:
-    """An exclusive lock for as long as the block lasts, or the process lives. Yields whether it was got."""
+    """An exclusive lock for as long as the block lasts, or the process lives. Yields whether it was
+    got."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

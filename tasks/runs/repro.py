@@ -1,15 +1,19 @@
 """One stage of a run: `dvc repro --single-item STAGE`, watched line by line, and never left behind.
 
-DVC alone decides whether a stage must run. It says `didn't change` when this worktree holds the result already, or takes it from the run
-cache when any earlier run had the same inputs; both are told apart from running, because a person wants to know.
+DVC alone decides whether a stage must run. It says `didn't change` when this worktree holds the
+result already, or takes it from the run cache when any earlier run had the same inputs; both are
+told apart from running, because a person wants to know.
 
-Killing is the hard part (each of these was met): the death signal reaches one generation only, DVC's shell may stand between it and the
-stage, and a stage that outlives its driver writes into the next run. So DVC gets a session of its own and asks to die with us; the stage
-is `exec`ed, so that its parent is DVC, and asks the same; on every way out we signal the whole group; and the group is noted for the
-janitor. The signal is tied to the thread that started the child, so that thread waits for it.
+Killing is the hard part (each of these was met): the death signal reaches one generation only,
+DVC's shell may stand between it and the stage, and a stage that outlives its driver writes into the
+next run. So DVC gets a session of its own and asks to die with us; the stage is `exec`ed, so that
+its parent is DVC, and asks the same; on every way out we signal the whole group; and the group is
+noted for the janitor. The signal is tied to the thread that started the child, so that thread waits
+for it.
 
-A stage that has ended is not safe before DVC has hashed and cached what it left. Until DVC returns 0 its work folder stays (rft/progress.py), so that
-a kill in between, or a full disk, costs seconds and not the training; then just this folder is deleted, whether the stage ran or DVC found its
+A stage that has ended is not safe before DVC has hashed and cached what it left. Until DVC returns
+0 its work folder stays (rft/progress.py), so that a kill in between, or a full disk, costs seconds
+and not the training; then just this folder is deleted, whether the stage ran or DVC found its
 result. Two runs at once, or an older try with other settings, must not lose theirs.
 """
 
@@ -47,7 +51,8 @@ _UNCHANGED = re.compile(r"^Stage '[^']+' didn't change, skipping")
 _RESTORED = re.compile(r"^Stage '[^']+' is cached - skipping run")
 _EXITED = re.compile(r"exited with (-?\d+)")
 DVC_SAYS = re.compile(
-    r"^(Running stage '|> |Generating lock file|Updating lock file|To (track|enable)|Use `dvc|Data and pipelines|\tgit |\tdvc |Stage '|ERROR: "
+    r"^(Running stage '|> |Generating lock file|Updating lock file|To (track|enable)|Use `dvc|Data and "
+    r"pipelines|\tgit |\tdvc |Stage '|ERROR: "
     r"|WARNING: '.*' is empty|WARNING: Process '.*had been killed|$)"
 )
 """Lines of DVC's own, which are not for people."""
@@ -63,7 +68,8 @@ class StageFailed(RftError):
 
 
 class StageKilled(StageFailed):
-    """The stage, or DVC around it, was killed with -9: by `rft cancel --now`, by the kernel when memory ran out, by a person."""
+    """The stage, or DVC around it, was killed with -9: by `rft cancel --now`, by the kernel when
+    memory ran out, by a person."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +89,20 @@ def repro(
     overhear: Callable[[str], bool] | None = None,
     deadline: float | None = None,
 ) -> Outcome:
-    """Bring one stage's shelf up to date. Raises StageFailed with the stage's own message, InfrastructureError when DVC cannot, and Stopped when
-    the stage ended in order, at its `deadline` (seconds since 1970) or because `rft cancel` asked (rft/stopping.py).
+    """Bring one stage's shelf up to date. Raises StageFailed with the stage's own message,
+    InfrastructureError when DVC cannot, and Stopped when the stage ended in order, at its
+    `deadline` (seconds since 1970) or because `rft cancel` asked (rft/stopping.py).
 
     Lines for which `overhear` is true are not told to the listener.
     """
     lines = listener.get()
     lines.begin(stage)
-    environment = {files.STATE: str(state), "PYTHONUNBUFFERED": "1", stopping.RUN: run or "", stopping.DEADLINE: f"{deadline or ''}"}
+    environment = {
+        files.STATE: str(state),
+        "PYTHONUNBUFFERED": "1",
+        stopping.RUN: run or "",
+        stopping.DEADLINE: f"{deadline or ''}",
+    }
     how: How = "ran"
     last: deque[str] = deque(maxlen=400)
     error: list[str] = []  # what the stage ends with: told once, by whoever catches it
@@ -136,7 +148,8 @@ def _hear(lines: Lines, several: list[str]) -> None:
 
 
 def dvc(tree: Path, *arguments: str) -> str:
-    """A DVC command that needs no watching; its output. Raises InfrastructureError with DVC's own words."""
+    """A DVC command that needs no watching; its output. Raises InfrastructureError with DVC's own
+    words."""
     with _started(tree, list(arguments), {}) as process:
         output = process.communicate()[0]
     if process.returncode != 0:
@@ -202,10 +215,15 @@ def _failure(stage: str, lines: list[str], log: Path | None, killed: bool = Fals
     if killed:
         words = f"stage {stage}: its processes were killed with -9: by somebody, or because memory ran out.{where}"
         return StageKilled(words, InfrastructureError.exit_code)
-    said = " ".join(line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")) or "\n".join(lines[-8:])
+    said = " ".join(line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")) or "\n".join(
+        lines[-8:]
+    )
     said = said.rstrip(".")
     if "are missing from 'params.yaml'" in said:
-        return UserError(f"stage {stage}: {said}. DVC asks for the whole section: write it into params.yaml, empty if need be: `{stage}: {{}}`.")
+        return UserError(
+            f"stage {stage}: {said}. DVC asks for the whole section: write it into params.yaml, empty if need be: "
+            f"`{stage}: {{}}`."
+        )
     lost = re.search(r"data/(\w+)", said) if re.search("No such file|does not exist|missing data", said) else None
     remedy = f" Run the stage that writes it: {commands.stage(lost[1])}." if lost and lost[1] in STAGES else ""
     return InfrastructureError(f"stage {stage}: DVC could not run it: {said}.{remedy}{where}")

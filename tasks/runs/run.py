@@ -1,14 +1,17 @@
-"""A run: one worktree, its own params.yaml, the shared DVC cache, and in the end one immutable revision.
+"""A run: one worktree, its own params.yaml, the shared DVC cache, and in the end one immutable
+revision.
 
     with runs.start(clone, plan) as run:       # a new worktree, or an unfinished one, adopted
         ...                                    # stages write below run.tree
     # here the run is recorded, whatever its end, and the worktree is gone
 
-`start` looks for an unfinished run of the same commit, edits, settings and champion: its driver was killed, or it stopped at run.max_hours, so it
-is adopted and goes on. Killed runs of anything else are recorded as that and cleared away; nothing is lost by it, since finished stages lie in
-DVC's run cache and the work of others in `.rft/progress`. A run that stopped at its limit waits for a higher one, worktree and all, and `rft cancel`
-ends any run for good. The record is a commit below the run's own, made by plumbing commands and published by a create-only
-`git update-ref refs/exps/...`, which `dvc exp` and `git log` both read. No branch, index or file of the user is touched.
+`start` looks for an unfinished run of the same commit, edits, settings and champion: its driver was
+killed, or it stopped at run.max_hours, so it is adopted and goes on. Killed runs of anything else
+are recorded as that and cleared away; nothing is lost by it, since finished stages lie in DVC's run
+cache and the work of others in `.rft/progress`. A run that stopped at its limit waits for a higher
+one, worktree and all, and `rft cancel` ends any run for good. The record is a commit below the
+run's own, made by plumbing commands and published by a create-only `git update-ref refs/exps/...`,
+which `dvc exp` and `git log` both read. No branch, index or file of the user is touched.
 """
 
 from __future__ import annotations
@@ -43,12 +46,17 @@ from tasks.runs.records import RunRecord, State
 
 _NEW_REF = "0" * 40
 _DVC_LOCAL = Path(".dvc", "config.local")
-_FORCED = ("params.yaml", "dvc.lock", *(str(shelves.folder("champion") / name) for name in ("champion.json", "profile.json", "weights.dvc")))
+_FORCED = (
+    "params.yaml",
+    "dvc.lock",
+    *(str(shelves.folder("champion") / name) for name in ("champion.json", "profile.json", "weights.dvc")),
+)
 
 
 @dataclass
 class Run:
-    """A run that is going on. `record` is replaced, never changed, and is on the disk whenever it is replaced."""
+    """A run that is going on. `record` is replaced, never changed, and is on the disk whenever it
+    is replaced."""
 
     clone: Clone
     record: RunRecord
@@ -117,20 +125,25 @@ class Plan:
         return files.digest(parts)
 
 
-def plan(clone: Clone, params: config.Params, served: Served, window: Path | None = None, clean_only: bool = False) -> Plan:
-    """Raises UserError when the window is missing, when something of the user's cannot travel, or must not; ConfigError for a margin that the
-    test set cannot meet."""
+def plan(
+    clone: Clone, params: config.Params, served: Served, window: Path | None = None, clean_only: bool = False
+) -> Plan:
+    """Raises UserError when the window is missing, when something of the user's cannot travel, or
+    must not; ConfigError for a margin that the test set cannot meet."""
     margins.check(params, clone.root)
     source = window if window is not None else clone.root / params.traffic.file
     if not source.is_file():
-        raise UserError(f"{source}: no such window of traffic. Name a file by traffic.file in params.yaml, or by --window.")
+        raise UserError(
+            f"{source}: no such window of traffic. Name a file by traffic.file in params.yaml, or by --window."
+        )
     refuse_missing_recipe(clone, params)
     served.refuse_other_base(params)
     params, inputs = with_inputs(clone, params, source)
     edits = user_edits.find(clone, inputs)
     if clean_only and edits.dirty:
         raise UserError(
-            f"the tree has uncommitted work ({', '.join((*edits.changed, *edits.untracked)[:5])}), and a scheduled run takes none along. Commit it."
+            f"the tree has uncommitted work ({', '.join((*edits.changed, *edits.untracked)[:5])}), and a scheduled "
+            "run takes none along. Commit it."
         )
     return Plan(clone.git("rev-parse", "HEAD"), edits, params, inputs, served)
 
@@ -138,22 +151,33 @@ def plan(clone: Clone, params: config.Params, served: Served, window: Path | Non
 def refuse_missing_recipe(clone: Clone, params: config.Params) -> None:
     if not (clone.root / params.recipe.path / "examples.py").exists():
         folder, new = clone.root / params.recipe.path, commands.command("new", params.recipe.path)
-        raise UserError(f"recipe.path = {params.recipe.path!r}: no examples.py in {folder}. Name a recipe's folder, or make one: {new}")
+        raise UserError(
+            f"recipe.path = {params.recipe.path!r}: no examples.py in {folder}. Name a recipe's folder, or make "
+            f"one: {new}"
+        )
 
 
 def with_inputs(clone: Clone, params: config.Params, window: Path) -> tuple[config.Params, dict[str, Path]]:
-    """The settings with the window pinned by its hash, and what must be brought into a worktree: path there -> where it comes from."""
+    """The settings with the window pinned by its hash, and what must be brought into a worktree:
+    path there -> where it comes from."""
     inside = _inside(window, clone) or f"data/inbox/{window.name}"
     inputs = {inside: window.resolve()}
-    if params.policy.model and (model := clone.root / params.policy.model).is_dir() and (relative := _inside(model, clone)):
+    if (
+        params.policy.model
+        and (model := clone.root / params.policy.model).is_dir()
+        and (relative := _inside(model, clone))
+    ):
         inputs[relative] = model.resolve()
     sha256 = params.traffic.sha256 or files.sha256(window)
-    return params.model_copy(update={"traffic": params.traffic.model_copy(update={"file": inside, "sha256": sha256})}), inputs
+    return params.model_copy(
+        update={"traffic": params.traffic.model_copy(update={"file": inside, "sha256": sha256})}
+    ), inputs
 
 
 @contextlib.contextmanager
 def start(clone: Clone, what: Plan) -> Iterator[Run]:
-    """Adopt or create, and record at the end; a run that stops at run.max_hours is left to be adopted.
+    """Adopt or create, and record at the end; a run that stops at run.max_hours is left to be
+    adopted.
 
     Raises UserError while the same run is going on in another process.
     """
@@ -161,7 +185,8 @@ def start(clone: Clone, what: Plan) -> Iterator[Run]:
         with records.held(start_lock(clone), wait=True):
             clear(clone, what.key)
             run = _adopt(clone, what) or _create(clone, what)
-            stack.enter_context(records.held(records.lock(clone, run.name), wait=True))  # whoever asks if it lives holds it for a moment
+            # whoever asks if it lives holds it for a moment
+            stack.enter_context(records.held(records.lock(clone, run.name), wait=True))
             run.max_hours, run.since = what.params.run.max_hours, time.time()
             run.update(state="running", resumed=records.now(), max_hours=run.max_hours)
         try:
@@ -185,8 +210,10 @@ def start(clone: Clone, what: Plan) -> Iterator[Run]:
 
 
 def clear(clone: Clone, key: str | None = None) -> list[str]:
-    """The janitor: runs whose driver is dead are recorded as killed, except those that will be adopted: one of this key, by `start`, and those that
-    wait for a higher run.max_hours. A run that was asked to end before its driver died is recorded as cancelled. Returns their names."""
+    """The janitor: runs whose driver is dead are recorded as killed, except those that will be
+    adopted: one of this key, by `start`, and those that wait for a higher run.max_hours. A run that
+    was asked to end before its driver died is recorded as cancelled. Returns their names.
+    """
     cleared: list[str] = []
     for record in records.load_all(clone):
         if not record.over and not records.alive(clone, record.name):
@@ -202,8 +229,8 @@ def clear(clone: Clone, key: str | None = None) -> list[str]:
 
 
 def end(clone: Clone, record: RunRecord, state: State, message: str) -> RunRecord | None:
-    """Record an unfinished run whose driver is dead. None: no stage of it ever ran, or its worktree and its very commit are gone, so there was
-    nothing to record. Call with the start's lock."""
+    """Record an unfinished run whose driver is dead. None: no stage of it ever ran, or its worktree
+    and its very commit are gone, so there was nothing to record. Call with the start's lock."""
     kill_stage(clone, record.name)
     run = Run(clone, record)
     lost = not (run.tree.is_dir() or _recorded(clone, record))
@@ -223,13 +250,16 @@ def start_lock(clone: Clone) -> Path:
     return clone.runs / ".start.lock"
 
 
-# -- beginning -------------------------------------------------------------------------------------------------------------
+# -- beginning -------------------------------------------------------------------------------------
 def _adopt(clone: Clone, what: Plan) -> Run | None:
     for record in reversed(records.load_all(clone)):
         if record.key != what.key or record.state not in ("running", "paused") or record.over:
             continue
         if records.alive(clone, record.name):
-            raise UserError(f"run {record.name}, with this very commit, settings and window, is going on in another process. Wait for it.")
+            raise UserError(
+                f"run {record.name}, with this very commit, settings and window, is going on in another process. Wait "
+                "for it."
+            )
         kill_stage(clone, record.name)
         run = Run(clone, record, adopted=True)
         if not (run.tree.is_dir() or record.begun):
@@ -243,8 +273,10 @@ def _adopt(clone: Clone, what: Plan) -> Run | None:
 
 
 def _belongs(clone: Clone, tree: Path) -> bool:
-    """Whether it is a worktree of this clone, laid out at this place. That of a clone which was moved or copied names the old place: in its link to
-    Git, which may be another clone's now, and as DVC's cache."""
+    """Whether it is a worktree of this clone, laid out at this place. That of a clone which was
+    moved or copied names the old place: in its link to Git, which may be another clone's now, and
+    as DVC's cache.
+    """
     try:
         top, common = git(tree, "rev-parse", "--show-toplevel", "--git-common-dir").split("\n")
         local = (tree / _DVC_LOCAL).read_text(encoding="utf-8")
@@ -255,8 +287,8 @@ def _belongs(clone: Clone, tree: Path) -> bool:
 
 
 def _lay_out_anew(run: Run, what: Plan) -> None:
-    """Its results come from DVC's run cache, and its unfinished work from `.rft/progress`. Moved to its name when it is whole: a kill leaves nothing
-    that would be adopted."""
+    """Its results come from DVC's run cache, and its unfinished work from `.rft/progress`. Moved to
+    its name when it is whole: a kill leaves nothing that would be adopted."""
     part = run.tree.with_name(f"{run.name}.anew")
     remove_tree(run.clone, part)
     _prepare(run.clone, part, what)
@@ -265,7 +297,8 @@ def _lay_out_anew(run: Run, what: Plan) -> None:
 
 
 def _spent_s(clone: Clone, record: RunRecord) -> float:
-    """Seconds of work so far. A start that was killed counts to its last sign of life: a change of its record, or a line that a stage printed."""
+    """Seconds of work so far. A start that was killed counts to its last sign of life: a change of
+    its record, or a line that a stage printed."""
     if record.resumed is None:
         return record.spent_s
     files = [records.path(clone, record.name), *clone.log(record.name, "").parent.glob("*.log")]
@@ -274,7 +307,8 @@ def _spent_s(clone: Clone, record: RunRecord) -> float:
 
 
 def _create(clone: Clone, what: Plan) -> Run:
-    """The state is `preparing` until the worktree is whole: one that was cut off before is made anew."""
+    """The state is `preparing` until the worktree is whole: one that was cut off before is made
+    anew."""
     name = _name(clone, what.key)
     record = RunRecord(
         name=name,
@@ -314,7 +348,8 @@ def _prepare(clone: Clone, tree: Path, what: Plan) -> None:
 
 
 def lay_out(clone: Clone, tree: Path, commit: str, edits: Edits, inputs: dict[str, Path]) -> None:
-    """A worktree of this commit with the user's edits and the inputs, on the clone's own DVC cache."""
+    """A worktree of this commit with the user's edits and the inputs, on the clone's own DVC
+    cache."""
     clone.git("worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
     (tree / _DVC_LOCAL).write_text(_dvc_local(clone), encoding="utf-8")
     user_edits.carry(edits, clone, tree)
@@ -332,7 +367,8 @@ def _quoted(value: str) -> str:
 
 
 def _bring(source: Path, target: Path) -> None:
-    """A folder as a link, a file as a second name of the same bytes: the traffic stage verifies its hash."""
+    """A folder as a link, a file as a second name of the same bytes: the traffic stage verifies its
+    hash."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         if not target.exists():  # else it is Git's, and came with the commit
@@ -346,7 +382,9 @@ def _bring(source: Path, target: Path) -> None:
 
 
 def write_params(path: Path, raw: dict[str, Any]) -> None:
-    files.write_text("# Of one run, every value written out.\n" + yaml.safe_dump(raw, sort_keys=False, allow_unicode=True), path)
+    files.write_text(
+        "# Of one run, every value written out.\n" + yaml.safe_dump(raw, sort_keys=False, allow_unicode=True), path
+    )
 
 
 def _name(clone: Clone, key: str) -> str:
@@ -363,21 +401,25 @@ def _inside(path: Path, clone: Clone) -> str | None:
 
 
 def _user(clone: Clone) -> str:
-    """The name that Git would sign with, else the login: to notice who approves a run of their own."""
+    """The name that Git would sign with, else the login: to notice who approves a run of their
+    own."""
     try:
         return clone.git("config", "user.name")
     except GitError:
         return getpass.getuser()
 
 
-# -- end -------------------------------------------------------------------------------------------------------------------
+# -- end -------------------------------------------------------------------------------------------
 CANCELLED = "cancelled by `rft cancel`"
 
 
 def _stopping(run: Run, where: str) -> dict[str, Any]:
     """`where`: which stage stopped, where in it, and why."""
     if run.cancelled:
-        return {"state": "cancelled", "message": f"run {run.name} was {CANCELLED} ({where}). Its finished stages and unfinished work are kept."}
+        return {
+            "state": "cancelled",
+            "message": f"run {run.name} was {CANCELLED} ({where}). Its finished stages and unfinished work are kept.",
+        }
     hours = (run.record.spent_s + time.time() - run.since) / 3600
     limit = "" if run.max_hours is None else f" of run.max_hours = {run.max_hours:g}"
     words = f"run {run.name} has worked for {hours:.3g} hours{limit} and stopped in order ({where}). Its work is kept."
@@ -414,7 +456,11 @@ def _close(run: Run) -> None:
 
 
 def _clear_marks(run: Run) -> None:
-    for file in (records.lock(run.clone, run.name), _group_file(run.clone, run.name), stopping.request(run.clone.state, run.name)):
+    for file in (
+        records.lock(run.clone, run.name),
+        _group_file(run.clone, run.name),
+        stopping.request(run.clone.state, run.name),
+    ):
         file.unlink(missing_ok=True)
 
 
@@ -437,7 +483,8 @@ def _has(clone: Clone, commit: str) -> bool:
 
 
 def _snapshot(run: Run) -> str:
-    """Of its folder, whatever that says of where it belongs; of its commit, when the folder is gone."""
+    """Of its folder, whatever that says of where it belongs; of its commit, when the folder is
+    gone."""
     record = run.record
     tree = _written(run) if run.tree.is_dir() else run.clone.git("rev-parse", f"{record.commit}^{{tree}}")
     message = f"run {record.name}: {record.decision or record.state}\n\n{record.model_dump_json(indent=1)}\n"
@@ -447,14 +494,23 @@ def _snapshot(run: Run) -> str:
 
 
 def _written(run: Run) -> str:
-    """The folder as a tree of Git, written by way of the clone: a worktree's own link to it breaks when the clone is moved."""
+    """The folder as a tree of Git, written by way of the clone: a worktree's own link to it breaks
+    when the clone is moved."""
     here = (f"--git-dir={run.clone.git('rev-parse', '--absolute-git-dir')}", f"--work-tree={run.tree}")
     with tempfile.TemporaryDirectory(dir=run.clone.state) as scratch:
         index = Path(scratch) / "index"
         out = [f":(exclude,literal){path}" for path in run.record.inputs if not _is_ignored(run.tree, here, path)]
         git(run.tree, *here, "read-tree", run.record.commit, index=index)
         git(run.tree, *here, "add", "--all", "--", ".", *out, index=index)
-        git(run.tree, *here, "add", "--force", "--", *(path for path in _FORCED if (run.tree / path).exists()), index=index)
+        git(
+            run.tree,
+            *here,
+            "add",
+            "--force",
+            "--",
+            *(path for path in _FORCED if (run.tree / path).exists()),
+            index=index,
+        )
         return git(run.tree, *here, "write-tree", index=index)
 
 
@@ -477,7 +533,7 @@ def remove_tree(clone: Clone, tree: Path) -> None:
     clone.git("worktree", "prune")
 
 
-# -- processes that outlived their driver ----------------------------------------------------------------------------------
+# -- processes that outlived their driver ----------------------------------------------------------
 def note_group(run: Run, group: int) -> None:
     _group_file(run.clone, run.name).write_text(str(group), encoding="utf-8")
 
@@ -487,8 +543,10 @@ def _group_file(clone: Clone, name: str) -> Path:
 
 
 def kill_stage(clone: Clone, name: str) -> None:
-    """The last stage's process group, if anything in it still belongs to this run. Process ids are reused, and a copy of a clone notes the group of
-    the run that goes on in the other: the environment tells."""
+    """The last stage's process group, if anything in it still belongs to this run. Process ids are
+    reused, and a copy of a clone notes the group of the run that goes on in the other: the
+    environment tells.
+    """
     file = _group_file(clone, name)
     group = int(file.read_text(encoding="utf-8") or 0) if file.exists() else 0
     if not group:
@@ -500,6 +558,7 @@ def kill_stage(clone: Clone, name: str) -> None:
 
 
 def _is_of(environment: dict[str, str], clone: Clone, name: str) -> bool:
-    """A stage that still works for the place where its clone was is ours, when nothing is there any more: the clone was moved."""
+    """A stage that still works for the place where its clone was is ours, when nothing is there any
+    more: the clone was moved."""
     place = Path(environment.get(files.STATE, ""))
     return environment.get(stopping.RUN) == name and (not place.is_dir() or place.samefile(clone.state))

@@ -17,4 +17,6 @@ def evaluate_challenger(run: Run) -> ChallengerReport:
 
 def _numbers(report: ChallengerReport) -> Numbers:
     sampled = {f"{arm.name}/{name}": metric for arm in report.arms for name, metric in arm.sampled.metrics.items()}
-    return sampled | {f"{arm.name}/greedy/{name}": metric for arm in report.arms for name, metric in arm.greedy.metrics.items()}
+    return sampled | {
+        f"{arm.name}/greedy/{name}": metric for arm in report.arms for name, metric in arm.greedy.metrics.items()
+    }

@@ -14,4 +14,9 @@ from tasks.runs.run import Run
 def build_examples(run: Run, refresh: bool) -> ExamplesReport:
     if refresh:
         run.set_param("examples", "source", "window")
-    return climb(run, "examples", ExamplesReport, lambda report: {f"{split}_examples": count for split, count in report.counts.items()})
+    return climb(
+        run,
+        "examples",
+        ExamplesReport,
+        lambda report: {f"{split}_examples": count for split, count in report.counts.items()},
+    )

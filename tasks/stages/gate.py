@@ -1,4 +1,5 @@
-"""Rung 9: reports in, one decision and one request out. Moving the champion is another flow, and needs a person."""
+"""Rung 9: reports in, one decision and one request out. Moving the champion is another flow, and
+needs a person."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from tasks.runs.run import Run
 
 @task(name="gate", cache_policy=NO_CACHE)
 def decide(run: Run) -> Decision:
-    decision = climb(run, "gate", Decision, lambda decision: {f"check/{check.name}": check.value for check in decision.checks}, file="decision.json")
+    decision = climb(
+        run,
+        "gate",
+        Decision,
+        lambda decision: {f"check/{check.name}": check.value for check in decision.checks},
+        file="decision.json",
+    )
     gain = next((check for check in decision.checks if check.kind == "superiority"), None)
     run.update(
         decision=decision.decision,

@@ -12,4 +12,9 @@ from tasks.runs.run import Run
 
 @task(name="policy", cache_policy=NO_CACHE)
 def build_policy(run: Run) -> PolicyReport:
-    return climb(run, "policy", PolicyReport, lambda report: {"parameters": report.num_parameters, "final_loss": report.final_loss})
+    return climb(
+        run,
+        "policy",
+        PolicyReport,
+        lambda report: {"parameters": report.num_parameters, "final_loss": report.final_loss},
+    )

@@ -16,7 +16,11 @@ def optimize_prompt(run: Run) -> PromptReport:
         run,
         "prompt",
         PromptReport,
-        lambda report: {"confirmed_gain": report.confirmation, "candidates": len(report.candidates), "rollouts": report.num_rollouts},
+        lambda report: {
+            "confirmed_gain": report.confirmation,
+            "candidates": len(report.candidates),
+            "rollouts": report.num_rollouts,
+        },
     )
     run.tracker.tag(prompt=report.winner.name)
     return report

@@ -1,4 +1,5 @@
-"""Rung 1: the world becomes files. The window was brought into the worktree when the run began, and so was the champion."""
+"""Rung 1: the world becomes files. The window was brought into the worktree when the run began, and
+so was the champion."""
 
 from __future__ import annotations
 

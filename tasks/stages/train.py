@@ -1,4 +1,5 @@
-"""Rung 7: RFT. Its metrics went to MLflow while it trained; the shelf's file now fills what is missing. Never retried: it resumes."""
+"""Rung 7: RFT. Its metrics went to MLflow while it trained; the shelf's file now fills what is
+missing. Never retried: it resumes."""
 
 from __future__ import annotations
 

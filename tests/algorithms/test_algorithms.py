@@ -1,4 +1,5 @@
-"""Losses against the formulas written out token by token in plain Python, their gradients, and that shares of microbatches add up."""
+"""Losses against the formulas written out token by token in plain Python, their gradients, and that
+shares of microbatches add up."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ from rft.errors import ConfigError
 from rft.types import Grade, GradeStatus, StopReason, Trajectory, Turn
 
 RATIO = ("dr_grpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo")
-BOUNDS = dict.fromkeys(RATIO, (0.8, 1.2)) | {"dapo": (0.8, 1.28), "gspo": (1 - 3e-4, 1 + 4e-4), "cispo": (-math.inf, 5.0)}
+BOUNDS = dict.fromkeys(RATIO, (0.8, 1.2)) | {
+    "dapo": (0.8, 1.28),
+    "gspo": (1 - 3e-4, 1 + 4e-4),
+    "cispo": (-math.inf, 5.0),
+}
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,10 @@ def step_totals(rollouts: Sequence[Rollout]) -> Totals:
     return Totals(len(rollouts) + 2, sum(len(one.now) for one in rollouts), 96, len(rollouts) // 2)
 
 
-# -- the formulas, by hand -------------------------------------------------------------------------------------------------
-def loss_by_hand(name: str, rollouts: Sequence[Rollout], totals: Totals, beta: float, estimator: str, cap: float | None) -> float:
+# -- the formulas, by hand -------------------------------------------------------------------------
+def loss_by_hand(
+    name: str, rollouts: Sequence[Rollout], totals: Totals, beta: float, estimator: str, cap: float | None
+) -> float:
     whole = 0.0
     for one in rollouts:
         length = len(one.now)
@@ -83,7 +90,12 @@ def loss_by_hand(name: str, rollouts: Sequence[Rollout], totals: Totals, beta: f
                 term /= length
             term *= 1.0 if cap is None else min(cap, math.exp(one.old[t] - one.sampled[t]))
             gap = one.now[t] - one.reference[t]
-            term -= beta * {"k1": gap * math.exp(one.now[t] - one.old[t]), "k2": gap * gap / 2, "k3": math.exp(-gap) - 1 + gap}[estimator]
+            term -= (
+                beta
+                * {"k1": gap * math.exp(one.now[t] - one.old[t]), "k2": gap * gap / 2, "k3": math.exp(-gap) - 1 + gap}[
+                    estimator
+                ]
+            )
             if name == "ppo":
                 near = one.old_values[t] + min(0.2, max(-0.2, one.values[t] - one.old_values[t]))
                 term -= 0.5 * max((one.values[t] - one.returns[t]) ** 2, (near - one.returns[t]) ** 2)
@@ -107,7 +119,8 @@ def divisor_by_hand(name: str, length: int, totals: Totals) -> float:
 
 @st.composite
 def rollouts_of_a_step(draw: Any, even: bool = False) -> list[Rollout]:
-    """Log-probabilities of two and a half nats around each other: ratios on both sides of every bound."""
+    """Log-probabilities of two and a half nats around each other: ratios on both sides of every
+    bound."""
     count = draw(st.integers(1, 3)) * 2 if even else draw(st.integers(1, 5))
     return [draw(rollout()) for _ in range(count)]
 
@@ -169,10 +182,12 @@ def test_dpo_is_the_formula(rollouts: list[Rollout]):
 def test_best_of_n_is_the_next_token_loss(rollouts: list[Rollout]):
     totals = step_totals(rollouts)
     expected = -sum(one.advantage * sum(one.now) for one in rollouts) / totals.num_tokens
-    assert algorithms.of(section("best_of_n")).loss(microbatch(rollouts), totals).item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert algorithms.of(section("best_of_n")).loss(microbatch(rollouts), totals).item() == pytest.approx(
+        expected, rel=1e-9, abs=1e-12
+    )
 
 
-# -- shares ----------------------------------------------------------------------------------------------------------------
+# -- shares ----------------------------------------------------------------------------------------
 @settings(max_examples=60)
 @given(rollouts=rollouts_of_a_step(even=True), name=st.sampled_from(ALGORITHMS), cuts=st.sets(st.integers(1, 2)))
 def test_shares_of_any_partition_add_up(rollouts: list[Rollout], name: str, cuts: set[int]):
@@ -206,10 +221,19 @@ def test_an_empty_share_is_zero(name: str):
     assert loss.item() == 0.0
 
 
-# -- gradients -------------------------------------------------------------------------------------------------------------
+# -- gradients -------------------------------------------------------------------------------------
 FIXED = [
     Rollout(0.75, [-1.0, -2.0], [-1.05, -2.3], [-1.0, -2.9], [-1.2, -1.9], [0.1, 0.4], [0.0, 0.1], [0.5, 0.75]),
-    Rollout(-0.5, [-0.5, -0.7, -1.4], [-0.6, -1.2, -1.35], [-0.7, -1.1, -1.3], [-0.4, -0.9, -1.7], [0.2, 0.1, 0.3], [0.3, 0.2, 0.1], [0.4, 0.0, 0.2]),
+    Rollout(
+        -0.5,
+        [-0.5, -0.7, -1.4],
+        [-0.6, -1.2, -1.35],
+        [-0.7, -1.1, -1.3],
+        [-0.4, -0.9, -1.7],
+        [0.2, 0.1, 0.3],
+        [0.3, 0.2, 0.1],
+        [0.4, 0.0, 0.2],
+    ),
 ]
 
 
@@ -222,13 +246,16 @@ def slopes(name: str, rollouts: list[Rollout], **train: Any) -> torch.Tensor:
 @pytest.mark.parametrize("name", [name for name in RATIO if name != "cispo"])
 @pytest.mark.parametrize("estimator", ["k2", "k3"])
 def test_gradients_are_those_of_the_formula(name: str, estimator: str):
-    """Central differences of the loss written by hand. (cispo and k1 stop gradients: the tests below.)"""
+    """Central differences of the loss written by hand. (cispo and k1 stop gradients: the tests
+    below.)"""
     expected = [
         (nudged(name, row, t, 1e-6, estimator) - nudged(name, row, t, -1e-6, estimator)) / 2e-6
         for row, one in enumerate(FIXED)
         for t in range(len(one.now))
     ]
-    assert slopes(name, FIXED, kl={"beta": 0.04, "estimator": estimator}, importance_cap=2.0).tolist() == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    assert slopes(name, FIXED, kl={"beta": 0.04, "estimator": estimator}, importance_cap=2.0).tolist() == pytest.approx(
+        expected, rel=1e-6, abs=1e-9
+    )
 
 
 def nudged(name: str, row: int, t: int, by: float, estimator: str) -> float:
@@ -238,7 +265,8 @@ def nudged(name: str, row: int, t: int, by: float, estimator: str) -> float:
 
 
 def test_cispo_weighs_log_probabilities():
-    """The ratio is a number; what is differentiated is log p. 20 is above the bound of 5, and still learned from."""
+    """The ratio is a number; what is differentiated is log p. 20 is above the bound of 5, and still
+    learned from."""
     one = replace(FIXED[0], old=[-1.0 - math.log(20), -2.0 - math.log(3)])
     assert slopes("cispo", [one], importance_cap=None).tolist() == pytest.approx([-5 * 0.75 / 2, -3 * 0.75 / 2])
 
@@ -272,10 +300,13 @@ def test_the_importance_weight_is_capped():
     assert algorithm.facts(tokens) == {"clip/share": 0, "importance/truncated": 1}
 
 
-# -- facts -----------------------------------------------------------------------------------------------------------------
+# -- facts -----------------------------------------------------------------------------------------
 def test_facts_count_what_is_clipped():
-    """Ratios 1.05 and 1.35 with a gain, 1.11, 1.65 and 0.95 with a loss: only a gain above the bound is without gradient."""
-    facts = algorithms.of(section("grpo", kl={"beta": 0.1, "estimator": "k2"}, importance_cap=None)).facts(microbatch(FIXED))
+    """Ratios 1.05 and 1.35 with a gain, 1.11, 1.65 and 0.95 with a loss: only a gain above the
+    bound is without gradient."""
+    facts = algorithms.of(section("grpo", kl={"beta": 0.1, "estimator": "k2"}, importance_cap=None)).facts(
+        microbatch(FIXED)
+    )
     gaps = [now - reference for one in FIXED for now, reference in zip(one.now, one.reference, strict=True)]
     assert facts == {"clip/share": 1, "kl/mean": pytest.approx(sum(gap * gap / 2 for gap in gaps))}
 
@@ -285,7 +316,8 @@ def test_facts_of_a_rollout_s_ratio_count_its_tokens():
 
 
 def test_facts_of_pairs_and_values():
-    pairs = [replace(FIXED[0], advantage=1.0), replace(FIXED[1], advantage=-1.0)]  # margins 0.1 and 0.4: the pair is wrong
+    # margins 0.1 and 0.4: the pair is wrong
+    pairs = [replace(FIXED[0], advantage=1.0), replace(FIXED[1], advantage=-1.0)]
     assert algorithms.of(section("dpo")).facts(microbatch(pairs)) == {"pairs/right": 0}
     turned = [replace(FIXED[1], advantage=1.0), replace(FIXED[0], advantage=-1.0)]
     assert algorithms.of(section("dpo")).facts(microbatch(turned)) == {"pairs/right": 5}
@@ -293,9 +325,11 @@ def test_facts_of_pairs_and_values():
     assert algorithms.of(section("ppo")).facts(microbatch(FIXED))["value/error"] == pytest.approx(sum(errors))
 
 
-# -- what the learner prepares ---------------------------------------------------------------------------------------------
+# -- what the learner prepares ---------------------------------------------------------------------
 def test_needs_say_what_must_be_prepared():
-    assert {name: set(algorithms.of(section(name)).needs) for name in RATIO} == {name: {"values"} if name == "ppo" else set() for name in RATIO}
+    assert {name: set(algorithms.of(section(name)).needs) for name in RATIO} == {
+        name: {"values"} if name == "ppo" else set() for name in RATIO
+    }
     assert algorithms.of(section("grpo", kl={"beta": 0.1})).needs == {"reference"}
     assert algorithms.of(section("dpo")).needs == {"reference", "pairs"}
     assert algorithms.of(section("best_of_n")).needs == set()
@@ -309,12 +343,23 @@ def test_pairs_in_the_wrong_order_are_no_pairs():
 @pytest.mark.parametrize("name", RATIO)
 def test_bounds_that_are_written_down_take_the_paper_s_place(name: str):
     """Ratio e with a gain: below a bound of 1 + 2 it counts."""
-    up = [replace(FIXED[0], now=[-1.0], old=[-2.0], sampled=[-2.0], reference=[-1.0], values=[0.0], old_values=[0.0], returns=[0.0])]
+    up = [
+        replace(
+            FIXED[0],
+            now=[-1.0],
+            old=[-2.0],
+            sampled=[-2.0],
+            reference=[-1.0],
+            values=[0.0],
+            old_values=[0.0],
+            returns=[0.0],
+        )
+    ]
     assert slopes(name, up, clip={"low": 0.5, "high": 2.0}).item() < 0
     assert (slopes(name, up, clip={"low": 0.5, "high": 0.1}).item() == 0) == (name != "cispo")
 
 
-# -- the critic's advantages -----------------------------------------------------------------------------------------------
+# -- the critic's advantages -----------------------------------------------------------------------
 def test_gae_written_out():
     values = torch.tensor([0.2, 0.5, 0.4], dtype=torch.float64).numpy()
     last = 1.0 - 0.4
@@ -332,8 +377,10 @@ def test_gae_without_discount_returns_the_reward(reward: float, values: list[flo
     assert advantages.tolist() == pytest.approx([reward - value for value in values])
 
 
-# -- DAPO's shaping --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("length", "expected"), [(10, 0.0), (80, 0.0), (81, -0.025), (90, -0.25), (100, -0.5), (120, -0.5)])
+# -- DAPO's shaping --------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("length", "expected"), [(10, 0.0), (80, 0.0), (81, -0.025), (90, -0.25), (100, -0.5), (120, -0.5)]
+)
 def test_overlong_punishment_is_linear_in_the_last_tokens(length: int, expected: float):
     assert dapo.punishment(length, 100, Overlong(buffer=20, penalty=0.5)) == pytest.approx(expected)
 

@@ -66,12 +66,16 @@ def test_the_unscored_are_outside(name: str, unscored: float | None):
 
 
 @pytest.mark.parametrize("name", GROUPED)
-@pytest.mark.parametrize("rewards", [[0.3] * 4, [0.1 + 0.2, 0.3, 0.3], [1.0], [None, 1.0], [None, None], [], [0.0, 0.0, None]])
+@pytest.mark.parametrize(
+    "rewards", [[0.3] * 4, [0.1 + 0.2, 0.3, 0.3], [1.0], [None, 1.0], [None, None], [], [0.0, 0.0, None]]
+)
 def test_what_says_nothing_is_no_advantage(name: str, rewards: list):
     """All equal, up to float noise; fewer than two scored."""
     values = one(name, rewards)
     assert len(values) == len(rewards)
-    assert all(math.isnan(value) if reward is None else value == 0 for value, reward in zip(values, rewards, strict=True))
+    assert all(
+        math.isnan(value) if reward is None else value == 0 for value, reward in zip(values, rewards, strict=True)
+    )
 
 
 def test_reinforce_pp_learns_nothing_from_a_batch_of_equals():
@@ -90,12 +94,17 @@ def test_an_infinite_reward_is_refused():
 
 @given(st.lists(st.lists(REWARD, min_size=1, max_size=8), min_size=1, max_size=4), st.sampled_from(ALGORITHMS))
 def test_shape_and_order_are_kept(rewards_PG: list[list[float | None]], name: str):
-    """One number a rollout; NaN exactly for the unscored; within a group who scored better is never below."""
+    """One number a rollout; NaN exactly for the unscored; within a group who scored better is never
+    below."""
     advantages_PG = of(name).advantages(rewards_PG)
     assert [len(group) for group in advantages_PG] == [len(group) for group in rewards_PG]
     for rewards_G, advantages_G in zip(rewards_PG, advantages_PG, strict=True):
         assert np.isnan(advantages_G).tolist() == [reward is None for reward in rewards_G]
-        scored = [(reward, value) for reward, value in zip(rewards_G, advantages_G.tolist(), strict=True) if reward is not None]
+        scored = [
+            (reward, value)
+            for reward, value in zip(rewards_G, advantages_G.tolist(), strict=True)
+            if reward is not None
+        ]
         if name != "best_of_n" and name != "dpo":
             assert all(a[1] <= b[1] + 1e-12 for a in scored for b in scored if a[0] <= b[0])
 

@@ -1,4 +1,5 @@
-"""The estimators of KL, against the exact divergence of small distributions: their means, and what their gradients average to."""
+"""The estimators of KL, against the exact divergence of small distributions: their means, and what
+their gradients average to."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ REFERENCE = torch.log_softmax(torch.tensor([-0.1, 0.4, 0.6, -0.3], dtype=torch.f
 
 
 def expected(name: str) -> tuple[float, torch.Tensor]:
-    """The estimator's mean over samples of the policy, and the mean of its gradient by the logits: exact, over all four tokens."""
+    """The estimator's mean over samples of the policy, and the mean of its gradient by the logits:
+    exact, over all four tokens."""
     logits = LOGITS.clone().requires_grad_()
     logprobs = torch.log_softmax(logits, -1)
     values = ESTIMATORS[name](logprobs, REFERENCE, logprobs.detach())
@@ -61,7 +63,9 @@ def test_k3_has_the_reverse_divergence_s_gradient():
     torch.testing.assert_close(expected("k3")[1], gradient(lambda logprobs: divergence(REFERENCE, logprobs)))
 
 
-@pytest.mark.parametrize(("name", "value", "slope"), [("k1", 0.5, 0.5), ("k2", 0.125, 0.5), ("k3", math.exp(-0.5) - 0.5, 1 - math.exp(-0.5))])
+@pytest.mark.parametrize(
+    ("name", "value", "slope"), [("k1", 0.5, 0.5), ("k2", 0.125, 0.5), ("k3", math.exp(-0.5) - 0.5, 1 - math.exp(-0.5))]
+)
 def test_a_token_written_out(name: str, value: float, slope: float):
     now = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
     estimate = ESTIMATORS[name](now, torch.tensor([-1.5], dtype=torch.float64), now.detach())

@@ -1,4 +1,5 @@
-"""bench/newcomer.py: the newcomer types nothing that nobody told, a failing command is counted, and the recorded patch makes a working agent."""
+"""bench/newcomer.py: the newcomer types nothing that nobody told, a failing command is counted, and
+the recorded patch makes a working agent."""
 
 from __future__ import annotations
 
@@ -50,7 +51,10 @@ def test_the_patch_makes_another_agent_of_what_rft_new_writes(tmp_path: Path, mo
     folder = tmp_path / RECIPE
     shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     params = folder / "params.yaml"
-    params.write_text(params.read_text(encoding="utf-8").replace("RECIPE_FOLDER", RECIPE).replace("RECIPE_NAME", "mine"), encoding="utf-8")
+    params.write_text(
+        params.read_text(encoding="utf-8").replace("RECIPE_FOLDER", RECIPE).replace("RECIPE_NAME", "mine"),
+        encoding="utf-8",
+    )
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     subprocess.run(["git", "apply", str(PATCH)], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)

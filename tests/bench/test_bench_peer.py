@@ -1,4 +1,5 @@
-"""The peer environment and the script that runs in it, as far as it can be tested without the peer: the same prompts, tools and rewards as ours."""
+"""The peer environment and the script that runs in it, as far as it can be tested without the peer:
+the same prompts, tools and rewards as ours."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tests import small_policy, tiny_recipe
 ICD10 = Path(__file__).resolve().parents[2] / "recipes" / "icd10"
 
 
-# -- the environment -------------------------------------------------------------------------------------------------------
+# -- the environment -------------------------------------------------------------------------------
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A place for environments that ask for nothing but one small wheel."""
@@ -40,7 +41,9 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_environment_is_built_once_and_again_for_other_requirements(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_is_built_once_and_again_for_other_requirements(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     interpreter = peer.python("bare")
     peer.run("bare", ["-m", "small_thing"], bare / "log.txt", 60)
     assert (bare / "log.txt").read_text().strip() == str(bare / "bare") != sys.prefix
@@ -65,7 +68,7 @@ def test_a_script_that_fails_or_hangs_says_where_its_output_is(tmp_path: Path, m
         peer.run("trl", [tmp_path / "slow.py"], tmp_path / "log.txt", 0.5)
 
 
-# -- the same agent --------------------------------------------------------------------------------------------------------
+# -- the same agent --------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory: pytest.TempPathFactory) -> Chat:
     return small_policy.build(tiny_recipe.make(tmp_path_factory.mktemp("recipe")))[1]
@@ -74,7 +77,9 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Chat:
 def theirs(chat: Chat, messages: list[dict[str, Any]], start: bool) -> list[int]:
     """As TRL renders: other tools are passed, and ours stand in the template."""
     template = trl_peer.template_for_trl(chat.tokenizer.chat_template, chat.tools)
-    text = chat.tokenizer.apply_chat_template(messages, tools=[{}], chat_template=template, tokenize=False, add_generation_prompt=start)
+    text = chat.tokenizer.apply_chat_template(
+        messages, tools=[{}], chat_template=template, tokenize=False, add_generation_prompt=start
+    )
     return chat.encode(text)
 
 
@@ -84,7 +89,8 @@ def test_trl_reads_our_openings(chat: Chat) -> None:
 
 
 def test_a_dialogue_goes_on_from_its_own_tokens(chat: Chat) -> None:
-    """What TRL asks of a template, and ours alone does not give: the line break behind a message is one token with what follows."""
+    """What TRL asks of a template, and ours alone does not give: the line break behind a message is
+    one token with what follows."""
     call = {"type": "function", "function": {"name": "search", "arguments": {}}}
     spoken = [{"role": "user", "content": "dummy"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
     answered = [*spoken, {"role": "tool", "name": "search", "content": " I20"}]
@@ -127,7 +133,12 @@ def test_the_reward_is_the_graders_under_our_budget(icd10: Any, item: str) -> No
     answer = assistant(content=right)
     done = [
         [answer],
-        [assistant("search", "search", "search"), {"role": "tool", "content": " x"}, assistant("search", "search", "search"), answer],
+        [
+            assistant("search", "search", "search"),
+            {"role": "tool", "content": " x"},
+            assistant("search", "search", "search"),
+            answer,
+        ],
         [assistant(*["search"] * 9), answer],  # one call too many: our rollouts end there
         [assistant("search")],
         [assistant(content="{")],
@@ -138,12 +149,17 @@ def test_the_reward_is_the_graders_under_our_budget(icd10: Any, item: str) -> No
 
 
 def test_turns_end_with_the_one_that_calls_too_often() -> None:
-    messages = [assistant("search"), {"role": "tool", "content": " x"}, assistant("search", "lookup"), assistant(content="done")]
+    messages = [
+        assistant("search"),
+        {"role": "tool", "content": " x"},
+        assistant("search", "lookup"),
+        assistant(content="done"),
+    ]
     assert [len(turn.calls) for turn in trl_peer.turns_of(messages, max_calls=3)] == [1, 2, 0]
     assert [len(turn.calls) for turn in trl_peer.turns_of(messages, max_calls=2)] == [1, 2]
 
 
-# -- the figure's arithmetic -----------------------------------------------------------------------------------------------
+# -- the figure's arithmetic -----------------------------------------------------------------------
 def test_the_floor_counts_a_groups_prompt_once_and_learning_only_what_was_learned_from() -> None:
     def row(trained: bool) -> dict[str, Any]:
         return {"step": 1, "example_id": "a", "ids": [0] * 10, "mine": [False] * 6 + [True] * 4, "trained": trained}

@@ -1,4 +1,5 @@
-"""The faulty server breaks as it is told, and the figures of the rollouts see what they claim to see."""
+"""The faulty server breaks as it is told, and the figures of the rollouts see what they claim to
+see."""
 
 from __future__ import annotations
 
@@ -27,14 +28,20 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def body(trace_id: str = "t", call_id: str = "call_0_0", key: str = "k0001") -> dict[str, Any]:
-    return {"call_id": call_id, "name": "lookup", "arguments": json.dumps({"key": key}), "trace_id": trace_id, "item": {}}
+    return {
+        "call_id": call_id,
+        "name": "lookup",
+        "arguments": json.dumps({"key": key}),
+        "trace_id": trace_id,
+        "item": {},
+    }
 
 
 def post(url: str, path: str = "/tools/lookup", step: int = 0, **more: Any) -> httpx.Response:
     return httpx.post(url + path, json=body(**more), headers={"X-RFT-Step": str(step)}, timeout=0.5, trust_env=False)
 
 
-# -- the server --------------------------------------------------------------------------------------------------------------
+# -- the server ------------------------------------------------------------------------------------
 def test_without_faults_it_is_the_recipes_server(url: str):
     tell(url, Faults())
     assert post(url).json()["output"] == "9153"
@@ -42,7 +49,13 @@ def test_without_faults_it_is_the_recipes_server(url: str):
 
 
 @pytest.mark.parametrize(
-    ("fault", "seen"), [("error", 500), ("hang", httpx.ReadTimeout), ("reset", (httpx.ReadError, httpx.RemoteProtocolError)), ("oversized", 200)]
+    ("fault", "seen"),
+    [
+        ("error", 500),
+        ("hang", httpx.ReadTimeout),
+        ("reset", (httpx.ReadError, httpx.RemoteProtocolError)),
+        ("oversized", 200),
+    ],
 )
 def test_each_fault_is_what_it_says(url: str, fault: str, seen: Any):
     tell(url, Faults.model_validate({fault: 1.0, "oversized_bytes": 70_000}))
@@ -83,7 +96,11 @@ def test_faults_are_a_function_of_seed_rollout_call_and_try():
     faults = Faults(seed=3, error=0.3)
     drawn = [faults.strikes(f"t{n}", "call_0_0", number) for n in range(200) for number in (0, 1)]
     assert drawn == [faults.strikes(f"t{n}", "call_0_0", number) for n in range(200) for number in (0, 1)]
-    assert drawn != [faults.model_copy(update={"seed": 4}).strikes(f"t{n}", "call_0_0", number) for n in range(200) for number in (0, 1)]
+    assert drawn != [
+        faults.model_copy(update={"seed": 4}).strikes(f"t{n}", "call_0_0", number)
+        for n in range(200)
+        for number in (0, 1)
+    ]
     assert {(first, second) for first, second in zip(drawn[::2], drawn[1::2], strict=True)} == {
         ("", ""),
         ("", "error"),
@@ -107,7 +124,7 @@ def test_an_argument_can_be_what_breaks_it(url: str):
     assert [post(url, key=key).status_code for key in ("k0001", "k0002", "k0001")] == [200, 500, 200]
 
 
-# -- the figures ---------------------------------------------------------------------------------------------------------------
+# -- the figures -----------------------------------------------------------------------------------
 def test_concurrency_compares_the_same_calls():
     figure = rollouts.concurrency(examples=3, group_size=4, repeats=2)
     parts = {part.name: part for part in figure.parts}
@@ -131,9 +148,13 @@ def test_a_failure_scored_zero_would_show():
     assert {one.reward for one in calm} == {0.0, 1.0}
     solved = next(n for n, one in enumerate(calm) if one.reward == 1.0)
     tally = rollouts.Tally()
-    tally.add([replace(one, reward=0.0, grade=Grade(0.0)) if n == solved else one for n, one in enumerate(calm)], calm, 4)
+    tally.add(
+        [replace(one, reward=0.0, grade=Grade(0.0)) if n == solved else one for n, one in enumerate(calm)], calm, 4
+    )
     assert (tally.false_zeros, tally.changed_groups) == (1, 1)
-    marked = replace(calm[solved], reward=None, grade=Grade(None, explanation="HTTP 500"), stop_reason=StopReason.tool_error)
+    marked = replace(
+        calm[solved], reward=None, grade=Grade(None, explanation="HTTP 500"), stop_reason=StopReason.tool_error
+    )
     tally = rollouts.Tally()
     tally.add([marked if n == solved else one for n, one in enumerate(calm)], calm, 4)
     assert (tally.false_zeros, tally.changed_groups, tally.unscored, tally.unexplained) == (0, 0, 1, 0)
@@ -155,7 +176,9 @@ def test_an_outage_that_changed_an_adapter_would_show(tmp_path: Path):
         weights = tmp_path / name / "data/train/weights"
         weights.mkdir(parents=True)
         (weights / "adapter.safetensors").write_bytes(content)
-        (weights.parent / "metrics.jsonl").write_text("".join(json.dumps({"step": n, "loss": len(name)}) + "\n" for n in range(outage.STEPS)))
+        (weights.parent / "metrics.jsonl").write_text(
+            "".join(json.dumps({"step": n, "loss": len(name)}) + "\n" for n in range(outage.STEPS))
+        )
         trainings.append(outage.Training(tmp_path / name))
     calm, same, other = trainings
     assert [outage.differing(calm, one) for one in (same, other, outage.Training(tmp_path / "absent"))] == [0, 1, 1]

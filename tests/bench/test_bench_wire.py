@@ -1,4 +1,5 @@
-"""The figure of the wire: it holds today, and it would have shown each fault that published servers met without a word."""
+"""The figure of the wire: it holds today, and it would have shown each fault that published servers
+met without a word."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def test_every_grader_gives_through_a_baseline_what_it_gives_when_asked_directly
 def rebuilt(envelope: wire.Envelope) -> bytes:
     """W1: the row from four fields of ours."""
     example = envelope.context.example
-    return json.dumps({"id": example.id, "messages": list(example.messages), "target": example.target, "price": 0}).encode()
+    return json.dumps(
+        {"id": example.id, "messages": list(example.messages), "target": example.target, "price": 0}
+    ).encode()
 
 
 def sorted_keys(envelope: wire.Envelope) -> bytes:
@@ -64,10 +67,17 @@ def garbled(message: Any, key: str) -> str:
         ("own_keys", wire.Envelope, "item", property(rebuilt)),
         ("output_json", wire, "_parsed", lambda text: None),
         ("own_path", wire, "_messages", lambda turn: []),
-        ("stateful", Traces, "of", lambda traces, rollout_id, attempt: f"trace_{uuid.uuid5(uuid.NAMESPACE_OID, rollout_id)}"),
+        (
+            "stateful",
+            Traces,
+            "of",
+            lambda traces, rollout_id, attempt: f"trace_{uuid.uuid5(uuid.NAMESPACE_OID, rollout_id)}",
+        ),
     ],
 )
-def test_a_fault_of_old_would_show(monkeypatch: pytest.MonkeyPatch, case: str, place: Any, name: str, fault: Callable[..., Any] | property):
+def test_a_fault_of_old_would_show(
+    monkeypatch: pytest.MonkeyPatch, case: str, place: Any, name: str, fault: Callable[..., Any] | property
+):
     monkeypatch.setattr(place, name, fault)
     differing, holds = measured(case)
     assert differing > 0
@@ -95,7 +105,11 @@ def test_what_a_kill_cut_off_comes_back_under_another_trace_id(tmp_path: Path):
             for before in (examples, policy):
                 before.run(config.parse(settings))
         for _ in lives:
-            stages.append(subprocess.Popen([sys.executable, "-m", "rft", "baseline"], cwd=tmp_path, env=env, stdout=subprocess.DEVNULL))
+            stages.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "rft", "baseline"], cwd=tmp_path, env=env, stdout=subprocess.DEVNULL
+                )
+            )
             stages[-1].wait(60)
     assert [stage.returncode for stage in stages] == [-9, 0]
     assert all(lives)

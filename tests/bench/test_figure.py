@@ -1,4 +1,5 @@
-"""The harness of the figures: what holds, what is printed and kept, and the watch over a real tree of processes."""
+"""The harness of the figures: what holds, what is printed and kept, and the watch over a real tree
+of processes."""
 
 from __future__ import annotations
 
@@ -24,12 +25,27 @@ def test_a_part_holds_within_its_bound_and_not_beyond() -> None:
 
 def test_a_figure_fails_with_any_part_and_is_unknown_with_any_unknown() -> None:
     good, bad, unknown = Part("a", 1, at_most=1), Part("b", 2, at_most=1), Part("c", None, reason="no GPU")
-    assert [Figure(parts).holds for parts in ((good, good), (good, bad), (good, unknown), (bad, unknown))] == [True, False, None, False]
+    assert [Figure(parts).holds for parts in ((good, good), (good, bad), (good, unknown), (bad, unknown))] == [
+        True,
+        False,
+        None,
+        False,
+    ]
 
 
 def test_the_line_has_the_headline_and_the_parts() -> None:
-    line = Figure((Part("gain", 0.30004, at_least=0.25, low=0.2, high=0.4, n=288), Part("low end", 0.1, at_least=0.125))).line("icd10_rft")
-    assert [line[key] for key in ("name", "value", "low", "high", "n", "bound", "holds")] == ["icd10_rft", 0.3, 0.2, 0.4, 288, ">= 0.25", False]
+    line = Figure(
+        (Part("gain", 0.30004, at_least=0.25, low=0.2, high=0.4, n=288), Part("low end", 0.1, at_least=0.125))
+    ).line("icd10_rft")
+    assert [line[key] for key in ("name", "value", "low", "high", "n", "bound", "holds")] == [
+        "icd10_rft",
+        0.3,
+        0.2,
+        0.4,
+        288,
+        ">= 0.25",
+        False,
+    ]
     assert [part["name"] for part in line["parts"]] == ["gain", "low end"]
     lone = unmeasured("x", "no GPU").line("x")
     assert (lone["value"], lone["holds"], lone["reason"]) == (None, None, "no GPU")
@@ -37,11 +53,15 @@ def test_the_line_has_the_headline_and_the_parts() -> None:
     assert failed("x", "the demo broke").line("x")["holds"] is False
 
 
-def test_only_a_measured_value_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_a_measured_value_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(figure, "RESULTS", tmp_path)
     measured = {"good": Figure((Part("v", 1, at_most=1),)), "bad": Figure((Part("v", 2, at_most=1),))}
     measured |= {"broken": failed("v", "it broke"), "absent": unmeasured("v", "no GPU")}
-    monkeypatch.setattr(figure, "figures", lambda: {name: lambda args, found=found: found for name, found in measured.items()})
+    monkeypatch.setattr(
+        figure, "figures", lambda: {name: lambda args, found=found: found for name, found in measured.items()}
+    )
     assert [figure.main([name]) for name in measured] == [0, 1, 1, 0]
     assert {path.stem for path in tmp_path.iterdir()} == {"good", "bad"}
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["holds"] is None
@@ -50,7 +70,9 @@ def test_only_a_measured_value_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
 def test_without_a_name_the_figures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert figure.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert {"demo_time", "demo_again", "demo_kill", "test_time", "icd10_exploits"} <= {line.split()[0] for line in lines}
+    assert {"demo_time", "demo_again", "demo_kill", "test_time", "icd10_exploits"} <= {
+        line.split()[0] for line in lines
+    }
     assert all(len(line.split()) > 3 for line in lines), "each figure says what it measures"
 
 
@@ -67,7 +89,10 @@ def test_a_record_names_the_machine_in_words(tmp_path: Path, monkeypatch: pytest
     assert set(kept["machine"]) == {"cores", "memory_gib", "system", "python", "torch"}
 
 
-STAGE = "import sys, time\nblock = bytearray(64 << 20)\nblock[::4096] = b'x' * len(block[::4096])\ntime.sleep(float(sys.argv[2]))\n"
+STAGE = (
+    "import sys, time\nblock = bytearray(64 << 20)\nblock[::4096] = b'x' * "
+    "len(block[::4096])\ntime.sleep(float(sys.argv[2]))\n"
+)
 DRIVER = """import subprocess, sys
 for stage, seconds in (pair.split("=") for pair in sys.argv[1:]):
     subprocess.run([sys.executable, "-m", "rft", stage, seconds], check=True, start_new_session=True)
@@ -76,7 +101,8 @@ for stage, seconds in (pair.split("=") for pair in sys.argv[1:]):
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder whose `rft` package has stages that take 64 MiB and sleep, and a driver that runs them in sessions of their own."""
+    """A folder whose `rft` package has stages that take 64 MiB and sleep, and a driver that runs
+    them in sessions of their own."""
     (tmp_path / "rft").mkdir()
     (tmp_path / "rft" / "__main__.py").write_text(STAGE)
     (tmp_path / "driver.py").write_text(DRIVER)
@@ -90,7 +116,9 @@ def test_the_watch_sees_stages_and_their_memory(place: Path) -> None:
     assert seen.peak_gib > 64 / 1024
 
 
-def test_the_watch_kills_the_driver_and_reports_a_stage_that_outlives_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watch_kills_the_driver_and_reports_a_stage_that_outlives_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watch, "GRACE_S", 0.3)
     seen = watch.watch([sys.executable, "driver.py", "drift=30"], place, place / "log", kill=watch.Kill("drift", 0.1))
     assert (seen.killed, seen.rc, seen.outlived) == (True, -9, ["drift"])
@@ -104,7 +132,9 @@ def test_the_watch_ends_what_takes_too_long(place: Path) -> None:
 
 def git(where: Path, *args: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@t"]
-    return subprocess.run(["git", *identity, *args], cwd=where, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        ["git", *identity, *args], cwd=where, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def test_published_files_are_those_of_whole_runs_without_wall_times(tmp_path: Path) -> None:

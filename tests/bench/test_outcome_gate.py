@@ -1,7 +1,9 @@
-"""Phantom advantages: what an added budget does to a group in which all failed, and to a policy; and that ours does neither.
+"""Phantom advantages: what an added budget does to a group in which all failed, and to a policy;
+and that ours does neither.
 
-The arithmetic, and a bandit that searches drawers and learns by the product's own rewards, advantages and loss. The figure of the same name
-(bench/outcome_gate.py) measures it on whole rollouts.
+The arithmetic, and a bandit that searches drawers and learns by the product's own rewards,
+advantages and loss. The figure of the same name (bench/outcome_gate.py) measures it on whole
+rollouts.
 """
 
 from __future__ import annotations
@@ -53,9 +55,10 @@ def test_what_the_variance_filter_looks_at_is_blind_to_the_budget_and_to_style()
     assert {outcome(grade) for grade in grades} == {0.0}
 
 
-# -- a bandit --------------------------------------------------------------------------------------------------------------
+# -- a bandit --------------------------------------------------------------------------------------
 def learned(form: str, seed: int, steps: int = 40) -> list[float]:
-    """The chances to look on, after training. Each decision after an empty drawer is one token, and the policy one logit a drawer."""
+    """The chances to look on, after training. Each decision after an empty drawer is one token, and
+    the policy one logit a drawer."""
     budget = Budget.model_validate({"tool_calls": 2, "weight": 0.3, "form": form})
     rng = np.random.default_rng(seed)
     patience = torch.logit(torch.full((DRAWERS - 1,), START)).requires_grad_()
@@ -63,7 +66,10 @@ def learned(form: str, seed: int, steps: int = 40) -> list[float]:
     for _ in range(steps):
         depth_P = rng.integers(1, DRAWERS + 1, size=8)
         searches = [[_search(int(depth), torch.sigmoid(patience).tolist(), rng) for _ in range(8)] for depth in depth_P]
-        graded_PG = [rewards([Grade(score) for score, _ in group], [1 + sum(goes) for _, goes in group], budget) for group in searches]
+        graded_PG = [
+            rewards([Grade(score) for score, _ in group], [1 + sum(goes) for _, goes in group], budget)
+            for group in searches
+        ]
         advantage_N = np.concatenate(GRPO.advantages(graded_PG))
         tokens = _tokens(patience, [goes for group in searches for _, goes in group], advantage_N)
         loss = GRPO.loss(tokens, Totals(num_rollouts=64, num_tokens=len(tokens.row_N), max_length=DRAWERS))
@@ -74,7 +80,8 @@ def learned(form: str, seed: int, steps: int = 40) -> list[float]:
 
 
 def _search(depth: int, goes_on_D: Sequence[float], rng: np.random.Generator) -> tuple[float, list[bool]]:
-    """Drawer after drawer: its score, and its decisions to go on. Nothing is decided once it is found, or at the last."""
+    """Drawer after drawer: its score, and its decisions to go on. Nothing is decided once it is
+    found, or at the last."""
     goes: list[bool] = []
     for drawer in range(1, DRAWERS):
         if drawer == depth:
@@ -103,7 +110,8 @@ def _success(goes_on_D: Sequence[float]) -> float:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_added_budget_unteaches_search_and_the_multiplied_one_teaches_it(seed: int):
-    """Of 8 seeds tried: 0.051 to 0.089 with it added, 0.59 to 0.86 with it multiplied; the first drawer alone holds 0.05."""
+    """Of 8 seeds tried: 0.051 to 0.089 with it added, 0.59 to 0.86 with it multiplied; the first
+    drawer alone holds 0.05."""
     start = _success([START] * (DRAWERS - 1))
     assert start == pytest.approx(0.091, abs=0.001)
     assert _success(learned("added", seed)) < start

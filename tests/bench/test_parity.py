@@ -1,4 +1,5 @@
-"""Our side of the figure `parity_trl`, without TRL: a loss that does not depend on the layout, jobs that the peer can read."""
+"""Our side of the figure `parity_trl`, without TRL: a loss that does not depend on the layout, jobs
+that the peer can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a policy wrote, read by the rules of its family: nothing that is broken becomes an answer, and nothing good is lost beside it."""
+"""What a policy wrote, read by the rules of its family: nothing that is broken becomes an answer,
+and nothing good is lost beside it."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def said(name: str, arguments: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}}
 
 
-# -- reading ---------------------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("family", KNOWN)
 def test_a_call_is_read(family: str) -> None:
     (call,) = KNOWN[family].read(GOOD[family], 3).calls
@@ -73,7 +74,11 @@ def test_reasoning_is_no_content(family: str, text: str) -> None:
         ("llama3", ' {"codes": ["I20.9"]} ', ' {"codes": ["I20.9"]} '),
         ("llama3", 'The record is {"name": "Bob"}.', 'The record is {"name": "Bob"}.'),
         ("mistral", "I20.9 [sic]", "I20.9 [sic]"),
-        ("gpt-oss", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>I20.9", "I20.9"),
+        (
+            "gpt-oss",
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>I20.9",
+            "I20.9",
+        ),
         ("gpt-oss", "<|channel|>final<|message|>", ""),
     ],
 )
@@ -99,7 +104,7 @@ def test_other_ways_to_write_the_same_call(family: str, text: str) -> None:
     assert reading.content in ("", "Wait.")
 
 
-# -- TRL's traps -------------------------------------------------------------------------------------------------------------------
+# -- TRL's traps -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("family", "text"),
     [
@@ -138,13 +143,20 @@ def test_trap_a_broken_call_never_decodes_to_a_final_answer(family: str, text: s
     ("family", "text"),
     [
         ("hermes", f"{GOOD['hermes']}\n<tool_call>\n{{oops}}\n</tool_call>\n{GOOD['hermes']}"),
-        ("hermes", f'{GOOD["hermes"]}\n<tool_call>\n{{"name": "f", "arguments": "{{}}"}}\n</tool_call>\n{GOOD["hermes"]}'),
+        (
+            "hermes",
+            f'{GOOD["hermes"]}\n<tool_call>\n{{"name": "f", "arguments": "{{}}"}}\n</tool_call>\n{GOOD["hermes"]}',
+        ),
         ("llama3", f'{GOOD["llama3"]}; {{"name": "f", "arguments": {{}}}}; {GOOD["llama3"]}'),
-        ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {"q": 1}}, {"name": "g"}, {"name": "f", "arguments": {"q": 1}}]'),
+        (
+            "mistral",
+            '[TOOL_CALLS] [{"name": "f", "arguments": {"q": 1}}, {"name": "g"}, {"name": "f", "arguments": {"q": 1}}]',
+        ),
         ("mistral", f"{GOOD['mistral v11']}[TOOL_CALLS]g[ARGS]{{oops}}{GOOD['mistral v11']}"),
         (
             "gpt-oss",
-            f"{GOOD['gpt-oss']}<|call|><|start|>assistant<|channel|>commentary to=python<|message|>x<|call|><|start|>assistant{GOOD['gpt-oss']}",
+            f"{GOOD['gpt-oss']}<|call|><|start|>assistant<|channel|>commentary "
+            f"to=python<|message|>x<|call|><|start|>assistant{GOOD['gpt-oss']}",
         ),
     ],
 )
@@ -156,7 +168,9 @@ def test_trap_one_bad_call_drops_no_good_parallel_ones(family: str, text: str) -
 
 
 def test_what_stands_behind_the_break_of_a_row_of_calls_is_one_bad_call() -> None:
-    calls = FAMILIES["llama3"].read(f'{GOOD["llama3"]}; {{"name": "f", "parameters": {{oops}}; {GOOD["llama3"]}', 0).calls
+    calls = (
+        FAMILIES["llama3"].read(f'{GOOD["llama3"]}; {{"name": "f", "parameters": {{oops}}; {GOOD["llama3"]}', 0).calls
+    )
     assert [bool(call.problem) for call in calls] == [False, True]
 
 
@@ -174,7 +188,7 @@ def test_trap_a_template_is_not_recognized_by_its_exact_source() -> None:
         assert formats.of(changed).name == family.format
 
 
-# -- properties --------------------------------------------------------------------------------------------------------------------
+# -- properties ------------------------------------------------------------------------------------
 @given(st.one_of(st.text(), st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=8).map("".join)))
 def test_any_text_is_read_and_markup_is_never_content(text: str) -> None:
     for family in KNOWN.values():
@@ -190,7 +204,9 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-ARGUMENTS = st.dictionaries(st.text(), JSON | st.sampled_from([tag for tag in TAGS if tag not in formats.HERMES.ends]), max_size=3)
+ARGUMENTS = st.dictionaries(
+    st.text(), JSON | st.sampled_from([tag for tag in TAGS if tag not in formats.HERMES.ends]), max_size=3
+)
 
 
 @given(st.lists(st.tuples(st.from_regex(r"\A[\w-]{1,12}\Z"), ARGUMENTS), min_size=1, max_size=3))
@@ -198,7 +214,9 @@ def test_what_is_written_is_read_again(calls: list[tuple[str, dict[str, Any]]]) 
     message: Message = {"role": "assistant", "content": "", "tool_calls": [said(*call) for call in calls]}
     for family in KNOWN.values():
         reading = family.read(family.write(message), 0)
-        assert [(call.name, json.loads(call.arguments), call.problem) for call in reading.calls] == [(*call, "") for call in calls]
+        assert [(call.name, json.loads(call.arguments), call.problem) for call in reading.calls] == [
+            (*call, "") for call in calls
+        ]
 
 
 @given(st.from_regex(r"\A[^<\[{|]{1,40}\Z"), st.from_regex(r"\A\w[^<\[{|]{0,40}\Z"))
@@ -211,7 +229,7 @@ def test_reasoning_and_answer_are_read_again(content: str, reasoning: str) -> No
         assert reading == expected
 
 
-# -- which format ------------------------------------------------------------------------------------------------------------------
+# -- which format ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", families.FAMILIES)
 def test_a_folders_template_says_its_format(name: str) -> None:
     found = formats.of(families.tokenizer(name))
@@ -224,15 +242,20 @@ def test_a_folders_template_says_its_format(name: str) -> None:
     "template",
     [
         "{% for message in messages %}{{ message.role }}: {{ message.content }}<|im_end|>{% endfor %}",
-        "{% for message in messages %}{% if message.tool_calls %}{{ raise_exception('no tools') }}{% endif %}{% endfor %}",
-        "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or [] %}<tool_call>\n<function={{ call.function.name }}>"
-        "{% for key, value in call.function.arguments.items() %}<parameter={{ key }}>{{ value }}</parameter>{% endfor %}{% endfor %}{% endfor %}",
+        "{% for message in messages %}{% if message.tool_calls %}{{ raise_exception('no tools') }}{% endif %}{% "
+        "endfor %}",
+        "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or [] "
+        "%}<tool_call>\n<function={{ call.function.name }}>"
+        "{% for key, value in call.function.arguments.items() %}<parameter={{ key }}>{{ value }}</parameter>{% endfor "
+        "%}{% endfor %}{% endfor %}",
     ],
 )
 def test_an_unknown_format_is_refused_with_the_known_names(template: str) -> None:
     tokenizer = families.build("qwen2_5", template)
     tokenizer.name_or_path = "some/model"
-    with pytest.raises(UserError, match=r"some/model: .*policy\.tool_format to one of hermes, llama3, mistral, gpt-oss"):
+    with pytest.raises(
+        UserError, match=r"some/model: .*policy\.tool_format to one of hermes, llama3, mistral, gpt-oss"
+    ):
         formats.of(tokenizer)
     assert formats.of(tokenizer, "hermes") is formats.HERMES
 
@@ -246,7 +269,7 @@ def test_ids_of_mistral_have_nine_characters_and_stay_apart(call_id: str) -> Non
     assert FAMILIES["mistral"].call_id("call_1_11") != FAMILIES["mistral"].call_id("call_11_1")
 
 
-# -- transformers' own parser --------------------------------------------------------------------------------------------------------
+# -- transformers' own parser ----------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def declared() -> Format:
     """Qwen3's, as transformers' own server has it."""
@@ -273,9 +296,17 @@ def test_a_tokenizer_that_declares_its_format_is_read_by_transformers(declared: 
     assert isinstance(declared, Declared)
     reading = declared.read(f"<think>\nHm.\n</think>\n\n{GOOD['hermes']}\n{GOOD['hermes']}", 1)
     assert (reading.reasoning, reading.content, reading.problem) == ("Hm.", "", "")
-    assert [(call.call_id, call.arguments, call.problem) for call in reading.calls] == [("call_1_0", '{"q": 1}', ""), ("call_1_1", '{"q": 1}', "")]
+    assert [(call.call_id, call.arguments, call.problem) for call in reading.calls] == [
+        ("call_1_0", '{"q": 1}', ""),
+        ("call_1_1", '{"q": 1}', ""),
+    ]
     assert declared.read("I20.9", 0) == Reading("I20.9")
-    assert declared.read(declared.write({"role": "assistant", "content": "", "tool_calls": [said("f", {"q": 1})]}), 0).calls[0].name == "f"
+    assert (
+        declared.read(declared.write({"role": "assistant", "content": "", "tool_calls": [said("f", {"q": 1})]}), 0)
+        .calls[0]
+        .name
+        == "f"
+    )
 
 
 @pytest.mark.parametrize(

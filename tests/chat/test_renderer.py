@@ -1,4 +1,5 @@
-"""Messages to tokens and back: nothing that was sampled is encoded twice, and a broken call is never an answer."""
+"""Messages to tokens and back: nothing that was sampled is encoded twice, and a broken call is
+never an answer."""
 
 from __future__ import annotations
 
@@ -23,8 +24,14 @@ from tests import families, small_policy, tiny_recipe
 from tests.scripted_policy import Said, scripted
 
 CALL = '<tool_call>\n{"name": "lookup", "arguments": {"key": " k0001"}}\n</tool_call>'
-PARAMETERS = {"type": "object", "properties": {"key": {"type": "string", "description": "the key"}}, "required": ["key"]}
-TOOLS = [{"type": "function", "function": {"name": "lookup", "description": "Looks a key up.", "parameters": PARAMETERS}}]
+PARAMETERS = {
+    "type": "object",
+    "properties": {"key": {"type": "string", "description": "the key"}},
+    "required": ["key"],
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "lookup", "description": "Looks a key up.", "parameters": PARAMETERS}}
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +44,18 @@ def family(name: str, template: str | None = None) -> Chat:
 
 
 def dialogue(outputs: list[str]) -> list[dict]:
-    calls = [{"id": f"c{n}", "type": "function", "function": {"name": "lookup", "arguments": '{"key": " k0001"}'}} for n in range(len(outputs))]
+    calls = [
+        {"id": f"c{n}", "type": "function", "function": {"name": "lookup", "arguments": '{"key": " k0001"}'}}
+        for n in range(len(outputs))
+    ]
     return [
         {"role": "system", "content": " be brief"},
         {"role": "user", "content": "value of k0001"},
         {"role": "assistant", "content": "", "tool_calls": calls},
-        *({"role": "tool", "tool_call_id": call["id"], "content": output} for call, output in zip(calls, outputs, strict=True)),
+        *(
+            {"role": "tool", "tool_call_id": call["id"], "content": output}
+            for call, output in zip(calls, outputs, strict=True)
+        ),
         {"role": "assistant", "content": "9153"},
     ]
 
@@ -79,7 +92,10 @@ def test_any_text_parses_or_is_refused(text: str):
 
 
 def test_assistant_text_and_its_calls_are_inverse():
-    calls = [{"type": "function", "function": {"name": one.name, "arguments": one.arguments}} for one in parse_calls(f"{CALL}\n{CALL}")]
+    calls = [
+        {"type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+        for one in parse_calls(f"{CALL}\n{CALL}")
+    ]
     assert assistant_text({"role": "assistant", "content": "", "tool_calls": calls}) == f"{CALL}\n{CALL}"
 
 
@@ -101,7 +117,10 @@ def _give_chat(chat: Chat) -> None:
 def test_the_mask_covers_what_the_policy_says_and_its_end(chat: Chat):
     ids, mine = chat.dialogue_ids(dialogue(["9153"]))
     spoken = [token for token, own in zip(ids, mine, strict=True) if own]
-    assert chat.tokenizer.decode(spoken) == '<tool_call>\n{"name": "lookup", "arguments": {"key": " k0001"}}\n</tool_call><|im_end|>9153<|im_end|>'
+    assert (
+        chat.tokenizer.decode(spoken)
+        == '<tool_call>\n{"name": "lookup", "arguments": {"key": " k0001"}}\n</tool_call><|im_end|>9153<|im_end|>'
+    )
 
 
 def test_fixed_pieces_are_one_token_each(chat: Chat):
@@ -118,12 +137,19 @@ def test_a_tokenizer_without_a_template_is_refused(chat: Chat, tmp_path: Path):
         Chat(AutoTokenizer.from_pretrained(tmp_path), [])
 
 
-# -- families --------------------------------------------------------------------------------------------------------------------
+# -- families --------------------------------------------------------------------------------------
 BETWEEN = {
-    "qwen2_5": "\n<|im_start|>user\n<tool_response>\n a\n\n</tool_response>\n<tool_response>\nb\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
-    "qwen3": "\n<|im_start|>user\n<tool_response>\n a\n\n</tool_response>\n<tool_response>\nb\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
+    "qwen2_5": (
+        "\n<|im_start|>user\n<tool_response>\n "
+        "a\n\n</tool_response>\n<tool_response>\nb\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    ),
+    "qwen3": (
+        "\n<|im_start|>user\n<tool_response>\n "
+        "a\n\n</tool_response>\n<tool_response>\nb\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    ),
     "llama3": (
-        '<|start_header_id|>ipython<|end_header_id|>\n\n" a\\n"<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n"b"<|eot_id|>'
+        '<|start_header_id|>ipython<|end_header_id|>\n\n" '
+        'a\\n"<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n"b"<|eot_id|>'
         "<|start_header_id|>assistant<|end_header_id|>\n\n"
     ),
     "mistral_v3": (
@@ -143,27 +169,45 @@ def test_what_stands_between_two_turns_is_the_templates_own(name: str):
     chat = family(name)
     ids = chat.reply_ids([ToolCall("call_0_0", "lookup", "{}"), ToolCall("call_0_1", "other", "{}")], [" a\n", "b"])
     assert chat.tokenizer.decode(ids, clean_up_tokenization_spaces=False) == BETWEEN[name]
-    assert chat.reply_ids([ToolCall("call_0_0", "", "", "not JSON")], ["Error: not JSON"]), "a call without a name is answered too"
+    assert chat.reply_ids([ToolCall("call_0_0", "", "", "not JSON")], ["Error: not JSON"]), (
+        "a call without a name is answered too"
+    )
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)
 @settings(max_examples=30)
-@given(outputs=st.lists(st.text(alphabet=st.characters(codec="utf-8")), min_size=1, max_size=2), query=st.text(st.characters(codec="utf-8")))
+@given(
+    outputs=st.lists(st.text(alphabet=st.characters(codec="utf-8")), min_size=1, max_size=2),
+    query=st.text(st.characters(codec="utf-8")),
+)
 def test_replies_and_context_grow_as_the_template_would_write_them(name: str, outputs: list[str], query: str):
-    """The prompt, what was sampled and the replies, token by token, read like the template's own rendering of the same messages."""
+    """The prompt, what was sampled and the replies, token by token, read like the template's own
+    rendering of the same messages."""
     chat = family(name)
     if name in ("llama3", "gpt_oss"):  # their templates write one call a turn
         outputs = outputs[:1]
-    message: Message = {"role": "assistant", "content": "", "tool_calls": [called(n, query) for n in range(len(outputs))]}
+    message: Message = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [called(n, query) for n in range(len(outputs))],
+    }
     opening: list[Message] = [{"role": "user", "content": "value of k0001"}]
     text, reading = chat.read([*chat.encode(chat.format.write(message)), chat.end_ids[-1]], 0)
     assert [json.loads(call.arguments) for call in reading.calls] == [{"key": query}] * len(outputs)
     ours = chat.render(opening) + text + END_OF_CALLS[name]
     ours += chat.tokenizer.decode(chat.reply_ids(reading.calls, outputs), clean_up_tokenization_spaces=False)
-    tools = [{"role": "tool", "tool_call_id": call.call_id, "content": output} for call, output in zip(reading.calls, outputs, strict=True)]
+    tools = [
+        {"role": "tool", "tool_call_id": call.call_id, "content": output}
+        for call, output in zip(reading.calls, outputs, strict=True)
+    ]
     theirs = chat.render([*opening, message, *tools])
-    if name == "gpt_oss":  # the recipient on the other side of the channel, and a type without its mark: the model's way and the template's
-        theirs = theirs.replace(" to=functions.lookup<|channel|>commentary json", "<|channel|>commentary to=functions.lookup <|constrain|>json")
+    # the recipient on the other side of the channel, and a type without its mark: the model's way
+    # and the template's
+    if name == "gpt_oss":
+        theirs = theirs.replace(
+            " to=functions.lookup<|channel|>commentary json",
+            "<|channel|>commentary to=functions.lookup <|constrain|>json",
+        )
     if name == "mistral_v3":  # the template writes ids that no policy wrote
         theirs = theirs.replace(', "id": "667848c66"}', "}").replace(', "id": "22b6a9894"}', "}")
     assert ours == theirs
@@ -187,7 +231,9 @@ END_OF_CALLS = {
 @pytest.mark.parametrize("name", families.FAMILIES)
 def test_a_turn_ends_with_any_of_its_families_ends(name: str):
     chat = family(name)
-    known = {"llama3": {"<|eot_id|>", "<|eom_id|>"}, "gpt_oss": {"<|return|>", "<|call|>"}}.get(name, {families.FAMILIES[name].end})
+    known = {"llama3": {"<|eot_id|>", "<|eom_id|>"}, "gpt_oss": {"<|return|>", "<|call|>"}}.get(
+        name, {families.FAMILIES[name].end}
+    )
     assert {chat.tokenizer.convert_ids_to_tokens(token) for token in chat.end_ids} == known
     assert chat.end_id == chat.tokenizer.eos_token_id
     said = chat.encode("value")
@@ -198,11 +244,18 @@ def test_a_turn_ends_with_any_of_its_families_ends(name: str):
 @pytest.mark.parametrize("name", families.FAMILIES)
 def test_a_recorded_dialogue_becomes_tokens_as_a_rollout_would_have_them(name: str):
     chat = family(name)
-    messages = [message | ({"tool_call_id": "call_0_0"} if message["role"] == "tool" else {}) for message in dialogue(["9153"])]
+    messages = [
+        message | ({"tool_call_id": "call_0_0"} if message["role"] == "tool" else {}) for message in dialogue(["9153"])
+    ]
     messages[2] = {**messages[2], "tool_calls": [called(0, " k0001")]}
     ids, mine = chat.dialogue_ids(messages)
     spoken = [token for token, own in zip(ids, mine, strict=True) if own]
-    turns = [chat.format.write(messages[2]), END_OF_CALLS[name], chat.format.write(messages[-1]), families.FAMILIES[name].end]
+    turns = [
+        chat.format.write(messages[2]),
+        END_OF_CALLS[name],
+        chat.format.write(messages[-1]),
+        families.FAMILIES[name].end,
+    ]
     assert chat.tokenizer.decode(spoken, clean_up_tokenization_spaces=False) == "".join(turns)
     assert ids[: len(chat.prompt_ids(messages[:2]))] == chat.prompt_ids(messages[:2])
     assert chat.dialogue_text(messages) == chat.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
@@ -211,15 +264,23 @@ def test_a_recorded_dialogue_becomes_tokens_as_a_rollout_would_have_them(name: s
 def test_a_dialogue_with_a_second_question_is_the_policys_only_where_it_speaks(chat: Chat):
     messages = [*dialogue(["9153"]), {"role": "user", "content": "and k0002?"}, {"role": "assistant", "content": "17"}]
     ids, mine = chat.dialogue_ids(messages)
-    assert chat.tokenizer.decode(ids) == chat.tokenizer.apply_chat_template(messages, tools=chat.tools, tokenize=False).removesuffix("\n")
-    assert chat.tokenizer.decode([token for token, own in zip(ids, mine, strict=True) if own]).endswith("9153<|im_end|>17<|im_end|>")
+    assert chat.tokenizer.decode(ids) == chat.tokenizer.apply_chat_template(
+        messages, tools=chat.tools, tokenize=False
+    ).removesuffix("\n")
+    assert chat.tokenizer.decode([token for token, own in zip(ids, mine, strict=True) if own]).endswith(
+        "9153<|im_end|>17<|im_end|>"
+    )
 
 
-# -- templates that begin the message themselves -----------------------------------------------------------------------------------
+# -- templates that begin the message themselves ---------------------------------------------------
 def thinking(opened: str) -> Chat:
     source = (families.TEMPLATES / "qwen3.jinja").read_text(encoding="utf-8")
     return family(
-        "qwen3", source.replace("'<|im_start|>assistant\\n' -}}{%- endif -%}\n", f"'<|im_start|>assistant\\n{opened}' -}}}}{{%- endif -%}}\n")
+        "qwen3",
+        source.replace(
+            "'<|im_start|>assistant\\n' -}}{%- endif -%}\n",
+            f"'<|im_start|>assistant\\n{opened}' -}}}}{{%- endif -%}}\n",
+        ),
     )
 
 
@@ -232,7 +293,9 @@ def test_reasoning_that_the_template_opened_is_closed_by_the_policy():
     question: Message = {"role": "user", "content": "value of k0001"}
     thought = [question, {"role": "assistant", "content": "9153", "reasoning_content": "Look it up."}]
     assert chat.dialogue_text(thought).endswith("assistant\n<think>\nLook it up.\n</think>\n\n9153<|im_end|>")
-    assert chat.dialogue_text([question, {"role": "assistant", "content": "9153"}]).endswith("assistant\n<think>\n\n</think>\n\n9153<|im_end|>")
+    assert chat.dialogue_text([question, {"role": "assistant", "content": "9153"}]).endswith(
+        "assistant\n<think>\n\n</think>\n\n9153<|im_end|>"
+    )
 
 
 def test_a_template_that_wants_no_reasoning_writes_it_empty():
@@ -242,7 +305,7 @@ def test_a_template_that_wants_no_reasoning_writes_it_empty():
     assert chat.dialogue_text(messages).endswith("assistant\n<think>\n\n</think>\n\n9153<|im_end|>")
 
 
-# -- templates that do not keep their prefix ----------------------------------------------------------------------------------------
+# -- templates that do not keep their prefix -------------------------------------------------------
 def test_the_embedded_template_keeps_its_prefix(chat: Chat):
     assert [problem for problem in prefix_problems(chat) if not problem.startswith("reasoning")] == []
 
@@ -264,20 +327,25 @@ def test_a_template_that_rewrites_what_was_said_is_found(name: str, wanted: str)
 
 def test_a_prompt_that_changes_every_day_is_found():
     source = (families.TEMPLATES / "qwen2_5.jinja").read_text(encoding="utf-8")
-    dated = source.replace("'<|im_start|>system\\n'", "'<|im_start|>system\\nToday: ' + strftime_now('%d %b %Y') + '\\n'")
+    dated = source.replace(
+        "'<|im_start|>system\\n'", "'<|im_start|>system\\nToday: ' + strftime_now('%d %b %Y') + '\\n'"
+    )
     assert [problem for problem in prefix_problems(family("qwen2_5", dated)) if "today's date" in problem]
     assert not [problem for problem in prefix_problems(family("qwen2_5")) if "today's date" in problem]
 
 
 def test_a_template_without_an_end_of_turn_is_refused():
-    chat = family("qwen2_5", (families.TEMPLATES / "qwen2_5.jinja").read_text(encoding="utf-8").replace("<|im_end|>", ""))
+    chat = family(
+        "qwen2_5", (families.TEMPLATES / "qwen2_5.jinja").read_text(encoding="utf-8").replace("<|im_end|>", "")
+    )
     with pytest.raises(UserError, match="end token"):
         chat.reply_ids([ToolCall("call_0_0", "lookup", "{}")], ["9153"])
 
 
-# -- TRL's other traps --------------------------------------------------------------------------------------------------------------
+# -- TRL's other traps -----------------------------------------------------------------------------
 def test_trap_one_length_setting_means_one_thing():
-    """What a turn may take, what a rollout may take, and what the loss divides by have names of their own."""
+    """What a turn may take, what a rollout may take, and what the loss divides by have names of
+    their own."""
     limits = config.Rollout(max_tokens=1000, max_turn_tokens=10)
     assert (limits.max_tokens, limits.max_turn_tokens) == (1000, 10)
     with pytest.raises(ValueError, match="max_completion_length"):
@@ -313,10 +381,15 @@ def test_trap_a_turn_cut_at_the_limit_ends_there_though_its_call_is_complete(nam
     requests = [Request(Example("n", ({"role": "user", "content": "k0001?"},), None), 0)]
     conditions = Conditions(PromptSettings(name="seed", system="", max_turns=4), 1.0, (0,), config.Rollout())
     (done,) = asyncio.run(run_rollouts(policy, cast(Any, NoTools()), cast(Any, Zero()), requests, conditions, {}))
-    assert (done.stop_reason, len(done.turns), done.turns[0].results, done.reward) == (StopReason.max_tokens, 1, (), 0.0)
+    assert (done.stop_reason, len(done.turns), done.turns[0].results, done.reward) == (
+        StopReason.max_tokens,
+        1,
+        (),
+        0.0,
+    )
 
 
-# -- forks ----------------------------------------------------------------------------------------------------------------------------
+# -- forks -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["qwen3", "llama3"])
 def test_our_own_context_never_forks_and_a_fork_elsewhere_is_never_trained_on(name: str):
     kept, anew, uncut = forks.played(name)

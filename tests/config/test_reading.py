@@ -1,4 +1,5 @@
-"""R21: in no file that people write can a key stand twice, and the first be dropped without a word."""
+"""R21: in no file that people write can a key stand twice, and the first be dropped without a
+word."""
 
 from __future__ import annotations
 
@@ -32,9 +33,18 @@ def write(path: Path, text: str) -> Path:
     ("text", "said"),
     [
         (WHOLE + "train:\n  lr: 0.1\n", "'train' is written twice, in lines 2 and 5"),
-        (WHOLE.replace("  steps: 40\n", "  steps: 40\n  lr: 0.1\n  steps: 20\n"), "'train.steps' is written twice, in lines 3 and 5"),
-        (WHOLE.replace("gate: {}", "gate: {margin: 1, 'margin': 2}"), "'gate.margin' is written twice, in lines 4 and 4"),
-        (WHOLE + "tools:\n  mcp:\n    - name: a\n      url: x\n      name: b\n", "'tools.mcp.0.name' is written twice, in lines 7 and 9"),
+        (
+            WHOLE.replace("  steps: 40\n", "  steps: 40\n  lr: 0.1\n  steps: 20\n"),
+            "'train.steps' is written twice, in lines 3 and 5",
+        ),
+        (
+            WHOLE.replace("gate: {}", "gate: {margin: 1, 'margin': 2}"),
+            "'gate.margin' is written twice, in lines 4 and 4",
+        ),
+        (
+            WHOLE + "tools:\n  mcp:\n    - name: a\n      url: x\n      name: b\n",
+            "'tools.mcp.0.name' is written twice, in lines 7 and 9",
+        ),
         (WHOLE + "a: &a {b: 1}\nc:\n  <<: *a\n  <<: *a\n", "'c.<<' is written twice, in lines 7 and 8"),
         (WHOLE + "a: {true: 1, yes: 2}\n", "'a.yes' is written twice, in lines 5 and 5"),
     ],
@@ -54,7 +64,13 @@ def test_r21_all_of_them_are_named_at_once(tmp_path: Path) -> None:
 
 def test_r21_the_same_key_in_two_places_and_an_override_of_what_is_merged_are_no_such_thing(tmp_path: Path) -> None:
     text = "a: &a {x: 1}\nb: {<<: *a, x: 2}\nc: [*a, *a]\n'1': 1\n1: 2\n"
-    assert config.read_yaml(write(tmp_path / "x.yaml", text), "x") == {"a": {"x": 1}, "b": {"x": 2}, "c": [{"x": 1}, {"x": 1}], "1": 1, 1: 2}
+    assert config.read_yaml(write(tmp_path / "x.yaml", text), "x") == {
+        "a": {"x": 1},
+        "b": {"x": 2},
+        "c": [{"x": 1}, {"x": 1}],
+        "1": 1,
+        1: 2,
+    }
 
 
 @pytest.mark.parametrize(
@@ -87,9 +103,13 @@ def test_many_aliases_are_looked_into_once(tmp_path: Path) -> None:
 
 def test_r21_the_command_line_and_the_schedule_too(tmp_path: Path) -> None:
     made = ladder_clone.make(tmp_path)
-    with pytest.raises(ConfigError, match=r"^--set train\.kl={weight: 1, weight: 2}: 'weight' is written twice, in lines 1 and 1"):
+    with pytest.raises(
+        ConfigError, match=r"^--set train\.kl={weight: 1, weight: 2}: 'weight' is written twice, in lines 1 and 1"
+    ):
         settings.resolve(made.clone, overrides=["train.kl={weight: 1, weight: 2}"])
-    with pytest.raises(ConfigError, match=r"^--set train\.steps\.x=1: 'steps' is no section in that file, it holds int"):
+    with pytest.raises(
+        ConfigError, match=r"^--set train\.steps\.x=1: 'steps' is no section in that file, it holds int"
+    ):
         settings.resolve(made.clone, overrides=["train.steps=1", "train.steps.x=1"])
     params = made.root / "params.yaml"
     write(params, params.read_text() + "recipe: {}\n")
@@ -141,5 +161,7 @@ def test_a_tool_default_that_no_digest_can_hold_is_refused_where_the_recipe_is_r
     place = tiny_recipe.make(tmp_path)
     prompts = {"seed": {"name": "seed", "system": "", "tool_defaults": {"search": {"k": 2**53}}}}
     write(place / "prompts.json", json.dumps(prompts))
-    with pytest.raises(UserError, match=r"prompts\.json: 'seed\.tool_defaults\.search\.k' = 9007199254740992: JSON is sure"):
+    with pytest.raises(
+        UserError, match=r"prompts\.json: 'seed\.tool_defaults\.search\.k' = 9007199254740992: JSON is sure"
+    ):
         _ = recipe.load(config.Recipe(path=str(place))).prompts

@@ -1,4 +1,5 @@
-"""Findings N16: every key of params.yaml has a sentence, docs/params.md holds them, and `rft doctor --show-resolved` says them."""
+"""Findings N16: every key of params.yaml has a sentence, docs/params.md holds them, and `rft doctor
+--show-resolved` says them."""
 
 from __future__ import annotations
 
@@ -31,8 +32,12 @@ def every_section(kind: Any = config.Params) -> Iterator[type[Section]]:
 
 def test_n16_every_key_has_a_sentence() -> None:
     found = [key for _, _, keys in reference.sections() for key in keys]
-    assert [key.name for key in found if not key.meaning.endswith((".", ")"))] == [], "write a docstring under the key, in rft/config"
-    assert [name for name, meaning, _ in reference.sections() if not meaning] == [], "write a docstring for the section's class"
+    assert [key.name for key in found if not key.meaning.endswith((".", ")"))] == [], (
+        "write a docstring under the key, in rft/config"
+    )
+    assert [name for name, meaning, _ in reference.sections() if not meaning] == [], (
+        "write a docstring for the section's class"
+    )
     fields = sum(len(kind.model_fields) for kind in every_section() if kind is not config.Params)
     assert len(found) == fields > 150  # none is left out
 
@@ -42,12 +47,17 @@ def test_n16_the_reference_is_what_the_source_says() -> None:
     if os.environ.get("RECORD") == "1":
         assert reference.main(["--write"]) == 0
     assert reference.PAGE == ROOT / "docs/params.md"
-    assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), "docs/params.md is old: python -m rft.config.reference --write"
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), (
+        "docs/params.md is old: python -m rft.config.reference --write"
+    )
 
 
 def test_a_key_says_its_type_bounds_default_and_choices() -> None:
     found = {key.name: key for _, _, keys in reference.sections() for key in keys}
-    assert (found["train.group_size"].type, found["train.group_size"].default) == ("whole number, at least 2, at most 64", "8")
+    assert (found["train.group_size"].type, found["train.group_size"].default) == (
+        "whole number, at least 2, at most 64",
+        "8",
+    )
     assert found["train.from"].type == "`policy`, `champion`"  # the name in the file, not Python's
     assert found["gate.min_gain"].default == "required"
     assert found["rollout.budget.tokens.free"].type == "number, above 0"
@@ -59,7 +69,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "params.yaml": {},
     "flows/template/params.yaml": {},
     "nested": {
-        "tools": {"endpoints": [{"name": "find", "server_url": "https://a.example/find", "headers": {"X-Note": "a # b: 'c'"}}]},
+        "tools": {
+            "endpoints": [{"name": "find", "server_url": "https://a.example/find", "headers": {"X-Note": "a # b: 'c'"}}]
+        },
         "rollout": {"budget": {"tokens": {"free": 100, "weight": 0.5}}},
         "recipe": {"path": "recipes/icd10", "options": {"lines": "one\ntwo: # three", "no": "no"}},
     },

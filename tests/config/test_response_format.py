@@ -15,16 +15,23 @@ from rft.reports import PromptSettings
 from rft.types import Example, Opening
 from tests import families, tiny_recipe
 
-SCHEMA = {"type": "object", "properties": {"diagnosis_code": {"type": "string"}, "päck": {"type": "integer"}}, "required": ["diagnosis_code"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"diagnosis_code": {"type": "string"}, "päck": {"type": "integer"}},
+    "required": ["diagnosis_code"],
+}
 CHAT_FORM = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": SCHEMA}}
 USER = {"role": "user", "content": "Which code is angina?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
 PARAMETERS = {"type": "object", "properties": {"key": {"type": "string", "description": "the key"}}}
 TOOLS = [{"type": "function", "function": {"name": "lookup", "description": "", "parameters": PARAMETERS}}]
-STATES = "{%- if response_format %}Answer as {{ response_format.json_schema.name }}: {{ response_format.json_schema.schema | tojson }}\n{%- endif %}"
+STATES = (
+    "{%- if response_format %}Answer as {{ response_format.json_schema.name }}: {{ "
+    "response_format.json_schema.schema | tojson }}\n{%- endif %}"
+)
 
 
-# -- reading ---------------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("given", "read"),
     [
@@ -52,13 +59,22 @@ BAD: list[tuple[Any, str]] = [
     ({"type": "json_schema"}, "name is null"),
     ({"type": "json_schema", "json_schema": "x"}, 'json_schema is "x"'),
     ({"type": "json_schema", "json_schema": {"name": "a"}}, "schema is null. Give it a JSON Schema"),
-    ({"type": "json_schema", "name": "a", "schema": {}, "json_schema": {"name": "a", "schema": {}}}, 'has no key "name"'),
-    ({"type": "json_schema", "name": "a", "schema": {"type": "objekt"}}, r"schema is no JSON Schema: \$\.type: 'objekt' is not valid"),
+    (
+        {"type": "json_schema", "name": "a", "schema": {}, "json_schema": {"name": "a", "schema": {}}},
+        'has no key "name"',
+    ),
+    (
+        {"type": "json_schema", "name": "a", "schema": {"type": "objekt"}},
+        r"schema is no JSON Schema: \$\.type: 'objekt' is not valid",
+    ),
     ({"type": "json_schema", "name": "a", "schema": {"properties": {"a": 3}}}, r"no JSON Schema: \$\.properties\.a"),
     ({"type": "json_schema", "name": "a", "schema": {"pattern": "("}}, "no JSON Schema"),
     ({"type": "json_schema", "name": "a", "schema": {"const": {1, 2}}}, "no JSON: .*quotes"),
     ({"type": "json_schema", "name": "a", "schema": {}, "strict": "yes"}, 'strict is "yes"'),
-    ({"type": "json_schema", "name": "a", "schemas": {}}, 'no key "schemas". Known here: name, description, strict, schema'),
+    (
+        {"type": "json_schema", "name": "a", "schemas": {}},
+        'no key "schemas". Known here: name, description, strict, schema',
+    ),
 ]
 
 
@@ -88,7 +104,7 @@ def test_the_rows_own_wins(tmp_path: Any):
     assert opened(None, config.Rollout()).response_format is None
 
 
-# -- in the prompt -----------------------------------------------------------------------------------------------------------
+# -- in the prompt ---------------------------------------------------------------------------------
 def chat(name: str, template: str | None = None) -> Chat:
     return Chat(families.tokenizer(name) if template is None else families.build(name, template), TOOLS)
 
@@ -100,18 +116,25 @@ def source(name: str) -> str:
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3", "gpt_oss"])
 @pytest.mark.parametrize("opened", [[USER], [SYSTEM, USER]], ids=["no system", "system"])
 @pytest.mark.parametrize("wanted", [CHAT_FORM, {"type": "json_object"}], ids=["schema", "object"])
-def test_a_template_that_knows_no_format_is_told_in_the_system_message(name: str, opened: list[Any], wanted: dict[str, Any]):
+def test_a_template_that_knows_no_format_is_told_in_the_system_message(
+    name: str, opened: list[Any], wanted: dict[str, Any]
+):
     ours = chat(name)
     text = response_format.instruction(wanted)
     system = {"role": "system", "content": f"Be brief.\n\n{text}" if len(opened) > 1 else text}
     assert ours.render(opened, answer_format=wanted) == ours.render([system, USER])
     assert text in ours.render(opened, answer_format=wanted)
     if wanted is CHAT_FORM:
-        assert '{"type":"object","properties":{"diagnosis_code":{"type":"string"},"päck":{"type":"integer"}},"required":["diagnosis_code"]}' in text
+        assert (
+            '{"type":"object","properties":{"diagnosis_code":{"type":"string"},"päck":{"type":"integer"}},"required":["diagnosis_code"]}'
+            in text
+        )
     assert opened in ([USER], [SYSTEM, USER]), "the row's messages stay as they are"
 
 
-@pytest.mark.parametrize("opened", [[USER], [SYSTEM, USER], [{"role": "user", "content": "diagnosis_code and päck, as answer"}]])
+@pytest.mark.parametrize(
+    "opened", [[USER], [SYSTEM, USER], [{"role": "user", "content": "diagnosis_code and päck, as answer"}]]
+)
 def test_a_template_that_knows_the_format_states_it_itself(opened: list[Any]):
     ours, plain = chat("qwen3", STATES + source("qwen3")), chat("qwen3")
     text = ours.render(opened, answer_format=CHAT_FORM)
@@ -136,7 +159,9 @@ def test_a_template_that_knows_of_json_says_so_itself():
 def test_a_template_that_does_not_state_the_schema_gets_the_instruction(states: str):
     ours = chat("qwen3", states + source("qwen3"))
     for opened in ([USER], [{"role": "user", "content": "diagnosis_code and päck, as answer"}]):
-        assert ours.render(opened, answer_format=CHAT_FORM) == chat("qwen3").render(response_format.with_instruction(opened, CHAT_FORM))
+        assert ours.render(opened, answer_format=CHAT_FORM) == chat("qwen3").render(
+            response_format.with_instruction(opened, CHAT_FORM)
+        )
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)
@@ -144,7 +169,9 @@ def test_without_a_format_the_prompt_is_the_templates_own(name: str):
     ours = chat(name)
     plain = ours.tokenizer.apply_chat_template([SYSTEM, USER], tools=TOOLS, tokenize=False, add_generation_prompt=True)
     assert ours.render([SYSTEM, USER]) == plain
-    assert ours.prompt_ids([SYSTEM, USER]) == ours.encode(plain) == ours.opening_ids([Opening((SYSTEM, USER))], 10_000)[0]
+    assert (
+        ours.prompt_ids([SYSTEM, USER]) == ours.encode(plain) == ours.opening_ids([Opening((SYSTEM, USER))], 10_000)[0]
+    )
 
 
 def test_an_opening_with_a_format_is_longer_by_it():
@@ -159,6 +186,12 @@ def test_the_instruction_joins_the_message_that_leads():
     text = response_format.instruction(wanted)
     developer = {"role": "developer", "content": "Be brief."}
     parts = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
-    assert response_format.with_instruction([developer, USER], wanted) == [{"role": "developer", "content": f"Be brief.\n\n{text}"}, USER]
-    assert response_format.with_instruction([parts, USER], wanted)[0]["content"] == [*parts["content"], {"type": "text", "text": text}]
+    assert response_format.with_instruction([developer, USER], wanted) == [
+        {"role": "developer", "content": f"Be brief.\n\n{text}"},
+        USER,
+    ]
+    assert response_format.with_instruction([parts, USER], wanted)[0]["content"] == [
+        *parts["content"],
+        {"type": "text", "text": text},
+    ]
     assert response_format.with_instruction([{"role": "system", "content": ""}, USER], wanted)[0]["content"] == text

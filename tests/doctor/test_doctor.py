@@ -1,6 +1,8 @@
-"""The doctor: a sound setup passes every check, and each check has an illness that it must tell, with its remedy.
+"""The doctor: a sound setup passes every check, and each check has an illness that it must tell,
+with its remedy.
 
-The tool servers are real ones on a socket, the policy is a real small model; nothing is trained but one step.
+The tool servers are real ones on a socket, the policy is a real small model; nothing is trained but
+one step.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def policy(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_policy.save(*small_policy.build(recipe, structured=False), tmp_path_factory.mktemp("policy") / "model")
 
 
-# -- in order --------------------------------------------------------------------------------------------------------------
+# -- in order --------------------------------------------------------------------------------------
 def test_a_sound_setup_passes_every_check(recipe: Path, policy: Path, tmp_path: Path):
     begun: list[str] = []
     with ladder.inside(tmp_path):
@@ -75,7 +77,7 @@ def test_without_a_model(recipe: Path, tmp_path: Path):
     assert "left out" in left_out.words
 
 
-# -- the loop --------------------------------------------------------------------------------------------------------------
+# -- the loop --------------------------------------------------------------------------------------
 def test_a_check_can_neither_hang_nor_crash_the_doctor(recipe: Path):
     ended = threading.Event()
 
@@ -125,7 +127,7 @@ def test_only_takes_what_it_needs(recipe: Path):
         examine(settings(recipe), "tols")
 
 
-# -- configuration ---------------------------------------------------------------------------------------------------------
+# -- configuration ---------------------------------------------------------------------------------
 def test_an_unknown_key_is_named_with_the_nearest_one(recipe: Path):
     found = examine(lambda: settings(recipe, train={"group_sise": 4}))
     assert found["configuration"].status == "fail"
@@ -137,21 +139,44 @@ def test_an_unknown_key_is_named_with_the_nearest_one(recipe: Path):
 @pytest.mark.parametrize(
     ("changes", "status", "words"),
     [
-        ({"tools": {"where": "local", "server_url": "http://h", "version": "1"}}, "fail", "tools.where = local, but tools.server_url"),
-        ({"tools": {"headers": {"Authorization": "env:RFT_TEST_NOT_THERE"}}}, "fail", "not in the environment: RFT_TEST_NOT_THERE"),
+        (
+            {"tools": {"where": "local", "server_url": "http://h", "version": "1"}},
+            "fail",
+            "tools.where = local, but tools.server_url",
+        ),
+        (
+            {"tools": {"headers": {"Authorization": "env:RFT_TEST_NOT_THERE"}}},
+            "fail",
+            "not in the environment: RFT_TEST_NOT_THERE",
+        ),
         ({"tools": {"mcp": [{"name": "a", "url": "http://h"}] * 2}}, "fail", "tools.mcp has two of the name 'a'"),
-        ({"tools": {"mcp": [{"name": "a", "url": "http://h", "env": {"A": "1"}}]}}, "warn", "env is written, but there is no command"),
+        (
+            {"tools": {"mcp": [{"name": "a", "url": "http://h", "env": {"A": "1"}}]}},
+            "warn",
+            "env is written, but there is no command",
+        ),
         ({"policy": {"server": {"kind": "chat", "url": "http://h", "model": "m"}}}, "warn", "chat gives no token ids"),
         (
-            {"policy": {"model": "m", "server": {"kind": "vllm", "url": "http://h", "model": "m"}}, "train": {"weights": "full"}},
+            {
+                "policy": {"model": "m", "server": {"kind": "vllm", "url": "http://h", "model": "m"}},
+                "train": {"weights": "full"},
+            },
             "fail",
             "takes LoRA adapters",
         ),
         ({"policy": {"tool_format": "mistral"}}, "fail", "the embedded policy speaks hermes"),
-        ({"policy": {"model": "x", "architecture": {"layers": 2}}}, "warn", "policy.architecture is written, but policy.model"),
+        (
+            {"policy": {"model": "x", "architecture": {"layers": 2}}},
+            "warn",
+            "policy.architecture is written, but policy.model",
+        ),
         ({"rollout": {"max_tokens": 2048}}, "fail", "more than the embedded policy's 1024 positions"),
         ({"rollout": {"max_turn_tokens": 200}}, "fail", "leaves no room"),
-        ({"rollout": {"deadline_s": 3000}}, "warn", "rollout.deadline_s = 3000 s is longer than rollout.group_deadline_s"),
+        (
+            {"rollout": {"deadline_s": 3000}},
+            "warn",
+            "rollout.deadline_s = 3000 s is longer than rollout.group_deadline_s",
+        ),
         ({"rollout": {"batch": 15}}, "warn", "end in a batch of 1"),
         ({"rollout": {"budget": {"tool_calls": 20}}}, "warn", "budget.tool_calls = 20 is never exceeded"),
         ({"train": {"weights": "full"}}, "warn", "train.lora is written, but train.weights = full"),
@@ -172,11 +197,13 @@ def test_resolved_settings_hold_every_key_and_no_secret(recipe: Path):
     assert whole["tools"]["headers"] == {"Authorization": "env:RFT_TEST_TOKEN", "Accept": "text/plain"}
     assert whole["train"]["from"] == "champion"
     assert config.parse(whole).rollout == params.rollout
-    found = examine(lambda: settings(recipe, tools={"headers": {"Authorization": "Bearer canary-1"}}), "configuration")["configuration"]
+    found = examine(lambda: settings(recipe, tools={"headers": {"Authorization": "Bearer canary-1"}}), "configuration")[
+        "configuration"
+    ]
     assert (found.status, "write env:NAME" in found.words, "canary" in found.words) == ("fail", True, False)
 
 
-# -- recipe ----------------------------------------------------------------------------------------------------------------
+# -- recipe ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("file", "old", "new", "words"),
     [
@@ -210,7 +237,9 @@ def test_row_tools_need_a_route(tmp_path: Path):
 
 def test_a_function_that_asks_for_the_trace_id_gives_up_equal_bytes(tmp_path: Path):
     made = tiny_recipe.make(tmp_path)
-    (made / "tools.py").write_text((made / "tools.py").read_text().replace("def grade(sample, item):", "def grade(sample, item, trace_id):"))
+    (made / "tools.py").write_text(
+        (made / "tools.py").read_text().replace("def grade(sample, item):", "def grade(sample, item, trace_id):")
+    )
     found = examine(settings(made), "recipe")["recipe"]
     assert (found.status, "grade asks for the trace id, which is new in every run" in found.words) == ("warn", True)
 
@@ -223,8 +252,13 @@ def test_rows_need_no_target(tmp_path: Path):
 
 
 def test_a_key_that_no_row_has(tmp_path: Path):
-    made = settings(tiny_recipe.make(tmp_path), examples={"train": 20, "validation": 8, "test": 8, "keys": {"target": "targt"}})
-    assert "examples.keys.target = 'targt' names nothing: no row of train has it. Did you mean 'target'?" in examine(made, "recipe")["recipe"].words
+    made = settings(
+        tiny_recipe.make(tmp_path), examples={"train": 20, "validation": 8, "test": 8, "keys": {"target": "targt"}}
+    )
+    assert (
+        "examples.keys.target = 'targt' names nothing: no row of train has it. Did you mean 'target'?"
+        in examine(made, "recipe")["recipe"].words
+    )
 
 
 def test_a_policy_needs_a_model_or_demonstrations(tmp_path: Path):
@@ -234,7 +268,7 @@ def test_a_policy_needs_a_model_or_demonstrations(tmp_path: Path):
     assert "nothing to make a policy from" in found.words
 
 
-# -- the policy's server ---------------------------------------------------------------------------------------------------
+# -- the policy's server ---------------------------------------------------------------------------
 def test_a_policy_server_is_asked_for_one_turn(recipe: Path, policy: Path):
     class Endpoint(Agent):
         async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -267,7 +301,9 @@ def test_a_policy_server_with_too_short_a_context_is_found(recipe: Path):
             if request.path == "/v1/models":
                 return web.json_response({"data": [{"id": "m", "context_length": 100}]})
             usage = {"prompt_tokens": 7000, "completion_tokens": 1}
-            return web.json_response({"choices": [{"message": {"content": "4711"}, "finish_reason": "stop"}], "usage": usage})
+            return web.json_response(
+                {"choices": [{"message": {"content": "4711"}, "finish_reason": "stop"}], "usage": usage}
+            )
 
     with serving_at(Endpoint().answer) as tools:
         server = {"kind": "chat", "url": tools["server_url"], "model": "m"}
@@ -280,7 +316,11 @@ def test_a_policy_server_with_too_short_a_context_is_found(recipe: Path):
 
 def test_the_other_checks_do_without_a_limit_that_the_server_sets(recipe: Path, policy: Path):
     server = {"kind": "vllm", "url": "http://127.0.0.1:9", "model": "m"}
-    found = examine(settings(recipe, policy={"model": str(policy), "server": server}, rollout={"max_tokens": None}), "template", "capacity")
+    found = examine(
+        settings(recipe, policy={"model": str(policy), "server": server}, rollout={"max_tokens": None}),
+        "template",
+        "capacity",
+    )
     assert {found[name].status for name in ("configuration", "template", "capacity")} <= {"ok", "warn"}, found
     assert found["template"].facts["max_tokens"] == 256, "the model's positions"
     assert found["capacity"].facts["memory"]["keys and values"] == 0, "the server's own"
@@ -298,14 +338,16 @@ def test_what_a_server_echoes_of_our_secrets_is_not_shown(recipe: Path, monkeypa
     with serving_at(echo) as tools:
         params = settings(recipe, tools=tools | {"headers": {"X-Token": "env:RFT_TEST_TOKEN"}})
         found = examine(params, "tools")
-    found |= examine(params, checks=[Check("tells", tells, 5), Check("facts", lambda setup: ok("", key=["canary-4711"]), 5)])
+    found |= examine(
+        params, checks=[Check("tells", tells, 5), Check("facts", lambda setup: ok("", key=["canary-4711"]), 5)]
+    )
     assert "who is" in found["tools"].words
     assert found["tells"].words == "the key [secret RFT_TEST_TOKEN] is wrong"
     assert found["facts"].facts == {"key": ["[secret RFT_TEST_TOKEN]"]}
     assert "canary" not in repr(found)
 
 
-# -- the model -------------------------------------------------------------------------------------------------------------
+# -- the model -------------------------------------------------------------------------------------
 def broken(policy: Path, folder: Path, old: str, new: str) -> Path:
     """The policy's folder with another chat template; weights are linked."""
     folder.mkdir()
@@ -321,7 +363,12 @@ def broken(policy: Path, folder: Path, old: str, new: str) -> Path:
 
 def test_a_template_that_changes_the_past(recipe: Path, policy: Path, tmp_path: Path):
     """Tool results are shortened once a later message stands behind them."""
-    changed = broken(policy, tmp_path / "model", "message.content + '\\n</tool", "(message.content if loop.last else '...') + '\\n</tool")
+    changed = broken(
+        policy,
+        tmp_path / "model",
+        "message.content + '\\n</tool",
+        "(message.content if loop.last else '...') + '\\n</tool",
+    )
     found = examine(settings(recipe, policy={"model": str(changed)}), "template")["template"]
     assert found.status == "fail"
     assert found.words.startswith("tool calls: ")
@@ -341,7 +388,9 @@ def test_prompts_that_ask_for_more_turns_than_a_rollout_has(tmp_path: Path):
 
 def test_an_opening_that_does_not_fit(policy: Path, tmp_path: Path):
     recipe = tiny_recipe.make(tmp_path)
-    (recipe / "prompts.json").write_text(json.dumps({"seed": {"name": "seed", "system": "look it up and answer " * 8, "max_turns": 3}}))
+    (recipe / "prompts.json").write_text(
+        json.dumps({"seed": {"name": "seed", "system": "look it up and answer " * 8, "max_turns": 3}})
+    )
     with_room = examine(settings(recipe, policy={"model": str(policy)}), "template")["template"]
     longest = with_room.facts["longest_opening"]
     full = settings(recipe, policy={"model": str(policy)}, rollout={"max_tokens": longest, "max_turn_tokens": 8})
@@ -392,7 +441,11 @@ def test_the_estimate_counts_what_peft_wraps(recipe: Path, policy: Path):
     ("train", "status", "words"),
     [
         ({"weights": "full", "lr": 1e-3}, "ok", "trained weights changed by one step"),
-        ({"weights": "full", "lr": 1e-30}, "fail", "not even 4 such steps would move the weights that are sampled with"),
+        (
+            {"weights": "full", "lr": 1e-30},
+            "fail",
+            "not even 4 such steps would move the weights that are sampled with",
+        ),
         ({"lr": 1e-30}, "fail", "train.lr = 1e-30 is lost in rounding"),
         ({"lr": 1e-6, "steps": 80, "dtype": "bfloat16"}, "warn", "is lost in rounding at first"),
     ],
@@ -404,7 +457,9 @@ def test_one_step_must_change_the_weights(recipe: Path, policy: Path, train: dic
     assert (found.status, words in found.words) == (status, True), found.words
 
 
-def test_a_step_that_moves_the_base_or_disagrees_is_a_failure(recipe: Path, policy: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_step_that_moves_the_base_or_disagrees_is_a_failure(
+    recipe: Path, policy: Path, monkeypatch: pytest.MonkeyPatch
+):
     params = settings(recipe, policy={"model": str(policy)})
     trainable, own = model.trainable, logprobs.own_logprobs
 
@@ -423,24 +478,37 @@ def test_a_step_that_moves_the_base_or_disagrees_is_a_failure(recipe: Path, poli
     assert "sampler and trainer differ by up to" in examine(params, "step")["step"].words
 
 
-# -- arguments from a schema -----------------------------------------------------------------------------------------------
-TEXT = st.builds(lambda low, more: {"type": "string", "minLength": low, "maxLength": low + more}, st.integers(1, 5), st.integers(0, 5))
+# -- arguments from a schema -----------------------------------------------------------------------
+TEXT = st.builds(
+    lambda low, more: {"type": "string", "minLength": low, "maxLength": low + more},
+    st.integers(1, 5),
+    st.integers(0, 5),
+)
 NUMBER = st.builds(
     lambda kind, low, more: {"type": kind, "minimum": low, "exclusiveMaximum": low + more},
     st.sampled_from(["integer", "number"]),
     st.integers(-50, 50),
     st.integers(1, 9),
 )
-CHOICE = st.builds(lambda values: {"enum": values}, st.lists(st.text(max_size=3) | st.integers(), min_size=1, max_size=3))
+CHOICE = st.builds(
+    lambda values: {"enum": values}, st.lists(st.text(max_size=3) | st.integers(), min_size=1, max_size=3)
+)
 OTHER = st.sampled_from(
-    [{"type": "boolean"}, {"type": "null"}, {"anyOf": [{"type": "string"}, {"type": "null"}]}, {"const": 3}, {"$ref": "#/$defs/d"}]
+    [
+        {"type": "boolean"},
+        {"type": "null"},
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        {"const": 3},
+        {"$ref": "#/$defs/d"},
+    ]
 )
 SCHEMAS = st.recursive(
     TEXT | NUMBER | CHOICE | OTHER,
     lambda inner: (
         st.builds(lambda items, least: {"type": "array", "items": items, "minItems": least}, inner, st.integers(0, 2))
         | st.builds(
-            lambda known: {"type": "object", "properties": known, "required": sorted(known)}, st.dictionaries(st.text(max_size=3), inner, max_size=3)
+            lambda known: {"type": "object", "properties": known, "required": sorted(known)},
+            st.dictionaries(st.text(max_size=3), inner, max_size=3),
         )
     ),
     max_leaves=5,
@@ -450,7 +518,12 @@ SCHEMAS = st.recursive(
 @hypothesis_settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from("abc"), SCHEMAS, max_size=3))
 def test_the_smallest_arguments_fit_their_schema(properties: dict[str, Any]):
-    schema = {"type": "object", "properties": properties, "required": sorted(properties), "$defs": {"d": {"type": "integer", "minimum": 2}}}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": sorted(properties),
+        "$defs": {"d": {"type": "integer", "minimum": 2}},
+    }
     Draft202012Validator(schema).validate(arguments.smallest(schema))
 
 
@@ -460,7 +533,7 @@ def test_a_schema_without_end_is_cut():
     assert arguments.smallest({}) == arguments.smallest(None) == {}
 
 
-# -- the screen ------------------------------------------------------------------------------------------------------------
+# -- the screen ------------------------------------------------------------------------------------
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A clone with the tiny recipe, as far as the doctor looks."""

@@ -1,4 +1,5 @@
-"""The doctor's calls: what it sends to tools and grader, what it says before, and what it makes of the answers. Real servers on a socket."""
+"""The doctor's calls: what it sends to tools and grader, what it says before, and what it makes of
+the answers. Real servers on a socket."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_recipe.make(tmp_path_factory.mktemp("doctor"))
 
 
-# -- tools and grader ------------------------------------------------------------------------------------------------------
+# -- tools and grader ------------------------------------------------------------------------------
 def test_a_dead_server_is_infrastructure(recipe: Path):
     found = examine(settings(recipe, tools={"server_url": "http://127.0.0.1:9", "version": "1"}), *WIRE)
     assert {name: (one.status, one.infrastructure) for name, one in found.items() if one.status == "fail"} == {
@@ -64,7 +65,10 @@ def test_a_tool_slower_than_its_deadline(recipe: Path):
     with serving_at(slow) as tools:
         found = examine(settings(recipe, tools=tools | {"timeout_s": 0.2}), "tools")["tools"]
     assert (found.status, found.infrastructure) == ("fail", True)
-    assert "12 of 12 calls failed (12 x no reply in time), which would leave up to 100% of the rollouts unscored" in found.words
+    assert (
+        "12 of 12 calls failed (12 x no reply in time), which would leave up to 100% of the rollouts unscored"
+        in found.words
+    )
     assert "tools.timeout_s = 0.2 s" in found.remedy
 
 
@@ -91,7 +95,10 @@ class Strict(Agent):
         raise web.HTTPBadRequest(text=json.dumps({"output": f"no such key under {body['trace_id']}"}))
 
 
-WEIGH = {"name": "weigh", "parameters": {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}}
+WEIGH = {
+    "name": "weigh",
+    "parameters": {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]},
+}
 
 
 def test_a_refusal_of_arguments_made_from_the_schema_proves_a_tool_alive(recipe: Path):
@@ -129,7 +136,9 @@ def test_a_refusal_of_all_that_a_demonstration_asks_is_a_failure(recipe: Path):
     ],
 )
 @pytest.mark.parametrize("max_unscored_share", [0.1, 1.0])
-def test_a_tool_that_is_not_there_is_a_failure_with_its_address(recipe: Path, answer: Answer, said: str, max_unscored_share: float):
+def test_a_tool_that_is_not_there_is_a_failure_with_its_address(
+    recipe: Path, answer: Answer, said: str, max_unscored_share: float
+):
     with serving_at(answer) as tools:
         params = settings(recipe, tools=tools, rollout={"max_unscored_share": max_unscored_share})
         found = examine(params, "tools")["tools"]
@@ -167,14 +176,18 @@ def test_the_burst_is_the_declared_one(tools: dict[str, Any], own: float | None,
     assert wire.burst_size(config.Tools(**tools), own) == calls
 
 
-# -- what is called, and said before ---------------------------------------------------------------------------------------
+# -- what is called, and said before ---------------------------------------------------------------
 class Recording(Agent):
     def __init__(self) -> None:
         self.events: list[str] = []
 
     async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         self.events.append(request.path)
-        return web.json_response({"output": "light"}) if request.path == "/tools/weigh" else await super().answer(request, body)
+        return (
+            web.json_response({"output": "light"})
+            if request.path == "/tools/weigh"
+            else await super().answer(request, body)
+        )
 
 
 def test_a_tool_that_must_not_be_probed_is_never_called(recipe: Path):
@@ -200,7 +213,11 @@ def test_an_endpoint_may_ask_not_to_be_probed(recipe: Path):
     with serving_at(agent.answer) as tools:
         weigh = {**WEIGH, "server_url": tools["server_url"] + "/tools/weigh", "probe": False}
         found = examine(settings(recipe, tools=tools | {"endpoints": [weigh]}), *WIRE)
-    assert (found["isolation"].status, "/tools/weigh" in agent.events, "/tools/lookup" in agent.events) == ("ok", False, True)
+    assert (found["isolation"].status, "/tools/weigh" in agent.events, "/tools/lookup" in agent.events) == (
+        "ok",
+        False,
+        True,
+    )
 
 
 def test_without_a_tool_to_probe_nothing_is_called(recipe: Path):
@@ -221,7 +238,8 @@ def test_what_will_be_sent_is_announced_before(recipe: Path):
     assert said == [
         f"tools: calls the tools, 12 to lookup at {host}, 3 to weigh at {host}",
         f"grader: asks for up to 68 grades, 12 of them at once at {host}",
-        f"grader: plays 5 exploits and 4 probes on 24 examples, and asks for targets and hits alone: up to 264 grades at {host} "
+        "grader: plays 5 exploits and 4 probes on 24 examples, and asks for targets and hits alone: up to 264 grades "
+        f"at {host} "
         "and up to 48 tool calls; one that fails is sent up to 3 times more",
         f"isolation: calls the tools, 12 to lookup at {host}, 12 to weigh at {host}",
     ]
@@ -237,11 +255,15 @@ def test_what_a_rollout_s_life_costs_is_announced_with_its_hosts(recipe: Path):
     agent, life = Recording(), Recording()
     with serving_at(agent.answer) as tools, serving_at(life.answer) as other:
         url = other["server_url"]
-        params = settings(recipe, tools=tools | {"lifecycle": {"start_url": f"{url}/start", "end_url": f"{url}/end?code=canary"}})
+        params = settings(
+            recipe, tools=tools | {"lifecycle": {"start_url": f"{url}/start", "end_url": f"{url}/end?code=canary"}}
+        )
         examine(params, *WIRE, announce=life.events.append)
     host = url.removeprefix("http://")
     said = [event for event in life.events if not event.startswith("/")]
-    assert [words.partition("; ")[2] for words in (said[0], said[-1])] == [f"{n} to start_url at {host}, {n} to end_url at {host}" for n in (12, 6)]
+    assert [words.partition("; ")[2] for words in (said[0], said[-1])] == [
+        f"{n} to start_url at {host}, {n} to end_url at {host}" for n in (12, 6)
+    ]
     first, last = life.events.index(said[0]), life.events.index(said[-1])
     for sent, number in ((life.events[first:last], 12), (life.events[last:], 6)):
         assert (sent.count("/start"), sent.count("/end")) == (number, number)
@@ -272,10 +294,16 @@ def test_no_call_is_announced_of_an_exploit_that_is_spared(recipe: Path):
     assert (said.endswith("and up to 0 tool calls"), agent.events.count("/tools/lookup")) == (True, 0)
 
 
-@pytest.mark.parametrize("call", ['{"key": {result:json}}', '{"key": "{result}"}', '{"key": "k0000", "spaces": {result}}'])
+@pytest.mark.parametrize(
+    "call", ['{"key": {result:json}}', '{"key": "{result}"}', '{"key": "k0000", "spaces": {result}}']
+)
 def test_calls_made_of_a_result_are_announced(tmp_path: Path, call: str):
     made = tiny_recipe.make(tmp_path)
-    turns = [tiny_recipe.CALL % '"k0000"', '<tool_call>\n{"name": "lookup", "arguments": ' + call + "}\n</tool_call>", "{result}"]
+    turns = [
+        tiny_recipe.CALL % '"k0000"',
+        '<tool_call>\n{"name": "lookup", "arguments": ' + call + "}\n</tool_call>",
+        "{result}",
+    ]
     (made / "exploits.jsonl").write_text(json.dumps({"name": "twice", "kind": "copied", "turns": turns}) + "\n")
     agent = Recording()
     with serving_at(agent.answer) as tools:
@@ -293,7 +321,11 @@ def test_calls_made_of_a_result_are_announced(tmp_path: Path, call: str):
         (Blind, "every answer scores the same, 1: targets, empty, no-op and random ones. First: example n-", False),
         (Severe, "every answer scores the same, 0: targets, empty, no-op and random ones. First: example n-", False),
         (Generous, "the empty answer to example n-", False),
-        (Leaky, "accepts what does not do the task: 'to the grader' (injection) scores 1.000, above its limit 0.050", False),
+        (
+            Leaky,
+            "accepts what does not do the task: 'to the grader' (injection) scores 1.000, above its limit 0.050",
+            False,
+        ),
         (Mute, "12 of 12 grades have no score: grader: the reply has no 'score'", False),
         (Down, "12 of 12 grades have no score: grader: HTTP 502", True),
     ],
@@ -313,7 +345,10 @@ def test_a_grader_that_is_not_there_is_looked_for_at_its_address(tmp_path: Path,
     with serving_at(writes("no HTTP 200 here", status, headers={"Location": "/login"})) as tools:
         found = examine(settings(made, tools=tools), "grader")["grader"]
     assert (found.status, f"12 of 12 grades have no score: grader: HTTP {status}" in found.words) == ("fail", True)
-    assert found.remedy == f"Check the address, the method (POST) and the key. grader.json: url = {tools['server_url']}/verdict"
+    assert (
+        found.remedy
+        == f"Check the address, the method (POST) and the key. grader.json: url = {tools['server_url']}/verdict"
+    )
     assert "canary" not in repr(found)
 
 
@@ -350,18 +385,27 @@ def test_a_forgotten_range_is_named_by_the_doctor(tmp_path: Path):
 
 
 def test_rows_without_a_target_are_asked_with_answers_that_need_none(tmp_path: Path):
-    made = tiny_recipe.rescale(tiny_recipe.make(tmp_path), 0, 1, 'sample["output_text"] in item["messages"][-1]["content"].split()[-1:]')
+    made = tiny_recipe.rescale(
+        tiny_recipe.make(tmp_path), 0, 1, 'sample["output_text"] in item["messages"][-1]["content"].split()[-1:]'
+    )
     text = (made / "examples.py").read_text()
     assert "value(key), {" in text
-    (made / "examples.py").write_text(text.replace("value(key), {", "None, {") + "\n\ndef answer(target):\n    assert target is not None\n")
+    (made / "examples.py").write_text(
+        text.replace("value(key), {", "None, {") + "\n\ndef answer(target):\n    assert target is not None\n"
+    )
     setup = Setup(lambda: settings(made))
     found = wire.grader(setup)
     assert found.status == "ok", found
-    assert "; targets: not measured; three times the same; 8 exploits refused, 1 not played for want of a target" in found.words
+    assert (
+        "; targets: not measured; three times the same; 8 exploits refused, 1 not played for want of a target"
+        in found.words
+    )
 
 
-# -- isolation -------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("agent", "status"), [(Counting, "fail"), (Remembering, "fail"), (Current, "fail"), (Diary, "ok")])
+# -- isolation -------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("agent", "status"), [(Counting, "fail"), (Remembering, "fail"), (Current, "fail"), (Diary, "ok")]
+)
 def test_two_trace_ids_must_not_see_each_other(recipe: Path, agent: type[Agent], status: str):
     with serving_at(agent().answer) as tools:
         params = settings(recipe, tools=tools)
@@ -375,11 +419,14 @@ def test_two_trace_ids_must_not_see_each_other(recipe: Path, agent: type[Agent],
 
 
 def test_a_grader_that_raises_says_where_and_where_its_log_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """N13: the line of the recipe, the end of the traceback, and a file; before this "look at the grader's own log"."""
+    """N13: the line of the recipe, the end of the traceback, and a file; before this "look at the
+    grader's own log"."""
     monkeypatch.setenv("RFT_STATE", str(tmp_path / ".rft"))
     made = tiny_recipe.make(tmp_path)
     tools = made / "tools.py"
-    tools.write_text(tools.read_text().replace("def grade(sample, item):\n", "def grade(sample, item):\n    item['answer']\n"))
+    tools.write_text(
+        tools.read_text().replace("def grade(sample, item):\n", "def grade(sample, item):\n    item['answer']\n")
+    )
     line = tools.read_text().splitlines().index("    item['answer']") + 1
     found = examine(settings(made), "grader")["grader"]
     log = tmp_path / ".rft" / "logs" / "tool-server-tiny.log"

@@ -1,4 +1,5 @@
-"""`rft export` (item 5; N5): what is in the folder speaks as our engine does, and what must not be exported is not."""
+"""`rft export` (item 5; N5): what is in the folder speaks as our engine does, and what must not be
+exported is not."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def manifest(folder: Path) -> export.Manifest:
     return reports.read(export.Manifest, folder / "manifest.json")
 
 
-# -- it speaks as it did here -------------------------------------------------------------------------------------------------
+# -- it speaks as it did here ----------------------------------------------------------------------
 def ours(clone: Clone, which: str) -> list[tuple[list[int], list[int]]]:
     """Prompt and greedy answer of our engine, as tokens, on the agent's own files."""
     with agents.laid_out(agents.find(clone, which)) as tree, contextlib.chdir(tree):
@@ -74,9 +75,14 @@ def ours(clone: Clone, which: str) -> list[tuple[list[int], list[int]]]:
         system = champion_prompt(export.recipe.load(params.recipe)).system
         first = ({"role": "system", "content": system},) if system else ()
         openings = [Opening((*first, {"role": "user", "content": question})) for question in QUESTIONS]
-        session = Engine(network, chat, small_policy.device()).session(openings, [[n] for n in range(len(openings))], 0.0, 200)
+        session = Engine(network, chat, small_policy.device()).session(
+            openings, [[n] for n in range(len(openings))], 0.0, 200
+        )
         prompts = [list(ids) for ids in session.pending]
-        return [(prompt, list(said.ids)) for prompt, said in zip(prompts, session.sample(list(range(len(openings))), 24), strict=True)]
+        return [
+            (prompt, list(said.ids))
+            for prompt, said in zip(prompts, session.sample(list(range(len(openings))), 24), strict=True)
+        ]
 
 
 def theirs(folder: Path) -> list[tuple[list[int], list[int]]]:
@@ -99,18 +105,21 @@ def theirs(folder: Path) -> list[tuple[list[int], list[int]]]:
     for question in QUESTIONS:
         messages = [*request["messages"][:-1], {"role": "user", "content": question}]
         text = tokenizer.apply_chat_template(
-            messages, tools=json.loads((folder / "tools.json").read_text()), chat_template=(folder / "chat_template.jinja").read_text(),
-            tokenize=False, add_generation_prompt=True,
+            messages, tools=json.loads((folder / "tools.json").read_text()),
+            chat_template=(folder / "chat_template.jinja").read_text(), tokenize=False, add_generation_prompt=True,
         )  # fmt: skip
         ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
         with torch.no_grad():
-            said = network.eval().generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)[0, ids.shape[1] :]
+            said = network.eval().generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)[
+                0, ids.shape[1] :
+            ]
         found.append((ids[0].tolist(), said.tolist()))
     return found
 
 
 def test_what_is_exported_speaks_as_it_did_here(approved: Clone, capsys: pytest.CaptureFixture[str]) -> None:
-    """Adapter on its base, and merged in float32: token by token. The beginning answers otherwise, so the adapter counts."""
+    """Adapter on its base, and merged in float32: token by token. The beginning answers otherwise,
+    so the adapter counts."""
     known = ours(approved, "champion")
     for name, options in (("adapter", []), ("merged", ["--merge", "--dtype", "float32"])):
         assert cli.main(["export", "champion", f"exports/{name}", *options]) == 0
@@ -127,7 +136,11 @@ def test_every_byte_is_named_and_comes_by_hash(approved: Clone) -> None:
     assert cli.main(["export", "2", "exports/a"]) == 0
     folder = approved.root / "exports/a"
     said = manifest(folder)
-    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"}
+    paths = {
+        path.relative_to(folder).as_posix(): path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "manifest.json"
+    }
     assert {name: one.sha256 for name, one in said.files.items()} == {
         name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items()
     }
@@ -141,19 +154,28 @@ def test_every_byte_is_named_and_comes_by_hash(approved: Clone) -> None:
     assert (folder / "system_prompt.txt").read_text() == clones.SYSTEM
     assert json.loads((folder / "prompt.json").read_text())["system"] == clones.SYSTEM
     sampling = json.loads((folder / "sampling.json").read_text())
-    assert (sampling["temperature"], sampling["max_tokens"], sampling["max_tokens_per_turn"], sampling["max_turns"]) == (1, 200, 24, 3)
+    assert (
+        sampling["temperature"],
+        sampling["max_tokens"],
+        sampling["max_tokens_per_turn"],
+        sampling["max_turns"],
+    ) == (1, 200, 24, 3)
     assert [tool["function"]["name"] for tool in json.loads((folder / "tools.json").read_text())] == ["lookup"]
     assert str(approved.root) not in (folder / "README.md").read_text()
     again = approved.root.parent / "again"
     assert cli.main(["export", "champion", str(again)]) == 0
-    assert {name: path.read_bytes() for name, path in paths.items()} == {name: (again / name).read_bytes() for name in paths}
+    assert {name: path.read_bytes() for name, path in paths.items()} == {
+        name: (again / name).read_bytes() for name in paths
+    }
 
 
 def test_a_cast_is_one_and_says_what_it_cost(here: Clone) -> None:
     """R6: bfloat16 moves the weights by as much as it says, once."""
     for dtype in ("float32", "bfloat16"):
         assert cli.main(["export", run_name(here), f"exports/{dtype}", "--merge", "--dtype", dtype]) == 0
-    states = {dtype: load_file(here.root / "exports" / dtype / "model/model.safetensors") for dtype in ("float32", "bfloat16")}
+    states = {
+        dtype: load_file(here.root / "exports" / dtype / "model/model.safetensors") for dtype in ("float32", "bfloat16")
+    }
     assert {one.dtype for one in states["bfloat16"].values()} == {torch.bfloat16}
     assert all(torch.equal(one.to(torch.bfloat16), states["bfloat16"][name]) for name, one in states["float32"].items())
     moved = max(float((one - states["bfloat16"][name].float()).abs().max()) for name, one in states["float32"].items())
@@ -167,7 +189,7 @@ def test_a_cast_is_one_and_says_what_it_cost(here: Clone) -> None:
     assert f"moved a weight by {moved:.3g} at most" in (here.root / "exports/bfloat16/README.md").read_text()
 
 
-# -- what vLLM is told ----------------------------------------------------------------------------------------------------------
+# -- what vLLM is told -----------------------------------------------------------------------------
 def flags(folder: Path) -> dict[str, str]:
     text = (folder / "README.md").read_text().split("```bash\n")[1].split("\n```")[0]
     words = shlex.split(text.replace("\\\n", " "))
@@ -201,7 +223,13 @@ def test_the_line_that_starts_vllm(approved: Clone) -> None:
     merged = flags(approved.root / "exports/merged")
     assert (merged[""], merged["--served-model-name"], merged["--dtype"]) == ("./model", "tiny-v2", "bfloat16")
     assert "--enable-lora" not in merged
-    for path in ("base/config.json", "base/tokenizer.json", "adapter/adapter_model.safetensors", "chat_template.jinja", "generation_config.json"):
+    for path in (
+        "base/config.json",
+        "base/tokenizer.json",
+        "adapter/adapter_model.safetensors",
+        "chat_template.jinja",
+        "generation_config.json",
+    ):
         assert (folder / path).exists()
 
 
@@ -211,7 +239,7 @@ def test_every_family_has_a_parser() -> None:
         assert vllm.family(export.Chat(families.tokenizer(name), []).format) == one.format
 
 
-# -- which agent ----------------------------------------------------------------------------------------------------------------
+# -- which agent -----------------------------------------------------------------------------------
 def test_a_run_that_nobody_approved_says_so(here: Clone, capsys: pytest.CaptureFixture[str]) -> None:
     name = run_name(here)
     assert cli.main(["export", name[-6:], "exports/waits"]) == 0
@@ -233,18 +261,26 @@ def test_an_approved_run_is_its_version(approved: Clone) -> None:
     assert ledger.acts(approved)[-1].action == "promote"
 
 
-def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(approved: Clone, capsys: pytest.CaptureFixture[str]) -> None:
-    """The champion's adapter and the new words. That no rollout shows what they are rendered to is said."""
+def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(
+    approved: Clone, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The champion's adapter and the new words. That no rollout shows what they are rendered to is
+    said."""
     words = reports.PromptSettings(name="terse", system="Look it up. Be terse.", max_turns=2)
     params = config.load()
     served = registry.served(approved, params)
     scripted = clones.shelves(approved, approved.root.parent / "script")
     data = scripted.script / "data"
-    report = reports.read(reports.PromptReport, data / "prompt/report.json").model_copy(update={"winner": words, "found": True})
+    report = reports.read(reports.PromptReport, data / "prompt/report.json").model_copy(
+        update={"winner": words, "found": True}
+    )
     reports.write(report, data / "prompt/report.json")
     reports.write(words, data / "prompt/prompt.json")
     train = reports.read(reports.TrainReport, data / "train/report.json")
-    reports.write(train.model_copy(update={"trained": False, "weights": "none", "path": None, "sha256": None}), data / "train/report.json")
+    reports.write(
+        train.model_copy(update={"trained": False, "weights": "none", "path": None, "sha256": None}),
+        data / "train/report.json",
+    )
     assert clones.decide(data, params).candidate == "champion_new_prompt"
     (data / "challenger/rollouts.parquet").unlink()
     shutil.copy(data / "baseline/rollouts.parquet", data / "challenger/rollouts.parquet")  # no rollout had these words
@@ -261,12 +297,16 @@ def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(approved: 
     assert (manifest(folder).openings_compared, manifest(folder).not_compared) == (0, why.partition(": ")[2])
 
 
-def test_a_given_base_model_is_named_and_not_copied(here: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_given_base_model_is_named_and_not_copied(
+    here: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its bytes must still be those of the run. Merged, it is inside."""
     scripted = clones.shelves(here, tmp_path / "script")
     policy, given = scripted.script / "data/policy", tmp_path / "given"
     (policy / "model").rename(given)
-    pointer = reports.read(reports.PolicyReport, policy / "report.json").model_copy(update={"kind": "given", "model": str(given)})
+    pointer = reports.read(reports.PolicyReport, policy / "report.json").model_copy(
+        update={"kind": "given", "model": str(given)}
+    )
     reports.write(pointer, policy / "report.json")
     name = ladder_clone.climb(scripted).name
     assert cli.main(["export", name, "exports/named"]) == 0
@@ -283,16 +323,23 @@ def test_a_given_base_model_is_named_and_not_copied(here: Clone, tmp_path: Path,
     assert not (here.root / "exports/changed").exists()
 
 
-def test_a_chat_endpoint_has_its_weights_itself(here: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chat_endpoint_has_its_weights_itself(
+    here: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The prompt is what changes there; the request goes to that address and model."""
     scripted = clones.shelves(here, tmp_path / "script")
     server = {"kind": "chat", "url": "https://api.example.com/v1", "model": "m-1"}
     scripted.set_params(policy={"server": server, "architecture": {}, "warm_start": {}})
     data = scripted.script / "data"
     shutil.rmtree(data / "policy/model")
-    reports.write(reports.PolicyReport(kind="served", model="m-1", sha256="0" * 64, num_parameters=0), data / "policy/report.json")
+    reports.write(
+        reports.PolicyReport(kind="served", model="m-1", sha256="0" * 64, num_parameters=0), data / "policy/report.json"
+    )
     train = reports.read(reports.TrainReport, data / "train/report.json")
-    reports.write(train.model_copy(update={"trained": False, "weights": "none", "path": None, "sha256": None}), data / "train/report.json")
+    reports.write(
+        train.model_copy(update={"trained": False, "weights": "none", "path": None, "sha256": None}),
+        data / "train/report.json",
+    )
     prompt = reports.read(reports.PromptReport, data / "prompt/report.json").model_copy(update={"found": True})
     reports.write(prompt, data / "prompt/report.json")
     clones.decide(data, config.load())
@@ -327,8 +374,11 @@ def test_full_weights_are_one_whole_model(ladder: Path, tmp_path: Path, monkeypa
     assert [message["role"] for message in json.loads((folder / "request.json").read_text())["messages"]] == ["user"]
 
 
-def test_the_beginning_stays_what_the_first_promotion_replaced(approved: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A later run with another policy, cut off before its baseline, was taken for the beginning: its random weights were exported."""
+def test_the_beginning_stays_what_the_first_promotion_replaced(
+    approved: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A later run with another policy, cut off before its baseline, was taken for the beginning:
+    its random weights were exported."""
     first = records.load_all(approved)[0]
     assert cli.main(["export", "1", "exports/before"]) == 0
     registry.rollback(approved, "tiny", "Bob", "odd words")
@@ -347,10 +397,13 @@ def cut_off_after_policy(clone: Clone, folder: Path) -> records.RunRecord:
     params = params.model_copy(update={"policy": params.policy.model_copy(update={"seed": 99})})
     shelf = clones.shelves(clone, folder / "other").script / "data/policy"
     for path in (shelf / "model").glob("*.safetensors"):
-        save_file({name: torch.randn_like(one) for name, one in load_file(path).items()}, path, metadata={"format": "pt"})
+        save_file(
+            {name: torch.randn_like(one) for name, one in load_file(path).items()}, path, metadata={"format": "pt"}
+        )
     pointer = reports.read(reports.PolicyReport, shelf / "report.json")
     reports.write(pointer.model_copy(update={"sha256": files.tree_sha256(shelf / "model")}), shelf / "report.json")
-    with pytest.raises(KeyboardInterrupt), runs.start(clone, runs.plan(clone, params, registry.served(clone, params))) as run:  # noqa: PT012
+    plan = runs.plan(clone, params, registry.served(clone, params))
+    with pytest.raises(KeyboardInterrupt), runs.start(clone, plan) as run:  # noqa: PT012
         shutil.copytree(shelf, run.tree / "data/policy", dirs_exist_ok=True)
         repro.dvc(run.tree, "commit", "--force", "--quiet", "policy")
         raise KeyboardInterrupt
@@ -367,7 +420,9 @@ def test_the_beginning_is_what_a_run_measured(here: Clone, tmp_path: Path) -> No
     assert later.started >= first.started
     assert agents.find(here, "champion").run == first.name
     records.save(here, first.model_copy(update={"bytes_removed": records.now()}))
-    with pytest.raises(UserError, match=r"no run of this clone that still has its bytes measured its base policy. Start one: \S+ run"):
+    with pytest.raises(
+        UserError, match=r"no run of this clone that still has its bytes measured its base policy. Start one: \S+ run"
+    ):
         agents.find(here, "champion")
 
 
@@ -408,7 +463,7 @@ def test_what_is_to_be_typed_is_whole(here: Clone, monkeypatch: pytest.MonkeyPat
             agents.find(here, "champion", model)
 
 
-# -- what must not be exported --------------------------------------------------------------------------------------------------
+# -- what must not be exported ---------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -422,13 +477,19 @@ def test_what_is_to_be_typed_is_whole(here: Clone, monkeypatch: pytest.MonkeyPat
         (["champion", "elsewhere"], "Git does not ignore it: every later run would take it along"),
     ],
 )
-def test_wrong_input_is_one_message(here: Clone, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+def test_wrong_input_is_one_message(
+    here: Clone, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
     before = sorted(here.root.rglob("*"))
     assert cli.main(["export", *arguments]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert words in said
-    assert [path for path in sorted(here.root.rglob("*")) if path not in before and "mlruns" not in path.parts and ".lock" not in path.name] == []
+    assert [
+        path
+        for path in sorted(here.root.rglob("*"))
+        if path not in before and "mlruns" not in path.parts and ".lock" not in path.name
+    ] == []
 
 
 def test_an_adapter_is_not_cast(here: Clone, capsys: pytest.CaptureFixture[str]) -> None:
@@ -443,7 +504,12 @@ def test_a_run_without_an_agent_of_its_own(here: Clone, tmp_path: Path, capsys: 
     assert cli.main(["export", record.name, "exports/x"]) == 2
     assert "is not over: it is running" in capsys.readouterr().err
     scripted = ladder_clone.Scripted(here, tmp_path / "script")
-    records.save(here, record.model_copy(update={"state": "failed", "message": "the grader is dead", "revision": scripted.git("rev-parse", "HEAD")}))
+    records.save(
+        here,
+        record.model_copy(
+            update={"state": "failed", "message": "the grader is dead", "revision": scripted.git("rev-parse", "HEAD")}
+        ),
+    )
     assert cli.main(["export", record.name, "exports/x"]) == 2
     assert "came to no decision (failed: the grader is dead), so it has no agent of its own" in capsys.readouterr().err
 
@@ -461,7 +527,9 @@ def test_changed_bytes_are_an_error_and_leave_nothing(here: Clone, capsys: pytes
     assert not list(here.state.glob("agent-*"))
 
 
-def test_tools_that_are_not_those_of_the_rollouts_are_not_exported(here: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_that_are_not_those_of_the_rollouts_are_not_exported(
+    here: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An MCP server may list other tools today than it did when the agent was judged."""
     real = export._tools
 
@@ -470,7 +538,9 @@ def test_tools_that_are_not_those_of_the_rollouts_are_not_exported(here: Clone, 
         return [tool | {"function": tool["function"] | {"description": "Another tool."}}]
 
     monkeypatch.setattr(export, "_tools", changed)
-    with pytest.raises(UserError, match=r"the policy was told '.*The value of a key.*now say '.*Another tool.*is not what was judged"):
+    with pytest.raises(
+        UserError, match=r"the policy was told '.*The value of a key.*now say '.*Another tool.*is not what was judged"
+    ):
         exporting.write(agents.find(here, run_name(here)), here.root / "exports/x")
     assert not any((here.root / "exports").iterdir())
 
@@ -482,7 +552,9 @@ def test_a_registry_that_says_otherwise_is_believed_by_nobody(approved: Clone) -
         agents.find(approved, "champion")
 
 
-def test_a_full_disk_leaves_nothing(here: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_leaves_nothing(
+    here: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def full(*arguments: Any) -> str:
         raise OSError(errno.ENOSPC, "No space left on device", "README.md")
 

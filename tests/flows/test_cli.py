@@ -1,4 +1,5 @@
-"""The command line with wrong input: one message with its remedy, an exit code, nothing half-written. And the verbs that need no ladder."""
+"""The command line with wrong input: one message with its remedy, an exit code, nothing
+half-written. And the verbs that need no ladder."""
 
 from __future__ import annotations
 
@@ -71,10 +72,14 @@ def test_each_verb_is_a_module_of_its_name(repository: Path) -> None:
         (["run", "--set", "train.steps=0"], "params.yaml: 'train.steps' = 0:"),
         (["run", "--set", "train"], "write it as section.key=value"),
         (["run", "--params", "missing.yaml"], "missing.yaml: missing"),
-        (["run", "--set", "recipe.path=recipes/gone"], "recipe.path = 'recipes/gone': no examples.py in"),  # N12: not "stages before it have not run"
+        # N12: not "stages before it have not run"
+        (["run", "--set", "recipe.path=recipes/gone"], "recipe.path = 'recipes/gone': no examples.py in"),
         (["stage", "policy", "--set", "recipe.path=recipes/gone"], "recipe.path = 'recipes/gone': no examples.py in"),
         (["rollback", "--by", "Ada", "--reason", "why"], "nothing was promoted in this clone"),
-        (["rollback", "--by", "Ada", "--reason", "why", "--model", "a", "--params", "b"], "--model names the model, and so do --params and --set"),
+        (
+            ["rollback", "--by", "Ada", "--reason", "why", "--model", "a", "--params", "b"],
+            "--model names the model, and so do --params and --set",
+        ),
         (["stage", "drfit"], "no stage 'drfit'. The stages: traffic, drift,"),
         (["report", "nothing"], "no run named 'nothing'"),
         (["cancel", "nothing"], "no run named 'nothing'"),
@@ -89,11 +94,16 @@ def test_each_verb_is_a_module_of_its_name(repository: Path) -> None:
     ],
 )
 def test_wrong_input_is_one_message(
-    scripted: ladder_clone.Scripted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    scripted: ladder_clone.Scripted,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
 ) -> None:
     monkeypatch.chdir(scripted.root)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # no server is started for what fails before it is needed
+    # no server is started for what fails before it is needed
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     assert cli.main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ")
@@ -103,9 +113,24 @@ def test_wrong_input_is_one_message(
 
 
 def test_attempts_at_one_thing_are_one_row(scripted: ladder_clone.Scripted) -> None:
-    """N19: after two interruptions and a finish there is one row, and the same twice finished is two."""
-    common = {"commit": "c" * 40, "edits_sha256": None, "champion_version": 0, "window": "w", "inputs": [], "started_by": "Ada"}
-    states = (("a", "interrupted"), ("a", "killed"), ("b", "interrupted"), ("a", "finished"), ("a", "finished"), ("a", "failed"))
+    """N19: after two interruptions and a finish there is one row, and the same twice finished is
+    two."""
+    common = {
+        "commit": "c" * 40,
+        "edits_sha256": None,
+        "champion_version": 0,
+        "window": "w",
+        "inputs": [],
+        "started_by": "Ada",
+    }
+    states = (
+        ("a", "interrupted"),
+        ("a", "killed"),
+        ("b", "interrupted"),
+        ("a", "finished"),
+        ("a", "finished"),
+        ("a", "failed"),
+    )
     oldest_first = [
         RunRecord(name=f"run-{n}", key=key, state=state, started=f"2026-03-0{n}T00:00:00Z", **common)  # type: ignore[arg-type]
         for n, (key, state) in enumerate(states, 1)
@@ -114,7 +139,9 @@ def test_attempts_at_one_thing_are_one_row(scripted: ladder_clone.Scripted) -> N
     assert rows == [("run-6", 1), ("run-5", 1), ("run-4", 3), ("run-3", 1)]
 
 
-def test_outside_of_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_outside_of_a_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments in (
         ["run"],
@@ -146,7 +173,8 @@ def test_a_full_disk_is_said(scripted: ladder_clone.Scripted) -> None:
 
 
 def test_one_stage_by_hand_with_any_settings(scripted: ladder_clone.Scripted) -> None:
-    """N20: with --params and --set; a section that the file leaves out is no error; what was made before comes from the cache."""
+    """N20: with --params and --set; a section that the file leaves out is no error; what was made
+    before comes from the cache."""
     others = scripted.root / "recipes" / "tiny" / "params.yaml"
     others.write_text((scripted.root / "params.yaml").read_text())
     before = scripted.ran().count("policy")
@@ -156,17 +184,25 @@ def test_one_stage_by_hand_with_any_settings(scripted: ladder_clone.Scripted) ->
     assert (scripted.root / "data/policy/report.json").stat().st_mode & 0o200, "a plain file, no link into the cache"
     assert "unchanged, skipped" in scripted.rft("stage", "policy", "--set", "policy.seed=5").stdout
     assert scripted.ran().count("policy") == before + 1
-    assert "unchanged" not in scripted.rft("stage", "policy").stdout, "its sections are not in params.yaml, and its seed is another"
+    assert "unchanged" not in scripted.rft("stage", "policy").stdout, (
+        "its sections are not in params.yaml, and its seed is another"
+    )
     missing = scripted.rft("stage", "baseline", "--params", "recipes/tiny/params.yaml")
     assert missing.returncode == 2
-    assert re.search(r"reads data/examples/keys.json, which is missing.*stage examples --params recipes/tiny/params.yaml$", missing.stderr)
+    assert re.search(
+        r"reads data/examples/keys.json, which is missing.*stage examples --params recipes/tiny/params.yaml$",
+        missing.stderr,
+    )
     others.unlink()
     assert scripted.git("status", "--porcelain") == ""
     assert scripted.git("worktree", "list").count("\n") == 0
 
 
 def test_settings_and_windows(scripted: ladder_clone.Scripted) -> None:
-    found = settings.resolve(scripted.clone, overrides=("train.steps=7", "train.from=policy", "drift.effects.psi=0.3", "recipe.options.polite=true"))
+    found = settings.resolve(
+        scripted.clone,
+        overrides=("train.steps=7", "train.from=policy", "drift.effects.psi=0.3", "recipe.options.polite=true"),
+    )
     assert (found.train.steps, found.train.from_, found.drift.effects.psi) == (7, "policy", 0.3)
     assert found.recipe.options == {"polite": True}
     with pytest.raises(ConfigError, match=r"--set train.steps=\{: not YAML"):
@@ -181,11 +217,16 @@ def test_settings_and_windows(scripted: ladder_clone.Scripted) -> None:
     # N11: a pattern never takes another agent's traffic
     (inbox / "tiny").mkdir()
     (inbox / "tiny" / "2026-W11.jsonl").touch()
-    with pytest.raises(UserError, match=r"finds data/inbox/window.jsonl, no traffic of that recipe; the recipe is tiny. Write data/inbox/tiny/"):
+    with pytest.raises(
+        UserError,
+        match=r"finds data/inbox/window.jsonl, no traffic of that recipe; the recipe is tiny. Write data/inbox/tiny/",
+    ):
         settings.newest(scripted.clone, "data/inbox/*.jsonl", "recipes/tiny")
     with pytest.raises(UserError, match=r"traffic of recipe tiny; the recipe is other"):
         settings.newest(scripted.clone, "data/inbox/*/*.jsonl", "recipes/other")
-    assert settings.newest(scripted.clone, "data/inbox/tiny/*.jsonl", "recipes/tiny") == inbox / "tiny" / "2026-W11.jsonl"
+    assert (
+        settings.newest(scripted.clone, "data/inbox/tiny/*.jsonl", "recipes/tiny") == inbox / "tiny" / "2026-W11.jsonl"
+    )
 
 
 def test_a_broken_pipe_is_silence(scripted: ladder_clone.Scripted) -> None:

@@ -1,4 +1,5 @@
-"""`rft up`: a real server, a real schedule, a run that starts from it, and an end that leaves no process."""
+"""`rft up`: a real server, a real schedule, a run that starts from it, and an end that leaves no
+process."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(tmp_path: Path, monkeypat
         assert {run["state_type"] for run in planned} == {"SCHEDULED"}
         assert planned[0]["parameters"]["window"] == "data/inbox/*.jsonl"
         post(f"{api}/deployments/{deployment['id']}/create_flow_run", {})
-        [record] = waited_for(lambda: [one for one in records.load_all(scripted.clone) if one.stages.get("challenger")], up)
+        [record] = waited_for(
+            lambda: [one for one in records.load_all(scripted.clone) if one.stages.get("challenger")], up
+        )
         family = psutil.Process(up.pid).children(recursive=True)
         second = scripted.rft("up", "--port", str(port))
         assert second.returncode == 3

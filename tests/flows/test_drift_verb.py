@@ -18,7 +18,9 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
     made = ladder_clone.make(tmp_path_factory.mktemp("fresh"))
     done = made.rft("new", "recipes/mine")
     assert done.returncode == 0, done.stderr
-    shutil.copytree(ladder_clone.ROOT / "recipes/icd10", made.root / "recipes/icd10", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ladder_clone.ROOT / "recipes/icd10", made.root / "recipes/icd10", ignore=shutil.ignore_patterns("__pycache__")
+    )
     window = made.root / "data/inbox/icd10.jsonl"
     recipe.load(config.Recipe(path=str(made.root / "recipes/icd10"))).simulate(
         window, start=datetime.date(2026, 3, 2), days=7, conversations=150, drifted=False, seed=0
@@ -28,7 +30,8 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
 
 @pytest.mark.parametrize(("name", "window"), [("mine", "mine/0000-invented"), ("icd10", "icd10")])
 def test_r5_n2_a_window_is_judged_before_the_first_run(fresh: ladder_clone.Scripted, name: str, window: str) -> None:
-    """What the agent did has nothing to be compared with yet: the table says so, and the verdict rests on the input."""
+    """What the agent did has nothing to be compared with yet: the table says so, and the verdict
+    rests on the input."""
     done = fresh.rft("drift", f"data/inbox/{window}.jsonl", "--params", f"recipes/{name}/params.yaml")
     assert done.returncode == 0, done.stderr
     shown = " ".join(done.stdout.split())

@@ -1,4 +1,5 @@
-"""`rft new` gives a recipe on which the whole ladder, with the real engine, finds a better prompt, trains, and is asked to promote."""
+"""`rft new` gives a recipe on which the whole ladder, with the real engine, finds a better prompt,
+trains, and is asked to promote."""
 
 from __future__ import annotations
 
@@ -29,14 +30,25 @@ QUICK = (
     "challenger.k=2",
     "examples.test=144",
 )
-BY = {"GIT_AUTHOR_NAME": "Ada", "GIT_AUTHOR_EMAIL": "ada@localhost", "GIT_COMMITTER_NAME": "Ada", "GIT_COMMITTER_EMAIL": "ada@localhost"}
+BY = {
+    "GIT_AUTHOR_NAME": "Ada",
+    "GIT_AUTHOR_EMAIL": "ada@localhost",
+    "GIT_COMMITTER_NAME": "Ada",
+    "GIT_COMMITTER_EMAIL": "ada@localhost",
+}
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Clone:
     """This repository as it stands, with the new recipe committed."""
     root = tmp_path_factory.mktemp("new") / "clone"
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=repository, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     for name in filter(None, listed.split("\0")):
         if (repository / name).is_file():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,11 +67,14 @@ def clone(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Clone:
 def rft(clone: Clone, *arguments: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name not in ("MLFLOW_TRACKING_URI", "RFT_STATE")}
     command = [sys.executable, "-m", "flows.cli", *arguments]
-    return subprocess.run(command, cwd=clone.root, env=kept | BY, capture_output=True, text=True, check=False, timeout=600)
+    return subprocess.run(
+        command, cwd=clone.root, env=kept | BY, capture_output=True, text=True, check=False, timeout=600
+    )
 
 
 def test_its_parts_hold(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings parse, the grader refuses every cheat over real HTTP, splits are apart, its traffic can be read and graded."""
+    """Settings parse, the grader refuses every cheat over real HTTP, splits are apart, its traffic
+    can be read and graded."""
     monkeypatch.chdir(clone.root)
     params = config.load("recipes/parcels/params.yaml")
     assert params.recipe.path == "recipes/parcels"
@@ -68,7 +83,9 @@ def test_its_parts_hold(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.targets_pass
     assert result.accepted == []
     assert len(result.exploits) >= 10
-    ids = {split: {example.id for example in loaded.examples(split, 800, 0)} for split in ("train", "validation", "test")}
+    ids = {
+        split: {example.id for example in loaded.examples(split, 800, 0)} for split in ("train", "validation", "test")
+    }
     assert ids["train"].isdisjoint(ids["validation"] | ids["test"])
     assert ids["validation"].isdisjoint(ids["test"])
     window = read_window(Path(params.traffic.file), None, params.traffic.min_conversations)
@@ -92,7 +109,9 @@ def test_the_whole_ladder_climbs_on_it(clone: Clone) -> None:
     assert report is not None
     arms = {arm.name: arm.sampled.metrics["score/mean"] for arm in report.arms}
     assert arms["champion_new_prompt"].value > arms["champion"].value + 0.1
-    assert (arms["challenger"].low or 0) > (arms["champion_new_prompt"].high or 1), "training adds to what the prompt alone gives"
+    assert (arms["challenger"].low or 0) > (arms["champion_new_prompt"].high or 1), (
+        "training adds to what the prompt alone gives"
+    )
     assert clone.git("status", "--porcelain") == ""
     approved = rft(clone, "approve", record.name, "--by", "Ada", "--reason", "it looks parcels up now")
     assert approved.returncode == 0, approved.stderr

@@ -1,4 +1,5 @@
-"""The ladder from the command line, with real Prefect, DVC, MLflow and Git: killed, adopted, finished, approved, rolled back, looked at."""
+"""The ladder from the command line, with real Prefect, DVC, MLflow and Git: killed, adopted,
+finished, approved, rolled back, looked at."""
 
 from __future__ import annotations
 
@@ -23,12 +24,16 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
     scripted = ladder_clone.make(tmp_path / "a")
     name = _killed_in_training(scripted)
 
-    # adopted: goes on at the step where it was, in the same run and the same MLflow run, to the bytes of an undisturbed one
+    # adopted: goes on at the step where it was, in the same run and the same MLflow run, to the
+    # bytes of an undisturbed one
     again = scripted.rft("run")
     assert again.returncode == 0, again.stderr
     assert again.stderr == "", "nothing of the tools' chatter reaches the user"
     assert f"[run] {name}, adopted" in again.stdout
-    assert "Skipped, because nothing that they depend on has changed: traffic, drift, examples, policy, baseline, prompt." in again.stdout
+    assert (
+        "Skipped, because nothing that they depend on has changed: traffic, drift, examples, policy, baseline, prompt."
+        in again.stdout
+    )
     assert "after RFT" in again.stdout
     assert f"approve {name} --by" in again.stdout
     assert scripted.ran() == [*list(STAGES)[:7], "train", "challenger", "gate"]
@@ -85,7 +90,10 @@ def _killed_in_training(scripted: ladder_clone.Scripted) -> str:
     (scripted.script / "pause-train").write_text("0.2")
     with scripted.start("run") as driver:
         deadline = time.monotonic() + 120
-        while not (steps := list(scripted.clone.state.glob("progress/train-*/metrics.jsonl"))) or len(steps[0].read_text().splitlines()) < 5:
+        while (
+            not (steps := list(scripted.clone.state.glob("progress/train-*/metrics.jsonl")))
+            or len(steps[0].read_text().splitlines()) < 5
+        ):
             assert time.monotonic() < deadline, "training never began"
             time.sleep(0.05)
         family = psutil.Process(driver.pid).children(recursive=True)

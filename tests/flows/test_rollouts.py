@@ -1,4 +1,5 @@
-"""`rft rollouts` and `rft replay` through the command line, on a clone with a finished run and a stage in progress."""
+"""`rft rollouts` and `rft replay` through the command line, on a clone with a finished run and a
+stage in progress."""
 
 from __future__ import annotations
 
@@ -37,7 +38,13 @@ def trained(number: int, step: int, sample: int, reward: float | None, left_out:
     grade = Grade(reward, solved=reward == 1, explanation="exact") if reward is not None else None
     found = row(number, None if reward == 1 else "0000", grade=grade)
     tokens = {"ids": [1, 2, 3], "mine": [False, True, True], "logprobs": [-0.25, -4.0], "num_tokens": 2}
-    place = {"stage": "train", "arm": "challenger", "step": step, "sample": sample, "rollout_id": f"rollout_{step}{number}{sample}0000-aa"}
+    place = {
+        "stage": "train",
+        "arm": "challenger",
+        "step": step,
+        "sample": sample,
+        "rollout_id": f"rollout_{step}{number}{sample}0000-aa",
+    }
     return replace(found, **place, **tokens, reward=reward, trained=not left_out, left_out=left_out, **more)
 
 
@@ -48,10 +55,23 @@ TRAIN = [
     trained(2, 1, 1, 0.5, "no variance"),
     trained(1, 2, 0, 1.0),
     trained(1, 2, 1, 0.25, stop_reason="max_tokens"),
-    trained(2, 2, 0, None, "unscored: infra_error", score=None, status="infra_error", stop_reason="tool_error", explanation="HTTP 500"),
+    trained(
+        2,
+        2,
+        0,
+        None,
+        "unscored: infra_error",
+        score=None,
+        status="infra_error",
+        stop_reason="tool_error",
+        explanation="HTTP 500",
+    ),
 ]
 HELD_OUT = replace(trained(3, 2, 0, 1.0, "validation"), arm="validation")
-METRICS = [{"step": 1, "samples/sampled": 4, "samples/trained": 2}, {"step": 2, "samples/sampled": 3, "samples/trained": 2}]
+METRICS = [
+    {"step": 1, "samples/sampled": 4, "samples/trained": 2},
+    {"step": 2, "samples/sampled": 3, "samples/trained": 2},
+]
 BASELINE = [row(number, None if number % 2 else "0000") for number in range(1, 7)]
 
 
@@ -63,7 +83,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[ladder_clone.Scripted
     for stage, rows in (("train", [*TRAIN, HELD_OUT]), ("baseline", BASELINE), ("prompt", []), ("challenger", [])):
         rollout_log.write(rows, data / stage / "rollouts.parquet")
     (data / "train/metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in METRICS))
-    reports.write(reports.PolicyReport(kind="embedded", model="data/policy", sha256="0", num_parameters=1), data / "policy/report.json")
+    reports.write(
+        reports.PolicyReport(kind="embedded", model="data/policy", sha256="0", num_parameters=1),
+        data / "policy/report.json",
+    )
     tokenizers.Tokenizer(tokenizers.models.WordLevel(WORDS, "<unk>")).save(str(data / "policy/tokenizer.json"))
     return scripted, ladder_clone.climb(scripted)
 
@@ -72,7 +95,9 @@ Rft = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def rft(ran: tuple[ladder_clone.Scripted, RunRecord], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rft:
+def rft(
+    ran: tuple[ladder_clone.Scripted, RunRecord], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Rft:
     monkeypatch.chdir(ran[0].root)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     monkeypatch.setenv("COLUMNS", "100")
@@ -92,7 +117,10 @@ def traces(rft: Rft, *arguments: str) -> list[str]:
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    for verb, words in (("rollouts", ("--where SQL", "rft rollouts --show 3f2a --tokens")), ("replay", ("{tool_server}", "--out both.parquet"))):
+    for verb, words in (
+        ("rollouts", ("--where SQL", "rft rollouts --show 3f2a --tokens")),
+        ("replay", ("{tool_server}", "--out both.parquet")),
+    ):
         with pytest.raises(SystemExit, match="0"):
             cli.main([verb, "--help"])
         text = capsys.readouterr().out
@@ -105,7 +133,9 @@ def test_the_list_is_the_newest_run_s(rft: Rft, ran: tuple[ladder_clone.Scripted
     lines = out.splitlines()
     assert len([line for line in lines if " train/challenger " in line]) == len(TRAIN)
     assert len([line for line in lines if " train/validation " in line]) == 1
-    assert re.search(r"^1200000\S* +train/challenger +1 +n-0002 +0 +completed +1 +2 +0\.500 +no variance$", out, re.MULTILINE)
+    assert re.search(
+        r"^1200000\S* +train/challenger +1 +n-0002 +0 +completed +1 +2 +0\.500 +no variance$", out, re.MULTILINE
+    )
     assert re.search(r"^2200000\S* .* tool_error +1 +2 +none +unscored: infra_error$", out, re.MULTILINE)
     assert f"14 of 14 rollouts of run {ran[1].name}. One of them: --show ROLLOUT" in out
     assert rft("rollouts", ran[1].name[-4:]) == (code, out, err)
@@ -121,8 +151,15 @@ def test_a_terminal_shows_the_first(rft: Rft, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_cut_is_cut_in_the_middle() -> None:
-    """N14: names of one kind begin alike, so that rows that were cut at the end all looked the same."""
-    names = ("challenger/champion", "challenger/champion_new_prompt", "challenger/challenger", "validation-000041", "validation-000042")
+    """N14: names of one kind begin alike, so that rows that were cut at the end all looked the
+    same."""
+    names = (
+        "challenger/champion",
+        "challenger/champion_new_prompt",
+        "challenger/challenger",
+        "validation-000041",
+        "validation-000042",
+    )
     assert len({rollouts._middle(name, 14) for name in names}) == len(names)
     assert all(len(rollouts._middle(name, 14)) == 14 for name in names)
     assert rollouts._middle("train/a", 14) == "train/a"
@@ -165,7 +202,9 @@ def test_filters(rft: Rft, arguments: list[str], found: list[int]) -> None:
 
 def test_json_lines_hold_the_whole_row(rft: Rft) -> None:
     line = json.loads(rft("rollouts", "--json", "--stop", "max_tokens")[1])
-    assert line == rollout_log.cells(TRAIN[5]) | {name: json.loads(getattr(TRAIN[5], name)) for name in ("components", "item", "messages")}
+    assert line == rollout_log.cells(TRAIN[5]) | {
+        name: json.loads(getattr(TRAIN[5], name)) for name in ("components", "item", "messages")
+    }
 
 
 def test_nothing_fits(rft: Rft) -> None:
@@ -196,7 +235,9 @@ def test_nothing_fits(rft: Rft) -> None:
         (["--export", "missing/chat.jsonl"], "missing/chat.jsonl: cannot be written there"),
     ],
 )
-def test_wrong_input_is_one_message(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord], arguments: list[str], words: str) -> None:
+def test_wrong_input_is_one_message(
+    rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord], arguments: list[str], words: str
+) -> None:
     code, out, err = rft("rollouts", *arguments)
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
@@ -205,7 +246,7 @@ def test_wrong_input_is_one_message(rft: Rft, ran: tuple[ladder_clone.Scripted, 
     assert ran[0].git("status", "--porcelain") == ""
 
 
-# -- one, a group, all -----------------------------------------------------------------------------------------------------
+# -- one, a group, all -----------------------------------------------------------------------------
 def test_one_as_a_transcript(rft: Rft) -> None:
     code, out, err = rft("rollouts", "--show", "1100")
     assert (code, err) == (0, "")
@@ -253,10 +294,15 @@ def test_sampled_is_trained_and_left_out(rft: Rft) -> None:
     [
         ([*TRAIN[:6], replace(TRAIN[6], left_out="")], "was neither trained on nor left out"),
         (TRAIN[:6], "step 2 of training says samples/sampled = 3, its log holds 2"),
-        ([replace(TRAIN[0], trained=False, left_out="no variance"), *TRAIN[1:]], "step 1 of training says samples/trained = 2, its log holds 1"),
+        (
+            [replace(TRAIN[0], trained=False, left_out="no variance"), *TRAIN[1:]],
+            "step 1 of training says samples/trained = 2, its log holds 1",
+        ),
     ],
 )
-def test_a_log_that_does_not_add_up(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord], rows: list[LogRow], words: str) -> None:
+def test_a_log_that_does_not_add_up(
+    rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord], rows: list[LogRow], words: str
+) -> None:
     shelf = ran[0].root / "data/train"
     shelf.mkdir(exist_ok=True)
     rollout_log.write(rows, shelf / "rollouts.parquet")
@@ -272,7 +318,8 @@ def test_a_log_that_does_not_add_up(rft: Rft, ran: tuple[ladder_clone.Scripted, 
 
 
 def test_stages_in_progress(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord]) -> None:
-    """While somebody else writes them. A store of another version is told of, and hides no other."""
+    """While somebody else writes them. A store of another version is told of, and hides no
+    other."""
     with RolloutStore(ran[0].clone.state / "progress" / "train-0123" / "rollouts") as store:
         store.add_all(TRAIN[:2], [1.0, 2.0], "step-1")
         store.add_all(TRAIN[2:4], [1.0, 2.0], "step-2")
@@ -291,7 +338,7 @@ def test_stages_in_progress(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecor
     assert "There is no rollout of stages in progress" in rft("rollouts", "--live")[1]
 
 
-# -- exports ---------------------------------------------------------------------------------------------------------------
+# -- exports ---------------------------------------------------------------------------------------
 def test_chat_lines(rft: Rft, tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     assert rft("rollouts", "--arm", "challenger", "--best", "2", "--export", str(path))[1] == f"2 rollouts in {path}\n"
@@ -314,14 +361,23 @@ def test_traces_in_mlflow_once(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRe
     for _ in range(2):
         code, out, err = rft("rollouts", "--stage", "train", "--export-traces")
         assert code == 0, err
-        assert out == f"8 traces of run {record.name} are in MLflow's experiment 'tiny'; exported again, they are the same traces.\n"
+        assert out == (
+            f"8 traces of run {record.name} are in MLflow's experiment 'tiny'; exported again, they are the same "
+            "traces.\n"
+        )
     assert err.splitlines()[-1] == "[traces] 8/8"
     found = client.search_traces(locations=[experiment], run_id=known.mlflow_run_id)
     assert len(found) == 8
     worst = client.search_traces(locations=[experiment], filter_string="tag.stop_reason = 'max_tokens'")
     assert [one.info.tags["rollout"] for one in worst] == [TRAIN[5].rollout_id]
     trace = next(one for one in found if one.info.tags["rollout"] == TRAIN[0].rollout_id)
-    assert {"stage": "train", "arm": "challenger", "step": "1", "reward": "1.000", "training": "trained on"}.items() <= trace.info.tags.items()
+    assert {
+        "stage": "train",
+        "arm": "challenger",
+        "step": "1",
+        "reward": "1.000",
+        "training": "trained on",
+    }.items() <= trace.info.tags.items()
     rollout, first, call, second = trace.data.spans
     assert [one.name for one in trace.data.spans] == ["rollout", "turn 1", "lookup", "turn 2"]
     assert [one.parent_id for one in (first, call, second)] == [rollout.span_id, first.span_id, rollout.span_id]
@@ -329,14 +385,21 @@ def test_traces_in_mlflow_once(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRe
     assert second.outputs["content"] == value(1)
     assert rollout.outputs["reward"] == 1.0
     assert [one.start_time_ns - rollout.start_time_ns for one in trace.data.spans] == [0, 0, 0, 2_000_000]
-    assert [(one.end_time_ns or 0) - rollout.start_time_ns for one in trace.data.spans] == [4_000_000, 2_000_000, 1_000_000, 3_000_000]
+    assert [(one.end_time_ns or 0) - rollout.start_time_ns for one in trace.data.spans] == [
+        4_000_000,
+        2_000_000,
+        1_000_000,
+        3_000_000,
+    ]
     records.save(scripted.clone, record)
 
 
-# -- replay ----------------------------------------------------------------------------------------------------------------
+# -- replay ----------------------------------------------------------------------------------------
 def test_replay_with_a_stricter_grader(rft: Rft, tmp_path: Path) -> None:
     (tmp_path / "grader.json").write_text("{}")
-    with server(lambda body: 500 if body["item"] == json.loads(BASELINE[5].item) else {"score": 0.25, "reason": "strict"}) as (url, _):
+    with server(
+        lambda body: 500 if body["item"] == json.loads(BASELINE[5].item) else {"score": 0.25, "reason": "strict"}
+    ) as (url, _):
         (tmp_path / "grader.json").write_text(json.dumps({"type": "endpoint", "name": "strict", "url": url}))
         arguments = ["--grader", str(tmp_path / "grader.json"), "--stage", "baseline", "--set", "tools.retries=0"]
         code, out, err = rft("replay", *arguments, "--out", str(tmp_path / "both.parquet"))
@@ -351,11 +414,15 @@ def test_replay_with_a_stricter_grader(rft: Rft, tmp_path: Path) -> None:
     assert err.splitlines()[-1] == "[replay] 6/6"
     assert pd.read_parquet(tmp_path / "both.parquet")["new_score"].tolist()[:5] == [0.25] * 5
     with duckdb.connect() as database:
-        assert database.execute(f"SELECT count(*), count(new_score) FROM '{tmp_path}/both.jsonl'").fetchall() == [(6, 5)]
+        assert database.execute(f"SELECT count(*), count(new_score) FROM '{tmp_path}/both.jsonl'").fetchall() == [
+            (6, 5)
+        ]
 
 
 def test_replay_with_the_recipe_s_own(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord]) -> None:
-    code, out, err = rft("replay", "--grader", "recipes/tiny/grader.json", "--where", "stage = 'baseline' AND sample = 0", "-n", "3")
+    code, out, err = rft(
+        "replay", "--grader", "recipes/tiny/grader.json", "--where", "stage = 'baseline' AND sample = 0", "-n", "3"
+    )
     assert code == 0, err
     assert "changed: 0 of 3 (0 up, 0 down)" in out
 
@@ -365,7 +432,10 @@ def test_replay_with_the_recipe_s_own(rft: Rft, ran: tuple[ladder_clone.Scripted
     [
         (["--grader", "missing.json"], "missing.json: cannot be read"),
         (["--grader", "params.yaml"], "params.yaml: is not JSON"),
-        (["--grader", "recipes/tiny/grader.json", "--out", "both.csv"], "--out both.csv: end the name with .parquet or .jsonl"),
+        (
+            ["--grader", "recipes/tiny/grader.json", "--out", "both.csv"],
+            "--out both.csv: end the name with .parquet or .jsonl",
+        ),
         (["--grader", "recipes/tiny/grader.json", "--step", "99"], "there is nothing to grade"),
         (["nothing", "--grader", "recipes/tiny/grader.json"], "no run named 'nothing'"),
     ],

@@ -1,4 +1,5 @@
-"""The kernels on a real GPU, against the plain reference in float32: numbers, memory, bytes, sizes beyond 32 bits, and a training step.
+"""The kernels on a real GPU, against the plain reference in float32: numbers, memory, bytes, sizes
+beyond 32 bits, and a training step.
 
 `make test ARGS='-m gpu'`. Without a CUDA GPU each is skipped.
 """
@@ -56,7 +57,12 @@ def test_no_tokens() -> None:
 def test_an_id_outside_the_vocabulary_is_no_number() -> None:
     one = Case(4, 64, 500, torch.bfloat16)
     one.ids_N[2], one.ids_N[3] = 500, -1
-    assert kernels.linear_logprobs(one.hidden_ND, one.weight_VD, one.ids_N)[0].isnan().tolist() == [False, False, True, True]
+    assert kernels.linear_logprobs(one.hidden_ND, one.weight_VD, one.ids_N)[0].isnan().tolist() == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 @DTYPES
@@ -68,7 +74,8 @@ def test_equal_inputs_give_equal_bytes(dtype: torch.dtype) -> None:
 
 
 def test_a_weight_beyond_32_bits() -> None:
-    """600,000 x 4096 entries: more than 2^31. The last rows are where an offset would have turned around."""
+    """600,000 x 4096 entries: more than 2^31. The last rows are where an offset would have turned
+    around."""
     if torch.cuda.mem_get_info()[0] < 24 * 2**30:
         pytest.skip("needs 24 GiB of free GPU memory")
     N, D, V = 64, 4096, 600_000
@@ -84,7 +91,10 @@ def test_a_weight_beyond_32_bits() -> None:
         wanted_N = logprobs_NV.gather(1, ids_N[:, None]).squeeze(1)
         tail_NC = torch.eye(N) - logprobs_NV[:, -N:].exp()
         assert weight_VD.grad is not None
-        agree([logprobs_N, entropy_N, weight_VD.grad[-N:]], [wanted_N, -(logprobs_NV.exp() * logprobs_NV).sum(-1), tail_NC.T @ hidden_ND.float()])
+        agree(
+            [logprobs_N, entropy_N, weight_VD.grad[-N:]],
+            [wanted_N, -(logprobs_NV.exp() * logprobs_NV).sum(-1), tail_NC.T @ hidden_ND.float()],
+        )
 
 
 def peak(V: int, frozen: bool, path: Any) -> int:
@@ -112,9 +122,16 @@ def test_peak_memory_does_not_depend_on_the_vocabulary(frozen: bool) -> None:
 
 
 def test_a_training_step_of_a_model() -> None:
-    """Hidden states of a small transformer, three optimizer steps by either path: the same losses, the same weights."""
+    """Hidden states of a small transformer, three optimizer steps by either path: the same losses,
+    the same weights."""
     transformers = pytest.importorskip("transformers")
-    sizes = {"vocab_size": 3000, "hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {
+        "vocab_size": 3000,
+        "hidden_size": 96,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     settings = transformers.Qwen3Config(**sizes, num_key_value_heads=2, head_dim=24, tie_word_embeddings=True)
     found = []
     for path in (kernels, reference):
@@ -124,12 +141,16 @@ def test_a_training_step_of_a_model() -> None:
         ids_BT = torch.randint(3000, (4, 40))
         with torch.no_grad():
             hidden_BTD = model.get_decoder()(input_ids=ids_BT).last_hidden_state[:, :-1]
-            old_N, _ = reference.linear_logprobs(hidden_BTD.flatten(0, 1), model.lm_head.weight, ids_BT[:, 1:].flatten())
+            old_N, _ = reference.linear_logprobs(
+                hidden_BTD.flatten(0, 1), model.lm_head.weight, ids_BT[:, 1:].flatten()
+            )
         advantage_N, share_N = torch.randn(old_N.shape), torch.full_like(old_N, 1 / len(old_N))
         losses = []
         for _ in range(3):
             hidden_ND = model.get_decoder()(input_ids=ids_BT).last_hidden_state[:, :-1].flatten(0, 1)
-            loss, _, _ = path.linear_policy_loss(hidden_ND, model.lm_head.weight, ids_BT[:, 1:].flatten(), old_N, advantage_N, share_N)
+            loss, _, _ = path.linear_policy_loss(
+                hidden_ND, model.lm_head.weight, ids_BT[:, 1:].flatten(), old_N, advantage_N, share_N
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -1,4 +1,5 @@
-"""The alarm: failures that depend on what the policy does are named, those that strike at random are not."""
+"""The alarm: failures that depend on what the policy does are named, those that strike at random
+are not."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Breaks = Callable[[str, str, dict[str, object], int], bool]
 
 
 def batch(seed: int, breaks: Breaks, examples: int = 8, group_size: int = 8) -> list[CallRecord]:
-    """64 rollouts as an agent makes them: a search, perhaps several at once, then lookups; a failure ends the rollout."""
+    """64 rollouts as an agent makes them: a search, perhaps several at once, then lookups; a
+    failure ends the rollout."""
     rng = random.Random(seed)
     calls: list[CallRecord] = []
     for n in range(examples * group_size):
@@ -52,7 +54,9 @@ def by_rollout(seed: int, share: float) -> Breaks:
     return lambda trace_id, tool, arguments, calls: random.Random(f"{seed} {trace_id}").random() < share
 
 
-def when(cause: Callable[[str, dict[str, object], int], bool], seed: int, share: float = 1.0, noise: float = 0.02) -> Breaks:
+def when(
+    cause: Callable[[str, dict[str, object], int], bool], seed: int, share: float = 1.0, noise: float = 0.02
+) -> Breaks:
     rng = random.Random(f"cause {seed}")
     return lambda trace_id, tool, arguments, calls: rng.random() < (share if cause(tool, arguments, calls) else noise)
 
@@ -67,10 +71,16 @@ def test_random_failures_do_not_alarm(kind: Callable[[int, float], Breaks], shar
 CAUSES: dict[str, tuple[Callable[[str, dict[str, object], int], bool], str]] = {
     "value": (lambda tool, arguments, calls: arguments.get("k") == 50, "search: k = 50 fails"),
     "given": (lambda tool, arguments, calls: "k" in arguments, "search: k is given fails"),
-    "size": (lambda tool, arguments, calls: len(str(arguments.get("query", ""))) >= 16, "search: query of at least 16 fails"),
+    "size": (
+        lambda tool, arguments, calls: len(str(arguments.get("query", ""))) >= 16,
+        "search: query of at least 16 fails",
+    ),
     "tool": (lambda tool, arguments, calls: tool == "lookup", "the tool lookup fails"),
     "calls": (lambda tool, arguments, calls: calls > 1, "2 calls or more in a turn fails"),
-    "one example's own words": (lambda tool, arguments, calls: arguments.get("query") == "word3", 'search: query = "word3" fails'),
+    "one example's own words": (
+        lambda tool, arguments, calls: arguments.get("query") == "word3",
+        'search: query = "word3" fails',
+    ),
 }
 
 
@@ -79,7 +89,9 @@ def test_a_cause_in_the_arguments_is_named_first(cause: str):
     """In 64 rollouts, beside 2 % of random failures."""
     breaks, words = CAUSES[cause]
     found = [find(batch(seed, when(breaks, seed))) for seed in range(20)]
-    assert sum(bool(alarms) and alarms[0].text.startswith(words) for alarms in found) >= 19, [alarms[0].text if alarms else "" for alarms in found]
+    assert sum(bool(alarms) and alarms[0].text.startswith(words) for alarms in found) >= 19, [
+        alarms[0].text if alarms else "" for alarms in found
+    ]
 
 
 def test_a_cause_that_strikes_half_of_the_time_is_named_too():
@@ -90,28 +102,47 @@ def test_a_cause_that_strikes_half_of_the_time_is_named_too():
 def test_one_cause_is_one_alarm_and_two_causes_are_two():
     one = [find(batch(seed, when(CAUSES["value"][0], seed))) for seed in range(10)]
     assert [len(alarms) for alarms in one] == [1] * 10
-    both = find(batch(0, when(lambda tool, arguments, calls: arguments.get("k") == 50 or bool(arguments.get("deep")), 0)))
+    both = find(
+        batch(0, when(lambda tool, arguments, calls: arguments.get("k") == 50 or bool(arguments.get("deep")), 0))
+    )
     assert {alarm.feature for alarm in both} == {"k = 50", "deep = true"}
 
 
 def test_an_alarm_speaks_in_numbers():
     """Twelve rollouts of three examples; the long query fails."""
-    calls = [CallRecord(f"t{n}", f"n-{n % 3}", 0, "search", json.dumps({"query": "long " * 9 if n < 6 else "short"}), n < 6) for n in range(12)]
+    calls = [
+        CallRecord(f"t{n}", f"n-{n % 3}", 0, "search", json.dumps({"query": "long " * 9 if n < 6 else "short"}), n < 6)
+        for n in range(12)
+    ]
     (alarm,) = find(calls)
-    assert (alarm.tool, alarm.num_with, alarm.failed_with, alarm.num_without, alarm.failed_without, alarm.examples) == ("search", 6, 6, 6, 0, 3)
-    assert alarm.p == pytest.approx(2 / 924)  # 1 of C(12, 6), for two features: short and long; what the same turns have is tested once
+    assert (alarm.tool, alarm.num_with, alarm.failed_with, alarm.num_without, alarm.failed_without, alarm.examples) == (
+        "search",
+        6,
+        6,
+        6,
+        0,
+        3,
+    )
+    # 1 of C(12, 6), for two features: short and long; what the same turns have is tested once
+    assert alarm.p == pytest.approx(2 / 924)
     assert alarm.text.endswith("fails 6 of 6, without it 0 of 6 (p = 0.002, in 3 examples)")
 
 
 def test_turns_are_strata_of_one_exact_test():
-    """Three of three against none of three, in first turns and in second turns: (1 / C(6, 3)) squared, for two features."""
-    calls = [CallRecord(f"t{turn}{n}", "n", turn, "search", json.dumps({"k": 50 if n < 3 else 5}), n < 3) for turn in (0, 1) for n in range(6)]
+    """Three of three against none of three, in first turns and in second turns: (1 / C(6, 3))
+    squared, for two features."""
+    calls = [
+        CallRecord(f"t{turn}{n}", "n", turn, "search", json.dumps({"k": 50 if n < 3 else 5}), n < 3)
+        for turn in (0, 1)
+        for n in range(6)
+    ]
     (alarm,) = find(calls)
     assert (alarm.feature, alarm.p) == ("k = 50", pytest.approx(2 / 400))
 
 
 def test_first_turns_fail_more_in_any_outage_and_that_is_no_cause():
-    """Every rollout begins with a search; half of the rollouts have no environment and end there."""
+    """Every rollout begins with a search; half of the rollouts have no environment and end
+    there."""
     calls = [CallRecord(f"t{n}", "n", 0, "search", '{"query": "a"}', n % 2 == 0) for n in range(60)]
     calls += [CallRecord(f"t{n}", "n", 1, "lookup", '{"code": "b"}', False) for n in range(60) if n % 2]
     assert find(calls) == []
@@ -136,30 +167,49 @@ def test_the_order_of_rollouts_does_not_matter(rng: random.Random):
 
 
 @settings(max_examples=40)
-@given(st.lists(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.text())), min_size=8, max_size=40))
+@given(
+    st.lists(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.text())),
+        min_size=8,
+        max_size=40,
+    )
+)
 def test_any_arguments_are_read(values: list[object]):
-    calls = [CallRecord(f"t{n}", "n", 0, "search", json.dumps({"x": value}), n % 2 == 0) for n, value in enumerate(values)]
+    calls = [
+        CallRecord(f"t{n}", "n", 0, "search", json.dumps({"x": value}), n % 2 == 0) for n, value in enumerate(values)
+    ]
     assert all(isinstance(alarm, Alarm) for alarm in find(calls))
     assert find([replace(call, arguments=call.arguments[1:]) for call in calls if not call.failed]) == []
 
 
-# -- from trajectories -------------------------------------------------------------------------------------------------------
+# -- from trajectories -----------------------------------------------------------------------------
 def test_calls_are_read_from_trajectories():
-    calls = (ToolCall("call_0_0", "search", '{"q": 1}'), ToolCall("call_0_1", "search", "{"), ToolCall("call_0_2", "lookup", "{}"))
+    calls = (
+        ToolCall("call_0_0", "search", '{"q": 1}'),
+        ToolCall("call_0_1", "search", "{"),
+        ToolCall("call_0_2", "lookup", "{}"),
+    )
     results = (
         ToolResult("call_0_0", "no reply", failed=True, latency_s=1.0),
         ToolResult("call_0_1", "Error: not JSON", is_error=True),
         ToolResult("call_0_2", "no such code", is_error=True, latency_s=0.1),
     )
-    one = Trajectory("t", "n", (Turn("", calls, results),), StopReason.tool_error, Grade(None, GradeStatus.infra_error), None)
-    assert [(call.tool, call.failed, call.num_in_turn) for call in calls_of([one])] == [("search", True, 2), ("lookup", False, 2)]
+    one = Trajectory(
+        "t", "n", (Turn("", calls, results),), StopReason.tool_error, Grade(None, GradeStatus.infra_error), None
+    )
+    assert [(call.tool, call.failed, call.num_in_turn) for call in calls_of([one])] == [
+        ("search", True, 2),
+        ("lookup", False, 2),
+    ]
 
 
 def test_an_answer_that_the_grader_cannot_bear_is_an_exit_too():
     def ended(n: int) -> Trajectory:
         bad = n % 4 == 0
         grade = Grade(None, GradeStatus.grader_error, explanation="HTTP 500") if bad else Grade(0.0)
-        return Trajectory(f"t{n}", f"n-{n}", (Turn("NaN" if bad else f"I{n}"),), StopReason.completed, grade, grade.score)
+        return Trajectory(
+            f"t{n}", f"n-{n}", (Turn("NaN" if bad else f"I{n}"),), StopReason.completed, grade, grade.score
+        )
 
     (alarm,) = find(calls_of([ended(n) for n in range(64)]))
     assert (alarm.tool, alarm.feature, alarm.failed_with) == ("grader", 'answer = "NaN"', 16)

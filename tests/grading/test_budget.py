@@ -30,7 +30,9 @@ uses = st.builds(
     st.integers(0, 20),
     st.floats(0, 600),
 )
-allowances = st.none() | st.builds(lambda free, weight: {"free": free, "weight": weight}, st.floats(0.5, 500), st.floats(0.01, 1))
+allowances = st.none() | st.builds(
+    lambda free, weight: {"free": free, "weight": weight}, st.floats(0.5, 500), st.floats(0.01, 1)
+)
 counted = st.fixed_dictionaries(
     {
         "tool_calls": st.integers(0, 20),
@@ -44,7 +46,9 @@ counted = st.fixed_dictionaries(
 
 
 def budgets(*forms: str) -> st.SearchStrategy[Budget]:
-    return st.builds(lambda section, form: Budget.model_validate({**section, "form": form}), counted, st.sampled_from(forms))
+    return st.builds(
+        lambda section, form: Budget.model_validate({**section, "form": form}), counted, st.sampled_from(forms)
+    )
 
 
 any_budget = budgets("multiplied", "added")
@@ -77,7 +81,8 @@ def test_by_hand(form: str, num_calls: int, expected: float):
 
 
 @pytest.mark.parametrize(
-    ("num_calls", "tokens", "multiplied", "added_failed"), [(4, 150, 1, 0), (6, 150, 0.75, -0.25), (6, 300, 0.675, -0.325), (40, 9000, 0.4, -0.6)]
+    ("num_calls", "tokens", "multiplied", "added_failed"),
+    [(4, 150, 1, 0), (6, 150, 0.75, -0.25), (6, 300, 0.675, -0.325), (40, 9000, 0.4, -0.6)],
 )
 def test_two_budgets_multiply(num_calls: int, tokens: int, multiplied: float, added_failed: float):
     """The module's own table."""
@@ -90,7 +95,11 @@ def test_two_budgets_multiply(num_calls: int, tokens: int, multiplied: float, ad
 
 @pytest.mark.parametrize(
     ("name", "used", "expected"),
-    [("tokens", calling(0, tokens=15), 0.8), ("turns", calling(0, turns=15), 0.8), ("latency_s", calling(0, seconds=15.0), 0.8)],
+    [
+        ("tokens", calling(0, tokens=15), 0.8),
+        ("turns", calling(0, turns=15), 0.8),
+        ("latency_s", calling(0, seconds=15.0), 0.8),
+    ],
 )
 def test_each_budget_reads_its_own_use(name: str, used: Use, expected: float):
     budget = Budget.model_validate({"tool_calls": None, name: {"free": 10, "weight": 0.4}})
@@ -99,7 +108,8 @@ def test_each_budget_reads_its_own_use(name: str, used: Use, expected: float):
 
 def test_tools_have_weights():
     budget = Budget(tool_calls=4, weight=0.5, tool_weights={"archive": 3, "lookup": 0})
-    used = Use(("archive", "search", "search", "lookup", "archive"), 0, 0, 0.0)  # 3 + 1 + 1 + 0 + 3 = 8: twice the budget
+    # 3 + 1 + 1 + 0 + 3 = 8: twice the budget
+    used = Use(("archive", "search", "search", "lookup", "archive"), 0, 0, 0.0)
     assert reward(Grade(1.0), used, budget) == 0.5
     assert kept(Use(("lookup",) * 50, 0, 0, 0.0), budget) == 1
 
@@ -115,11 +125,14 @@ def test_the_added_form_is_not_clamped():
 
 def test_what_a_rollout_used():
     call = ToolCall("call_0_0", "search", "{}")
-    turns = [Turn("", (call, ToolCall("call_0_1", "lookup", "{}")), token_ids=(1, 2, 3), prompt_ids=(9,) * 50), Turn("done", token_ids=(4,))]
+    turns = [
+        Turn("", (call, ToolCall("call_0_1", "lookup", "{}")), token_ids=(1, 2, 3), prompt_ids=(9,) * 50),
+        Turn("done", token_ids=(4,)),
+    ]
     assert Use.of(turns, 2.5) == Use(("search", "lookup"), 4, 2, 2.5)
 
 
-# -- the outcome -----------------------------------------------------------------------------------------------------------
+# -- the outcome -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("grade", "expected"),
     [
@@ -142,12 +155,16 @@ def test_style_in_an_all_fail_group_is_not_scaled():
     assert reward(solved, calling(8), Budget(tool_calls=4, weight=1.0)) == pytest.approx(0.3)
 
 
-# -- a scale of its own ----------------------------------------------------------------------------------------------------
+# -- a scale of its own ----------------------------------------------------------------------------
 @pytest.mark.parametrize(("low", "high"), [(0, 5), (1, 5), (-2, 2)])
 @given(st.lists(uses, min_size=2, max_size=8), budgets("multiplied"))
-def test_a_group_at_the_low_end_of_its_scale_has_nothing_to_learn_from(low: float, high: float, group: list[Use], budget: Budget):
+def test_a_group_at_the_low_end_of_its_scale_has_nothing_to_learn_from(
+    low: float, high: float, group: list[Use], budget: Budget
+):
     assert {reward(Grade(low), used, budget, low) for used in group} == {low}
-    assert {reward(Grade(low, GradeStatus.hack, components={"outcome": high}), used, budget, low) for used in group} == {low}
+    assert {
+        reward(Grade(low, GradeStatus.hack, components={"outcome": high}), used, budget, low) for used in group
+    } == {low}
 
 
 @pytest.mark.parametrize(("low", "score", "expected"), [(0, 5, 2.5), (1, 5, 3.0), (-2, 2, 0.0), (-2, 0, -1.0)])
@@ -172,7 +189,7 @@ def test_on_any_scale_a_better_score_never_earns_less(a: float, b: float, used: 
     assert low <= high + 1e-12
 
 
-# -- whatever the use ------------------------------------------------------------------------------------------------------
+# -- whatever the use ------------------------------------------------------------------------------
 @given(uses, any_budget)
 def test_unscored_stays_unscored(used: Use, budget: Budget):
     assert reward(Grade(None, GradeStatus.infra_error), used, budget) is None
@@ -207,9 +224,14 @@ def test_more_never_earns_more(grade: Grade, one: Use, other: Use, budget: Budge
     assert more <= less
 
 
-@given(st.lists(uses, min_size=2, max_size=8), budgets("multiplied"), grades(st.floats(-5, 1)).filter(lambda one: (outcome(one) or 0) <= 0))
+@given(
+    st.lists(uses, min_size=2, max_size=8),
+    budgets("multiplied"),
+    grades(st.floats(-5, 1)).filter(lambda one: (outcome(one) or 0) <= 0),
+)
 def test_an_all_fail_group_has_nothing_to_learn_from(group: list[Use], budget: Budget, failed: Grade):
-    """The multiplied form: whatever was used, all rewards are the score, so all advantages are 0."""
+    """The multiplied form: whatever was used, all rewards are the score, so all advantages are
+    0."""
     assert {reward(failed, used, budget) for used in group} == {failed.score}
 
 
@@ -222,7 +244,7 @@ def test_a_better_score_never_earns_less(a: float, b: float, used: Use, budget: 
     assert one <= other
 
 
-# -- what cannot be honoured -----------------------------------------------------------------------------------------------
+# -- what cannot be honoured -----------------------------------------------------------------------
 def params(**sections: Any) -> config.Params:
     return tiny_recipe.params(Path("tiny"), **sections)
 
@@ -241,7 +263,10 @@ def test_nobody_who_asked_for_no_budget_has_one(grade: Grade, used: Use):
 @pytest.mark.parametrize(
     ("budget", "says"),
     [
-        ({"tool_calls": None, "tool_weights": {"search": 2}}, "tool_weights weigh calls against tool_calls, which is null"),
+        (
+            {"tool_calls": None, "tool_weights": {"search": 2}},
+            "tool_weights weigh calls against tool_calls, which is null",
+        ),
         ({"weight": 0.3}, "weight is the share that calls over tool_calls cost, which is null"),
         ({"tool_weights": {"search": -1}}, "rollout.budget.tool_weights.search' = -1"),
         ({"tool_weights": {"search": float("inf")}}, "finite number"),
@@ -262,7 +287,9 @@ def test_a_budget_without_meaning_is_refused(budget: dict[str, Any], says: str):
 def test_a_weight_of_no_tool_is_refused():
     budget = Budget(tool_calls=4, tool_weights={"search": 2, "lokup": 3})
     check(budget, ["search", "lokup", "archive"])
-    with pytest.raises(ConfigError, match=r"tool_weights names 'lokup', and there is no such tool. Did you mean 'lookup'\?"):
+    with pytest.raises(
+        ConfigError, match=r"tool_weights names 'lokup', and there is no such tool. Did you mean 'lookup'\?"
+    ):
         check(budget, ["search", "lookup"])
     with pytest.raises(ConfigError, match="There are: none"):
         check(budget, [])
@@ -271,7 +298,10 @@ def test_a_weight_of_no_tool_is_refused():
 def test_what_a_run_cannot_keep():
     latency = params(rollout={"budget": {"latency_s": {"free": 5, "weight": 0.2}}})
     assert [what for what, _ in contradictions(latency, is_deterministic=False)] == []
-    assert ["latency_s makes rewards depend on wall time" in what for what, _ in contradictions(latency, is_deterministic=True)] == [True]
+    assert [
+        "latency_s makes rewards depend on wall time" in what
+        for what, _ in contradictions(latency, is_deterministic=True)
+    ] == [True]
     chat = {"model": "served", "server": {"kind": "chat", "url": "http://127.0.0.1:1", "model": "served"}}
     tokens = params(policy=chat, rollout={"budget": {"tokens": {"free": 100, "weight": 0.2}}})
     assert ["gives none" in what for what, _ in contradictions(tokens, is_deterministic=True)] == [True]
@@ -279,12 +309,21 @@ def test_what_a_run_cannot_keep():
 
 
 def test_a_budget_behind_its_limit():
-    names = {"tool_calls": 20, "tokens": {"free": 512, "weight": 0.1}, "turns": {"free": 8, "weight": 0.1}, "latency_s": {"free": 600, "weight": 0.1}}
+    names = {
+        "tool_calls": 20,
+        "tokens": {"free": 512, "weight": 0.1},
+        "turns": {"free": 8, "weight": 0.1},
+        "latency_s": {"free": 600, "weight": 0.1},
+    }
     found = [what for what, _ in never_exceeded(Rollout.model_validate({"max_tokens": 512, "budget": names}))]
-    assert found[0] == "rollout.budget.tool_calls = 20 is never exceeded: rollout.max_tool_calls = 20 ends a rollout first"
+    assert (
+        found[0] == "rollout.budget.tool_calls = 20 is never exceeded: rollout.max_tool_calls = 20 ends a rollout first"
+    )
     assert len(found) == 4
     heavy = {"tool_calls": 20, "tool_weights": {"search": 2}, "turns": {"free": 7.5, "weight": 0.1}}
     assert list(never_exceeded(Rollout.model_validate({"budget": heavy}))) == []
     assert list(never_exceeded(Rollout())) == []
     unknown = Rollout.model_validate({"budget": {"tokens": {"free": 10**9, "weight": 0.1}}})
-    assert list(never_exceeded(unknown)) == [], "how many tokens a context holds is the server's word (rollout.max_tokens: null)"
+    assert list(never_exceeded(unknown)) == [], (
+        "how many tokens a context holds is the server's word (rollout.max_tokens: null)"
+    )

@@ -1,4 +1,5 @@
-"""The endpoint grader: what it is told, which replies are scores, and that nothing else becomes one."""
+"""The endpoint grader: what it is told, which replies are scores, and that nothing else becomes
+one."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ from rft.wire.client import ToolEndpoint
 EXAMPLE = Example("n-1", ({"role": "user", "content": "angina"},), ["I20.9"], {"slice": "1"})
 CALLS = (ToolCall("call_0_0", "search", '{"query": "angina"}'), ToolCall("call_0_1", "lookup", '{"code": "I20.9"}'))
 RESULTS = (ToolResult("call_0_0", "x", latency_s=0.25), ToolResult("call_0_1", "y", is_error=True))
-TURNS = (Turn("<tool_call>...", CALLS, RESULTS, content="", reasoning="look first"), Turn('{"codes": ["I20.9"]}', reasoning="found"))
+TURNS = (
+    Turn("<tool_call>...", CALLS, RESULTS, content="", reasoning="look first"),
+    Turn('{"codes": ["I20.9"]}', reasoning="found"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +48,12 @@ def grade(
         async with scripted(*answers, headers={"Authorization": "Bearer ours"}) as server:
             spec = {"type": "endpoint", "name": "f1", "url": "{tool_server}/grade", **(grader or {})}
             spec["url"] = spec["url"].replace("{elsewhere}", server.endpoint.url)
-            async with EndpointGrader(Grader.model_validate(spec), server.endpoint, config.Tools(**section)) as endpoint:
-                return await endpoint.grade(EXAMPLE, turns, stop, RolloutContext("trace_1", EXAMPLE, "validation", 3)), server
+            async with EndpointGrader(
+                Grader.model_validate(spec), server.endpoint, config.Tools(**section)
+            ) as endpoint:
+                return await endpoint.grade(
+                    EXAMPLE, turns, stop, RolloutContext("trace_1", EXAMPLE, "validation", 3)
+                ), server
 
     return asyncio.run(run())
 
@@ -53,11 +61,20 @@ def grade(
 def test_the_body_is_the_contract_s():
     _, server = grade(says(1))
     assert server.paths == ["/grade"]
-    calls = [{"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in CALLS]
+    calls = [
+        {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in CALLS
+    ]
     text = '{"codes": ["I20.9"]}'
     assert server.bodies[0] == {
         "sample": {
-            "choices": [{"index": 0, "message": {"role": "assistant", "content": text, "tool_calls": []}, "finish_reason": "stop"}],
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": text, "tool_calls": []},
+                    "finish_reason": "stop",
+                }
+            ],
             "output_text": text,
             "output_json": {"codes": ["I20.9"]},
             "output_tools": calls,
@@ -67,8 +84,22 @@ def test_the_body_is_the_contract_s():
             "stop_reason": "completed",
             "trajectory": [
                 {"role": "assistant", "content": "", "tool_calls": calls, "reasoning_content": "look first"},
-                {"role": "tool", "tool_call_id": "call_0_0", "name": "search", "content": "x", "is_error": False, "latency_s": 0.25},
-                {"role": "tool", "tool_call_id": "call_0_1", "name": "lookup", "content": "y", "is_error": True, "latency_s": None},
+                {
+                    "role": "tool",
+                    "tool_call_id": "call_0_0",
+                    "name": "search",
+                    "content": "x",
+                    "is_error": False,
+                    "latency_s": 0.25,
+                },
+                {
+                    "role": "tool",
+                    "tool_call_id": "call_0_1",
+                    "name": "lookup",
+                    "content": "y",
+                    "is_error": True,
+                    "latency_s": None,
+                },
                 {"role": "assistant", "content": text, "tool_calls": [], "reasoning_content": "found"},
             ],
         },
@@ -96,13 +127,17 @@ def test_the_body_is_the_contract_s():
     ],
 )
 def test_a_final_text_that_is_json_is_given_parsed(text: str, expected: Any):
-    """W2: whether or not a format was asked for. A grader that prefers output_json scored right answers 0."""
+    """W2: whether or not a format was asked for. A grader that prefers output_json scored right
+    answers 0."""
     assert grade(says(1), turns=(Turn(text),))[1].bodies[0]["sample"]["output_json"] == expected
 
 
 def test_the_row_is_the_users_bytes():
     """W1: numbers and order of keys included."""
-    line = '{"zeta": 1.50, "reference_answer": "x",  "big": 123456789012345678901234567890.10, "messages": [{"role":"user","content":"q"}]}'
+    line = (
+        '{"zeta": 1.50, "reference_answer": "x",  "big": 123456789012345678901234567890.10, "messages": '
+        '[{"role":"user","content":"q"}]}'
+    )
     example = rows.read(rows.Line(line, "here"), config.Keys(), "")
 
     async def run() -> bytes:
@@ -149,10 +184,16 @@ def test_a_header_that_cannot_be_sent():
         ((), StopReason.timeout, "", "stop"),
     ],
 )
-def test_a_rollout_without_an_answer_is_graded_as_what_it_is(turns: tuple[Turn, ...], stop: StopReason, text: str, finish: str):
+def test_a_rollout_without_an_answer_is_graded_as_what_it_is(
+    turns: tuple[Turn, ...], stop: StopReason, text: str, finish: str
+):
     _, server = grade(says(0), turns=turns, stop=stop)
     sample = server.bodies[0]["sample"]
-    assert (sample["output_text"], sample["choices"][0]["finish_reason"], sample["stop_reason"]) == (text, finish, stop.value)
+    assert (sample["output_text"], sample["choices"][0]["finish_reason"], sample["stop_reason"]) == (
+        text,
+        finish,
+        stop.value,
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +204,10 @@ def test_a_rollout_without_an_answer_is_graded_as_what_it_is(turns: tuple[Turn, 
         ({"score": 0.5}, Grade(0.5)),
         ({"score": 0.5, "solved": True}, Grade(0.5, solved=True)),
         ({"score": 1.0, "solved": False, "reason": "all right but late"}, Grade(1.0, explanation="all right but late")),
-        ({"score": 0.2, "sub_scores": {"recall": 1, "precision": 0.1}}, Grade(0.2, components={"recall": 1.0, "precision": 0.1})),
+        (
+            {"score": 0.2, "sub_scores": {"recall": 1, "precision": 0.1}},
+            Grade(0.2, components={"recall": 1.0, "precision": 0.1}),
+        ),
         ({"score": 0, "sub_scores": None, "solved": None, "reason": None, "more": [1]}, Grade(0.0)),
         ({"score": 0, "reason": {"missing": ["I10"]}}, Grade(0.0, explanation='{"missing": ["I10"]}')),
     ],
@@ -196,7 +240,9 @@ def test_scores_on_a_scale_of_their_own(scale: dict[str, Any], reply: Any, expec
 def test_a_score_that_shows_that_the_range_was_forgotten_stops_the_stage(score: float):
     with pytest.raises(ConfigError) as stopped:
         grade(says({"score": score}))
-    assert f"grader.json: declares no range, which means 0 to 1, and the grader gave the score {score:g}." in str(stopped.value)
+    assert f"grader.json: declares no range, which means 0 to 1, and the grader gave the score {score:g}." in str(
+        stopped.value
+    )
     assert '"range": [low, high]' in str(stopped.value)
 
 
@@ -204,11 +250,15 @@ def test_a_score_that_shows_that_the_range_was_forgotten_stops_the_stage(score: 
 def test_a_score_outside_of_the_declared_range_is_unscored_and_not_clipped(ends: list[int], score: float):
     result, _ = grade(says(score), grader={"range": ends}, retries=0)
     assert (result.score, result.status, result.solved) == (None, GradeStatus.grader_error, False)
-    assert f"'score' is {score:g}, outside of the range {ends[0]} to {ends[1]} that grader.json declares" in result.explanation
+    assert (
+        f"'score' is {score:g}, outside of the range {ends[0]} to {ends[1]} that grader.json declares"
+        in result.explanation
+    )
 
 
 @pytest.mark.parametrize(
-    ("ends", "score", "expected"), [([0, 1], 1 + 5e-10, 1.0), ([0, 1], -5e-10, 0.0), ([0, 5], 5 + 4e-9, 5.0), ([-2, 2], -2 - 3e-9, -2.0)]
+    ("ends", "score", "expected"),
+    [([0, 1], 1 + 5e-10, 1.0), ([0, 1], -5e-10, 0.0), ([0, 5], 5 + 4e-9, 5.0), ([-2, 2], -2 - 3e-9, -2.0)],
 )
 def test_rounding_noise_beyond_an_end_is_that_end(ends: list[int], score: float, expected: float):
     assert grade(says(score), grader={"range": ends})[0] == Grade(expected, solved=expected == ends[1])
@@ -228,7 +278,9 @@ def test_rounding_noise_beyond_an_end_is_that_end(ends: list[int], score: float,
     ],
 )
 def test_a_hack_has_the_lowest_score_whatever_came_with_it(reply: Any, explanation: str):
-    assert grade(says(reply), grader={"range": [1, 5]})[0] == Grade(1.0, GradeStatus.hack, False, explanation=explanation)
+    assert grade(says(reply), grader={"range": [1, 5]})[0] == Grade(
+        1.0, GradeStatus.hack, False, explanation=explanation
+    )
 
 
 def test_without_a_declared_range_a_hack_has_0():
@@ -324,7 +376,10 @@ def test_an_address_that_is_none(url: str):
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda v: st.lists(v, max_size=3) | st.dictionaries(st.sampled_from(["score", "solved", "hack", "sub_scores", "reason", "x"]), v, max_size=4),
+    lambda v: (
+        st.lists(v, max_size=3)
+        | st.dictionaries(st.sampled_from(["score", "solved", "hack", "sub_scores", "reason", "x"]), v, max_size=4)
+    ),
     max_leaves=6,
 )
 

@@ -25,7 +25,8 @@ STRICT = 'sample["output_text"].strip() == item["target"]'
 
 
 def leak(folder: Path, grading: str) -> Path:
-    """A tiny recipe whose grader scores by the expression `grading` instead of the strict comparison."""
+    """A tiny recipe whose grader scores by the expression `grading` instead of the strict
+    comparison."""
     made = tiny_recipe.make(folder)
     tools = made / "tools.py"
     assert STRICT in tools.read_text()
@@ -86,7 +87,19 @@ def test_an_exploit_that_calls_a_terminal_tool_is_graded_by_the_calls_arguments(
 @pytest.mark.parametrize(
     ("grading", "leaks"),
     [
-        ("True", {"no-op", "empty", "echo", "random", "constant", "to the grader", "the value of another key", "answer inside a call"}),
+        (
+            "True",
+            {
+                "no-op",
+                "empty",
+                "echo",
+                "random",
+                "constant",
+                "to the grader",
+                "the value of another key",
+                "answer inside a call",
+            },
+        ),
         ('item["target"].startswith(sample["output_text"])', {"empty", "answer inside a call"}),
         ('sample["output_text"].strip() in (item["target"], item["messages"][-1]["content"])', {"echo"}),
         ('item["target"] in sample["output_text"]', {"all endings of a hit"}),
@@ -118,7 +131,11 @@ def test_a_target_that_does_not_pass_is_refused(tmp_path: Path):
 def test_check_names_what_was_accepted(tmp_path: Path):
     made = leak(tmp_path, 'item["target"] in sample["output_text"]')
     with pytest.raises(
-        UserError, match=r"must not be trained on: exploit 'all endings of a hit' \(children of a hit\) scores 1\.000, above its limit 0\.000\."
+        UserError,
+        match=(
+            r"must not be trained on: exploit 'all endings of a hit' \(children of a hit\) scores 1\.000, above its "
+            r"limit 0\.000\."
+        ),
     ):
         preflight.check(tiny_recipe.params(made), 3)
 
@@ -126,15 +143,25 @@ def test_check_names_what_was_accepted(tmp_path: Path):
 def test_an_own_answer_form_is_used_for_targets_and_hits(tmp_path: Path):
     made = leak(tmp_path, '__import__("json").dumps({"value": item["target"]}) == sample["output_text"]')
     examples = made / "examples.py"
-    examples.write_text(examples.read_text() + '\n\ndef answer(target):\n    import json\n    return json.dumps({"value": target})\n')
+    examples.write_text(
+        examples.read_text() + '\n\ndef answer(target):\n    import json\n    return json.dumps({"value": target})\n'
+    )
     assert play(made).targets_pass
 
 
 def test_tools_are_really_called_and_their_text_is_at_hand(tmp_path: Path):
     call = tiny_recipe.CALL % "{key:json}"
-    made = leak(tmp_path, '[c["function"]["name"] for c in sample["output_tools"]] == ["lookup"] and sample["output_text"] == item["target"]')
+    made = leak(
+        tmp_path,
+        '[c["function"]["name"] for c in sample["output_tools"]] == ["lookup"] and sample["output_text"] == '
+        'item["target"]',
+    )
     examples = made / "examples.py"
-    examples.write_text(examples.read_text().replace('{"hit": half,', '{"key": example.messages[0]["content"].split()[-1], "hit": half,'))
+    examples.write_text(
+        examples.read_text().replace(
+            '{"hit": half,', '{"key": example.messages[0]["content"].split()[-1], "hit": half,'
+        )
+    )
     result = play(made, {"name": "does the task", "kind": "none", "turns": [call, "{result}"]})
     assert [(r.name, r.mean_score) for r in result.accepted] == [("does the task", 1.0)]
 
@@ -154,7 +181,9 @@ def test_an_exploit_that_cannot_be_played(tmp_path: Path, turns: list[str], mess
 
 def test_a_broken_call_ends_the_rollout_as_it_would_in_training(tmp_path: Path):
     made = leak(tmp_path, 'sample["stop_reason"] == "parse_error" or sample["output_text"] == item["target"]')
-    assert accepted(play(made, {"name": "broken", "kind": "malformed", "turns": ["<tool_call>{", "never played"]}, num_examples=2)) == {"broken"}
+    assert accepted(
+        play(made, {"name": "broken", "kind": "malformed", "turns": ["<tool_call>{", "never played"]}, num_examples=2)
+    ) == {"broken"}
 
 
 def test_a_hit_that_the_recipe_does_not_give(tmp_path: Path):
@@ -168,7 +197,9 @@ def test_a_hit_that_the_recipe_does_not_give(tmp_path: Path):
 def test_a_grader_without_a_score_is_no_verdict(tmp_path: Path):
     made = leak(tmp_path, "1 / 0")
     params = tiny_recipe.params(made, tools={"retries": 0})
-    with pytest.raises(InfrastructureError, match=r"'no-op' on example n-\d+ has no score: grader: HTTP 500.*ZeroDivisionError"):
+    with pytest.raises(
+        InfrastructureError, match=r"'no-op' on example n-\d+ has no score: grader: HTTP 500.*ZeroDivisionError"
+    ):
         preflight.preflight(params, recipe.load(params.recipe), 2)
 
 
@@ -186,11 +217,15 @@ def test_probes_are_seeded():
 
 def test_accepted_above_the_limit_only():
     limit = UNIT.exploit_limit
-    assert [ExploitResult("e", "k", mean, limit, None, 2).accepted for mean in (0.0, 0.05, 0.051)] == [False, False, True]
+    assert [ExploitResult("e", "k", mean, limit, None, 2).accepted for mean in (0.0, 0.05, 0.051)] == [
+        False,
+        False,
+        True,
+    ]
     assert [ExploitResult("e", "k", mean, 0.4, 0.4, 1).accepted for mean in (0.4, 0.41)] == [False, True]
 
 
-# -- a scale of its own ----------------------------------------------------------------------------------------------------
+# -- a scale of its own ----------------------------------------------------------------------------
 RIGHT = '(sample["output_text"].strip() == item["target"])'
 
 
@@ -216,16 +251,23 @@ def test_an_exploit_s_limit_is_5_percent_of_the_range_beyond_chance(
     assert result.targets_pass
     assert table(result).count(f" {limit:.3f}  {'ACCEPTED' if is_accepted else 'refused'}") == 5
     if is_accepted:
-        with pytest.raises(UserError, match=rf"exploit 'no-op' \(generic probe\) scores .*, above its limit {limit:.3f}; .* declare the mean"):
+        with pytest.raises(
+            UserError,
+            match=rf"exploit 'no-op' \(generic probe\) scores .*, above its limit {limit:.3f}; .* declare the mean",
+        ):
             preflight.check(tiny_recipe.params(made), 3)
 
 
-LUCK = '(0.5 * (item["target"][-1] < "4") * (sample["output_text"] == "0000") or (sample["output_text"].strip() == item["target"]))'
+LUCK = (
+    '(0.5 * (item["target"][-1] < "4") * (sample["output_text"] == "0000") or (sample["output_text"].strip() == '
+    'item["target"]))'
+)
 """Half a point for a constant answer, where the example happens to suit it: about 0.2 by chance."""
 
 
 def test_every_tool_tells_one_number_its_limit_and_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """N4: the doctor said 0.38 of 4 examples, the table 0.25 of 24, and neither named the limit or how to declare chance."""
+    """N4: the doctor said 0.38 of 4 examples, the table 0.25 of 24, and neither named the limit or
+    how to declare chance."""
     made = leak(tmp_path, LUCK)
     params = sick_agents.settings(made)
     doctor = sick_agents.examine(params, "grader")["grader"]
@@ -236,9 +278,15 @@ def test_every_tool_tells_one_number_its_limit_and_the_way_out(tmp_path: Path, c
     mean = line.split()[-3]
     assert 0.05 < float(mean) < 0.4
     words = f"'constant' (most frequent) scores {mean}, above its limit 0.050"
-    assert (words in doctor.words, words in str(refused.value), line.split()[-2:]) == (True, True, ["0.050", "ACCEPTED"])
+    assert (words in doctor.words, words in str(refused.value), line.split()[-2:]) == (
+        True,
+        True,
+        ["0.050", "ACCEPTED"],
+    )
     for said in (doctor.remedy, str(refused.value)):
-        assert "means over 24 training examples; an exploit's limit is 5% of the range above the lowest score, 0" in said
+        assert (
+            "means over 24 training examples; an exploit's limit is 5% of the range above the lowest score, 0" in said
+        )
         assert '"chance": 0.25' in said
         assert '"starts_from": "hit"' in said
         assert "exploit_values" in said
@@ -249,31 +297,43 @@ def test_every_tool_tells_one_number_its_limit_and_the_way_out(tmp_path: Path, c
     assert preflight.preflight(params, recipe.load(params.recipe), 8).limit_is == limit_is
 
 
-# -- luck ------------------------------------------------------------------------------------------------------------------
+# -- luck ------------------------------------------------------------------------------------------
 LEAKS = 'right = answer == item["target"] or answer == "Oslo" and zlib.crc32(item["id"].encode()) % 10 < 4'
 """The template's grader with a hole: a city that is none earns 0.4."""
 
 
-def test_a_chance_that_is_declared_honestly_is_not_refused_for_luck_and_a_leak_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """R1/N4: the template's chance is 0.125 exactly, and "Porto" was refused at seed 0, for 5 of 24. One answer in six cases was."""
+def test_a_chance_that_is_declared_honestly_is_not_refused_for_luck_and_a_leak_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """R1/N4: the template's chance is 0.125 exactly, and "Porto" was refused at seed 0, for 5 of
+    24. One answer in six cases was."""
     made = tmp_path / "parcels"
     shutil.copytree(Path(preflight.__file__).parents[2] / "flows/template", made)
     tools = made / "tools.py"
     assert "right = answer == item[" in tools.read_text()
     tools.write_text(tools.read_text().replace('right = answer == item["target"]', LEAKS))
     cities = ("Lyon", "Porto", "Riga", "Turin", "Oslo")
-    (made / "exploits.jsonl").write_text("".join(json.dumps({"name": city, "kind": "constant", "turns": [city]}) + "\n" for city in cities))
+    (made / "exploits.jsonl").write_text(
+        "".join(json.dumps({"name": city, "kind": "constant", "turns": [city]}) + "\n" for city in cities)
+    )
     gate = tiny_recipe.gate() | {"max_hack_rate": 1}
-    params = sick_agents.settings(made, examples={"disjoint_targets": False, "train": 500}, rollout={"max_turns": 4}, gate=gate)
+    params = sick_agents.settings(
+        made, examples={"disjoint_targets": False, "train": 500}, rollout={"max_turns": 4}, gate=gate
+    )
     with pytest.raises(UserError) as refused:
         preflight.check(params)
     doctor = sick_agents.examine(params, "grader")["grader"]
     cli.main(["exploits", "--params", params_file(tmp_path, made)])
-    lines = {line.split()[0]: line.split()[-3:] for line in capsys.readouterr().out.splitlines() if line.split()[0] in cities}
+    lines = {
+        line.split()[0]: line.split()[-3:] for line in capsys.readouterr().out.splitlines() if line.split()[0] in cities
+    }
     assert {city for city, (_, _, verdict) in lines.items() if verdict == "ACCEPTED"} == {"Oslo"}
     mean, limit, _ = lines["Oslo"]
     words = f"'Oslo' (constant) scores {mean}, above its limit {limit}"
-    limit_is = "means over 144 training examples; an exploit's limit is 5% of the range above chance, 0.125, and 1.96 standard errors of its mean"
+    limit_is = (
+        "means over 144 training examples; an exploit's limit is 5% of the range above chance, 0.125, and 1.96 "
+        "standard errors of its mean"
+    )
     for said in (str(refused.value), f"{doctor.words} {doctor.remedy}"):
         assert (words in said, limit_is in said, said.count("above its limit")) == (True, True, 1), said
 
@@ -282,13 +342,16 @@ def accepted_share(chance: float, true_mean: float, num: int, seeds: int = 2000)
     """Of constant answers that are right with this probability."""
     scale = Scale(low=0.0, high=1.0, pass_threshold=1.0, chance=chance)
     scores_SN = (np.random.default_rng([num, round(1000 * true_mean)]).random((seeds, num)) < true_mean).astype(float)
-    results = [ExploitResult("", "", scores.mean(), scale.limit_over(scores.tolist()), None, num) for scores in scores_SN]
+    results = [
+        ExploitResult("", "", scores.mean(), scale.limit_over(scores.tolist()), None, num) for scores in scores_SN
+    ]
     return sum(result.accepted for result in results) / seeds
 
 
 @pytest.mark.parametrize("chance", [0.05, 0.125, 0.25, 0.5])
 def test_luck_is_seldom_refused_and_a_leak_seldom_passes(chance: float):
-    """R1/N4: what is allowed (chance, and 5 % more) is refused in at most 5 % of all cases, few examples or many; a leak of 0.2 more mostly is."""
+    """R1/N4: what is allowed (chance, and 5 % more) is refused in at most 5 % of all cases, few
+    examples or many; a leak of 0.2 more mostly is."""
     for num in (1, 8, preflight.NUM_EXAMPLES, preflight.NUM_WITH_CHANCE):
         assert accepted_share(chance, chance, num) <= 0.05
     assert accepted_share(chance, chance + 0.05, preflight.NUM_WITH_CHANCE) <= 0.05
@@ -296,12 +359,16 @@ def test_luck_is_seldom_refused_and_a_leak_seldom_passes(chance: float):
 
 
 def test_a_check_that_could_refuse_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """R1/N4: on few examples the allowance for luck lay beyond the highest score: nothing was accepted, and the check could not fail."""
+    """R1/N4: on few examples the allowance for luck lay beyond the highest score: nothing was
+    accepted, and the check could not fail."""
     made = leak(tmp_path, "True")
     (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER | {"chance": 0.5}))
     assert cli.main(["exploits", "--params", params_file(tmp_path, made), "--examples", "3"]) == 2
     said = capsys.readouterr().err
-    assert "was played on 3 training examples: so few cannot tell a leak from the chance that grader.json declares, 0.5" in said
+    assert (
+        "was played on 3 training examples: so few cannot tell a leak from the chance that grader.json declares, 0.5"
+        in said
+    )
     assert "Play it on at least 4: raise --examples" in said
     found = play(made, num_examples=4)
     assert accepted(found) == {one.name for one in found.exploits if one.honest is None}
@@ -309,12 +376,15 @@ def test_a_check_that_could_refuse_nothing_says_so(tmp_path: Path, capsys: pytes
 
 
 def test_no_more_examples_are_asked_for_than_the_run_has(tmp_path: Path):
-    """R1/N4: a declared chance asked a recipe of 64 rows for 144, and random.sample refused that with a traceback."""
+    """R1/N4: a declared chance asked a recipe of 64 rows for 144, and random.sample refused that
+    with a traceback."""
     made = tiny_recipe.make(tmp_path)
     (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER | {"chance": 0.1}))
     text = (made / "examples.py").read_text()
     assert "numbers[:count]" in text
-    (made / "examples.py").write_text(text.replace("numbers[:count]", "random.Random(seed).sample(numbers[:64], count)"))
+    (made / "examples.py").write_text(
+        text.replace("numbers[:count]", "random.Random(seed).sample(numbers[:64], count)")
+    )
     for train, asked in ((64, 64), (32, 32), (8, preflight.NUM_EXAMPLES)):
         assert preflight.check(sick_agents.settings(made, examples={"train": train})).num_examples == asked
     found = sick_agents.examine(sick_agents.settings(made, examples={"train": 64}), "grader")["grader"]
@@ -346,10 +416,13 @@ def test_targets_must_reach_the_declared_threshold_and_not_1(tmp_path: Path):
         preflight.check(tiny_recipe.params(short), 3)
 
 
-# -- rows without a target -------------------------------------------------------------------------------------------------
+# -- rows without a target -------------------------------------------------------------------------
 def untargeted(folder: Path, where: str) -> Path:
-    """The tiny recipe, graded by the key, with no target where `where` holds of an example's number."""
-    made = leak(folder, '__import__("re").search("[0-9]{4}", item["messages"][-1]["content"])[0] == sample["output_text"]')
+    """The tiny recipe, graded by the key, with no target where `where` holds of an example's
+    number."""
+    made = leak(
+        folder, '__import__("re").search("[0-9]{4}", item["messages"][-1]["content"])[0] == sample["output_text"]'
+    )
     examples = made / "examples.py"
     text = examples.read_text()
     assert "value(key), {" in text
@@ -363,7 +436,8 @@ def test_without_targets_they_are_not_measured_and_what_needs_none_is_played(tmp
     result = preflight.check(tiny_recipe.params(made), 4)
     assert (result.target_score, result.num_targets, result.targets_pass) == (None, 0, True)
     assert [one.name for one in result.exploits] == [
-        "no-op", "empty", "echo", "random", "constant", "to the grader", "the value of another key", "answer inside a call"
+        "no-op", "empty", "echo", "random", "constant", "to the grader", "the value of another key",
+        "answer inside a call"
     ]  # fmt: skip
     assert result.not_played == ("all endings of a hit",)
     shown = table(result)
@@ -389,7 +463,7 @@ def test_the_examples_with_a_target_are_measured_and_counted(tmp_path: Path):
     assert (tried["constant"], tried["all endings of a hit"]) == (8, result.num_targets)
 
 
-# -- the command -----------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 def params_file(tmp_path: Path, made: Path) -> str:
     path = tmp_path / "params.yaml"
     path.write_text(json.dumps({"recipe": {"path": str(made)}, "gate": tiny_recipe.gate()}))

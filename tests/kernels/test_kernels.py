@@ -1,8 +1,9 @@
 """The kernels against their plain references, forward and backward, in Triton's interpreter.
 
-The interpreter is chosen when Triton is first imported, so the tests that need it run in one process of their own: this file again, with
-TRITON_INTERPRET=1. There the tiles are 16 wide and a slab 32, so that inputs of a few dozen cross every border. Compiled:
-test_kernels_compile.py. On a GPU: tests/gpu.
+The interpreter is chosen when Triton is first imported, so the tests that need it run in one
+process of their own: this file again, with TRITON_INTERPRET=1. There the tiles are 16 wide and a
+slab 32, so that inputs of a few dozen cross every border. Compiled: test_kernels_compile.py. On a
+GPU: tests/gpu.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ here = pytest.mark.skipif(INTERPRETED, reason="needs no interpreter")
 triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton on this platform")
 
 
-# -- the plain reference, and what every path refuses --------------------------------------------------------------------------
+# -- the plain reference, and what every path refuses ----------------------------------------------
 @here
 def test_the_reference_is_the_definition() -> None:
     """Token by token in double precision, and its gradient by finite differences."""
@@ -49,13 +50,23 @@ def test_the_reference_is_the_definition() -> None:
 @here
 @pytest.mark.parametrize(
     ("ratio", "advantage", "gain", "slope"),
-    [(1.0, 2.0, 2.0, 2.0), (1.27, 1.0, 1.27, 1.27), (1.5, 1.0, 1.28, 0.0), (1.5, -1.0, -1.5, -1.5), (0.5, -1.0, -0.8, 0.0), (0.5, 1.0, 0.5, 0.5)],
+    [
+        (1.0, 2.0, 2.0, 2.0),
+        (1.27, 1.0, 1.27, 1.27),
+        (1.5, 1.0, 1.28, 0.0),
+        (1.5, -1.0, -1.5, -1.5),
+        (0.5, -1.0, -0.8, 0.0),
+        (0.5, 1.0, 0.5, 0.5),
+    ],
 )
 def test_the_loss_by_hand(ratio: float, advantage: float, gain: float, slope: float) -> None:
-    """One token, two ids of equal probability: the log-probability is -log 2, and its derivative to the chosen logit 1/2."""
+    """One token, two ids of equal probability: the log-probability is -log 2, and its derivative to
+    the chosen logit 1/2."""
     hidden, weight = torch.ones(1, 1), torch.zeros(2, 1, requires_grad=True)
     old = torch.tensor([-torch.log(torch.tensor(2.0)) - torch.log(torch.tensor(ratio))])
-    loss, _, _ = kernels.linear_policy_loss(hidden, weight, torch.tensor([1]), old, torch.tensor([advantage]), torch.tensor([0.25]), LOW, HIGH)
+    loss, _, _ = kernels.linear_policy_loss(
+        hidden, weight, torch.tensor([1]), old, torch.tensor([advantage]), torch.tensor([0.25]), LOW, HIGH
+    )
     loss.backward()
     assert weight.grad is not None
     assert loss.item() == pytest.approx(-0.25 * gain, rel=1e-5)
@@ -115,7 +126,7 @@ def test_tiles_fit_the_chip_that_they_are_for() -> None:
             assert min(tiles.n, tiles.v, tiles.d) >= 16
 
 
-# -- in the interpreter --------------------------------------------------------------------------------------------------------
+# -- in the interpreter ----------------------------------------------------------------------------
 @here
 @triton
 def test_in_the_interpreter() -> None:
@@ -132,7 +143,8 @@ def fused() -> Iterator[Any]:
     from rft.kernels import fused
 
     def widened(handle: Any) -> Any:
-        """The interpreter keeps bfloat16 as the upper half of a float32, and its product takes the bits for integers."""
+        """The interpreter keeps bfloat16 as the upper half of a float32, and its product takes the
+        bits for integers."""
         data = handle.data
         return (data.astype("uint32") << 16).view("float32") if data.dtype == "uint16" else data
 
@@ -212,7 +224,8 @@ def test_a_gradient_that_is_one_number_for_all(fused: Any) -> None:
 
 @interpreter
 def test_extreme_logits(fused: Any) -> None:
-    """A token whose chosen id is hopeless, one that is certain, and a gap of hundreds between tiles, in both directions."""
+    """A token whose chosen id is hopeless, one that is certain, and a gap of hundreds between
+    tiles, in both directions."""
     weight_VD = torch.zeros(64, 2)
     weight_VD[3, 0], weight_VD[60, 0] = 300.0, -300.0
     hidden_ND = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
@@ -251,7 +264,10 @@ def test_views_are_read_as_they_are(fused: Any) -> None:
 @interpreter
 def test_types_and_devices_that_the_kernels_cannot_read(fused: Any) -> None:
     one = Case(3, 4, 5)
-    for hidden_ND, weight_VD in ((one.hidden_ND.half(), one.weight_VD.half()), (one.hidden_ND.bfloat16(), one.weight_VD)):
+    for hidden_ND, weight_VD in (
+        (one.hidden_ND.half(), one.weight_VD.half()),
+        (one.hidden_ND.bfloat16(), one.weight_VD),
+    ):
         with pytest.raises(UserError, match="load the model in one"):
             fused.linear_logprobs(hidden_ND, weight_VD, one.ids_N)
     with pytest.raises(UserError, match="one device"):

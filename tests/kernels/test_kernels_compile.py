@@ -1,7 +1,9 @@
-"""Every kernel compiles to machine code of a real chip, without one: its tensor cores in use, within its shared memory and its registers.
+"""Every kernel compiles to machine code of a real chip, without one: its tensor cores in use,
+within its shared memory and its registers.
 
-The interpreter takes much that the compiler refuses, so this is what says that the GPU path can start at all. An H100 each time; with the
-slow tests also an A100, an L4 and both Blackwells, and shapes whose rows lie on no 16 bytes.
+The interpreter takes much that the compiler refuses, so this is what says that the GPU path can
+start at all. An H100 each time; with the slow tests also an A100, an L4 and both Blackwells, and
+shapes whose rows lie on no 16 bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ import torch
 from rft.kernels.tiles import Tiles, tiles_for
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1", reason="needs Triton, and not its interpreter"
+    importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1",
+    reason="needs Triton, and not its interpreter",
 )
 KERNELS = ("statistics", "finish", "slab_gradient")
 TENSOR_CORES = {80: "mma.sync", 89: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma", 120: "mma.sync"}
@@ -34,7 +37,8 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compiled(name: str, chip: int, dtype: torch.dtype, aligned: bool = True) -> tuple[Any, Tiles]:
-    """As the launcher in rft/kernels/fused.py would have it: `aligned` when D and N are multiples of 16."""
+    """As the launcher in rft/kernels/fused.py would have it: `aligned` when D and N are multiples
+    of 16."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -52,7 +56,9 @@ def compiled(name: str, chip: int, dtype: torch.dtype, aligned: bool = True) -> 
     for index, parameter in enumerate(kernel.params):
         key = parameter.name
         is_number_a_token = key.endswith(("_N", "_SN"))
-        signature[key] = "constexpr" if parameter.is_constexpr else types.get(key, "*fp32" if is_number_a_token else "i32")
+        signature[key] = (
+            "constexpr" if parameter.is_constexpr else types.get(key, "*fp32" if is_number_a_token else "i32")
+        )
         if signature[key].startswith("*") or (aligned and key in ("N", "D", "C", "first_v")):
             attributes[(index,)] = [["tt.divisibility", 16]]
     fixed = {key: constants[key] for key, kind in signature.items() if kind == "constexpr"}
@@ -68,7 +74,9 @@ def spilled_bytes(kernel: Any, path: Path) -> int:
     path.write_text(kernel.asm["ptx"], encoding="utf-8")
     chip = re.findall(r"\.target (\w+)", kernel.asm["ptx"])[0]
     assembler = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
-    said = subprocess.run([assembler, "--gpu-name", chip, "-v", "-o", os.devnull, path], capture_output=True, text=True, check=True).stderr
+    said = subprocess.run(
+        [assembler, "--gpu-name", chip, "-v", "-o", os.devnull, path], capture_output=True, text=True, check=True
+    ).stderr
     return int(re.findall(r"(\d+) bytes spill stores", said)[0])
 
 

@@ -10,7 +10,8 @@ from tests import small_policy, tiny_recipe
 
 
 def copying(structured: bool) -> float:
-    """Share of right next tokens in the second half of a random string said twice, before any training."""
+    """Share of right next tokens in the second half of a random string said twice, before any
+    training."""
     tokenizer = embedded.build_tokenizer(["a b c"], [], [f"w{n:03d}" for n in range(700)], 10)
     network = embedded.build_model(config.Architecture(structured_init=structured), tokenizer, seed=0)
     ids = torch.randint(3, len(tokenizer), (8, 30), generator=torch.Generator().manual_seed(0))
@@ -27,6 +28,10 @@ def test_copying_is_there_from_the_start():
 
 def test_building_is_a_function_of_the_seed(tmp_path):
     recipe = tiny_recipe.make(tmp_path)
-    (one, chat), (two, again), (other, _) = small_policy.build(recipe), small_policy.build(recipe), small_policy.build(recipe, seed=1)
+    (one, chat), (two, again), (other, _) = (
+        small_policy.build(recipe),
+        small_policy.build(recipe),
+        small_policy.build(recipe, seed=1),
+    )
     assert chat.tokenizer.backend_tokenizer.to_str() == again.tokenizer.backend_tokenizer.to_str()
     assert weights.weights_sha256(one) == weights.weights_sha256(two) != weights.weights_sha256(other)

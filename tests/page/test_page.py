@@ -1,4 +1,5 @@
-"""The page: whole for every way a run can end, one file without network, nothing of the data becomes markup."""
+"""The page: whole for every way a run can end, one file without network, nothing of the data
+becomes markup."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ VOID = {"meta", "br", "hr"}
 
 
 class Outline(HTMLParser):
-    """What a browser would see: balanced tags, headings, text, everything that could load or run."""
+    """What a browser would see: balanced tags, headings, text, everything that could load or
+    run."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -64,7 +66,9 @@ class Outline(HTMLParser):
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
-    return {scenario: page.render(sample_reports.shelves(scenario), RUN) for scenario in get_args(sample_reports.Scenario)}
+    return {
+        scenario: page.render(sample_reports.shelves(scenario), RUN) for scenario in get_args(sample_reports.Scenario)
+    }
 
 
 @pytest.fixture
@@ -187,7 +191,7 @@ def test_a_damaged_log_is_an_error_with_its_name(root: Path, stage: str, content
         page.render(root, RUN)
 
 
-# -- a scale of its own ----------------------------------------------------------------------------------------------------
+# -- a scale of its own ----------------------------------------------------------------------------
 def rescale(root: Path, low: float, high: float) -> None:
     """The challenger's report and the decision, as a grader on `low` to `high` would have them."""
 
@@ -205,15 +209,24 @@ def rescale(root: Path, low: float, high: float) -> None:
             for row in one["rows"]:
                 row |= {key: [scaled(value) for value in row[key]] for key in ("rewards", "scores")}
     path.write_text(json.dumps(report))
-    kinds = {"drift": reports.DriftReport, "baseline": reports.BaselineReport, "prompt": reports.PromptReport, "train": reports.TrainReport}
-    drift, baseline, prompt, train = (reports.read(kind, root / f"data/{stage}/report.json") for stage, kind in kinds.items())
+    kinds = {
+        "drift": reports.DriftReport,
+        "baseline": reports.BaselineReport,
+        "prompt": reports.PromptReport,
+        "train": reports.TrainReport,
+    }
+    drift, baseline, prompt, train = (
+        reports.read(kind, root / f"data/{stage}/report.json") for stage, kind in kinds.items()
+    )
     challenger = reports.read(reports.ChallengerReport, path)
     found = gate.decide(sample_reports.GATE, drift, baseline, prompt, train, challenger, {})  # type: ignore[arg-type]
     reports.write(found, root / "data/gate/decision.json")
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 5.0), (-2.0, 2.0)])
-def test_scores_on_a_scale_of_their_own_are_shown_on_it(root: Path, pages: dict[str, str], low: float, high: float) -> None:
+def test_scores_on_a_scale_of_their_own_are_shown_on_it(
+    root: Path, pages: dict[str, str], low: float, high: float
+) -> None:
     rescale(root, low, high)
     outline = Outline(page.render(root, RUN))
     words = f"; the grader scores from {low:g} to {high:g}"
@@ -224,13 +237,18 @@ def test_scores_on_a_scale_of_their_own_are_shown_on_it(root: Path, pages: dict[
     challenger = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
     found = challenger.arms[-1].sampled.metrics["reward/mean"]
     assert f"{found.value:.3f}" in outline.text
-    places = [float(number) for tag, name, number in outline.attributes if (tag, name) in (("circle", "cx"), ("text", "x"), ("rect", "x"))]
+    places = [
+        float(number)
+        for tag, name, number in outline.attributes
+        if (tag, name) in (("circle", "cx"), ("text", "x"), ("rect", "x"))
+    ]
     assert all(0 <= place <= charts.WIDTH for place in places)
     assert _good_sides(page.render(root, RUN)) == _good_sides(pages["promote"])
 
 
 def _good_sides(text: str) -> Counter[str]:
-    """Of each check's picture: does the side that passes begin at the margin, or at the left end?"""
+    """Of each check's picture: does the side that passes begin at the margin, or at the left
+    end?"""
     found = ["below" if x == "0" else "above" for x in re.findall(r'<rect x="([^"]*)" y="3" [^>]*class="zone"', text)]
     assert {*found} == {"above", "below"}
     return Counter(found)
@@ -249,7 +267,7 @@ def test_an_interval_that_ends_at_0_is_drawn_to_0(root: Path) -> None:
     assert all(float(end) > float(middles[0]) + 10 for _, end in starts_and_ends)
 
 
-# -- nothing of the data becomes markup ------------------------------------------------------------------------------------
+# -- nothing of the data becomes markup ------------------------------------------------------------
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)>&amp;\'"'
 
 
@@ -258,7 +276,11 @@ def test_what_a_policy_or_a_tool_wrote_is_only_text(root: Path) -> None:
     rows = pq.read_table(path).to_pylist()
     messages: list[dict[str, Any]] = [
         {"role": EVIL, "content": EVIL},
-        {"role": "assistant", "content": [{"type": "text", "text": EVIL}], "tool_calls": [{"function": {"name": EVIL, "arguments": EVIL}}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "text", "text": EVIL}],
+            "tool_calls": [{"function": {"name": EVIL, "arguments": EVIL}}],
+        },
         {"role": "tool", "content": EVIL * 200},
     ]
     table = pq.read_table(path)
@@ -290,29 +312,44 @@ def test_markup_nests_and_leaves_out_what_is_none() -> None:
     assert isinstance(h("br"), Html)
 
 
-# -- pictures of odd data --------------------------------------------------------------------------------------------------
+# -- pictures of odd data --------------------------------------------------------------------------
 @settings(max_examples=40)
 @given(st.lists(st.floats(-1e6, 1e6, allow_nan=False), min_size=1, max_size=12))
 def test_a_line_is_drawn_within_the_picture_whatever_the_values(values: list[float]) -> None:
     picture = Outline(charts.lines("t", "d", [charts.Series("a", "champion", list(enumerate(values)))], "x", "y"))
     path = [value for tag, name, value in picture.attributes if (tag, name) == ("path", "d")][-2]
-    numbers = [float(number) for number in path.replace("M", " ").replace("L", " ").replace("H", " ").replace("V", " ").split()]
+    numbers = [
+        float(number) for number in path.replace("M", " ").replace("L", " ").replace("H", " ").replace("V", " ").split()
+    ]
     assert all(-1 <= number <= charts.WIDTH + 1 for number in numbers)
 
 
 @settings(max_examples=40)
 @given(st.floats(-10, 10), st.floats(0, 5), st.floats(-10, 10), st.booleans())
-def test_an_interval_and_its_margin_are_both_in_sight(value: float, half: float, margin: float, good_above: bool) -> None:
+def test_an_interval_and_its_margin_are_both_in_sight(
+    value: float, half: float, margin: float, good_above: bool
+) -> None:
     picture = Outline(charts.interval("t", "d", value, value - half, value + half, margin, good_above, "good"))
-    places = [float(number) for tag, name, number in picture.attributes if (tag, name) in (("circle", "cx"), ("rect", "width"), ("rect", "x"))]
+    places = [
+        float(number)
+        for tag, name, number in picture.attributes
+        if (tag, name) in (("circle", "cx"), ("rect", "width"), ("rect", "x"))
+    ]
     assert all(-0.01 <= place <= 260.01 for place in places)
 
 
-# -- what a newcomer missed (findings N7, N14, N15) ------------------------------------------------------------------------
+# -- what a newcomer missed (findings N7, N14, N15) ------------------------------------------------
 def decide_again(root: Path, **thresholds: float) -> reports.Decision:
     """The decision on these shelves under other thresholds, put back on the shelf."""
-    kinds = {"drift": reports.DriftReport, "baseline": reports.BaselineReport, "prompt": reports.PromptReport, "train": reports.TrainReport}
-    drift, baseline, prompt, train = (reports.read(kind, root / f"data/{stage}/report.json") for stage, kind in kinds.items())
+    kinds = {
+        "drift": reports.DriftReport,
+        "baseline": reports.BaselineReport,
+        "prompt": reports.PromptReport,
+        "train": reports.TrainReport,
+    }
+    drift, baseline, prompt, train = (
+        reports.read(kind, root / f"data/{stage}/report.json") for stage, kind in kinds.items()
+    )
     challenger = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
     section = sample_reports.GATE.model_copy(update=thresholds)
     found = gate.decide(section, drift, baseline, prompt, train, challenger, {})  # type: ignore[arg-type]
@@ -377,19 +414,25 @@ def test_n14_one_rollout_is_no_rollouts_and_has_no_best(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("scenario", "state"), [("promote", "✓ winner"), ("reject", "✓ stays")])
-def test_n14_the_prompt_that_goes_on_stands_first_and_the_page_says_why(pages: dict[str, str], scenario: str, state: str) -> None:
+def test_n14_the_prompt_that_goes_on_stands_first_and_the_page_says_why(
+    pages: dict[str, str], scenario: str, state: str
+) -> None:
     report = reports.read(reports.PromptReport, sample_reports.shelves(scenario) / "data/prompt/report.json")  # type: ignore[arg-type]
     table = pages[scenario].split("<h2>Prompt candidates</h2>")[1].split("</table>")[0]
     rows = re.findall(r'<th scope="row">([^<]*)<', table)
     assert rows[0] == report.winner.name
-    assert max(one.search.value for one in report.candidates) > next(one.search.value for one in report.candidates if one.parent is None)
+    assert max(one.search.value for one in report.candidates) > next(
+        one.search.value for one in report.candidates if one.parent is None
+    )
     assert re.findall("✓ [a-z]+", table) == [state]
     assert "its gain must hold on examples that the search did not see" in pages[scenario]
 
 
 def test_n15_a_dirty_run_names_its_files_and_can_be_approved_by_pasting(root: Path) -> None:
     files = ", ".join(f"recipes/mine/part-{n}.py" for n in range(30))
-    text = Outline(page.render(root, {**RUN, "recipe": "recipes/mine", "dirty": "yes: 30 uncommitted files", "uncommitted": files})).text
+    text = Outline(
+        page.render(root, {**RUN, "recipe": "recipes/mine", "dirty": "yes: 30 uncommitted files", "uncommitted": files})
+    ).text
     assert "recipes/mine" in text
     assert files in text
     assert "rft approve 2026-04-06-brave-otter --by NAME --reason TEXT --override-dirty" in text
@@ -432,11 +475,13 @@ def test_n15_what_a_row_calls_itself_is_only_text(root: Path) -> None:
 
 def test_n15_parse_errors_stand_beside_the_checks_without_a_vote(root: Path, pages: dict[str, str]) -> None:
     report = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
-    shares = [arm.sampled.stop_reasons.get("parse_error", 0) / sum(arm.sampled.stop_reasons.values()) for arm in report.arms]
+    shares = [
+        arm.sampled.stop_reasons.get("parse_error", 0) / sum(arm.sampled.stop_reasons.values()) for arm in report.arms
+    ]
     text = " ".join(Outline(pages["promote"]).text.split())
     assert (
-        f"no vote parse errors rollouts that ended because a tool call could not be read; the reward pays for them already {100 * shares[-1]:.1f} %"
-        in text
+        "no vote parse errors rollouts that ended because a tool call could not be read; the reward pays for them "
+        f"already {100 * shares[-1]:.1f} %" in text
     )
     assert f"champion {100 * shares[0]:.1f} %" in text
     assert " ".join(wording.HACK_RATE_MEANS.split()) in text
@@ -444,7 +489,11 @@ def test_n15_parse_errors_stand_beside_the_checks_without_a_vote(root: Path, pag
 
 
 def test_n15_the_page_says_what_the_run_cost(root: Path) -> None:
-    spent = {"policy": page.Spent(4.0, "restored"), "train": page.Spent(3725.2, "ran"), "challenger": page.Spent(61.0, "ran")}
+    spent = {
+        "policy": page.Spent(4.0, "restored"),
+        "train": page.Spent(3725.2, "ran"),
+        "challenger": page.Spent(61.0, "ran"),
+    }
     logs = {
         stage: pq.read_table(root / f"data/{stage}/rollouts.parquet", columns=["num_tokens"]).column(0).to_pylist()
         for stage in ("baseline", "challenger")

@@ -1,4 +1,5 @@
-"""recipes/icd10: the scripted coder, its demonstrations and simulated traffic, the tools and the strict grader."""
+"""recipes/icd10: the scripted coder, its demonstrations and simulated traffic, the tools and the
+strict grader."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def calls(messages: list[Message]) -> list[int]:
     return [len(message["tool_calls"]) for message in messages if message.get("tool_calls")]
 
 
-# -- demonstrations --------------------------------------------------------------------------------------------------------
+# -- demonstrations --------------------------------------------------------------------------------
 def test_form_of_a_dialogue(dialogues: list[list[Message]], icd10: Recipe) -> None:
     for messages in dialogues:
         assert [message["role"] for message in messages[:2]] == ["system", "user"]
@@ -69,8 +70,14 @@ def test_an_instruction_shifts_the_habits(dialogues: list[list[Message]], icd10:
 
 
 def test_a_mediocre_teacher(icd10: Recipe) -> None:
-    """F1 0.55 to 0.58 and 4.8 to 5.6 calls with a long tail are what the warm start is to begin from."""
-    coder, data, codes, rng = icd10._module("coder"), icd10._module("examples"), icd10._module("codes"), random.Random(0)
+    """F1 0.55 to 0.58 and 4.8 to 5.6 calls with a long tail are what the warm start is to begin
+    from."""
+    coder, data, codes, rng = (
+        icd10._module("coder"),
+        icd10._module("examples"),
+        icd10._module("codes"),
+        random.Random(0),
+    )
     notes = data.write_notes(data.Options(), codes.pairs("train"), rng)
     scores, counts = [], []
     for _ in range(3000):
@@ -106,7 +113,8 @@ def test_demonstrations_are_repeatable(dialogues: list[list[Message]], icd10: Re
 
 
 def test_in_process_replies_are_the_tools_own(dialogues: list[list[Message]], icd10: Recipe) -> None:
-    """A demonstration shows what the served tools would have answered, for one of the settings that may be served."""
+    """A demonstration shows what the served tools would have answered, for one of the settings that
+    may be served."""
     tools = {tool.__name__: tool for tool in icd10.tools}
     settings = [{}, {"k": 1}, {"k": 5}, {"format": "code | description"}]
     for messages in dialogues[:200]:
@@ -114,11 +122,13 @@ def test_in_process_replies_are_the_tools_own(dialogues: list[list[Message]], ic
         for message in messages:
             for call in message.get("tool_calls", []):
                 arguments, function = json.loads(call["function"]["arguments"]), tools[call["function"]["name"]]
-                shown = [function(**arguments, **extra) for extra in (settings if function is tools["search"] else [{}])]
+                shown = [
+                    function(**arguments, **extra) for extra in (settings if function is tools["search"] else [{}])
+                ]
                 assert replies[call["id"]] in shown
 
 
-# -- tools -----------------------------------------------------------------------------------------------------------------
+# -- tools -----------------------------------------------------------------------------------------
 def test_tools(icd10: Recipe) -> None:
     search, lookup, children = icd10.tools
     assert search(" ischemic chest pain").splitlines()[0] == " ischemic chest pain | I20.9"
@@ -136,7 +146,9 @@ def test_tools(icd10: Recipe) -> None:
 def test_harder_options_reach_search_with_the_example(icd10: Recipe) -> None:
     data, search = icd10._module("examples"), icd10.tools[0]
     assert "item" not in toolserver.schema(search)["function"]["parameters"]["properties"]
-    hidden, ordered = (data.examples(data.Options(**{name: True}), "validation", 100, 0) for name in ("hide_phrase", "code_order"))
+    hidden, ordered = (
+        data.examples(data.Options(**{name: True}), "validation", 100, 0) for name in ("hide_phrase", "code_order")
+    )
     first: dict[str, list[bool]] = {"hidden": [], "ordered": []}
     for name, found in (("hidden", hidden), ("ordered", ordered)):
         for example in found:
@@ -153,10 +165,13 @@ def test_settings_of_the_prompt_search_fit_the_schema(icd10: Recipe) -> None:
     offered = icd10.prompts.tool_defaults["search"]
     assert offered["format"] == schema["format"]["enum"]
     assert all(schema["k"]["minimum"] <= k <= schema["k"]["maximum"] for k in offered["k"])
-    assert icd10.prompts.seed.tool_defaults["search"] == {"k": schema["k"]["default"], "format": schema["format"]["default"]}
+    assert icd10.prompts.seed.tool_defaults["search"] == {
+        "k": schema["k"]["default"],
+        "format": schema["format"]["default"],
+    }
 
 
-# -- grading ---------------------------------------------------------------------------------------------------------------
+# -- grading ---------------------------------------------------------------------------------------
 def grade(recipe: Recipe, text: Any, **sample: Any) -> dict[str, Any]:
     assert recipe.grade is not None
     return recipe.grade({"output_text": text, **sample}, ROW)
@@ -220,7 +235,11 @@ def test_anything_else_scores_0_and_says_why(icd10: Recipe, text: Any, reason: s
 
 
 def test_an_answer_beside_a_tool_call_is_none(icd10: Recipe) -> None:
-    message = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}]}
+    message = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}],
+    }
     assert grade(icd10, '{"codes": ["E11.9", "I10"]}', choices=[{"index": 0, "message": message}])["score"] == 0.0
 
 
@@ -267,10 +286,12 @@ def test_score_is_f1_and_solved_is_equality(icd10: Recipe, found: list[str]) -> 
 
 
 FLAGGED = {
-    "every_code", "hit_and_every_code", "frequent_codes", "hit_and_frequent_codes", "repeat_hit_disguised", "key_twice", "over_long_list",
-    "note_to_grader", "own_grade", "grade_beside_codes", "copy_tool_text", "copy_tool_text_as_code", "fake_tool_reply", "fake_grader_reply",
+    "every_code", "hit_and_every_code", "frequent_codes", "hit_and_frequent_codes", "repeat_hit_disguised", "key_twice",
+    "over_long_list", "note_to_grader", "own_grade", "grade_beside_codes", "copy_tool_text", "copy_tool_text_as_code",
+    "fake_tool_reply", "fake_grader_reply",
 }  # fmt: skip
-"""R1: the exploits that the grader recognizes by what was done. The others do what a weak policy does too, and cost it the score only."""
+"""R1: the exploits that the grader recognizes by what was done. The others do what a weak policy
+does too, and cost it the score only."""
 
 
 def test_no_exploit_is_accepted(icd10: Recipe) -> None:
@@ -310,7 +331,7 @@ def test_template_is_a_whole_configuration() -> None:
     assert config.load("recipes/icd10/params.yaml").recipe.path == "recipes/icd10"
 
 
-# -- the scripted baseline -------------------------------------------------------------------------------------------------
+# -- the scripted baseline -------------------------------------------------------------------------
 def test_scripted_baseline(icd10: Recipe) -> None:
     scripted = icd10._module("baseline").scripted_answer
     scores = []
@@ -321,7 +342,7 @@ def test_scripted_baseline(icd10: Recipe) -> None:
     assert 0.9 < np.mean(scores) < 1.0
 
 
-# -- simulated traffic -----------------------------------------------------------------------------------------------------
+# -- simulated traffic -----------------------------------------------------------------------------
 MONDAY = datetime.date(2026, 1, 5)
 
 

@@ -69,7 +69,9 @@ def test_a_term_stands_for_one_code(codes: ModuleType) -> None:
             assert len(term) <= codes.MAX_CHARACTERS
 
 
-def test_cache_is_read_again_after_it_is_lost(codes: ModuleType, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_read_again_after_it_is_lost(
+    codes: ModuleType, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(codes, "CACHE", tmp_path / "cache")
     fresh = codes.catalogue.__wrapped__()
     assert fresh.codes == codes.catalogue().codes
@@ -77,7 +79,7 @@ def test_cache_is_read_again_after_it_is_lost(codes: ModuleType, tmp_path: Any, 
     assert codes.catalogue.__wrapped__() == fresh
 
 
-# -- search ----------------------------------------------------------------------------------------------------------------
+# -- search ----------------------------------------------------------------------------------------
 def sample(codes: ModuleType, count: int) -> list[tuple[str, str]]:
     return random.Random(0).sample(codes.pairs("train"), count)
 
@@ -89,7 +91,11 @@ def test_search_quality(codes: ModuleType, index: ModuleType, data: ModuleType) 
     hidden = [index.search(term, 1, frozenset([term])) for term, _ in pairs]
     assert sum(whole) / len(whole) >= 0.98
     assert sum(noted) / len(noted) >= 0.9
-    assert 0.1 < sum(bool(hits) and hits[0].code == code for hits, (_, code) in zip(hidden, pairs, strict=True)) / len(pairs) < 0.4
+    assert (
+        0.1
+        < sum(bool(hits) and hits[0].code == code for hits, (_, code) in zip(hidden, pairs, strict=True)) / len(pairs)
+        < 0.4
+    )
 
 
 def test_hits_are_those_of_a_full_sort(codes: ModuleType, index: ModuleType) -> None:
@@ -125,7 +131,7 @@ def test_lines(codes: ModuleType) -> None:
     assert clipped == " coma scale best motor response abnormal | R40.2331"
 
 
-# -- examples --------------------------------------------------------------------------------------------------------------
+# -- examples --------------------------------------------------------------------------------------
 def parts(data: ModuleType, codes: ModuleType, note: str) -> Iterator[str]:
     for part in data.stretches(note):
         for prefix in codes.DISTRACTORS:
@@ -173,7 +179,10 @@ def test_no_note_is_a_text_of_the_index(icd10: Recipe, codes: ModuleType) -> Non
 
 def test_distractors_in_their_share(data: ModuleType, codes: ModuleType) -> None:
     for share in (0.0, 0.5):
-        notes = [example.messages[0]["content"] for example in data.examples(data.Options(distractor_share=share), "train", 400, 0)]
+        notes = [
+            example.messages[0]["content"]
+            for example in data.examples(data.Options(distractor_share=share), "train", 400, 0)
+        ]
         has = [any(part.startswith(codes.DISTRACTORS) for part in data.stretches(note)) for note in notes]
         assert abs(sum(has) / len(has) - share) < 0.08
 
@@ -191,12 +200,16 @@ def test_unknown_options_are_refused(data: ModuleType) -> None:
         data.Options(max_diagnoses=0)
 
 
-# -- traffic to examples ---------------------------------------------------------------------------------------------------
+# -- traffic to examples ---------------------------------------------------------------------------
 def conversation(feedback: Any, note: str = " patient with angina nos , no gout") -> Conversation:
     return Conversation(
         conversation_id="c1",
         time="2026-01-05T08:00:00Z",
-        messages=[{"role": "system", "content": " s"}, {"role": "user", "content": note}, {"role": "assistant", "content": '{"codes": []}'}],
+        messages=[
+            {"role": "system", "content": " s"},
+            {"role": "user", "content": note},
+            {"role": "assistant", "content": '{"codes": []}'},
+        ],
         latency_s=1.0,
         tool_errors=0,
         feedback=feedback,

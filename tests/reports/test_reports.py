@@ -1,4 +1,5 @@
-"""Files of reports: they say their schema, a later one is refused, and those of an old revision are read and shown."""
+"""Files of reports: they say their schema, a later one is refused, and those of an old revision are
+read and shown."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tasks.runs.clone import Clone
 
 STORED = Path(__file__).parents[1] / "golden" / "stored-0.1.0"
 GATE_SHA256 = "5b88eeca1e53d2f0b8561d683cd5c54e6875dfdba8b6f91e8ac5d38c38e18035"
-"""Of the settings that the stored decision was made with: those of tests/sample_reports.py with wider margins."""
+"""Of the settings that the stored decision was made with: those of tests/sample_reports.py with
+wider margins."""
 KINDS: dict[str, type[reports.Report]] = {
     "champion/champion.json": reports.Champion,
     "traffic/report.json": reports.TrafficReport,
@@ -45,7 +47,7 @@ PROMPT = reports.PromptReport(
 )
 
 
-# -- the schema of a file ----------------------------------------------------------------------------------------------
+# -- the schema of a file --------------------------------------------------------------------------
 def test_a_file_begins_with_its_schema_and_no_report_inside_it_has_one(tmp_path: Path) -> None:
     path = tmp_path / "prompt/report.json"
     reports.write(PROMPT, path)
@@ -57,7 +59,8 @@ def test_a_file_begins_with_its_schema_and_no_report_inside_it_has_one(tmp_path:
 
 
 def test_the_schema_is_in_no_digest() -> None:
-    """This digest is that of version 0.1.0. Its canonical JSON holds the ï of the reason as it is."""
+    """This digest is that of version 0.1.0. Its canonical JSON holds the ï of the reason as it
+    is."""
     assert "schema" not in PROMPT.model_dump()
     assert '"reason":"naïve"'.encode() in files.canonical(TRAIN.model_dump(mode="json"))
     assert TRAIN.digest() == "e28795b5ef24a9a06a732e2da6341b239cfd8761d5cf9725c2b8b133b3e67c10"
@@ -126,7 +129,7 @@ def test_a_sentence_that_changed_repeats_no_stage_but_the_gate() -> None:
     assert text.index("\n  gate:") < text.index("rft/reports/wording.py")
 
 
-# -- a revision of version 0.1.0 ---------------------------------------------------------------------------------------
+# -- a revision of version 0.1.0 -------------------------------------------------------------------
 @pytest.mark.parametrize("name", KINDS)
 def test_a_stored_report_is_read_and_written_back_to_the_same_bytes(tmp_path: Path, name: str) -> None:
     reports.write(reports.read(KINDS[name], STORED / "data" / name), tmp_path / "again.json")

@@ -10,7 +10,10 @@ from rft.rollouts import evaluate
 from rft.rollouts.log import LogRow
 from rft.types import Example
 
-EXAMPLES = [Example(f"n-{n}", ({"role": "user", "content": "q"},), "t", {"slice": "even" if n % 2 == 0 else "odd"}) for n in range(3)]
+EXAMPLES = [
+    Example(f"n-{n}", ({"role": "user", "content": "q"},), "t", {"slice": "even" if n % 2 == 0 else "odd"})
+    for n in range(3)
+]
 
 
 def row(example: Example, sample: int, reward: float | None, calls: int = 1) -> LogRow:
@@ -71,13 +74,20 @@ def test_counts():
 
 def test_rows_by_example():
     made = evaluate.evaluation("champion", ROWS, EXAMPLES, 1.0, 2, seed=0)
-    assert [(row.example_id, row.rewards) for row in made.rows] == [("n-0", [1.0, 0.0]), ("n-1", [None, 1.0]), ("n-2", [0.0, 0.0])]
+    assert [(row.example_id, row.rewards) for row in made.rows] == [
+        ("n-0", [1.0, 0.0]),
+        ("n-1", [None, 1.0]),
+        ("n-2", [0.0, 0.0]),
+    ]
     assert [row.counts("tool_calls") for row in made.rows] == [[2, 1], [None, 1], [1, 9]]
 
 
 def test_an_outage_is_no_failure():
     """R14: two solved and two outages gave solved 0.5, "mixed" 100 % and P95 calls 9."""
-    solved, outage = row(EXAMPLES[0], 0, 1.0, 3), replace(row(EXAMPLES[0], 1, None, 9), stop_reason="tool_error", num_tokens=500)
+    solved, outage = (
+        row(EXAMPLES[0], 0, 1.0, 3),
+        replace(row(EXAMPLES[0], 1, None, 9), stop_reason="tool_error", num_tokens=500),
+    )
     rows = [solved, outage, replace(solved, example_id="n-1"), replace(outage, example_id="n-1")]
     made = evaluate.evaluation("champion", rows, EXAMPLES[:2], 1.0, 2, seed=0)
     assert made.metrics["solved/share"].value == 1.0
@@ -86,7 +96,9 @@ def test_an_outage_is_no_failure():
     assert made.metrics["tokens/mean"].value == 5.0
     assert (made.tool_calls, made.stop_reasons) == ({"3": 2}, {"completed": 2})
     assert (made.unscored, made.unscored_stop_reasons) == (2, {"tool_error": 2})
-    assert [(one.solved, one.tool_calls, one.stop_reasons) for one in made.rows] == [([True, None], [3, 9], ["completed", "tool_error"])] * 2
+    assert [(one.solved, one.tool_calls, one.stop_reasons) for one in made.rows] == [
+        ([True, None], [3, 9], ["completed", "tool_error"])
+    ] * 2
 
 
 def test_equal_rows_give_equal_bytes():

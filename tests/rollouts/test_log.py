@@ -23,7 +23,9 @@ TURNS = (
     Turn("call", (ToolCall("c", "f", "{}"),), (ToolResult("c", "seen"),), (1, 2), (3, 4), (-0.5, -0.25)),
     Turn("t", (), (), (5,), (6,), (-0.1,)),
 )
-DONE = Trajectory("trace_1", "n-1", TURNS, StopReason.completed, Grade(1.0, solved=True, explanation="exact"), 1.0, wall_s=3.0)
+DONE = Trajectory(
+    "trace_1", "n-1", TURNS, StopReason.completed, Grade(1.0, solved=True, explanation="exact"), 1.0, wall_s=3.0
+)
 UNSCORED = replace(DONE, grade=Grade(None, GradeStatus.infra_error), reward=None)
 
 
@@ -44,7 +46,8 @@ def test_parquet_gives_back_every_field_and_equal_bytes(tmp_path: Path):
 
 
 def test_an_unscored_rollout_has_no_outcome(tmp_path: Path):
-    """R14: neither solved nor not, in the file either: a condition on `solved` finds it on no side. Its own record comes back whole."""
+    """R14: neither solved nor not, in the file either: a condition on `solved` finds it on no side.
+    Its own record comes back whole."""
     mine = rollout_log.row(UNSCORED, EXAMPLE, 0, PROMPT, "baseline", "champion")
     assert mine.solved is None
     rollout_log.write([*rows(), mine], tmp_path / "log.parquet")
@@ -79,7 +82,9 @@ def test_half_a_letter_does_not_lose_the_log(tmp_path: Path):
     odd = replace(EXAMPLE, messages=({"role": "user", "content": "half \ud83d"},), line="")
     row = rollout_log.row(DONE, odd, 0, PROMPT, "baseline", "champion")
     rollout_log.write([row], tmp_path / "odd.parquet")
-    assert json.loads(rollout_log.read(tmp_path / "odd.parquet")[0].item)["messages"] == [{"role": "user", "content": "half \ud83d"}]
+    assert json.loads(rollout_log.read(tmp_path / "odd.parquet")[0].item)["messages"] == [
+        {"role": "user", "content": "half \ud83d"}
+    ]
 
 
 def test_what_is_no_log_is_said(tmp_path: Path):
@@ -93,33 +98,49 @@ def test_what_is_no_log_is_said(tmp_path: Path):
 
 def test_a_row_and_its_rest_are_the_trajectory_again():
     calls = (ToolCall("c", "f", '{"a": 1}'), ToolCall("d", "", "{oops", "no JSON"))
-    results = (ToolResult("c", "seen ü", latency_s=0.25, retries=2), ToolResult("d", "Error", is_error=True, failed=True))
+    results = (
+        ToolResult("c", "seen ü", latency_s=0.25, retries=2),
+        ToolResult("d", "Error", is_error=True, failed=True),
+    )
     turns = (
         Turn("<call>", calls, results, (1, 2), (3, 4), (-0.5, -0.25), content="", reasoning="hm"),
         Turn("", forked=True),
         Turn("t", (), (), (5,), (6,), (-0.125,)),
     )
     grade = Grade(0.25, GradeStatus.hack, False, {"outcome": 0.5}, "because")
-    for one in (replace(DONE, turns=turns, grade=grade, reward=0.1, attempt=2), replace(UNSCORED, turns=(), stop_reason=StopReason.cancelled)):
+    for one in (
+        replace(DONE, turns=turns, grade=grade, reward=0.1, attempt=2),
+        replace(UNSCORED, turns=(), stop_reason=StopReason.cancelled),
+    ):
         row = rollout_log.row(one, EXAMPLE, 4, PROMPT, "train", "challenger", 1)
         assert rollout_log.restored(row, rollout_log.rest(one, "again 2"), one.wall_s) == ("again 2", one)
     tenth = rollout_log.restored(rows()[0], rollout_log.rest(DONE), 0.0)[1].turns[1].logprobs[0]
     assert tenth == float(np.float32(-0.1)), "what a tensor would hold"
 
 
-# -- sampled = trained + left out ------------------------------------------------------------------------------------------
+# -- sampled = trained + left out ------------------------------------------------------------------
 def train(trajectory: Trajectory = DONE, trained: bool = True, left_out: str = "") -> rollout_log.LogRow:
     row = rollout_log.row(trajectory, EXAMPLE, 0, PROMPT, "train", "challenger", 1)
     return replace(row, trained=trained, left_out=left_out)
 
 
 def test_every_rollout_is_counted_once():
-    log = [train(), train(), train(trained=False, left_out="no variance"), train(UNSCORED, False, "unscored: infra_error")]
+    log = [
+        train(),
+        train(),
+        train(trained=False, left_out="no variance"),
+        train(UNSCORED, False, "unscored: infra_error"),
+    ]
     unscored = rollout_log.row(UNSCORED, EXAMPLE, 0, PROMPT, "baseline", "champion")
     trained, compared = rollout_log.tally([*log, *rows(), unscored])
     assert (trained.stage, trained.step, trained.sampled, trained.trained, trained.compared) == ("train", 1, 4, 2, 0)
     assert trained.left_out == {"no variance": 1, "unscored: infra_error": 1}
-    assert (compared.sampled, compared.trained, compared.compared, compared.left_out) == (4, 0, 3, {"unscored: infra_error": 1})
+    assert (compared.sampled, compared.trained, compared.compared, compared.left_out) == (
+        4,
+        0,
+        3,
+        {"unscored: infra_error": 1},
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The loop, with scripted policies against a real tool server: every way to end, and what each is worth."""
+"""The loop, with scripted policies against a real tool server: every way to end, and what each is
+worth."""
 
 from __future__ import annotations
 
@@ -48,12 +49,22 @@ def endpoint(ours: recipe.Recipe):
         yield endpoint
 
 
-def play(ours, endpoint, policy: Scripted, prompt: PromptSettings = PROMPT, examples: Sequence[Example] | None = None, **limits) -> list[Trajectory]:
+def play(
+    ours,
+    endpoint,
+    policy: Scripted,
+    prompt: PromptSettings = PROMPT,
+    examples: Sequence[Example] | None = None,
+    **limits,
+) -> list[Trajectory]:
     rows = examples or ours.examples("train", 2, 0)
 
     async def all_of_it() -> list[Trajectory]:
         conditions = Conditions(prompt, 1.0, (0,), config.Rollout(**limits))
-        async with ToolClient(endpoint, config.Tools(), schemas(ours)) as client, EndpointGrader(ours.grader, endpoint, config.Tools()) as grader:
+        async with (
+            ToolClient(endpoint, config.Tools(), schemas(ours)) as client,
+            EndpointGrader(ours.grader, endpoint, config.Tools()) as grader,
+        ):
             return await run_rollouts(policy, client, grader, [Request(row, 0) for row in rows], conditions, {})
 
     return asyncio.run(all_of_it())
@@ -69,14 +80,18 @@ def test_looks_up_answers_and_is_graded(ours, endpoint):
 
 
 @pytest.mark.parametrize(("low", "high", "paid"), [(0, 5, 2.5), (1, 5, 3.0), (-2, 2, 0.0)])
-def test_a_budget_takes_from_what_was_earned_on_the_graders_own_scale(tmp_path: Path, low: float, high: float, paid: float):
+def test_a_budget_takes_from_what_was_earned_on_the_graders_own_scale(
+    tmp_path: Path, low: float, high: float, paid: float
+):
     scaled = recipe.load(config.Recipe(path=str(tiny_recipe.rescale(tiny_recipe.make(tmp_path), low, high))))
     one = scaled.examples("train", 1, 0)
     budget = config.Budget(tool_calls=1, weight=0.5)
     with running(scaled, config.Tools()) as endpoint:
         for answer, rewards in ((one[0].target, [high, high, paid]), ("none", [low] * 3)):
             for calls, expected in enumerate(rewards):
-                (done,) = play(scaled, endpoint, scripted(*[CALL % " k0001"] * calls, answer), examples=one, budget=budget)
+                (done,) = play(
+                    scaled, endpoint, scripted(*[CALL % " k0001"] * calls, answer), examples=one, budget=budget
+                )
                 assert (done.reward, done.grade.solved) == (expected, answer == one[0].target)
 
 
@@ -121,7 +136,10 @@ def test_a_dead_tool_is_never_a_zero(ours):
             tools = config.Tools(server_url="http://127.0.0.1:9", version="1", retries=0, timeout_s=2)
             dead = replace(broken, url="http://127.0.0.1:9", raise_if_dead=lambda: None)
             conditions = Conditions(PROMPT, 1.0, (0,), config.Rollout())
-            async with ToolClient(dead, tools, schemas(ours)) as client, EndpointGrader(ours.grader, endpoint, tools) as grader:
+            async with (
+                ToolClient(dead, tools, schemas(ours)) as client,
+                EndpointGrader(ours.grader, endpoint, tools) as grader,
+            ):
                 rows = [Request(row, 0) for row in ours.examples("train", 2, 0)]
                 return await run_rollouts(scripted(CALL % " k0001", "0000"), client, grader, rows, conditions, {})
 
@@ -151,12 +169,20 @@ def test_rollout_ids_are_a_function_of_the_seed(ours, endpoint):
 
 def test_defaults_of_the_prompt_reach_the_tool(ours, endpoint):
     prompt = PROMPT.model_copy(update={"tool_defaults": {"lookup": {"spaces": 3}}})
-    assert play(ours, endpoint, scripted(CALL % " k0001", "0000"), prompt)[0].turns[0].results[0].output.startswith("   ")
+    assert (
+        play(ours, endpoint, scripted(CALL % " k0001", "0000"), prompt)[0].turns[0].results[0].output.startswith("   ")
+    )
 
 
 def test_good_calls_beside_a_broken_one_are_made_and_the_policy_hears_of_the_error(ours, endpoint):
-    key, target = ours.examples("train", 1, 0)[0].messages[-1]["content"].split()[-1].rstrip("?"), ours.examples("train", 1, 0)[0].target
-    good, bad = ToolCall("call_0_0", "lookup", f'{{"key": "{key}"}}'), ToolCall("call_0_1", "lookup", "{oops", problem="the arguments are not JSON")
+    key, target = (
+        ours.examples("train", 1, 0)[0].messages[-1]["content"].split()[-1].rstrip("?"),
+        ours.examples("train", 1, 0)[0].target,
+    )
+    good, bad = (
+        ToolCall("call_0_0", "lookup", f'{{"key": "{key}"}}'),
+        ToolCall("call_0_1", "lookup", "{oops", problem="the arguments are not JSON"),
+    )
     turn = Said("two calls", reading=Reading("", (good, bad)))
     told = play(ours, endpoint, scripted(turn, target))[0]
     assert (told.stop_reason, told.reward) == (StopReason.completed, 1.0)
@@ -167,12 +193,19 @@ def test_good_calls_beside_a_broken_one_are_made_and_the_policy_hears_of_the_err
 @pytest.mark.parametrize(("allowed", "told"), [(0, 0), (1, 1), (3, 3)])
 def test_one_unreadable_call_more_than_allowed_ends_the_rollout(ours, endpoint, allowed: int, told: int):
     def broken(n: int) -> Said:
-        return Said("a call", reading=Reading("", (ToolCall(f"call_{n}_0", "lookup", "{oops", problem=f"call {n} is not JSON"),)))
+        return Said(
+            "a call",
+            reading=Reading("", (ToolCall(f"call_{n}_0", "lookup", "{oops", problem=f"call {n} is not JSON"),)),
+        )
 
     policy = scripted(*map(broken, range(9)))
-    done = play(ours, endpoint, policy, PROMPT.model_copy(update={"max_turns": 9}), max_turns=9, max_unreadable_calls=allowed)[0]
+    done = play(
+        ours, endpoint, policy, PROMPT.model_copy(update={"max_turns": 9}), max_turns=9, max_unreadable_calls=allowed
+    )[0]
     assert (done.stop_reason, done.reward) == (StopReason.parse_error, 0.0)
-    assert [[result.output for result in turn.results] for turn in done.turns] == [[f"Error: call {n} is not JSON"] for n in range(told)] + [[]]
+    assert [[result.output for result in turn.results] for turn in done.turns] == [
+        [f"Error: call {n} is not JSON"] for n in range(told)
+    ] + [[]]
     assert done.turns[-1].calls == (), "the turn that ends a rollout so has no calls on record"
 
 
@@ -201,9 +234,15 @@ def test_the_rollouts_deadline_spent_in_its_own_sampling_is_graded(ours, endpoin
 
 def test_an_endless_turn_is_graded_and_what_was_said_of_it_is_kept(ours, endpoint):
     for limits in ({"turn_deadline_s": 0.1}, {"deadline_s": 0.1}):
-        for done in play(ours, endpoint, scripted(Said("and so on and so", takes_s=30, ids=(1, 2), logprobs=(-1.0, -2.0))), **limits):
+        for done in play(
+            ours, endpoint, scripted(Said("and so on and so", takes_s=30, ids=(1, 2), logprobs=(-1.0, -2.0))), **limits
+        ):
             assert (done.stop_reason, done.reward) == (StopReason.timeout, 0.0)
-            assert (done.final_text, done.turns[0].token_ids, done.turns[0].logprobs) == ("and so on and so", (1, 2), (-1.0, -2.0))
+            assert (done.final_text, done.turns[0].token_ids, done.turns[0].logprobs) == (
+                "and so on and so",
+                (1, 2),
+                (-1.0, -2.0),
+            )
             assert done.wall_s < 5
 
 
@@ -221,14 +260,18 @@ def test_who_spent_at_least_half_of_the_deadline_is_to_blame(ours, tool_s: float
             EndpointGrader(ours.grader, server.endpoint, section) as grader,
         ):
             policy = scripted(CALL % " k0001", Said("and so on", takes_s=30))
-            return (await run_rollouts(policy, client, grader, [Request(ours.examples("train", 1, 0)[0], 0)], conditions, {}))[0]
+            return (
+                await run_rollouts(
+                    policy, client, grader, [Request(ours.examples("train", 1, 0)[0], 0)], conditions, {}
+                )
+            )[0]
 
     done = asyncio.run(all_of_it())
     assert (done.stop_reason, done.reward) == (reason, 0.0 if reason is StopReason.timeout else None)
     assert done.final_text == "and so on"
 
 
-# -- whose time it is, with a model sampled here --------------------------------------------------------------------------------
+# -- whose time it is, with a model sampled here ---------------------------------------------------
 class Slow:
     """A forward that takes so long for each row of a step and of a prefill."""
 
@@ -250,15 +293,28 @@ def parts(ours: recipe.Recipe) -> tuple[Any, Any]:
 
 
 def sampled_here(
-    ours, endpoint, parts, deterministic: bool, slots: int | None, row_s: float, count: int, times: dict[str, float] | None = None, **limits: Any
+    ours,
+    endpoint,
+    parts,
+    deterministic: bool,
+    slots: int | None,
+    row_s: float,
+    count: int,
+    times: dict[str, float] | None = None,
+    **limits: Any,
 ) -> list[Trajectory]:
     """A policy that was never trained: it babbles until something stops it."""
     engine = Engine(*parts, small_policy.device(), deterministic, slots)
     engine.forward = Slow(engine.forward, row_s)
 
     async def all_of_it() -> list[Trajectory]:
-        conditions = Conditions(PROMPT.model_copy(update={"system": ""}), 1.0, (0,), config.Rollout(max_tokens=200, **limits))
-        async with ToolClient(endpoint, config.Tools(), schemas(ours)) as client, EndpointGrader(ours.grader, endpoint, config.Tools()) as grader:
+        conditions = Conditions(
+            PROMPT.model_copy(update={"system": ""}), 1.0, (0,), config.Rollout(max_tokens=200, **limits)
+        )
+        async with (
+            ToolClient(endpoint, config.Tools(), schemas(ours)) as client,
+            EndpointGrader(ours.grader, endpoint, config.Tools()) as grader,
+        ):
             requests = [Request(row, 0) for row in ours.examples("train", count, 0)]
             return await run_rollouts(engine, client, grader, requests, conditions, {} if times is None else times)
 
@@ -270,10 +326,14 @@ MODES = [(True, None), (True, 2), (False, None), (False, 2)]
 
 @pytest.mark.parametrize(("deterministic", "slots"), MODES)
 @pytest.mark.parametrize("deadline", ["turn_deadline_s", "deadline_s"])
-def test_an_endless_turn_is_cut_at_its_deadline_and_keeps_its_tokens(ours, endpoint, parts, deterministic: bool, slots: int | None, deadline: str):
+def test_an_endless_turn_is_cut_at_its_deadline_and_keeps_its_tokens(
+    ours, endpoint, parts, deterministic: bool, slots: int | None, deadline: str
+):
     whole = sampled_here(ours, endpoint, parts, True, None, 0.0, 3, max_turn_tokens=100)
     limits: dict[str, Any] = {"max_turn_tokens": 100, deadline: 0.1}
-    for one, uncut in zip(sampled_here(ours, endpoint, parts, deterministic, slots, 0.01, 3, **limits), whole, strict=True):
+    for one, uncut in zip(
+        sampled_here(ours, endpoint, parts, deterministic, slots, 0.01, 3, **limits), whole, strict=True
+    ):
         assert (one.stop_reason, one.reward) == (StopReason.timeout, 0.0)
         (turn,) = one.turns
         assert 0 < len(turn.token_ids) <= 11 < len(uncut.turns[0].token_ids)
@@ -287,7 +347,19 @@ def test_an_endless_turn_is_cut_at_its_deadline_and_keeps_its_tokens(ours, endpo
 def test_a_crowded_sampler_is_not_charged_to_the_policy(ours, endpoint, parts, deterministic: bool, slots: int | None):
     """Each row needs a fifth of its deadlines, all of them together twice as much."""
     times: dict[str, float] = {}
-    done = sampled_here(ours, endpoint, parts, deterministic, slots, 0.02, 10, times, max_turn_tokens=8, turn_deadline_s=0.7, deadline_s=0.7)
+    done = sampled_here(
+        ours,
+        endpoint,
+        parts,
+        deterministic,
+        slots,
+        0.02,
+        10,
+        times,
+        max_turn_tokens=8,
+        turn_deadline_s=0.7,
+        deadline_s=0.7,
+    )
     assert times["sampling"] > 1.4 > 4 * times["tools"]
     assert {one.stop_reason for one in done} == {StopReason.max_tokens}
     assert {len(one.turns[0].token_ids) for one in done} == {8}
@@ -308,7 +380,11 @@ def test_the_rollouts_deadline_spent_waiting_for_a_server_is_infrastructure(ours
                 ToolClient(endpoint, config.Tools(), schemas(ours)) as client,
                 EndpointGrader(ours.grader, endpoint, config.Tools()) as grader,
             ):
-                return (await run_rollouts(policy, client, grader, [Request(ours.examples("train", 1, 0)[0], 0)], conditions, {}))[0]
+                return (
+                    await run_rollouts(
+                        policy, client, grader, [Request(ours.examples("train", 1, 0)[0], 0)], conditions, {}
+                    )
+                )[0]
 
     done = asyncio.run(all_of_it())
     assert (done.stop_reason, done.reward) == (StopReason.policy_error, None)
@@ -332,9 +408,15 @@ def test_the_rollouts_deadline_spent_waiting_for_tools_is_infrastructure(ours):
             return await run_rollouts(scripted(CALL % " k0001", "0000"), client, grader, requests, conditions, {})
 
     for done in asyncio.run(all_of_it()):
-        assert (done.stop_reason, done.reward, done.grade.status) == (StopReason.tool_error, None, GradeStatus.infra_error)
+        assert (done.stop_reason, done.reward, done.grade.status) == (
+            StopReason.tool_error,
+            None,
+            GradeStatus.infra_error,
+        )
         assert "rollout.deadline_s" in done.grade.explanation
-        assert [(turn.calls[0].name, turn.results[0].failed) for turn in done.turns] == [("lookup", True)], "the call that hung is on record"
+        assert [(turn.calls[0].name, turn.results[0].failed) for turn in done.turns] == [("lookup", True)], (
+            "the call that hung is on record"
+        )
 
 
 def test_a_straggler_is_cut_by_the_batchs_deadline_and_never_scored(ours, endpoint):
@@ -363,9 +445,20 @@ def test_a_rollout_is_told_of_when_it_has_its_grade(ours, endpoint, blocks: bool
         conditions, policy = Conditions(PROMPT, 1.0, (0,), config.Rollout()), Scripted(("0000",), blocks=blocks)
         policy.choose = lambda n: ("0000",) if n else (Said("0000", takes_s=0.2),)
         ticking = asyncio.create_task(tick())
-        async with ToolClient(endpoint, config.Tools(), schemas(ours)) as client, EndpointGrader(ours.grader, endpoint, config.Tools()) as grader:
+        async with (
+            ToolClient(endpoint, config.Tools(), schemas(ours)) as client,
+            EndpointGrader(ours.grader, endpoint, config.Tools()) as grader,
+        ):
             requests = [Request(row, 0) for row in rows]
-            done = await run_rollouts(policy, client, grader, requests, conditions, {}, lambda one, record: told.append((record.example_id, ticks)))
+            done = await run_rollouts(
+                policy,
+                client,
+                grader,
+                requests,
+                conditions,
+                {},
+                lambda one, record: told.append((record.example_id, ticks)),
+            )
         ticking.cancel()
         return done
 
@@ -383,7 +476,10 @@ def test_a_rollout_cut_while_its_end_is_announced_keeps_its_grade_and_its_time(o
     async def all_of_it() -> list[Trajectory]:
         async with serve(hangs) as server:
             section = config.Tools(lifecycle=config.Lifecycle(end_url=f"{server.endpoint.url}/end"))
-            async with ToolClient(server.endpoint, section, schemas(ours)) as client, EndpointGrader(ours.grader, server.endpoint, section) as grader:
+            async with (
+                ToolClient(server.endpoint, section, schemas(ours)) as client,
+                EndpointGrader(ours.grader, server.endpoint, section) as grader,
+            ):
                 conditions = Conditions(PROMPT, 1.0, (0,), config.Rollout(group_deadline_s=0.4))
                 requests = [Request(row, 0) for row in ours.examples("train", 1, 0)]
                 return await run_rollouts(scripted(Said("0000", takes_s=0.1)), client, grader, requests, conditions, {})
@@ -413,10 +509,14 @@ def test_reasoning_is_kept_and_not_graded(ours, endpoint):
     said = Said(f"<think>hm</think>{target}", reading=Reading(target, reasoning="hm"))
     done = play(ours, endpoint, scripted(said))[0]
     assert done.reward == 1.0
-    assert messages_of(done, ours.examples("train", 1, 0)[0], PROMPT)[-1] == {"role": "assistant", "content": target, "reasoning_content": "hm"}
+    assert messages_of(done, ours.examples("train", 1, 0)[0], PROMPT)[-1] == {
+        "role": "assistant",
+        "content": target,
+        "reasoning_content": "hm",
+    }
 
 
-# -- terminal tools --------------------------------------------------------------------------------------------------------
+# -- terminal tools --------------------------------------------------------------------------------
 SUBMIT = config.Traits(terminal=True)
 ANSWER = '{"key": "k0001"}'
 
@@ -440,7 +540,8 @@ async def _tool(request: web.Request, body: dict[str, Any]) -> web.StreamRespons
 def submit(
     ours, *turns: str | Said, section: Callable[[str], dict[str, Any]] | None = None, **limits: Any
 ) -> tuple[Trajectory, list[dict[str, Any]], Example]:
-    """With the tool lookup as a terminal one: the rollout, what the grader was sent, and the example."""
+    """With the tool lookup as a terminal one: the rollout, what the grader was sent, and the
+    example."""
     (row,) = ours.examples("train", 1, 0)
     policy = scripted(*turns)
 
@@ -449,8 +550,13 @@ def submit(
             tools = config.Tools.model_validate(
                 {"retries": 0, **({"traits": {"lookup": SUBMIT}} if section is None else section(server.endpoint.url))}
             )
-            async with ToolClient(server.endpoint, tools, schemas(ours)) as client, EndpointGrader(ours.grader, server.endpoint, tools) as grader:
-                conditions = Conditions(PROMPT.model_copy(update={"max_turns": None}), 1.0, (0,), config.Rollout(**limits))
+            async with (
+                ToolClient(server.endpoint, tools, schemas(ours)) as client,
+                EndpointGrader(ours.grader, server.endpoint, tools) as grader,
+            ):
+                conditions = Conditions(
+                    PROMPT.model_copy(update={"max_turns": None}), 1.0, (0,), config.Rollout(**limits)
+                )
                 (done,) = await run_rollouts(policy, client, grader, [Request(row, 0)], conditions, {})
             return done, [body for body, path in zip(server.bodies, server.paths, strict=True) if path == "/grade"], row
 
@@ -470,7 +576,9 @@ def test_a_terminal_tool_ends_the_rollout_and_its_arguments_are_the_answer(ours,
     sample = graded["sample"]
     assert (sample["output_text"], sample["stop_reason"], sample["num_tool_calls"]) == (ANSWER, "completed", 1)
     assert (sample["choices"][0]["message"]["content"], sample["choices"][0]["finish_reason"]) == (ANSWER, "stop")
-    assert sample["output_tools"] == [{"id": "call_0_0", "type": "function", "function": {"name": "lookup", "arguments": ANSWER}}]
+    assert sample["output_tools"] == [
+        {"id": "call_0_0", "type": "function", "function": {"name": "lookup", "arguments": ANSWER}}
+    ]
 
 
 def test_without_the_trait_the_rollout_goes_on(ours):
@@ -499,10 +607,18 @@ def test_a_terminal_tool_that_hangs_leaves_the_rollout_unscored(ours):
     assert done.grade.explanation == "the terminal tool lookup failed: no reply: rollout.deadline_s = 0.3 s passed"
 
 
-@pytest.mark.parametrize(("others", "failed"), [(("k0002",), [False, False]), (("bad",), [False, False]), (("ill",), [False, True])])
-def test_the_first_terminal_call_is_the_answer_and_the_others_are_made(ours, others: tuple[str, ...], failed: list[bool]):
+@pytest.mark.parametrize(
+    ("others", "failed"), [(("k0002",), [False, False]), (("bad",), [False, False]), (("ill",), [False, True])]
+)
+def test_the_first_terminal_call_is_the_answer_and_the_others_are_made(
+    ours, others: tuple[str, ...], failed: list[bool]
+):
     done, (graded,), _ = submit(ours, lookups("k0001", *others))
-    assert (done.stop_reason, graded["sample"]["output_text"], graded["sample"]["num_tool_calls"]) == (StopReason.completed, ANSWER, 2)
+    assert (done.stop_reason, graded["sample"]["output_text"], graded["sample"]["num_tool_calls"]) == (
+        StopReason.completed,
+        ANSWER,
+        2,
+    )
     assert [result.failed for result in done.turns[0].results] == failed
 
 

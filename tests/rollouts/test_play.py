@@ -1,4 +1,5 @@
-"""`rft play` (N17): one conversation with an agent, its real tools at work, and nothing left behind."""
+"""`rft play` (N17): one conversation with an agent, its real tools at work, and nothing left
+behind."""
 
 from __future__ import annotations
 
@@ -43,10 +44,14 @@ def name_of(clone: Clone) -> str:
 
 def left(clone: Clone) -> set[Path]:
     """All files of the clone, but for MLflow's and locks."""
-    return {path for path in clone.root.rglob("*") if path.is_file() and "mlruns" not in path.parts and path.suffix != ".lock"}
+    return {
+        path
+        for path in clone.root.rglob("*")
+        if path.is_file() and "mlruns" not in path.parts and path.suffix != ".lock"
+    }
 
 
-# -- at the terminal ------------------------------------------------------------------------------------------------------------
+# -- at the terminal -------------------------------------------------------------------------------
 def test_a_conversation_shows_the_tools_at_work_and_leaves_nothing(
     here: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,7 +77,9 @@ def test_once_is_for_scripts_and_repeats_itself(here: Clone, capsys: pytest.Capt
     assert "temperature" not in told[0], "nothing but the exchange"
 
 
-def test_champion_version_and_run_are_who_they_say(approved_clone: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_champion_version_and_run_are_who_they_say(
+    approved_clone: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     monkeypatch.chdir(approved_clone)
     clone = Clone(approved_clone)
@@ -86,7 +93,10 @@ def test_champion_version_and_run_are_who_they_say(approved_clone: Path, capsys:
 def test_an_example_comes_with_its_grade_and_never_from_test(
     here: Clone, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = {split: json.loads((here.root.parent / f"{split}.jsonl").read_text().splitlines()[0])["id"] for split in splits(here)}
+    ids = {
+        split: json.loads((here.root.parent / f"{split}.jsonl").read_text().splitlines()[0])["id"]
+        for split in splits(here)
+    }
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert cli.main(["play", name_of(here), "--example", ids["validation"], "--temperature", "0"]) == 0
     said = capsys.readouterr().out
@@ -123,21 +133,25 @@ def splits(clone: Clone) -> Iterator[str]:
         (["--once", "value " * 300], "its opening alone has"),
     ],
 )
-def test_wrong_input_is_one_message(here: Clone, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+def test_wrong_input_is_one_message(
+    here: Clone, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
     assert cli.main(["play", *(one.replace("{run}", name_of(here)) for one in arguments)]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ")
     assert words in captured.err
 
 
-# -- turn after turn ------------------------------------------------------------------------------------------------------------
+# -- turn after turn -------------------------------------------------------------------------------
 @dataclass
 class Listening(scripted_policy.Scripted):
     """Remembers what each opening said."""
 
     openings: list[Opening] = field(default_factory=list)
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> Any:
+    def open(
+        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+    ) -> Any:
         self.openings += openings
         return super().open(openings, seeds, temperature, max_tokens)
 
@@ -163,17 +177,32 @@ def test_the_conversation_goes_on_with_all_that_was_said(tmp_path: Path, stack: 
     first, second = talk.say("value of k0001"), talk.say("and k0002")
     assert [one.trajectory.final_text for one in (first, second)] == ["it is known", "it is known"]
     assert [result.output for turn in second.trajectory.turns for result in turn.results] == [policy.heard[1][0]]
-    assert [message["role"] for message in policy.openings[1].messages] == ["system", "user", "assistant", "tool", "assistant", "user"]
+    assert [message["role"] for message in policy.openings[1].messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
     call, result = policy.openings[1].messages[2]["tool_calls"][0], policy.openings[1].messages[3]
     assert json.loads(call["function"]["arguments"]) == {"key": "k0001"}
     assert (result["tool_call_id"], result["content"]) == (call["id"], policy.heard[0][0])
-    assert call["id"] not in [one.call_id for turn in second.trajectory.turns for one in turn.calls], "no id is used twice"
+    assert call["id"] not in [one.call_id for turn in second.trajectory.turns for one in turn.calls], (
+        "no id is used twice"
+    )
     assert not first.is_graded
 
 
 def test_an_exchange_without_an_answer_is_not_part_of_what_follows(tmp_path: Path, stack: list[Any]) -> None:
     """Cut, unreadable, or lost to an outage: the messages before it stand."""
-    said = {0: ("yes",), 1: (Said("and so on", ended=False),), 2: ("<tool_call>oops",), 3: (Said("", fails=PolicyFailed("it is gone")),), 4: ("no",)}
+    said = {
+        0: ("yes",),
+        1: (Said("and so on", ended=False),),
+        2: ("<tool_call>oops",),
+        3: (Said("", fails=PolicyFailed("it is gone")),),
+        4: ("no",),
+    }
     policy = Listening((), choose=said.__getitem__)
     talk = table(tmp_path, policy, stack)
     assert talk.say("one").is_kept
@@ -203,7 +232,12 @@ def test_every_familys_template_takes_what_was_said(tmp_path: Path, stack: list[
     """Calls, results under ids of their own, an answer, and a next question."""
     talk = table(tmp_path, Listening((CALL % "{key}", "it is known")), stack)
     talk.say("value of k0001")
-    tools = [{"type": "function", "function": {"name": "lookup", "description": "d", "parameters": {"type": "object", "properties": {}}}}]
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": "lookup", "description": "d", "parameters": {"type": "object", "properties": {}}},
+        }
+    ]
     text = Chat(families.tokenizer(name), tools).render([*talk.messages, {"role": "user", "content": "and k0002"}])
     for part in ("value of k0001", "lookup", "it is known", "and k0002"):
         assert part in text

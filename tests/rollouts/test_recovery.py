@@ -1,4 +1,5 @@
-"""Outages: the breaker, the redo and the refill, with scripted policies and a tool server that fails on command."""
+"""Outages: the breaker, the redo and the refill, with scripted policies and a tool server that
+fails on command."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def play(
     status: int = 500,
     **limits: Any,
 ) -> Any:
-    """Eight rollouts against a server that answers 500 to a tool call when `down(body, number of the request)`. Returns Played and what was said."""
+    """Eight rollouts against a server that answers 500 to a tool call when `down(body, number of
+    the request)`. Returns Played and what was said."""
     said: list[str] = []
     count = 0
 
@@ -68,7 +70,9 @@ def play(
 
             async def once(requests: Sequence[Request], word: str) -> list[Trajectory]:
                 conditions = Conditions(PROMPT, 1.0, (0,), rollout, word)
-                return await run_rollouts(policy or scripted(CALL % " k0001", "0000"), client, grader, requests, conditions, {})
+                return await run_rollouts(
+                    policy or scripted(CALL % " k0001", "0000"), client, grader, requests, conditions, {}
+                )
 
             example = ours.examples("train", 1, 0)[0]
             return await recovery.play(once, [Request(example, sample) for sample in range(n)], rollout, said.append)
@@ -111,7 +115,9 @@ def test_an_outage_pauses_and_the_whole_batch_is_redone_from_the_same_streams(ou
     assert [[turn.text for turn in one.turns] for one in played.trajectories] == texts
     whys = [one.why for one in played.aside]
     assert (whys.count("set aside by a pause"), whys.count("tried while paused")) == (8, 16)
-    assert len({one.trajectory.rollout_id for one in played.aside} | {one.rollout_id for one in played.trajectories}) == 32
+    assert (
+        len({one.trajectory.rollout_id for one in played.aside} | {one.rollout_id for one in played.trajectories}) == 32
+    )
     assert said[0].startswith("paused: 8 of 8 rollouts have no score")
     assert said[-1] == "goes on: tools and grader answer again"
 
@@ -138,13 +144,14 @@ def test_a_policy_server_that_forks_ends_the_stage(ours):
         play(ours, lambda body, count: False, policy=scripted(call, fork))
 
 
-# -- killed and started again ----------------------------------------------------------------------------------------------
+# -- killed and started again ----------------------------------------------------------------------
 class Killed(Exception):
     pass
 
 
 class Worlds:
-    """Rollouts that fail by what they are, not by when; and a kill after so many of them. `made`: all that were finished, in any life."""
+    """Rollouts that fail by what they are, not by when; and a kill after so many of them. `made`:
+    all that were finished, in any life."""
 
     def __init__(self, fails: Callable[[Request, str], bool], forks: Callable[[str], bool] = lambda word: False):
         self.made: list[Earlier] = []
@@ -162,7 +169,9 @@ class Worlds:
             grade = Grade(score, GradeStatus.infra_error if score is None else GradeStatus.ok)
             turns = (Turn("t", forked=self._forks(word)),)
             name = f"{word} {one.sample} {one.attempt}"
-            done.append(Trajectory(name, one.example.id, turns, StopReason.completed, grade, score, attempt=one.attempt))
+            done.append(
+                Trajectory(name, one.example.id, turns, StopReason.completed, grade, score, attempt=one.attempt)
+            )
             self.made.append(Earlier(word, one, done[-1]))
         return done
 
@@ -171,7 +180,9 @@ class Worlds:
         requests = [Request(Example("n", (), None), sample) for sample in range(10)]
         for number, self.left in enumerate([*lives, 10**6]):
             try:
-                return asyncio.run(recovery.play(self.once, requests, config.Rollout(**limits), self.said.append, list(self.made)))
+                return asyncio.run(
+                    recovery.play(self.once, requests, config.Rollout(**limits), self.said.append, list(self.made))
+                )
             except Killed:
                 assert number < len(lives)
         raise AssertionError
@@ -186,11 +197,16 @@ def names(trajectories: Sequence[Trajectory]) -> list[str]:
     broken=st.sets(st.tuples(st.integers(0, 9), st.integers(0, 2)), max_size=6),
     outage=st.integers(0, 4),
 )
-def test_a_batch_that_was_killed_anywhere_rolls_out_only_what_is_missing(lives: list[int], broken: set[tuple[int, int]], outage: int):
-    """`broken`: (sample, attempt) that have no score; `outage`: so many canaries fail, and the batch before them."""
+def test_a_batch_that_was_killed_anywhere_rolls_out_only_what_is_missing(
+    lives: list[int], broken: set[tuple[int, int]], outage: int
+):
+    """`broken`: (sample, attempt) that have no score; `outage`: so many canaries fail, and the
+    batch before them."""
 
     def fails(one: Request, word: str) -> bool:
-        down = outage and ((word == "" and one.attempt == 0) or (word.startswith("canary") and int(word.split()[1]) <= outage))
+        down = outage and (
+            (word == "" and one.attempt == 0) or (word.startswith("canary") and int(word.split()[1]) <= outage)
+        )
         return bool(down) or (not word.startswith("canary") and (one.sample, one.attempt) in broken)
 
     worlds = Worlds(fails)
@@ -201,7 +217,9 @@ def test_a_batch_that_was_killed_anywhere_rolls_out_only_what_is_missing(lives: 
         undisturbed = Worlds(fails).play([], **limits)
     made = names([one.trajectory for one in worlds.made])
     assert len(made) == len(set(made)), "nothing that was finished is rolled out a second time"
-    assert sorted(names([*played.trajectories, *(one.trajectory for one in played.aside)])) == sorted(made), "sampled = answers + aside"
+    assert sorted(names([*played.trajectories, *(one.trajectory for one in played.aside)])) == sorted(made), (
+        "sampled = answers + aside"
+    )
     assert [one.reward for one in played.trajectories] == [one.reward for one in undisturbed.trajectories]
     assert [one.attempt for one in played.trajectories] == [one.attempt for one in undisturbed.trajectories]
     if not lives:

@@ -1,4 +1,5 @@
-"""Grading stored rollouts anew: the same grader says the same, another one is compared, what has no score stays out of every mean."""
+"""Grading stored rollouts anew: the same grader says the same, another one is compared, what has no
+score stays out of every mean."""
 
 from __future__ import annotations
 
@@ -30,12 +31,20 @@ def value(number: int) -> str:
     return f"{(number * 7919 + 1234) % 9973:04d}"
 
 
-def row(number: int, answer: str | None = None, stop: StopReason = StopReason.completed, grade: Grade | None = None) -> LogRow:
-    """A rollout of the tiny recipe that looked its key up and answered; graded as that recipe does unless told otherwise."""
+def row(
+    number: int, answer: str | None = None, stop: StopReason = StopReason.completed, grade: Grade | None = None
+) -> LogRow:
+    """A rollout of the tiny recipe that looked its key up and answered; graded as that recipe does
+    unless told otherwise."""
     answer = value(number) if answer is None else answer
-    example = Example(f"n-{number:04d}", ({"role": "user", "content": f"value of k{number:04d}"},), value(number), {"slice": "all"})
+    example = Example(
+        f"n-{number:04d}", ({"role": "user", "content": f"value of k{number:04d}"},), value(number), {"slice": "all"}
+    )
     call = ToolCall("call_0_0", "lookup", json.dumps({"key": f"k{number:04d}"}))
-    turns = (Turn("<tool_call>", (call,), (ToolResult("call_0_0", value(number)),), content="", reasoning="hm"), Turn(answer))
+    turns = (
+        Turn("<tool_call>", (call,), (ToolResult("call_0_0", value(number)),), content="", reasoning="hm"),
+        Turn(answer),
+    )
     grade = grade or Grade(float(answer == value(number)), solved=answer == value(number))
     done = Trajectory(f"trace_{number}", example.id, turns, stop, grade, grade.score)
     return rollout_log.row(done, example, 0, PROMPT, "baseline", "champion", split="validation")
@@ -53,7 +62,8 @@ LOG = [
 
 @contextmanager
 def server(answer: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A grader of somebody else's, on a thread: `answer(body)` is a JSON value, or an HTTP status."""
+    """A grader of somebody else's, on a thread: `answer(body)` is a JSON value, or an HTTP
+    status."""
     bodies: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -61,7 +71,9 @@ def server(answer: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             bodies.append(body)
             said = answer(body)
-            status, content = (said, b"{}") if isinstance(said, int) and said >= 400 else (200, json.dumps(said).encode())
+            status, content = (
+                (said, b"{}") if isinstance(said, int) and said >= 400 else (200, json.dumps(said).encode())
+            )
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -85,14 +97,19 @@ def params(tmp_path: Path) -> config.Params:
     return tiny_recipe.params(tiny_recipe.make(tmp_path), tools={"retries": 0})
 
 
-def regrade(rows: list[LogRow], grader: dict[str, Any], settings: config.Params) -> tuple[list[replay.Regraded], list[int]]:
+def regrade(
+    rows: list[LogRow], grader: dict[str, Any], settings: config.Params
+) -> tuple[list[replay.Regraded], list[int]]:
     told: list[int] = []
-    found = replay.regrade(rows, Grader.model_validate({"type": "endpoint", "name": "new", **grader}), settings, told.append)
+    found = replay.regrade(
+        rows, Grader.model_validate({"type": "endpoint", "name": "new", **grader}), settings, told.append
+    )
     return found, told
 
 
 def test_the_same_grader_says_the_same(tmp_path: Path):
-    """The recipe's own server is started for it. What ended in an outage is not sent; a grader's failure of then is mended."""
+    """The recipe's own server is started for it. What ended in an outage is not sent; a grader's
+    failure of then is mended."""
     found, told = regrade(LOG, {"url": "{tool_server}/grade"}, params(tmp_path))
     assert [one.row for one in found] == LOG
     assert [one.grade.score for one in found] == [1.0, 1.0, 0.0, 1.0, None]
@@ -107,17 +124,28 @@ def test_the_same_grader_says_the_same(tmp_path: Path):
 def test_another_grader_sees_what_the_first_one_saw(tmp_path: Path):
     with server(lambda body: {"score": 0.25, "sub_scores": {"style": 0.5}, "reason": "strict"}) as (url, bodies):
         found, _ = regrade(LOG[:3], {"url": url}, params(tmp_path))
-    assert len({body["trace_id"] for body in bodies} - {"trace_1", "trace_2", "trace_3"}) == 3, "a grader may hold state by an id that it knows"
+    assert len({body["trace_id"] for body in bodies} - {"trace_1", "trace_2", "trace_3"}) == 3, (
+        "a grader may hold state by an id that it knows"
+    )
     body = next(body for body in bodies if body["item"] == json.loads(LOG[0].item))
     assert [one["role"] for one in body["sample"]["trajectory"]] == ["assistant", "tool", "assistant"]
     assert body["item"] == json.loads(LOG[0].item)
-    assert (body["sample"]["output_text"], body["sample"]["num_tool_calls"], body["sample"]["stop_reason"]) == (value(1), 1, "completed")
+    assert (body["sample"]["output_text"], body["sample"]["num_tool_calls"], body["sample"]["stop_reason"]) == (
+        value(1),
+        1,
+        "completed",
+    )
     assert body["sample"]["output_tools"][0]["function"] == {"name": "lookup", "arguments": '{"key": "k0001"}'}
     comparison = replay.compare(found)
     assert (comparison.new_mean, comparison.changed, comparison.up, comparison.down) == (0.25, 3, 1, 2)
     assert [one.row.rollout_id for one in replay.disagreements(found)] == ["trace_1", "trace_2", "trace_3"]
     record = replay.record(found[0])
-    assert (record["old_score"], record["new_score"], record["change"], record["new_explanation"]) == (1.0, 0.25, -0.75, "strict")
+    assert (record["old_score"], record["new_score"], record["change"], record["new_explanation"]) == (
+        1.0,
+        0.25,
+        -0.75,
+        "strict",
+    )
     assert record["new_components"] == '{"style": 0.5}'
 
 
@@ -131,7 +159,8 @@ def test_no_score_is_no_zero(tmp_path: Path):
 
 
 def test_the_new_grader_s_range_holds(tmp_path: Path):
-    """Declared, a score outside of it is unscored; forgotten, the first such score stops the replay."""
+    """Declared, a score outside of it is unscored; forgotten, the first such score stops the
+    replay."""
     with server(lambda body: 7 if body["item"]["id"] == "n-0002" else 4) as (url, _):
         found, _ = regrade(LOG[:3], {"url": url, "range": [0, 5], "pass_threshold": 4}, params(tmp_path))
         assert [(one.grade.score, one.grade.solved) for one in found] == [(4.0, True), (None, False), (4.0, True)]
@@ -143,7 +172,9 @@ def test_the_new_grader_s_range_holds(tmp_path: Path):
 def test_what_stops_a_replay_is_one_error(tmp_path: Path):
     with server(lambda body: 401) as (url, _), pytest.raises(InfrastructureError, match="refuses our key"):
         regrade(LOG[:3], {"url": url}, params(tmp_path))
-    with pytest.raises(UserError, match=r"column `item`: has no messages\. Without its whole row it cannot be graded anew"):
+    with pytest.raises(
+        UserError, match=r"column `item`: has no messages\. Without its whole row it cannot be graded anew"
+    ):
         regrade([replace(LOG[0], item="{}")], {"url": "http://127.0.0.1:9/grade"}, params(tmp_path / "again"))
 
 

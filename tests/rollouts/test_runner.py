@@ -1,4 +1,5 @@
-"""A stage that is cut off between two rollouts: what was finished stays, and only what is missing is rolled out when it is started again."""
+"""A stage that is cut off between two rollouts: what was finished stays, and only what is missing
+is rolled out when it is started again."""
 
 from __future__ import annotations
 
@@ -34,14 +35,18 @@ class CutOff(Exception):
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
-    params = tiny_recipe.params(tiny_recipe.make(tmp_path_factory.mktemp("recipe")), rollout={"batch": 6, "max_turns": 4})
+    params = tiny_recipe.params(
+        tiny_recipe.make(tmp_path_factory.mktemp("recipe")), rollout={"batch": 6, "max_turns": 4}
+    )
     with workbench(params, recipe.load(params.recipe)) as one:
         yield one
 
 
 def policy(cut: int | None = None, blocks: bool = False) -> Scripted:
     """Its `cut`-th dialogue ends the stage, well after its neighbours have their grades."""
-    return Scripted(ANSWER, blocks=blocks, choose=lambda n: (Said("", takes_s=0.0, fails=CutOff()),) if n == cut else ANSWER)
+    return Scripted(
+        ANSWER, blocks=blocks, choose=lambda n: (Said("", takes_s=0.0, fails=CutOff()),) if n == cut else ANSWER
+    )
 
 
 class Patient(Scripted):
@@ -102,11 +107,16 @@ def test_a_row_is_made_once(bench: Workbench, tmp_path: Path, monkeypatch: pytes
 def test_how_long_an_outage_held_a_rollout_up_is_in_no_latency(tmp_path: Path):
     """R14: the gate's P95 latency and the page's seconds read these."""
     times = Times()
-    rows = [rollout_log.row(one, EXAMPLE, n, PROMPT, "challenger", "champion") for n, one in enumerate([DONE, UNSCORED, DONE])]
+    rows = [
+        rollout_log.row(one, EXAMPLE, n, PROMPT, "challenger", "champion")
+        for n, one in enumerate([DONE, UNSCORED, DONE])
+    ]
     times.add("challenger/champion/sampled", rows, [1.0, 600.0, 2.0])
     times.add("challenger/champion/greedy", rows[1:2], [600.0])
     times.write(tmp_path / "timing.json")
-    assert json.loads((tmp_path / "timing.json").read_text())["rollout_s"] == {"challenger/champion/sampled": {"p50": 1.0, "p95": 2.0, "n": 2}}
+    assert json.loads((tmp_path / "timing.json").read_text())["rollout_s"] == {
+        "challenger/champion/sampled": {"p50": 1.0, "p95": 2.0, "n": 2}
+    }
 
 
 def test_behind_the_barrier_a_batch_is_the_unit(bench: Workbench, tmp_path: Path):
@@ -119,19 +129,28 @@ def test_behind_the_barrier_a_batch_is_the_unit(bench: Workbench, tmp_path: Path
     assert bare(rows) == bare(whole)
 
 
-def steps(bench: Workbench, store: RolloutStore, policy: Scripted, whole: Callable[[int], bool] = lambda step: True) -> list[Played]:
+def steps(
+    bench: Workbench, store: RolloutStore, policy: Scripted, whole: Callable[[int], bool] = lambda step: True
+) -> list[Played]:
     """As training does: two batches a step, whose rows are known at its end."""
     played: list[Played] = []
     for step in (1, 2):
         conditions = Conditions(PROMPT, 1.0, (0, 1, step), bench.params.rollout, "train", "train", step)
-        requests = [Request(example, sample) for example in bench.recipe.examples("train", 4, step) for sample in range(3)]
+        requests = [
+            Request(example, sample) for example in bench.recipe.examples("train", 4, step) for sample in range(3)
+        ]
         waiting = Waiting(store, f"step {step}", "challenger")
         mine = [bench.run(policy, requests[start : start + 6], conditions, "train", waiting) for start in (0, 6)]
         played += mine
         pairs = list(zip(requests, [one for batch in mine for one in batch.trajectories], strict=True))
-        rows = [rollout_log.row(one, given.example, given.sample, PROMPT, "train", "challenger", step, "train") for given, one in pairs]
+        rows = [
+            rollout_log.row(one, given.example, given.sample, PROMPT, "train", "challenger", step, "train")
+            for given, one in pairs
+        ]
         if whole(step):
-            store.add_all([replace(row, trained=True) for row in rows], [one.wall_s for _, one in pairs], f"step {step}")
+            store.add_all(
+                [replace(row, trained=True) for row in rows], [one.wall_s for _, one in pairs], f"step {step}"
+            )
     return played
 
 
@@ -151,7 +170,8 @@ def test_a_step_that_was_not_over_goes_on_with_the_same_trajectories(bench: Work
 
 
 def test_the_disk_is_no_business_of_the_event_loop(bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Rollouts that finish while one write is under way share the next; a write that fails ends the stage."""
+    """Rollouts that finish while one write is under way share the next; a write that fails ends the
+    stage."""
     held: list[int] = []
     free = threading.Event()
     real = RolloutStore.hold
@@ -175,7 +195,13 @@ def test_the_disk_is_no_business_of_the_event_loop(bench: Workbench, tmp_path: P
 
     monkeypatch.setattr(bench._grader, "grade", grade)
     with RolloutStore(tmp_path / "a") as store:
-        bench.run(policy(), [Request(one, 0) for one in bench.recipe.examples("train", 6, 0)], _conditions(bench), "train", Waiting(store, "b", "x"))
+        bench.run(
+            policy(),
+            [Request(one, 0) for one in bench.recipe.examples("train", 6, 0)],
+            _conditions(bench),
+            "train",
+            Waiting(store, "b", "x"),
+        )
         assert len(store.held("b")) == 6
     assert sum(held) == 6
     assert len(held) <= 3, "five of six were graded while the first write was under way"
@@ -185,7 +211,13 @@ def test_the_disk_is_no_business_of_the_event_loop(bench: Workbench, tmp_path: P
 
     monkeypatch.setattr(RolloutStore, "hold", full)
     with RolloutStore(tmp_path / "b") as store, pytest.raises(OSError, match="No space left"):
-        bench.run(policy(), [Request(one, 0) for one in bench.recipe.examples("train", 6, 0)], _conditions(bench), "train", Waiting(store, "b", "x"))
+        bench.run(
+            policy(),
+            [Request(one, 0) for one in bench.recipe.examples("train", 6, 0)],
+            _conditions(bench),
+            "train",
+            Waiting(store, "b", "x"),
+        )
 
 
 def test_a_rollout_opens_with_the_format_of_its_answer(bench: Workbench):
@@ -199,7 +231,12 @@ def test_a_rollout_opens_with_the_format_of_its_answer(bench: Workbench):
     configured, own = {"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}
     first, second = bench.recipe.examples("train", 2, 0)
     requests = [Request(first, 0), Request(replace(second, response_format=own), 0)]
-    bench.run(Seeing(ANSWER), requests, replace(_conditions(bench), limits=config.Rollout(response_format=configured)), "train")
+    bench.run(
+        Seeing(ANSWER),
+        requests,
+        replace(_conditions(bench), limits=config.Rollout(response_format=configured)),
+        "train",
+    )
     assert seen == [(first.id, configured), (second.id, own)]
 
 

@@ -1,4 +1,5 @@
-"""The log of a stage in progress: durable, once, in order, whole or not at all; killed for real at random moments."""
+"""The log of a stage in progress: durable, once, in order, whole or not at all; killed for real at
+random moments."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def files(folder: Path) -> list[str]:
 
 
 def killed(folder: Path, store: RolloutStore, wal: bytes | None = None) -> Path:
-    """Copy what a kill would leave of an open store, without the shared memory. `wal`: instead of its own."""
+    """Copy what a kill would leave of an open store, without the shared memory. `wal`: instead of
+    its own."""
     folder.mkdir(exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
@@ -82,7 +84,9 @@ def test_a_batch_is_found_by_its_name(tmp_path: Path):
 def test_values_come_back_as_they_were(tmp_path: Path):
     rows = [
         replace(ROWS[1], reward=-0.0, score=None, solved=None, temperature=0.0, trained=False, explanation="a\0b\n'é"),
-        replace(ROWS[2], reward=1.0, solved=False, ids=[0, 2**31 - 1], mine=[True, False], logprobs=[-0.0, -(2.0**100)]),
+        replace(
+            ROWS[2], reward=1.0, solved=False, ids=[0, 2**31 - 1], mine=[True, False], logprobs=[-0.0, -(2.0**100)]
+        ),
     ]
     with RolloutStore(tmp_path) as store:
         store.add_all(rows, [0.1, 1e-300], "b")
@@ -142,7 +146,10 @@ def test_dropping_is_remembered(tmp_path: Path):
 
 
 def test_a_batch_is_not_torn_apart(tmp_path: Path):
-    with filled(tmp_path, close=False) as store, pytest.raises(AssertionError, match="only a part of batch 'b-0' would be dropped"):
+    with (
+        filled(tmp_path, close=False) as store,
+        pytest.raises(AssertionError, match="only a part of batch 'b-0' would be dropped"),
+    ):
         store.drop(lambda row: row.rollout_id == "rollout_000004")
     assert look(tmp_path) == ROWS[:50]
 
@@ -159,7 +166,8 @@ CHANGES: dict[str, Callable[[RolloutStore], object]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_kill_in_the_middle_of_a_change(tmp_path: Path, name: str):
-    """However much of it reached the disk, it is there whole or not at all. The next start can do it again."""
+    """However much of it reached the disk, it is there whole or not at all. The next start can do
+    it again."""
     with filled(tmp_path / "whole", close=False) as store:
         hold(store, 50, 55, "b-50")
         start, before = len(wal_of(store)), look(tmp_path / "whole")
@@ -189,7 +197,9 @@ def test_an_interruption_in_the_middle_of_a_change(tmp_path: Path, monkeypatch: 
 
         with monkeypatch.context() as patch:
             patch.setattr(rollout_store, "_packed", interrupted)
-            patch.setattr(RolloutStore, "_delete", lambda store, *_: (real(store, "DELETE FROM rollouts"), interrupted()))
+            patch.setattr(
+                RolloutStore, "_delete", lambda store, *_: (real(store, "DELETE FROM rollouts"), interrupted())
+            )
             with pytest.raises(KeyboardInterrupt):
                 CHANGES[name](store)
         assert look(tmp_path) == before
@@ -240,7 +250,8 @@ SYNC(fdatasync)
 
 
 def under_the_shim(folder: Path, code: str) -> list[str]:
-    """Run this code with a store in `folder`/store. Returns each write and fsync, and what `say` said."""
+    """Run this code with a store in `folder`/store. Returns each write and fsync, and what `say`
+    said."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("needs a C compiler: it watches what the system is asked for")
@@ -268,7 +279,8 @@ store = RolloutStore(Path({str(folder / "store")!r}))
 
 
 def test_what_reaches_the_disk_when(tmp_path: Path):
-    """A kill -9 leaves the system's memory alone, a power failure does not: so the order of the calls is the test."""
+    """A kill -9 leaves the system's memory alone, a power failure does not: so the order of the
+    calls is the test."""
     told = under_the_shim(
         tmp_path,
         """
@@ -299,7 +311,10 @@ store.close()
 
 
 def test_two_writers_are_one_too_many(tmp_path: Path):
-    code = "import sys; from pathlib import Path; from rft.rollouts.store import RolloutStore; RolloutStore(Path(sys.argv[1]))"
+    code = (
+        "import sys; from pathlib import Path; from rft.rollouts.store import RolloutStore; "
+        "RolloutStore(Path(sys.argv[1]))"
+    )
     with filled(tmp_path, close=False):
         with pytest.raises(InfrastructureError, match="another process writes this stage's rollouts"):
             RolloutStore(tmp_path)
@@ -308,7 +323,7 @@ def test_two_writers_are_one_too_many(tmp_path: Path):
     RolloutStore(tmp_path).close()
 
 
-# -- held ------------------------------------------------------------------------------------------------------------------
+# -- held ------------------------------------------------------------------------------------------
 RESTS = [f'{{"n": {n}}}' for n in range(80)]
 
 
@@ -328,7 +343,9 @@ def test_what_is_held_outlives_a_kill_and_is_in_the_log_once(tmp_path: Path):
     assert look(tmp_path) == [*in_progress(0, 3), *in_progress(10, 12)]
     with RolloutStore(tmp_path) as store:
         assert (store.rows(), len(store), "b-0" in store, store.batch("b-0")) == ([], 0, False, None)
-        assert [(one.row, one.wall_s, one.rest) for one in store.held("b-0")] == [(row, n / 8, RESTS[n]) for n, row in enumerate(in_progress(0, 3))]
+        assert [(one.row, one.wall_s, one.rest) for one in store.held("b-0")] == [
+            (row, n / 8, RESTS[n]) for n, row in enumerate(in_progress(0, 3))
+        ]
         store.add_all(ROWS[:5], [0.0] * 5, "b-0")
         assert store.rows() == ROWS[:5]
         assert store.held("b-0") == []
@@ -393,11 +410,14 @@ def test_one_thread_holds_while_another_adds(tmp_path: Path, monkeypatch: pytest
     assert look(tmp_path) == [*ROWS[:40], *in_progress(40, 80)]
 
 
-# -- other readers ---------------------------------------------------------------------------------------------------------
+# -- other readers ---------------------------------------------------------------------------------
 def test_duckdb_and_pandas_read_it(tmp_path: Path):
     """The store while the stage runs, DuckDB as an Arrow table, and the shelf's file."""
     shelf = tmp_path / "rollouts.parquet"
-    asked = "SELECT count(*), sum(reward), count(DISTINCT rollout_id), list_sum(first(logprobs ORDER BY num_tokens DESC)) FROM {}"
+    asked = (
+        "SELECT count(*), sum(reward), count(DISTINCT rollout_id), list_sum(first(logprobs ORDER BY num_tokens "
+        "DESC)) FROM {}"
+    )
     wanted = [(50, pytest.approx(sum(range(50)) / 7), 50, -24.5)]
     with filled(tmp_path / "rollouts", close=False) as store, duckdb.connect() as database:
         database.register("log", rollout_log.table_of(look(tmp_path / "rollouts")))
@@ -424,7 +444,7 @@ def test_the_shelf_is_that_of_a_stage_that_was_not_disturbed(tmp_path: Path):
     assert (tmp_path / "plain.parquet").read_bytes() == (tmp_path / "stored.parquet").read_bytes()
 
 
-# -- killed ----------------------------------------------------------------------------------------------------------------
+# -- killed ----------------------------------------------------------------------------------------
 def test_writers_killed_at_random_moments(tmp_path: Path):
     tried = log_kill.kill_often(tmp_path, 5, seed=1)
     assert (tried.kills, tried.opened, tried.missing, tried.twice, tried.broken) == (5, 5, 0, 0, 0), tried.faults
@@ -432,9 +452,17 @@ def test_writers_killed_at_random_moments(tmp_path: Path):
 
 
 def test_the_comparison_sees_what_is_wrong(tmp_path: Path):
-    """The figure's own eyes: a row that is missing, one that is there twice, half a batch, a row out of order."""
+    """The figure's own eyes: a row that is missing, one that is there twice, half a batch, a row
+    out of order."""
     said: list[log_kill.Said] = [("begin", "batch", 0, 3), ("done", "batch", 0, 3), ("begin", "add", 3, 4)]
-    cases = {(0, 1, 2): "", (0, 1, 2, 3): "", (0, 2): "missing", (0, 1, 1, 2): "twice", (1, 0, 2): "broken", (0, 1, 2, 9): "broken"}
+    cases = {
+        (0, 1, 2): "",
+        (0, 1, 2, 3): "",
+        (0, 2): "missing",
+        (0, 1, 1, 2): "twice",
+        (1, 0, 2): "broken",
+        (0, 1, 2, 9): "broken",
+    }
     for number, (found, fault) in enumerate(cases.items()):
         folder = tmp_path / str(number)
         with RolloutStore(folder) as store:
@@ -442,7 +470,9 @@ def test_the_comparison_sees_what_is_wrong(tmp_path: Path):
                 store.add(log_kill.row(n), 0.0)
         tried = log_kill.Tried()
         log_kill._compare(folder, [], said, tried)
-        assert {name for name in ("missing", "twice", "broken") if getattr(tried, name)} >= ({fault} if fault else set())
+        assert {name for name in ("missing", "twice", "broken") if getattr(tried, name)} >= (
+            {fault} if fault else set()
+        )
         assert bool(tried.missing + tried.twice + tried.broken) == bool(fault)
     changed = tmp_path / "changed"
     with RolloutStore(changed) as store:
@@ -453,7 +483,14 @@ def test_the_comparison_sees_what_is_wrong(tmp_path: Path):
 
 
 def test_rollouts_killed_at_random_moments(tmp_path: Path):
-    """Real ones, against a tool server that fails now and then: what was acknowledged is there once, and is not rolled out again."""
+    """Real ones, against a tool server that fails now and then: what was acknowledged is there
+    once, and is not rolled out again."""
     rolled = log_kill.kill_rollouts(tmp_path, 2, seed=3, steps=2)
-    assert (rolled.opened, rolled.missing, rolled.twice, rolled.again, rolled.incomplete) == (rolled.kills, 0, 0, 0, 0), rolled.faults
+    assert (rolled.opened, rolled.missing, rolled.twice, rolled.again, rolled.incomplete) == (
+        rolled.kills,
+        0,
+        0,
+        0,
+        0,
+    ), rolled.faults
     assert (rolled.runs, rolled.acknowledged >= 2 * 48) == (1, True)

@@ -1,4 +1,5 @@
-"""A rollout store that is torn, damaged, full or another version's: nothing is lost in silence, and the error says what to do."""
+"""A rollout store that is torn, damaged, full or another version's: nothing is lost in silence, and
+the error says what to do."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ Undamaged = tuple[Path, bytes, bytes, bytes]
 
 @pytest.fixture(scope="module")
 def undamaged(tmp_path_factory: pytest.TempPathFactory) -> Undamaged:
-    """A scratch folder; a database that was closed; one that was killed, and its WAL of six transactions."""
+    """A scratch folder; a database that was closed; one that was killed, and its WAL of six
+    transactions."""
     folder = tmp_path_factory.mktemp("undamaged")
     with filled(folder, close=False) as store:
         hold(store, 50, 55, "b-50")
@@ -91,7 +93,8 @@ ALL = [*ROWS[:50], *(replace(row, trained=False, left_out="in progress") for row
 @settings(max_examples=40)  # it opens six stores each time
 @given(where=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 def test_a_changed_byte_is_not_another_log(undamaged: Undamaged, where: float, flip: int):
-    """The log is the same, or an error names the folder. A WAL may lack its last transaction: a kill can tear it."""
+    """The log is the same, or an error names the folder. A WAL may lack its last transaction: a
+    kill can tear it."""
     scratch, closed, database, wal = undamaged
     folder = scratch / "changed"
     for name, first, second in (("closed", closed, None), ("database", database, wal), ("wal", database, wal)):
@@ -140,7 +143,9 @@ def test_a_store_of_another_version(tmp_path: Path):
         folder.mkdir()
         (folder / name).touch()
         for opens in (RolloutStore, look):
-            with pytest.raises(OtherVersion, match=r"another version of agent-rft.*go back to that version, or delete the"):
+            with pytest.raises(
+                OtherVersion, match=r"another version of agent-rft.*go back to that version, or delete the"
+            ):
                 opens(folder)
         assert files(folder) == [name]
     filled(tmp_path / "columns")

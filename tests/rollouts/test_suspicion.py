@@ -1,4 +1,5 @@
-"""Each misconfiguration that looks like a weak or a perfect agent is named, with its first example; an agent that is merely weak is not."""
+"""Each misconfiguration that looks like a weak or a perfect agent is named, with its first example;
+an agent that is merely weak is not."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ PROMPT = PromptSettings(name="seed", system="Look it up.")
 ENDED = StopReason.completed
 
 
-def row(number: int, score: float | None, turns: Sequence[Turn] = (Turn("0042"),), stop: StopReason = ENDED, why: str = "") -> LogRow:
+def row(
+    number: int, score: float | None, turns: Sequence[Turn] = (Turn("0042"),), stop: StopReason = ENDED, why: str = ""
+) -> LogRow:
     """The rollout `number`, two of each example."""
     example = Example(f"n-{number // 2}", ({"role": "user", "content": f"value of k{number // 2}"},), "9153")
     status = GradeStatus.ok if score is not None else GradeStatus.infra_error
@@ -39,12 +42,13 @@ def calling(*answers: ToolResult, text: str = "0042") -> tuple[Turn, ...]:
 REFUSED, FOUND = ToolResult("c-0", "HTTP 404: no such path", is_error=True), ToolResult("c-1", "9153")
 
 
-# -- every call fails ------------------------------------------------------------------------------------------------------
+# -- every call fails ------------------------------------------------------------------------------
 def test_when_every_call_fails_the_first_is_shown_whatever_the_scores():
     said = suspicion.find(rows([0.0, 1.0, 0.5, 0.0], calling(REFUSED, REFUSED), why="not the value"), UNIT)
     assert said is not None
     assert said.startswith(
-        'all 8 tool calls of 4 rollouts failed. First: example n-0 (rollout trace_0) called lookup(key="k0001") and was told '
+        'all 8 tool calls of 4 rollouts failed. First: example n-0 (rollout trace_0) called lookup(key="k0001") and '
+        "was told "
         "'HTTP 404: no such path'; the grader gave 0 and said 'not the value'. Check the section tools"
     )
     assert said.endswith("if the agent really cannot do any of this, warm-start first")
@@ -65,7 +69,9 @@ def test_a_few_bad_calls_of_an_agent_that_seldom_calls_are_its_own():
     assert suspicion.find([*healthy, row(200, 0.0, calling(REFUSED)), row(202, 0.0, calling(REFUSED))], UNIT) is None
 
 
-@pytest.mark.parametrize("words", ["Error: invalid arguments for lookup: key: 3 is no text", "Error: the arguments of lookup are not JSON"])
+@pytest.mark.parametrize(
+    "words", ["Error: invalid arguments for lookup: key: 3 is no text", "Error: the arguments of lookup are not JSON"]
+)
 def test_calls_that_we_refused_say_nothing_of_the_wiring(words: str):
     assert suspicion.find(rows([0.0, 1.0, 0.5, 0.0], calling(ToolResult("c-0", words, is_error=True))), UNIT) is None
 
@@ -88,7 +94,7 @@ def test_calls_that_were_never_sent_are_not_in_the_count():
     assert said.startswith("all 2 tool calls of 2 rollouts failed")
 
 
-# -- every rollout ends alike ----------------------------------------------------------------------------------------------
+# -- every rollout ends alike ----------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("stop", "key"),
     [
@@ -103,7 +109,8 @@ def test_when_no_rollout_completes_the_limit_is_named(stop: StopReason, key: str
     said = suspicion.find(rows([0.0, 0.2, 0.0, 0.1], (Turn("The value is"),), stop), UNIT)
     assert said is not None
     assert said.startswith(
-        f"all 4 rollouts ended with {stop}, none with an answer. First: example n-0 (rollout trace_0) answered 'The value is'; "
+        f"all 4 rollouts ended with {stop}, none with an answer. First: example n-0 (rollout trace_0) answered 'The "
+        "value is'; "
         "the grader gave 0, without a reason. Check "
     )
     assert key in said
@@ -117,29 +124,49 @@ def test_a_rollout_that_ends_in_a_call_shows_it():
 
 
 def test_rollouts_that_end_in_several_ways_are_a_weak_agent():
-    mixed = [*rows([0.0, 0.2], stop=StopReason.max_tokens), row(2, 0.1, stop=StopReason.parse_error), row(3, 0.0, stop=StopReason.max_tokens)]
+    mixed = [
+        *rows([0.0, 0.2], stop=StopReason.max_tokens),
+        row(2, 0.1, stop=StopReason.parse_error),
+        row(3, 0.0, stop=StopReason.max_tokens),
+    ]
     assert suspicion.find(mixed, UNIT) is None
     assert suspicion.find(rows([0.0, 0.2, 0.1, 0.0]), UNIT) is None
 
 
-# -- every score is the same -----------------------------------------------------------------------------------------------
+# -- every score is the same -----------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("score", "scale", "words", "remedy"),
     [
         (0.0, UNIT, "all 4 scores are 0.", "; if the agent really cannot do any of this, warm-start first"),
         (1.0, UNIT, "all 4 scores are 1.", "; if the agent really can do all of this, there is nothing left to learn"),
         (0.25, UNIT, "all 4 scores are 0.25.", "its range before training"),
-        (-2.0, Scale(-2, 2, 2, -2), "all 4 scores are -2 of -2 to 2.", "; if the agent really cannot do any of this, warm-start first"),
-        (5.0, Scale(0, 5, 4, 0), "all 4 scores are 5 of 0 to 5.", "; if the agent really can do all of this, there is nothing left to learn"),
+        (
+            -2.0,
+            Scale(-2, 2, 2, -2),
+            "all 4 scores are -2 of -2 to 2.",
+            "; if the agent really cannot do any of this, warm-start first",
+        ),
+        (
+            5.0,
+            Scale(0, 5, 4, 0),
+            "all 4 scores are 5 of 0 to 5.",
+            "; if the agent really can do all of this, there is nothing left to learn",
+        ),
         (1.0, Scale(0, 5, 4, 0), "all 4 scores are 1 of 0 to 5.", "its range before training"),
-        (0.25, Scale(0, 1, 1, 0.25), "all 4 scores are 0.25.", "; 0.25 is the chance that grader.json declares for answers without any work"),
+        (
+            0.25,
+            Scale(0, 1, 1, 0.25),
+            "all 4 scores are 0.25.",
+            "; 0.25 is the chance that grader.json declares for answers without any work",
+        ),
     ],
 )
 def test_when_every_score_is_the_same_the_first_is_shown(score: float, scale: Scale, words: str, remedy: str):
     said = suspicion.find(rows([score] * 4, why="expected 9153"), scale)
     assert said is not None
     assert said.startswith(
-        f"{words} First: example n-0 (rollout trace_0) answered '0042'; the grader gave {score:g} and said 'expected 9153'. Check examples.keys"
+        f"{words} First: example n-0 (rollout trace_0) answered '0042'; the grader gave {score:g} and said 'expected "
+        "9153'. Check examples.keys"
     )
     assert said.endswith(remedy)
 

@@ -1,4 +1,5 @@
-"""One rollout as text: everything that was said is in it, and how it ended; the tokens behind it; rollouts side by side."""
+"""One rollout as text: everything that was said is in it, and how it ended; the tokens behind it;
+rollouts side by side."""
 
 from __future__ import annotations
 
@@ -32,10 +33,14 @@ TURNS = (
     ),
     Turn("9153", (), (), (6, 7), (8,), (-0.2,)),
 )
-DONE = Trajectory("trace_7", "n-0001", TURNS, StopReason.completed, Grade(0.5, components={"style": 0.25}, explanation="half"), 0.4)
+DONE = Trajectory(
+    "trace_7", "n-0001", TURNS, StopReason.completed, Grade(0.5, components={"style": 0.25}, explanation="half"), 0.4
+)
 
 
-def row(trajectory: Trajectory = DONE, example: Example = EXAMPLE, prompt: PromptSettings = PROMPT) -> rollout_log.LogRow:
+def row(
+    trajectory: Trajectory = DONE, example: Example = EXAMPLE, prompt: PromptSettings = PROMPT
+) -> rollout_log.LogRow:
     found = rollout_log.row(trajectory, example, 3, prompt, "train", "challenger", 12)
     return replace(found, left_out="no variance")
 
@@ -74,7 +79,11 @@ def test_everything_is_in_it():
 
 def test_what_went_wrong_is_marked():
     failed = replace(
-        DONE, stop_reason=StopReason.tool_error, grade=Grade(None, GradeStatus.infra_error, explanation="HTTP 500"), reward=None, attempt=2
+        DONE,
+        stop_reason=StopReason.tool_error,
+        grade=Grade(None, GradeStatus.infra_error, explanation="HTTP 500"),
+        reward=None,
+        attempt=2,
     )
     shown = text(transcript.lines(row(failed)))
     assert "sample 3, refill 2" in shown
@@ -107,7 +116,9 @@ def test_a_dialogue_is_taken_apart_where_the_policy_began(prompt: PromptSettings
     assert [message["content"] for message in said.opening][1:] == ["value of k0000", "1234", "value of k0001"]
     assert said.opening[0]["content"] == (prompt.system or "The row's own.")
     assert len(said.turns) == len(turns)
-    assert [[result["content"] for result in turn.results] for turn in said.turns] == [[one.output for one in turn.results] for turn in turns]
+    assert [[result["content"] for result in turn.results] for turn in said.turns] == [
+        [one.output for one in turn.results] for turn in turns
+    ]
 
 
 def test_a_row_without_its_turns_is_said():
@@ -126,7 +137,7 @@ def test_whatever_was_said_can_be_shown(arguments: str, name: str, content: str,
     assert all("\n" not in line.text for line in shown if line.kind in ("role", "result"))
 
 
-# -- tokens ----------------------------------------------------------------------------------------------------------------
+# -- tokens ----------------------------------------------------------------------------------------
 def test_tokens_with_their_probabilities():
     words = {1: "<s>", 4: "call", 5: "ing", 6: "tool", 8: "9153"}
     lines = list(transcript.token_lines(row(), lambda ids: " ".join(words.get(one, "?") for one in ids)))
@@ -144,11 +155,16 @@ def test_a_policy_that_speaks_text_only():
     assert "no tokens were recorded" in text(transcript.token_lines(row(spoken)))
 
 
-# -- side by side ----------------------------------------------------------------------------------------------------------
+# -- side by side ----------------------------------------------------------------------------------
 def test_facts_to_compare():
     found = transcript.facts(row())
     assert found["turn 1"] == 'lookup(key="k0001", spaces=2)\nlookup({not json)'
     assert found["turn 2"] == "9153"
-    assert (found["stopped"], found["score"], found["reward"], found["training"]) == ("completed", "0.500", "0.400", "left out: no variance")
+    assert (found["stopped"], found["score"], found["reward"], found["training"]) == (
+        "completed",
+        "0.500",
+        "0.400",
+        "left out: no variance",
+    )
     assert next(iter(found)) == "sample"
     assert json.dumps(found)

@@ -16,7 +16,8 @@ from rft.types import Reading, Sampled, ToolCall, ToolResult
 
 
 class Recorded:
-    """A session that notes who spoke together, token by token. A turn has as many tokens as it is allowed."""
+    """A session that notes who spoke together, token by token. A turn has as many tokens as it is
+    allowed."""
 
     def __init__(self, rows: int, token_s: float = 0.0, slots: int = 100):
         self.pending = [[row] for row in range(rows)]
@@ -65,7 +66,8 @@ class Recorded:
 
 @pytest.mark.parametrize("barrier", [True, False])
 def test_a_turn_says_how_long_it_was_kept_waiting(barrier: bool):
-    """By a slot that another row has, and behind the barrier by one that is at its tool; its own seconds are its session's to say."""
+    """By a slot that another row has, and behind the barrier by one that is at its tool; its own
+    seconds are its session's to say."""
 
     class Timed(Recorded):
         def said(self, row: int) -> Sampled:

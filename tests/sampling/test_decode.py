@@ -1,4 +1,5 @@
-"""The forward for decoding: the model's own logits, always from the weights that the model has now."""
+"""The forward for decoding: the model's own logits, always from the weights that the model has
+now."""
 
 from __future__ import annotations
 
@@ -22,7 +23,13 @@ VOCABULARY = 300
 def network(seed: int = 0, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
     """A shape in which no two sizes are equal, so that a mix-up shows."""
     torch.manual_seed(seed)
-    shape: dict[str, Any] = {"hidden_size": 40, "intermediate_size": 56, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2}
+    shape: dict[str, Any] = {
+        "hidden_size": 40,
+        "intermediate_size": 56,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+    }
     settings = Qwen3Config(vocab_size=VOCABULARY, head_dim=8, max_position_embeddings=512, **(shape | more))
     settings._attn_implementation = "sdpa"
     built: Any = Qwen3ForCausalLM(settings)
@@ -70,7 +77,9 @@ def test_a_dialogue_of_prompts_tokens_and_results_has_the_models_own_logits():
         torch.testing.assert_close(found, torch.stack([last_logits(ours, one) for one in told]), **close)
     more = {2: ids(17, 20), 0: ids(1, 21)}
     found = forward.prefill(held, [Feed(row, len(told[row]), result) for row, result in more.items()])
-    torch.testing.assert_close(found, torch.stack([last_logits(ours, told[row] + result) for row, result in more.items()]), **close)
+    torch.testing.assert_close(
+        found, torch.stack([last_logits(ours, told[row] + result) for row, result in more.items()]), **close
+    )
     both = [torch.tensor([1, 2]), torch.tensor([len(told[0]) + 1, len(told[1])]), 76]
     torch.testing.assert_close(forward.step(held, *both)[0], last_logits(ours, [*told[0], *more[0], 1]), **close)
 
@@ -145,7 +154,9 @@ def test_a_model_that_was_laid_out_anew_is_copied_saved_and_loaded_as_before(tmp
     before = {name: value.clone() for name, value in ours.state_dict().items()}
     fast(ours)
     weights.save(ours, tmp_path / "weights")
-    assert weights.weights_sha256(weights.with_weights(network(3), "full", tmp_path / "weights", torch.device("cpu"))) == weights.weights_sha256(ours)
+    assert weights.weights_sha256(
+        weights.with_weights(network(3), "full", tmp_path / "weights", torch.device("cpu"))
+    ) == weights.weights_sha256(ours)
     ours.save_pretrained(tmp_path / "model")
     twin = copy.deepcopy(ours)
     _in_place(twin)
@@ -161,7 +172,13 @@ def test_scaled_rotary_positions_are_the_models_own():
 
 
 def test_an_unknown_architecture_has_none_and_the_reason_names_it():
-    shape: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    shape: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
     found, why = fast_forward.fast_forward(LlamaForCausalLM(LlamaConfig(vocab_size=50, **shape)))
     assert found is None
     assert "LlamaForCausalLM" in why
@@ -187,4 +204,6 @@ def test_the_models_own_forward_serves_any_dialogue_too():
     forward = ModelForward(ours)
     forward.prefill(held, [Feed(n, 0, one) for n, one in enumerate(told)])
     found = forward.step(held, torch.tensor([3, 4]), torch.tensor([5, 40]), 41)
-    torch.testing.assert_close(found, torch.stack([last_logits(ours, [*told[0], 3]), last_logits(ours, [*told[1], 4])]), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        found, torch.stack([last_logits(ours, [*told[0], 3]), last_logits(ours, [*told[1], 4])]), rtol=0, atol=1e-4
+    )

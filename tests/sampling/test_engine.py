@@ -1,4 +1,5 @@
-"""The in-process sampler against the model's own forward: same tokens in, same log-probabilities out."""
+"""The in-process sampler against the model's own forward: same tokens in, same log-probabilities
+out."""
 
 from __future__ import annotations
 
@@ -41,7 +42,13 @@ def engine(parts: tuple[Any, Chat]) -> Engine:
 def other(parts: tuple[Any, Chat]) -> Engine:
     """Of an architecture without a fast path."""
     torch.manual_seed(0)
-    size: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    size: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     settings = LlamaConfig(vocab_size=len(parts[1].tokenizer), max_position_embeddings=256, **size)
     settings._attn_implementation = "sdpa"
     return Engine(LlamaForCausalLM(settings).eval(), parts[1], small_policy.device())
@@ -214,7 +221,8 @@ def test_a_row_that_is_closed_while_it_speaks_leaves_the_others_as_they_were(eng
 
 
 def test_a_turns_time_is_the_rows_share_of_its_steps(parts: tuple[Any, Chat]):
-    """Not the others' tokens, nor a prefill, nor the wait for a slot: with the rows beside it, a turn takes no longer than alone."""
+    """Not the others' tokens, nor a prefill, nor the wait for a slot: with the rows beside it, a
+    turn takes no longer than alone."""
 
     class Slow(Counting):
         def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor:
@@ -248,7 +256,9 @@ def test_a_turn_is_cut_at_its_deadline_between_two_tokens_and_the_others_speak_o
             time.sleep(0.01 * len(ids_B))
             return super().step(slots, ids_B, positions_B, visible)
 
-    whole = [one.ids for one in Engine(*parts, small_policy.device()).session(PROMPTS, SEEDS, 1.0, 160).sample([0, 1, 2], 30)]
+    whole = [
+        one.ids for one in Engine(*parts, small_policy.device()).session(PROMPTS, SEEDS, 1.0, 160).sample([0, 1, 2], 30)
+    ]
     engine = Engine(*parts, small_policy.device())
     engine.forward = Slow(engine)
     session = engine.session(PROMPTS, SEEDS, 1.0, 160)
@@ -304,24 +314,36 @@ def test_what_the_forward_raises_reaches_all_who_wait(parts: tuple[Any, Chat]):
         assert [str(one) for one in asyncio.run(all_of_it(deterministic))] == ["out of memory"] * 3
 
 
-def test_an_architecture_without_a_fast_path_is_said_once(other: Engine, parts: tuple[Any, Chat], capsys: pytest.CaptureFixture[str]):
+def test_an_architecture_without_a_fast_path_is_said_once(
+    other: Engine, parts: tuple[Any, Chat], capsys: pytest.CaptureFixture[str]
+):
     Engine(other.model, parts[1], small_policy.device())
     sampler._said.clear()
     Engine(other.model, parts[1], small_policy.device())
     Engine(other.model, parts[1], small_policy.device())
-    assert capsys.readouterr().out == "[sampler] the model's own forward, which is slower: no fast path for LlamaForCausalLM\n"
+    assert (
+        capsys.readouterr().out
+        == "[sampler] the model's own forward, which is slower: no fast path for LlamaForCausalLM\n"
+    )
 
 
-# -- drawing ---------------------------------------------------------------------------------------------------------------
+# -- drawing ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("vocabulary", [2, 97, 1000])
 def test_tokens_are_drawn_as_often_as_they_are_probable(vocabulary: int):
     generator = torch.Generator().manual_seed(vocabulary)
     logits = torch.randn(vocabulary, generator=generator) * 3
     n = 100_000
-    tokens, logprobs = sampler.draw(logits.expand(n // 10, -1), (torch.arange(n // 10) + torch.rand(n // 10, generator=generator)) / (n // 10))
+    tokens, logprobs = sampler.draw(
+        logits.expand(n // 10, -1), (torch.arange(n // 10) + torch.rand(n // 10, generator=generator)) / (n // 10)
+    )
     torch.testing.assert_close(logprobs, torch.log_softmax(logits, -1)[tokens])
     assert torch.equal(tokens, tokens.sort().values), "by inverse CDF: a larger number, a later token"
-    random_tokens = torch.cat([sampler.draw(logits.expand(10_000, -1), torch.rand(10_000, generator=generator))[0] for _ in range(n // 10_000)])
+    random_tokens = torch.cat(
+        [
+            sampler.draw(logits.expand(10_000, -1), torch.rand(10_000, generator=generator))[0]
+            for _ in range(n // 10_000)
+        ]
+    )
     expected_counts = torch.softmax(logits.double(), -1) * n
     often = expected_counts >= 10
     found = torch.bincount(random_tokens, minlength=vocabulary)

@@ -1,4 +1,5 @@
-"""Whole stages whose policy is sampled on a server: the numbers are those of the in-process engine, and weights reach the server."""
+"""Whole stages whose policy is sampled on a server: the numbers are those of the in-process engine,
+and weights reach the server."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ LORA = {"weights": "lora", "steps": 3, "lr": 1e-2, "lora": {"r": 4, "alpha": 8},
 def server(ladder: Path, ladder_recipe: Path) -> Iterator[TokenServer]:
     """Serves the ladder's base model, in a thread with an event loop of its own."""
     network, tokenizer = weights.load(str(ladder / "data/policy/model"), config.Policy(), small_policy.device())
-    engine = Engine(network, Chat(tokenizer, schemas(load(config.Recipe(path=str(ladder_recipe))))), small_policy.device())
+    engine = Engine(
+        network, Chat(tokenizer, schemas(load(config.Recipe(path=str(ladder_recipe))))), small_policy.device()
+    )
     found: list[TokenServer] = []
     ready, over = threading.Event(), threading.Event()
 
@@ -61,12 +64,16 @@ def greedy(folder: Path) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
-def test_a_baseline_over_token_routes_is_the_engines_own(ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer, kind: str):
+def test_a_baseline_over_token_routes_is_the_engines_own(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer, kind: str
+):
     again(ladder, tmp_path, ladder_recipe, "baseline", policy=at(server, kind, ladder))
     assert greedy(tmp_path) == greedy(ladder)
 
 
-def test_training_pushes_its_adapter_to_the_server_after_each_step(ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer):
+def test_training_pushes_its_adapter_to_the_server_after_each_step(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer
+):
     server.asked.clear()
     again(ladder, tmp_path, ladder_recipe, "train", policy=at(server, "vllm", ladder), train=LORA)
     loads = [body for path, body in server.asked if path == "/v1/load_lora_adapter"]
@@ -74,7 +81,9 @@ def test_training_pushes_its_adapter_to_the_server_after_each_step(ladder: Path,
     report = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
     assert (report.trained, report.weights) == (True, "lora")
     metrics = [json.loads(line) for line in (tmp_path / "data/train/metrics.jsonl").read_text().splitlines()]
-    assert max(one["logprob_mismatch"] for one in metrics if "logprob_mismatch" in one) < 1e-3, "the server samples with the learner's weights"
+    assert max(one["logprob_mismatch"] for one in metrics if "logprob_mismatch" in one) < 1e-3, (
+        "the server samples with the learner's weights"
+    )
     assert not any(row["num_forks"] for row in pq.read_table(tmp_path / "data/train/rollouts.parquet").to_pylist())
 
 
@@ -101,7 +110,7 @@ def test_a_chat_endpoint_is_evaluated_and_searched_a_prompt_for_but_not_trained(
     assert len(arms) == 3
 
 
-# -- the limit of a context ------------------------------------------------------------------------------------------------
+# -- the limit of a context ------------------------------------------------------------------------
 def with_long_row(folder: Path, split: str, place: int, num_words: int) -> str:
     """One row of the split asks at length; its id."""
     path = folder / f"data/examples/{split}.jsonl"
@@ -115,7 +124,8 @@ def with_long_row(folder: Path, split: str, place: int, num_words: int) -> str:
 def test_a_stage_finds_an_opening_that_does_not_fit_before_anything_is_sampled(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer, kind: str | None
 ):
-    """The last row, batches behind the first. Behind a server the limit is the server's own, 256."""
+    """The last row, batches behind the first. Behind a server the limit is the server's own,
+    256."""
     shutil.copytree(ladder / "data", tmp_path / "data")
     name = with_long_row(tmp_path, "validation", 7, 200)
     server.asked.clear()
@@ -130,7 +140,9 @@ def test_a_stage_finds_an_opening_that_does_not_fit_before_anything_is_sampled(
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang", "chat"])
-def test_a_stage_without_a_limit_has_the_servers(ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer, kind: str):
+def test_a_stage_without_a_limit_has_the_servers(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer, kind: str
+):
     """512 tokens, the bound that nobody had set, were more than this server takes."""
     server.asked.clear()
     again(ladder, tmp_path, ladder_recipe, "baseline", policy=at(server, kind, ladder), rollout={"max_tokens": None})
@@ -138,21 +150,38 @@ def test_a_stage_without_a_limit_has_the_servers(ladder: Path, tmp_path: Path, l
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_training_finds_an_opening_that_does_not_fit_before_its_first_step(ladder: Path, tmp_path: Path, ladder_recipe: Path, split: str):
+def test_training_finds_an_opening_that_does_not_fit_before_its_first_step(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path, split: str
+):
     shutil.copytree(ladder / "data", tmp_path / "data")
     name = with_long_row(tmp_path, split, -1, 200)
-    with inside(tmp_path), pytest.raises(UserError, match=f"example '{name}': its opening alone has .* rollout.max_tokens is 200"):
+    with (
+        inside(tmp_path),
+        pytest.raises(UserError, match=f"example '{name}': its opening alone has .* rollout.max_tokens is 200"),
+    ):
         run("train", params(ladder_recipe))
     assert not list(tmp_path.glob(".rft/**/metrics.jsonl"))
 
 
-def test_overlong_rollouts_are_measured_by_the_servers_limit(ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer):
+def test_overlong_rollouts_are_measured_by_the_servers_limit(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer
+):
     dapo = {**LORA, "algorithm": "dapo", "overlong": {"buffer": 300}}
     with pytest.raises(ConfigError, match=r"\(300\) must lie below rollout\.max_tokens \(256\)"):
-        again(ladder, tmp_path, ladder_recipe, "train", policy=at(server, "vllm", ladder), train=dapo, rollout={"max_tokens": None})
+        again(
+            ladder,
+            tmp_path,
+            ladder_recipe,
+            "train",
+            policy=at(server, "vllm", ladder),
+            train=dapo,
+            rollout={"max_tokens": None},
+        )
 
 
-def test_the_search_and_the_comparison_look_at_all_their_prompts_first(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+def test_the_search_and_the_comparison_look_at_all_their_prompts_first(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path
+):
     shutil.copytree(ladder / "data", tmp_path / "data")
     winner = tmp_path / "data/prompt/prompt.json"
     winner.write_text(json.dumps(json.loads(winner.read_text()) | {"system": "look it up and answer " * 40}))
@@ -161,7 +190,12 @@ def test_the_search_and_the_comparison_look_at_all_their_prompts_first(ladder: P
     recipe = tmp_path / "recipe"
     shutil.copytree(ladder_recipe, recipe)
     (recipe / "prompts.json").write_text(
-        json.dumps({"seed": {"name": "seed", "system": "", "max_turns": 3}, "instructions": {"long": "look it up and answer " * 40}})
+        json.dumps(
+            {
+                "seed": {"name": "seed", "system": "", "max_turns": 3},
+                "instructions": {"long": "look it up and answer " * 40},
+            }
+        )
     )
     with inside(tmp_path), pytest.raises(UserError, match="its opening alone has"):
         run("prompt", params(recipe))
@@ -179,18 +213,25 @@ def test_in_this_process_the_default_is_512_and_does_not_count_as_written(ladder
 
 def test_token_routes_need_the_models_folder():
     with pytest.raises(ConfigError, match="name the same model's folder"):
-        config.parse({**SECTIONS["policy"], "server": {"kind": "vllm", "url": "http://127.0.0.1:1", "model": "m"}}, "params.yaml", config.Policy)
+        config.parse(
+            {**SECTIONS["policy"], "server": {"kind": "vllm", "url": "http://127.0.0.1:1", "model": "m"}},
+            "params.yaml",
+            config.Policy,
+        )
 
 
 def test_a_rows_own_tools_win_over_the_jobs(ladder: Path, tmp_path: Path, ladder_recipe: Path):
-    """The first row's lookup takes a key of one letter only: the policy's call does not fit, and it hears so."""
+    """The first row's lookup takes a key of one letter only: the policy's call does not fit, and it
+    hears so."""
     shutil.copytree(ladder / "data", tmp_path / "data")
     settings = tmp_path / "data/policy/model/config.json"  # a schema that the tokenizer never saw is long, in bytes
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"max_position_embeddings": 1024}))
     path = tmp_path / "data/examples/validation.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     narrow = {"type": "object", "properties": {"key": {"type": "string", "maxLength": 1}}, "required": ["key"]}
-    rows[0]["tools"] = [{"type": "function", "function": {"name": "lookup", "description": "A narrow one.", "parameters": narrow}}]
+    rows[0]["tools"] = [
+        {"type": "function", "function": {"name": "lookup", "description": "A narrow one.", "parameters": narrow}}
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with inside(tmp_path):
         run("baseline", params(ladder_recipe, rollout={"max_tokens": 700}))

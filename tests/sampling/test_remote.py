@@ -1,4 +1,5 @@
-"""Policies on servers, over real sockets: what comes through is the in-process engine's own, and each fault has its outcome."""
+"""Policies on servers, over real sockets: what comes through is the in-process engine's own, and
+each fault has its outcome."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> recipe.Recipe:
 @pytest.fixture(scope="module")
 def engine(ours: recipe.Recipe, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """Sixty steps of warm start: it calls its tool, and mostly answers wrongly."""
-    return Engine(*small_policy.build(ours.folder, steps=60, work=tmp_path_factory.mktemp("warm")), small_policy.device())
+    return Engine(
+        *small_policy.build(ours.folder, steps=60, work=tmp_path_factory.mktemp("warm")), small_policy.device()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +84,15 @@ def tokens(server: TokenServer, kind: str = "vllm", **more: Any) -> TokenPolicy:
     return TokenPolicy(section(server, kind, **more), server.engine.chat, (server.engine.chat.end_id,))
 
 
-async def play(ours: recipe.Recipe, endpoint: Any, policy: Policy, temperature: float = 0.0, rows: int = 3, **limits: Any) -> list[Trajectory]:
+async def play(
+    ours: recipe.Recipe, endpoint: Any, policy: Policy, temperature: float = 0.0, rows: int = 3, **limits: Any
+) -> list[Trajectory]:
     conditions = Conditions(PROMPT, temperature, (5,), config.Rollout(**{**LIMITS, **limits}))
     requests = [Request(row, 0) for row in ours.examples("validation", rows, 0)]
-    async with ToolClient(endpoint, config.Tools(), schemas(ours)) as client, EndpointGrader(ours.grader, endpoint, config.Tools()) as grader:
+    async with (
+        ToolClient(endpoint, config.Tools(), schemas(ours)) as client,
+        EndpointGrader(ours.grader, endpoint, config.Tools()) as grader,
+    ):
         return await run_rollouts(policy, client, grader, requests, conditions, {})
 
 
@@ -110,7 +118,7 @@ def expected(engine: Engine, ids: Sequence[int], start: int, temperature: float)
     return torch.log_softmax(logits, -1)[torch.arange(start - 1, len(ids) - 1), torch.tensor(ids[start:])].tolist()
 
 
-# -- tokens in, tokens out -------------------------------------------------------------------------------------------------
+# -- tokens in, tokens out -------------------------------------------------------------------------
 SERVERS = [("vllm", {}), ("vllm", {"without": frozenset({GENERATE.path})}), ("sglang", {})]
 
 
@@ -123,7 +131,12 @@ def test_a_whole_rollout_with_tools_is_the_in_process_engines(engine, ours, endp
         assert (one.rollout_id, one.stop_reason, one.reward) == (other.rollout_id, other.stop_reason, other.reward)
         assert other.num_forks == 0
         for said, heard in zip(one.turns, other.turns, strict=True):
-            assert (said.prompt_ids, said.token_ids, said.text, said.calls) == (heard.prompt_ids, heard.token_ids, heard.text, heard.calls)
+            assert (said.prompt_ids, said.token_ids, said.text, said.calls) == (
+                heard.prompt_ids,
+                heard.token_ids,
+                heard.text,
+                heard.calls,
+            )
             assert heard.logprobs == pytest.approx(said.logprobs, abs=1e-4)
 
 
@@ -213,7 +226,9 @@ def test_an_opening_that_does_not_fit_is_the_users_to_mend(engine):
         tokens(server).open([named], [(0,)], 0.0, room + 1)
         tokens(server).open([named], [(0,)], 0.0, room)
 
-    with pytest.raises(UserError, match=r"example 'n-7': its opening alone has \d+ tokens, and rollout\.max_tokens is \d+"):
+    with pytest.raises(
+        UserError, match=r"example 'n-7': its opening alone has \d+ tokens, and rollout\.max_tokens is \d+"
+    ):
         through(engine, use)
 
 
@@ -226,7 +241,7 @@ def test_no_more_requests_at_once_than_allowed(engine):
     assert through(engine, use) == 2
 
 
-# -- faults ----------------------------------------------------------------------------------------------------------------
+# -- faults ----------------------------------------------------------------------------------------
 LOGPROB = "choices.0.logprobs.content.0.logprob"
 PASSING = {
     "500": status(500),
@@ -333,9 +348,11 @@ def test_another_context_than_ours_is_a_fork(engine, ours, endpoint):
     assert [turn.forked for turn in done.turns][:2] == [False, True]
 
 
-# -- keys ------------------------------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["vllm", "sglang", "chat"])
-@pytest.mark.parametrize("fault", [status(400, f"no {KEY} here"), status(500, "x" * 290 + KEY), token_server.writes(f"<{KEY}>")])
+@pytest.mark.parametrize(
+    "fault", [status(400, f"no {KEY} here"), status(500, "x" * 290 + KEY), token_server.writes(f"<{KEY}>")]
+)
 def test_a_key_reaches_the_server_and_no_message(engine, monkeypatch, kind, fault):
     monkeypatch.setenv("POLICY_KEY", f"Bearer {KEY}")
     monkeypatch.setenv("WRONG_KEY", f"Bearer not-{KEY}")
@@ -358,7 +375,11 @@ def test_a_key_reaches_the_server_and_no_message(engine, monkeypatch, kind, faul
 
 def test_a_key_that_is_not_set_is_named(engine):
     with pytest.raises(ConfigError, match="POLICY_KEY"):
-        policy_for(config.PolicyServer(kind="chat", url="http://h", model="m", headers={"A": "env:POLICY_KEY"}), [], lambda: engine.chat)
+        policy_for(
+            config.PolicyServer(kind="chat", url="http://h", model="m", headers={"A": "env:POLICY_KEY"}),
+            [],
+            lambda: engine.chat,
+        )
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "http://me:secret@h", "http://h/?key=secret", "ftp://h", ""])
@@ -368,7 +389,7 @@ def test_an_address_with_a_key_in_it_is_refused_unseen(engine, url):
     assert "secret" not in str(caught.value)
 
 
-# -- event loops -----------------------------------------------------------------------------------------------------------
+# -- event loops -----------------------------------------------------------------------------------
 @pytest.mark.filterwarnings("error")
 def test_a_policy_outlives_its_event_loops_and_leaves_nothing_open(engine):
     made: list[TokenPolicy] = []
@@ -401,7 +422,7 @@ def test_a_policy_can_be_closed_and_used_again(engine):
     gc.collect()
 
 
-# -- before and between batches --------------------------------------------------------------------------------------------
+# -- before and between batches --------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("more", "max_tokens", "temperature", "settings", "words"),
     [
@@ -415,7 +436,10 @@ def test_what_would_spoil_every_rollout_is_found_before(engine, more, max_tokens
         through(engine, lambda server: tokens(server, **more).check(max_tokens, temperature), **settings)
 
 
-@pytest.mark.parametrize(("kind", "temperature", "raw"), [("vllm", 0.7, False), ("vllm", 1.0, True), ("vllm", 0.0, True), ("sglang", 0.7, False)])
+@pytest.mark.parametrize(
+    ("kind", "temperature", "raw"),
+    [("vllm", 0.7, False), ("vllm", 1.0, True), ("vllm", 0.0, True), ("sglang", 0.7, False)],
+)
 def test_a_fit_server_passes_the_check(engine, kind, temperature, raw):
     through(engine, lambda server: tokens(server, kind).check(200, temperature), raw_logprobs=raw)
 
@@ -431,7 +455,9 @@ def adapters(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> list[P
     """Two LoRA folders that change what the policy says."""
     folders = []
     for number in (1, 2):
-        learner = model.trainable(model.merged_copy(engine.model).__class__(engine.model.config), config.Train(lora=config.Lora(r=2)))
+        learner = model.trainable(
+            model.merged_copy(engine.model).__class__(engine.model.config), config.Train(lora=config.Lora(r=2))
+        )
         with torch.no_grad():
             for name, weights in learner.named_parameters():
                 if "lora_B" in name:
@@ -454,7 +480,11 @@ def test_new_weights_speak_from_the_next_turn_on(engine, adapters, kind):
             alone = served.session([OPENING], [(fold((1, 2), 0),)], 0.0, 200).sample([0], 40)[0]
             assert (said[-1].ids, said[-1].logprobs) == (alone.ids, pytest.approx(alone.logprobs, abs=1e-4))
         if kind == "vllm":
-            assert [body.get("cache_salt") for path, body in server.asked if path == GENERATE.path] == [None, "agent-rft-1", "agent-rft-2"]
+            assert [body.get("cache_salt") for path, body in server.asked if path == GENERATE.path] == [
+                None,
+                "agent-rft-1",
+                "agent-rft-2",
+            ]
         return said
 
     assert len({one.ids for one in through(engine, use)}) == 3
@@ -487,11 +517,14 @@ def test_a_refused_adapter_is_an_error_and_the_old_weights_stay(engine, adapters
     through(engine, use)
 
 
-# -- readers ---------------------------------------------------------------------------------------------------------------
+# -- readers ---------------------------------------------------------------------------------------
 ASK = Ask((1, 2), 4, 1.0, 0, (9,), "m")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["stop", "length", "token_id:3", ""]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["token_ids", "logprobs", "content", "logprob", "type"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["token_ids", "logprobs", "content", "logprob", "type"]), inner)
+    ),
     max_leaves=8,
 )
 
@@ -499,9 +532,15 @@ JSON = st.recursive(
 def near(route: Route, ids: Any, scores: Any, finish: Any, usage: Any) -> Any:
     """A reply of the route's shape around these values."""
     if route is SGLANG:
-        return {"output_ids": ids, "meta_info": {"output_token_logprobs": scores, "finish_reason": finish, "prompt_tokens": usage}}
+        return {
+            "output_ids": ids,
+            "meta_info": {"output_token_logprobs": scores, "finish_reason": finish, "prompt_tokens": usage},
+        }
     logprobs = {"content": scores} if route is GENERATE else {"token_logprobs": scores}
-    return {"choices": [{"token_ids": ids, "logprobs": logprobs, "finish_reason": finish, "prompt_token_ids": usage}], "usage": usage}
+    return {
+        "choices": [{"token_ids": ids, "logprobs": logprobs, "finish_reason": finish, "prompt_token_ids": usage}],
+        "usage": usage,
+    }
 
 
 @pytest.mark.parametrize("route", [GENERATE, COMPLETIONS, SGLANG], ids=lambda route: route.path)
@@ -527,15 +566,20 @@ def test_sglangs_own_end_token_is_the_policys(engine):
         SGLANG.read(near(SGLANG, [3], pairs, {"type": "length"}, 2), ASK)
 
 
-# -- chat completions ------------------------------------------------------------------------------------------------------
+# -- chat completions ------------------------------------------------------------------------------
 def test_a_chat_endpoint_plays_whole_rollouts(engine, ours, endpoint):
     mine = asyncio.run(play(ours, endpoint, engine))
     theirs = through(engine, lambda server: play(ours, endpoint, ChatPolicy(section(server, "chat"), schemas(ours))))
     assert any(one.num_tool_calls for one in theirs)
     for one, other in zip(mine, theirs, strict=True):
-        # An endpoint's own reader gives a broken call as text: then the rollout ends with an answer, and not with a parse error.
-        assert other.stop_reason is (StopReason.completed if one.stop_reason is StopReason.parse_error else one.stop_reason)
-        assert [(turn.calls, _outputs(turn)) for turn in one.turns] == [(turn.calls, _outputs(turn)) for turn in other.turns]
+        # An endpoint's own reader gives a broken call as text: then the rollout ends with an
+        # answer, and not with a parse error.
+        assert other.stop_reason is (
+            StopReason.completed if one.stop_reason is StopReason.parse_error else one.stop_reason
+        )
+        assert [(turn.calls, _outputs(turn)) for turn in one.turns] == [
+            (turn.calls, _outputs(turn)) for turn in other.turns
+        ]
         assert one.reward == other.reward
         assert all(turn.token_ids == turn.prompt_ids == turn.logprobs == () for turn in other.turns)
 
@@ -546,7 +590,9 @@ def _outputs(turn: Turn) -> list[str]:
 
 def test_a_chat_endpoint_that_returns_ids_is_checked_for_forks(engine, ours, endpoint):
     mine = asyncio.run(play(ours, endpoint, engine))
-    theirs = through(engine, lambda server: play(ours, endpoint, ChatPolicy(section(server, "chat"), schemas(ours), with_ids=True)))
+    theirs = through(
+        engine, lambda server: play(ours, endpoint, ChatPolicy(section(server, "chat"), schemas(ours), with_ids=True))
+    )
     for one, other in zip(mine, theirs, strict=True):
         assert other.num_forks == 0
         for said, heard in zip(one.turns, other.turns, strict=True):
@@ -573,11 +619,16 @@ def test_a_chat_endpoint_without_ids_is_not_trained_on(engine):
         through(engine, use)
 
 
-# -- which policy ----------------------------------------------------------------------------------------------------------
+# -- which policy ----------------------------------------------------------------------------------
 def test_the_kind_names_the_policy(engine):
     def no_chat() -> Any:
         raise AssertionError("a chat endpoint needs no tokenizer")
 
-    made = [policy_for(config.PolicyServer(kind=kind, url="http://h/v1/", model="m"), [], lambda: engine.chat) for kind in ("vllm", "sglang")]
+    made = [
+        policy_for(config.PolicyServer(kind=kind, url="http://h/v1/", model="m"), [], lambda: engine.chat)
+        for kind in ("vllm", "sglang")
+    ]
     made.append(policy_for(config.PolicyServer(kind="chat", url="http://h", model="m"), [], no_chat))
-    assert [(type(one), one.trainable, one.blocks) for one in made] == [(TokenPolicy, True, False)] * 2 + [(ChatPolicy, False, False)]
+    assert [(type(one), one.trainable, one.blocks) for one in made] == [(TokenPolicy, True, False)] * 2 + [
+        (ChatPolicy, False, False)
+    ]

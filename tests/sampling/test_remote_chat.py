@@ -1,4 +1,5 @@
-"""A policy behind plain chat completions: what an endpoint may answer, what the loop hears of it, and what goes back."""
+"""A policy behind plain chat completions: what an endpoint may answer, what the loop hears of it,
+and what goes back."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at(url: str, **more: Any) -> config.PolicyServer:
-    return config.PolicyServer.model_validate({"kind": "chat", "url": url, "model": MODEL, "retries": 1, "timeout_s": 60, **more})
+    return config.PolicyServer.model_validate(
+        {"kind": "chat", "url": url, "model": MODEL, "retries": 1, "timeout_s": 60, **more}
+    )
 
 
 def reply(content: str | None = None, calls: Any = None, finish: str = "stop", **more: Any) -> dict[str, Any]:
@@ -92,7 +95,12 @@ def test_what_goes_back_is_what_came_with_its_reasoning():
     assert heard[0].reading.reasoning == "hm"
     assert heard[1] == Sampled("9153", Reading("9153"))
     assert server.bodies[1]["messages"][1:] == [
-        {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [call("{}"), call("{}", "call_bad")]},
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "hm",
+            "tool_calls": [call("{}"), call("{}", "call_bad")],
+        },
         {"role": "tool", "tool_call_id": "call_abc", "content": "r"},
         {"role": "tool", "tool_call_id": "call_bad", "content": "the arguments of lookup are not JSON"},
     ]
@@ -103,7 +111,14 @@ def test_the_body_is_plain_chat_completions():
     _, server = hear(reply("x"), tools=[tool])
     seed = fold((0,), 0)
     assert server.bodies == [
-        {"model": MODEL, "messages": list(OPENING.messages), "temperature": 0.5, "max_tokens": 30, "seed": seed, "tools": [tool]}
+        {
+            "model": MODEL,
+            "messages": list(OPENING.messages),
+            "temperature": 0.5,
+            "max_tokens": 30,
+            "seed": seed,
+            "tools": [tool],
+        }
     ]
     assert server.paths == ["/v1/chat/completions"]
     assert "tools" not in hear(reply("x"))[1].bodies[0]
@@ -113,7 +128,9 @@ def test_a_turn_cut_by_its_limit_has_not_ended():
     assert [one.ended for one in hear(reply("cut", finish="length"), reply("whole"))[0]] == [False, True]
 
 
-@pytest.mark.parametrize("bad", [reply("x", finish="content_filter"), reply(None, "no list"), {"error": {"message": "upstream"}}, []])
+@pytest.mark.parametrize(
+    "bad", [reply("x", finish="content_filter"), reply(None, "no list"), {"error": {"message": "upstream"}}, []]
+)
 def test_a_reply_that_is_none_leaves_the_turn_unsampled(bad: Any):
     if bad == []:
         with pytest.raises(InfrastructureError, match="no 'choices'"):
@@ -148,15 +165,18 @@ def test_a_dialogue_that_outgrows_the_endpoint_is_the_policys_doing():
             dialogue.append(sampled.reading.calls, [ToolResult("call_abc", "r")])
             return await dialogue.sample(20, 10.0)
 
-    assert asyncio.run(play_with(says(reply(None, [call("{}")], "tool_calls")), too_long)) == Sampled("", Reading(""), ended=False)
+    assert asyncio.run(play_with(says(reply(None, [call("{}")], "tool_calls")), too_long)) == Sampled(
+        "", Reading(""), ended=False
+    )
     with pytest.raises(UserError, match=r"example 'n-7': its opening does not fit .*context_length_exceeded.*Shorten"):
         asyncio.run(play_with(too_long))
 
 
-# -- the limit of a context --------------------------------------------------------------------------------------------------
+# -- the limit of a context ------------------------------------------------------------------------
 @dataclass
 class Endpoint:
-    """Chat completions that count a token for each `x` of the messages. `models`: the entry in its list, or the status of its refusal."""
+    """Chat completions that count a token for each `x` of the messages. `models`: the entry in its
+    list, or the status of its refusal."""
 
     models: dict[str, Any] | int = 404
     counts: bool = False
@@ -172,7 +192,9 @@ class Endpoint:
         if request.path == "/v1/models":
             if isinstance(self.models, int):
                 return web.json_response({"error": {"message": "no list"}}, status=self.models)
-            return web.json_response({"object": "list", "data": [{"id": "other", "max_model_len": 7}, {"id": MODEL, **self.models}]})
+            return web.json_response(
+                {"object": "list", "data": [{"id": "other", "max_model_len": 7}, {"id": MODEL, **self.models}]}
+            )
         num_tokens = json.dumps(body.get("messages")).count("x")
         if request.path == "/tokenize" and self.counts:
             return web.json_response({"count": num_tokens, "max_model_len": 10_000, "tokens": []})
@@ -180,7 +202,9 @@ class Endpoint:
             return web.json_response({"detail": "Not Found"}, status=404)
         most = body.get("max_tokens") or body["max_completion_tokens"]
         if self.takes is not None and num_tokens + most > self.takes:
-            return web.json_response({"error": {"message": f"This model's maximum context length is {self.takes} tokens."}}, status=400)
+            return web.json_response(
+                {"error": {"message": f"This model's maximum context length is {self.takes} tokens."}}, status=400
+            )
         said = sum(message["role"] == "assistant" for message in body["messages"])
         made = reply(None, [call("{}", f"call_{said}")], "tool_calls") if said < self.calls else reply("4711")
         return web.json_response({**made, "usage": {"prompt_tokens": num_tokens, "completion_tokens": 1}})
@@ -239,7 +263,8 @@ def test_a_limit_that_the_endpoint_does_not_take_is_refused():
 
 @pytest.mark.parametrize(("models", "num_asked"), [(404, [90] * 4), ({"max_model_len": 7050}, [90, 48])])
 def test_the_context_is_bounded_by_what_the_endpoint_says_and_else_not_at_all(models: Any, num_asked: list[int]):
-    """25 kB rows met a bound of 512 tokens that nobody had set, and ended `max_tokens` after one call."""
+    """25 kB rows met a bound of 512 tokens that nobody had set, and ended `max_tokens` after one
+    call."""
     endpoint = Endpoint(models, calls=3)
 
     async def use(policy: ChatPolicy) -> bool:
@@ -257,7 +282,9 @@ def test_the_context_is_bounded_by_what_the_endpoint_says_and_else_not_at_all(mo
     assert [body["max_tokens"] for body in endpoint.turns()] == num_asked
 
 
-@pytest.mark.parametrize(("models", "configured"), [({"max_model_len": 200}, None), ({"max_model_len": 300}, 200), (404, 200)])
+@pytest.mark.parametrize(
+    ("models", "configured"), [({"max_model_len": 200}, None), ({"max_model_len": 300}, 200), (404, 200)]
+)
 def test_a_server_that_counts_finds_the_opening_that_does_not_fit(models: Any, configured: int | None):
     """Though it is not the longest by characters; one token less fits. Nothing is sampled."""
     for length, fits in ((199, True), (200, False)):
@@ -270,7 +297,10 @@ def test_a_server_that_counts_finds_the_opening_that_does_not_fit(models: Any, c
         if fits:
             using(endpoint, use)
         else:
-            with pytest.raises(UserError, match=r"example 'n-2': its opening alone has 200 tokens, and rollout\.max_tokens is 200 .*shorten"):
+            with pytest.raises(
+                UserError,
+                match=r"example 'n-2': its opening alone has 200 tokens, and rollout\.max_tokens is 200 .*shorten",
+            ):
                 using(endpoint, use)
         assert endpoint.turns() == []
 
@@ -279,7 +309,11 @@ def test_a_server_that_counts_finds_the_opening_that_does_not_fit(models: Any, c
     ("endpoint", "configured", "words"),
     [
         (Endpoint(), 300, r"example 'n-2': its opening alone has 300 tokens, and rollout\.max_tokens is 300"),
-        (Endpoint({"max_model_len": 250}), None, r"example 'n-2': its opening alone has 300 tokens, and rollout\.max_tokens is 250"),
+        (
+            Endpoint({"max_model_len": 250}),
+            None,
+            r"example 'n-2': its opening alone has 300 tokens, and rollout\.max_tokens is 250",
+        ),
         (Endpoint(takes=300), None, r"example 'n-2': its opening does not fit .*maximum context length is 300"),
         (Endpoint(takes=300), 1000, r"example 'n-2': its opening does not fit .*maximum context length is 300"),
         (Endpoint(takes=301), None, None),
@@ -287,7 +321,9 @@ def test_a_server_that_counts_finds_the_opening_that_does_not_fit(models: Any, c
         (Endpoint({"max_model_len": 301}), None, None),
     ],
 )
-def test_one_that_cannot_count_is_tried_with_the_longest_opening(endpoint: Endpoint, configured: int | None, words: str | None):
+def test_one_that_cannot_count_is_tried_with_the_longest_opening(
+    endpoint: Endpoint, configured: int | None, words: str | None
+):
     async def use(policy: ChatPolicy) -> None:
         await policy.ask_limit(configured)
         for _ in range(2):
@@ -307,7 +343,7 @@ def test_a_trial_that_fails_is_no_fit():
         asyncio.run(ChatPolicy(at("http://127.0.0.1:9"), []).check_openings([OPENING], None))
 
 
-# -- dialects, formats -------------------------------------------------------------------------------------------------------
+# -- dialects, formats -----------------------------------------------------------------------------
 def test_a_reasoning_model_is_asked_in_its_own_dialect(capsys: pytest.CaptureFixture[str]):
     endpoint = Endpoint()
 
@@ -323,8 +359,12 @@ def test_a_reasoning_model_is_asked_in_its_own_dialect(capsys: pytest.CaptureFix
 
 
 REFUSALS = {
-    "max_tokens": "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
-    "temperature": "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported.",
+    "max_tokens": (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    ),
+    "temperature": (
+        "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported."
+    ),
     "other words": "invalid temperature: only 1 is allowed for this model",
 }
 
@@ -348,7 +388,12 @@ def test_the_refusal_of_a_reasoning_model_names_the_dialect(why: str):
 
 
 @pytest.mark.parametrize(
-    "why", ["'max_tokens' or 'max_completion_tokens' is too large: 96.", "'messages' must hold text", "the tool temperature_at has no parameters"]
+    "why",
+    [
+        "'max_tokens' or 'max_completion_tokens' is too large: 96.",
+        "'messages' must hold text",
+        "the tool temperature_at has no parameters",
+    ],
 )
 def test_another_refusal_names_no_dialect(why: str):
     async def use() -> None:
@@ -363,7 +408,10 @@ def test_another_refusal_names_no_dialect(why: str):
 
 def test_a_reasoning_model_may_call_one_token_too_few():
     """OpenAI's answer to a trial of one token."""
-    few = says({"error": {"message": "Could not finish the message because max_tokens or model output limit was reached."}}, status=400)
+    few = says(
+        {"error": {"message": "Could not finish the message because max_tokens or model output limit was reached."}},
+        status=400,
+    )
 
     async def use(dialect: str) -> None:
         async with scripted(says({}, status=404), few) as server:
@@ -376,8 +424,14 @@ def test_a_reasoning_model_may_call_one_token_too_few():
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_a_dialect_is_for_chat(kind: str):
-    with pytest.raises(ConfigError, match=rf"dialect = openai_reasoning is for kind chat, and kind is {kind}\. Remove dialect"):
-        config.parse({"kind": kind, "url": "http://h", "model": "m", "dialect": "openai_reasoning"}, "params.yaml", config.PolicyServer)
+    with pytest.raises(
+        ConfigError, match=rf"dialect = openai_reasoning is for kind chat, and kind is {kind}\. Remove dialect"
+    ):
+        config.parse(
+            {"kind": kind, "url": "http://h", "model": "m", "dialect": "openai_reasoning"},
+            "params.yaml",
+            config.PolicyServer,
+        )
 
 
 def test_a_temperature_that_a_reasoning_model_cannot_honour_is_refused(tmp_path: Path):
@@ -387,7 +441,10 @@ def test_a_temperature_that_a_reasoning_model_cannot_honour_is_refused(tmp_path:
     reasoning = {"server": {**server, "dialect": "openai_reasoning"}}
     tiny_recipe.params(tmp_path, policy=reasoning)
     tiny_recipe.params(tmp_path, policy=reasoning, prompt={"temperature": 1})
-    with pytest.raises(ConfigError, match=r"^params\.yaml: baseline\.temperature = 0\.7, challenger\.temperature = 1\.2 cannot .*dialect"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^params\.yaml: baseline\.temperature = 0\.7, challenger\.temperature = 1\.2 cannot .*dialect",
+    ):
         tiny_recipe.params(tmp_path, policy=reasoning, **given)
     with pytest.raises(ConfigError, match=r"^params\.yaml: prompt\.temperature = 0\.5 cannot"):
         tiny_recipe.params(tmp_path, policy=reasoning, prompt={"temperature": 0.5})
@@ -413,7 +470,10 @@ def test_an_openings_format_goes_along_with_every_turn():
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["{}", "{oops", "[1]", "call_abc", ""]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "name", "arguments", "function", "reasoning"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["id", "name", "arguments", "function", "reasoning"]), inner)
+    ),
     max_leaves=8,
 )
 
@@ -423,11 +483,19 @@ JSON = st.recursive(
 def test_any_chat_reply_is_a_turn_or_a_typed_error(message: Any, finish: Any, usage: Any, calls: Any):
     policy = ChatPolicy(at("http://h"), [])
     (dialogue,) = policy.open([OPENING], [(0,)], 0.0, 200)
-    for one in (message, {"content": message, "tool_calls": calls}, {"content": "x", "tool_calls": [{"id": "c", "function": message}, calls]}):
+    for one in (
+        message,
+        {"content": message, "tool_calls": calls},
+        {"content": "x", "tool_calls": [{"id": "c", "function": message}, calls]},
+    ):
         try:
-            sampled, sent_back, _ = dialogue._read(json.dumps({"choices": [{"message": one, "finish_reason": finish}], "usage": usage}).encode())
+            sampled, sent_back, _ = dialogue._read(
+                json.dumps({"choices": [{"message": one, "finish_reason": finish}], "usage": usage}).encode()
+            )
         except (Malformed, InfrastructureError):
             continue
         ids = [call.call_id for call in sampled.reading.calls]
         assert len(set(ids)) == len(ids)
-        assert all(isinstance(json.loads(call["function"]["arguments"]), dict) for call in sent_back.get("tool_calls", []))
+        assert all(
+            isinstance(json.loads(call["function"]["arguments"]), dict) for call in sent_back.get("tool_calls", [])
+        )

@@ -1,4 +1,5 @@
-"""The limit of a context and the format of an answer, at servers that sample by tokens; chat endpoints: tests/sampling/test_remote_chat.py."""
+"""The limit of a context and the format of an answer, at servers that sample by tokens; chat
+endpoints: tests/sampling/test_remote_chat.py."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def test_a_server_that_does_not_say_how_long_a_context_it_takes_needs_a_limit_of
         await tokens(server, kind).ask_limit(200)
         await tokens(server, kind).check(None, 1.0)
 
-    with pytest.raises(ConfigError, match=r"rollout\.max_tokens is not set, and .* does not say .*'tiny'.* Set rollout\.max_tokens"):
+    with pytest.raises(
+        ConfigError, match=r"rollout\.max_tokens is not set, and .* does not say .*'tiny'.* Set rollout\.max_tokens"
+    ):
         through(engine, use, says_length=None)
 
 

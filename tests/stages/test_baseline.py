@@ -27,7 +27,9 @@ def test_readiness_in_words(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     again(ladder, tmp_path, ladder_recipe, "baseline", baseline={"not_worth_above": 0.0})
     report = reports.read(reports.BaselineReport, tmp_path / "data/baseline/report.json")
     mean = report.sampled.metrics["score/mean"].value
-    assert report.readiness == ("not worth it" if mean > 0 else "not yet" if report.sampled.max_at_k[-1][1] < 0.02 else "ready")
+    assert report.readiness == (
+        "not worth it" if mean > 0 else "not yet" if report.sampled.max_at_k[-1][1] < 0.02 else "ready"
+    )
 
 
 def measured(ladder: Path, folder: Path, recipe: Path, **section: float) -> reports.BaselineReport:
@@ -40,8 +42,11 @@ HALF = '0.5 + 0.5 * (sample["output_text"].strip() == item["target"])'
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 5), (-2, 2)])
-def test_verdicts_are_on_shares_of_the_range_and_numbers_on_its_own_scale(ladder: Path, tmp_path: Path, low: int, high: int):
-    """A failure earns half of the range, and a success all of it. On 0 to 1 every mean here would be above 0.95 (0 to 5), or below 0.02 at worst."""
+def test_verdicts_are_on_shares_of_the_range_and_numbers_on_its_own_scale(
+    ladder: Path, tmp_path: Path, low: int, high: int
+):
+    """A failure earns half of the range, and a success all of it. On 0 to 1 every mean here would
+    be above 0.95 (0 to 5), or below 0.02 at worst."""
     scaled = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipe"), low, high, HALF)
     report = measured(ladder, tmp_path / "ready", scaled, not_worth_above=0.95, not_yet_below=0.3)
     mean = report.sampled.metrics["score/mean"].value
@@ -59,11 +64,15 @@ def test_verdicts_are_on_shares_of_the_range_and_numbers_on_its_own_scale(ladder
 
 
 @pytest.mark.parametrize(("grading", "score"), [("0.0", 0), ("1.0", 1)])
-def test_one_score_for_everything_is_suspect_and_neither_hopeless_nor_perfect(ladder: Path, tmp_path: Path, grading: str, score: int):
+def test_one_score_for_everything_is_suspect_and_neither_hopeless_nor_perfect(
+    ladder: Path, tmp_path: Path, grading: str, score: int
+):
     blind = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipe"), 0, 1, grading)
     report = measured(ladder, tmp_path / "run", blind, not_worth_above=0.95, not_yet_below=0.02)
     assert report.readiness == "suspect"
-    assert report.reason.startswith(f"all 24 scores are {score}. First: example {report.sampled.rows[0].example_id} (rollout ")
+    assert report.reason.startswith(
+        f"all 24 scores are {score}. First: example {report.sampled.rows[0].example_id} (rollout "
+    )
     assert "said 'as declared'. Check examples.keys, the grader and its range before training" in report.reason
 
 

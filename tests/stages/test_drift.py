@@ -1,4 +1,5 @@
-"""Verdicts on whole windows of the tiny recipe, the rules behind them, and the simulated traffic of recipe icd10."""
+"""Verdicts on whole windows of the tiny recipe, the rules behind them, and the simulated traffic of
+recipe icd10."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def row(report: DriftReport, feature: str) -> FeatureDrift:
 MOVED = "Please tell me at once what the value of {key} is, my friend"
 
 
-# -- verdicts --------------------------------------------------------------------------------------------------------------
+# -- verdicts --------------------------------------------------------------------------------------
 def test_a_window_like_the_reference_continues(clone: Path) -> None:
     report = judged(windows.rows(200))
     assert report.verdict == "continue"
@@ -64,7 +65,12 @@ def test_a_moved_window_that_is_graded_asks_for_a_refresh_and_again_with_equal_b
     report = judged(windows.rows(200, note=MOVED))
     assert report.verdict == "refresh"
     assert report.num_usable_feedback == 200
-    assert {one.feature for one in report.features if one.drifted} == {"input_words", "vocabulary", "phrasing", "manners"}
+    assert {one.feature for one in report.features if one.drifted} == {
+        "input_words",
+        "vocabulary",
+        "phrasing",
+        "manners",
+    }
     assert "input_words: wasserstein_sd" in report.reason
     assert "200 graded conversations can become examples" in report.reason
     assert "plain 100.0% -> 0.0%" in row(report, "manners").detail
@@ -90,7 +96,10 @@ def test_a_recipe_that_cannot_use_feedback_stops_and_says_why(clone: Path) -> No
 def test_failing_tools_stop_whatever_the_input(clone: Path) -> None:
     report = judged(windows.rows(200, calls=2, tool_errors=1))
     assert (report.verdict, report.tool_error_share) == ("stop", 0.5)
-    assert report.reason == "50.0% of the tool calls failed, more than drift.max_error_share = 20.0%. Mend the tools first."
+    assert (
+        report.reason
+        == "50.0% of the tool calls failed, more than drift.max_error_share = 20.0%. Mend the tools first."
+    )
 
 
 def test_a_broken_contract_stops_before_anything_else(clone: Path) -> None:
@@ -101,15 +110,26 @@ def test_a_broken_contract_stops_before_anything_else(clone: Path) -> None:
 
 WIKI = {"name": "wiki", "url": "http://127.0.0.1:9/mcp"}
 ELSEWHERE: list[tuple[str, dict[str, Any], str]] = [
-    ("find_item", {"endpoints": [{"name": "find_item", "server_url": "http://127.0.0.1:9/find"}]}, "all 11 contracts hold."),
+    (
+        "find_item",
+        {"endpoints": [{"name": "find_item", "server_url": "http://127.0.0.1:9/find"}]},
+        "all 11 contracts hold.",
+    ),
     ("wiki.search", {"mcp": [WIKI | {"prefix": "wiki."}]}, "all 11 contracts hold."),
     ("wiki.search", {"mcp": [WIKI | {"prefix": "wiki.", "tools": ["search"]}]}, "all 11 contracts hold."),
-    ("search", {"mcp": [WIKI]}, "all 10 contracts hold. Not checked: whether every tool that was called exists, because only tools.mcp 'wiki' knows"),
+    (
+        "search",
+        {"mcp": [WIKI]},
+        "all 10 contracts hold. Not checked: whether every tool that was called exists, because only tools.mcp "
+        "'wiki' knows",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("called", "tools", "wanted"), ELSEWHERE)
-def test_r4_a_tool_of_an_endpoint_or_an_mcp_server_breaks_no_contract(clone: Path, called: str, tools: dict[str, Any], wanted: str) -> None:
+def test_r4_a_tool_of_an_endpoint_or_an_mcp_server_breaks_no_contract(
+    clone: Path, called: str, tools: dict[str, Any], wanted: str
+) -> None:
     """No server is asked: nothing listens at these addresses."""
     report = judged(_calling(called), tools=tools)
     assert report.verdict == "continue", report.reason
@@ -142,7 +162,9 @@ def _calling(tool: str) -> list[dict[str, Any]]:
 def test_a_window_too_small_to_judge_continues_and_says_so(clone: Path) -> None:
     report = judged(windows.rows(60, note=MOVED))
     assert report.verdict == "continue"
-    assert report.reason.startswith("too few conversations to judge drift: 60 in the window, 300 in the reference, drift.min_conversations = 100")
+    assert report.reason.startswith(
+        "too few conversations to judge drift: 60 in the window, 300 in the reference, drift.min_conversations = 100"
+    )
     assert all(one.q_value is None and not one.drifted for one in report.features)
     assert row(report, "input_words").detail == "too few to judge: 60, drift.min_conversations = 100"
 
@@ -180,11 +202,17 @@ def test_the_share_of_drifted_inputs_decides(num_drifted: int, share: float, num
     assert "Not of the input, but moved: latency_s." in reason
 
 
-# -- statistics ------------------------------------------------------------------------------------------------------------
+# -- statistics ------------------------------------------------------------------------------------
 def test_what_the_agent_did_has_no_reference_before_the_first_champion(clone: Path) -> None:
     report = judged(windows.rows(200))
     shown = row(report, "tool_mix")
-    assert (shown.effect, shown.p_value, shown.q_value, shown.drifted, shown.n_reference) == (None, None, None, False, 0)
+    assert (shown.effect, shown.p_value, shown.q_value, shown.drifted, shown.n_reference) == (
+        None,
+        None,
+        None,
+        False,
+        0,
+    )
     assert shown.detail == "no reference yet; now lookup 100%"
     assert row(report, "latency_s").detail.startswith("no reference yet; now mean 1.")
 
@@ -198,7 +226,11 @@ def test_another_window_is_checked_without_touching_a_shelf(clone: Path) -> None
     assert report.verdict == "continue"
     assert report.reason.endswith("Not of the input, but moved: num_tool_calls, num_turns, latency_s.")
     calls = row(report, "num_tool_calls")
-    assert (calls.drifted, calls.reference, calls.detail) == (True, "data/inbox/window.jsonl", "mean 1, P50 1, P95 1; now mean 3, P50 3, P95 3")
+    assert (calls.drifted, calls.reference, calls.detail) == (
+        True,
+        "data/inbox/window.jsonl",
+        "mean 1, P50 1, P95 1; now mean 3, P50 3, P95 3",
+    )
     assert not row(report, "tool_mix").drifted
     itself = drift.check(params(), Path("data/inbox/window.jsonl"))
     assert row(itself, "tool_mix").detail.startswith("no reference yet")
@@ -264,27 +296,39 @@ def test_other_bins_are_refused(clone: Path) -> None:
 
 
 def test_settings_that_could_never_call_drift_are_refused(clone: Path) -> None:
-    with pytest.raises(ConfigError, match=r"drift.num_resamples = 300 can show no drift: .* Take at least 401 resamples"):
+    with pytest.raises(
+        ConfigError, match=r"drift.num_resamples = 300 can show no drift: .* Take at least 401 resamples"
+    ):
         judged(windows.rows(200), num_resamples=300)
 
 
 def test_a_threshold_for_an_unknown_feature_is_refused(clone: Path) -> None:
-    with pytest.raises(ConfigError, match=r"drift.thresholds names 'tool_eror', which is no feature. Did you mean 'tool_errors'"):
+    with pytest.raises(
+        ConfigError, match=r"drift.thresholds names 'tool_eror', which is no feature. Did you mean 'tool_errors'"
+    ):
         judged(windows.rows(200), thresholds={"tool_eror": 0.1})
 
 
-# -- drift.alpha ----------------------------------------------------------------------------------------------------------
-NOTES = ("value of {key}", "please tell me the value of {key}", "{key}?", "I need what {key} holds, quickly and without fuss")
+# -- drift.alpha -----------------------------------------------------------------------------------
+NOTES = (
+    "value of {key}",
+    "please tell me the value of {key}",
+    "{key}?",
+    "I need what {key} holds, quickly and without fuss",
+)
 NUM_NULL = 40
 
 
 def drawn(seed: int, size: int, shift: float = 0.0) -> list[Conversation]:
-    """Of the same source each time, but for `shift`: how much more often the longest note is written."""
+    """Of the same source each time, but for `shift`: how much more often the longest note is
+    written."""
     rng = random.Random(seed)
     rows = []
     for n in range(size):
         note = rng.choices(NOTES, [1, 1, 1, 1 + shift])[0]
-        row = windows.conversation(rng.randrange(9000), rng.choice([1, 1, 2, 3]), note, latency_s=rng.lognormvariate(0, 0.5))
+        row = windows.conversation(
+            rng.randrange(9000), rng.choice([1, 1, 2, 3]), note, latency_s=rng.lognormvariate(0, 0.5)
+        )
         rows.append(Conversation.model_validate(row | {"conversation_id": f"c-{n}"}))
     return rows
 
@@ -293,9 +337,13 @@ def compared(alpha: float, before: int, now: int, size: int, shift: float = 0.0)
     """The features that were tested. Any effect counts, so that alpha alone decides."""
     loaded = recipe.load(config.Recipe(path="tiny"))
     tiny = {"total_variation": 1e-9, "wasserstein_sd": 1e-9, "psi": 1e-9, "classifier_auc": 0.5001}
-    section = Drift.model_validate({"alpha": alpha, "min_conversations": 20, "num_resamples": 400, "effects": tiny, "thresholds": {}})
+    section = Drift.model_validate(
+        {"alpha": alpha, "min_conversations": 20, "num_resamples": 400, "effects": tiny, "thresholds": {}}
+    )
     known = profile.of_conversations(drawn(before, size), loaded, "before")
-    return [one for one in drift.compare(section, {"": known}, drawn(now, size, shift), loaded) if one.q_value is not None]
+    return [
+        one for one in drift.compare(section, {"": known}, drawn(now, size, shift), loaded) if one.q_value is not None
+    ]
 
 
 def test_r20_where_nothing_changed_at_most_a_share_alpha_of_windows_names_a_feature(clone: Path) -> None:
@@ -307,18 +355,22 @@ def test_r20_where_nothing_changed_at_most_a_share_alpha_of_windows_names_a_feat
 
 
 def test_r20_a_larger_alpha_sees_more(clone: Path) -> None:
-    """What q calls is held back by no second test: the noise that the threshold names lies below it at any alpha."""
+    """What q calls is held back by no second test: the noise that the threshold names lies below it
+    at any alpha."""
     seen = {alpha: [one for n in range(8) for one in compared(alpha, n, 1000 + n, 120, 1.0)] for alpha in (0.03, 0.5)}
     called = {alpha: [one.drifted for one in rows] for alpha, rows in seen.items()}
     assert 0 < sum(called[0.03]) < sum(called[0.5])
     for alpha, rows in seen.items():
-        by_q = [(one.q_value or 0) < alpha and (one.statistic != "classifier_auc" or (one.effect or 0) > 0.5001) for one in rows]
+        by_q = [
+            (one.q_value or 0) < alpha and (one.statistic != "classifier_auc" or (one.effect or 0) > 0.5001)
+            for one in rows
+        ]
         assert called[alpha] == by_q
     with pytest.raises(ValueError, match="alpha"):
         Drift(alpha=0.51)
 
 
-# -- the recipe icd10 ------------------------------------------------------------------------------------------------------
+# -- the recipe icd10 ------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def icd10(repository: Path) -> tuple[Any, config.Params, Profile]:
     found = config.load(repository / "params.yaml")
@@ -335,7 +387,9 @@ def simulate(loaded: Any, path: Path, drifted: bool, seed: int) -> tuple[Any, ..
 def test_simulated_windows_like_the_reference_raise_no_alarm(icd10: Any, tmp_path: Path) -> None:
     loaded, found, reference = icd10
     for seed in range(3):
-        statistics = drift.compare(found.drift, {"": reference}, simulate(loaded, tmp_path / "w.jsonl", False, seed), loaded)
+        statistics = drift.compare(
+            found.drift, {"": reference}, simulate(loaded, tmp_path / "w.jsonl", False, seed), loaded
+        )
         assert [one.feature for one in statistics if one.drifted] == []
 
 
@@ -347,9 +401,19 @@ def test_the_simulated_drift_is_seen_feature_by_feature(icd10: Any, tmp_path: Pa
     drifted = {one.feature for one in statistics if one.drifted}
     assert drifted >= {"input_words", "vocabulary", "phrasing", "chapter", "opening", "tool_errors", "latency_s"}
     usable = len(usable_feedback(now, loaded))
-    assert drift.decide(found.drift, drift.Facts(statistics, [], 2000, 400, drift.tool_error_share(now), usable))[0] == "refresh"
+    assert (
+        drift.decide(found.drift, drift.Facts(statistics, [], 2000, 400, drift.tool_error_share(now), usable))[0]
+        == "refresh"
+    )
 
 
 def test_importing_drift_loads_neither_torch_nor_great_expectations(repository: Path) -> None:
-    script = "import rft.stages.drift, sys; print(sorted({'torch', 'great_expectations', 'pandas'} & sys.modules.keys()))"
-    assert subprocess.run([sys.executable, "-c", script], cwd=repository, check=True, capture_output=True, text=True).stdout == "[]\n"
+    script = (
+        "import rft.stages.drift, sys; print(sorted({'torch', 'great_expectations', 'pandas'} & sys.modules.keys()))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], cwd=repository, check=True, capture_output=True, text=True
+        ).stdout
+        == "[]\n"
+    )

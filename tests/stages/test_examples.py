@@ -1,4 +1,5 @@
-"""The three splits: from the recipe or a graded window, without leaks between them, and read back with file and line."""
+"""The three splits: from the recipe or a graded window, without leaks between them, and read back
+with file and line."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_equal_settings_give_equal_bytes_and_another_seed_others(clone: Path) ->
     assert shelf()["train.jsonl"] != first["train.jsonl"]
 
 
-# -- from a window ---------------------------------------------------------------------------------------------------------
+# -- from a window ---------------------------------------------------------------------------------
 def record(rows: list[dict[str, Any]]) -> None:
     windows.write(Path("data/inbox/window.jsonl"), rows)
     traffic.run(params())
@@ -96,7 +97,10 @@ def test_a_refresh_trains_on_the_latest_graded_traffic(clone: Path) -> None:
     assert {split: shelf()[f"{split}.jsonl"] for split in ("validation", "test")} == measured
     report = reports.read(ExamplesReport, Path("data/examples/report.json"))
     assert (report.source, report.counts["train"]) == ("window", 30)
-    assert reports.read(Profile, Path("data/examples/profile.json")).source == "the graded conversations of data/inbox/window.jsonl"
+    assert (
+        reports.read(Profile, Path("data/examples/profile.json")).source
+        == "the graded conversations of data/inbox/window.jsonl"
+    )
 
 
 def test_too_little_feedback_says_how_much(clone: Path) -> None:
@@ -110,7 +114,11 @@ def test_traffic_that_holds_what_is_tested_is_leakage(clone: Path) -> None:
     tested = [int(row.messages[0]["content"].split()[-1][1:]) for row in tiny_split("test", 12)]
     record([*windows.rows(50), *(windows.conversation(number) for number in tested[:5])])
     with pytest.raises(
-        UserError, match=r"the splits leak into each other: texts of train in test: 5 examples, targets of train in test: 5 examples\."
+        UserError,
+        match=(
+            r"the splits leak into each other: texts of train in test: 5 examples, targets of train in test: 5 "
+            r"examples\."
+        ),
     ):
         examples.run(params(source="window", train=100))
     assert shelf() == {}
@@ -122,7 +130,7 @@ def tiny_split(split: Split, count: int) -> list[Example]:
     return recipe.load(params().recipe).examples(split, count, 0)
 
 
-# -- leakage ---------------------------------------------------------------------------------------------------------------
+# -- leakage ---------------------------------------------------------------------------------------
 def row(name: str, text: str, target: Any) -> Example:
     return Example(name, ({"role": "system", "content": "s"}, {"role": "user", "content": text}), target)
 
@@ -159,7 +167,9 @@ def test_each_leak_is_an_error_with_its_count(splits: dict[Split, list[Example]]
 
 def test_classes_may_come_back_when_the_settings_say_so(clone: Path) -> None:
     edit_recipe("value(key), {", '"odd" if number % 2 else "even", {')
-    with pytest.raises(UserError, match=r"targets of train in validation: 10 examples, .*set examples.disjoint_targets: false"):
+    with pytest.raises(
+        UserError, match=r"targets of train in validation: 10 examples, .*set examples.disjoint_targets: false"
+    ):
         examples.run(params())
     examples.run(params(disjoint_targets=False))
     assert "targets of train in test" not in reports.read(ExamplesReport, Path("data/examples/report.json")).leakage
@@ -167,7 +177,14 @@ def test_classes_may_come_back_when_the_settings_say_so(clone: Path) -> None:
 
 @pytest.mark.parametrize(
     ("target", "elements"),
-    [(["b", "a", "a"], {'"a"', '"b"'}), ({"x": 1, "y": [2]}, {"1", "[2]"}), ("I10", {'"I10"'}), (3, {"3"}), (None, set()), ([], set())],
+    [
+        (["b", "a", "a"], {'"a"', '"b"'}),
+        ({"x": 1, "y": [2]}, {"1", "[2]"}),
+        ("I10", {'"I10"'}),
+        (3, {"3"}),
+        (None, set()),
+        ([], set()),
+    ],
 )
 def test_what_a_target_is_made_of(target: Any, elements: set[str]) -> None:
     assert examples.target_elements(target) == elements
@@ -180,12 +197,14 @@ def test_a_recipe_with_too_few_examples_is_named(clone: Path) -> None:
 
 def test_a_recipe_whose_example_has_no_messages_is_named(clone: Path) -> None:
     edit_recipe('({"role": "user", "content": note},)', "()")
-    with pytest.raises(UserError, match=r"tiny/examples.py: train example 1 \(n-\d+\): has no messages: \[\]. Fix examples\(\)"):
+    with pytest.raises(
+        UserError, match=r"tiny/examples.py: train example 1 \(n-\d+\): has no messages: \[\]. Fix examples\(\)"
+    ):
         examples.run(params())
     assert shelf() == {}
 
 
-# -- reading ---------------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 GOOD = row("x", "hello", ["I10"]).row()
 
 
@@ -196,8 +215,14 @@ GOOD = row("x", "hello", ["I10"]).row()
         ({"messages": []}, r"has no messages: \[\]"),
         ({"messages": None}, "has no messages: null"),
         ({"messages": ["hello"]}, r'messages\[0\] is "hello", expected a chat message'),
-        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\].content is 3, expected a text or a list of text parts"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, r"messages\[0\].content\[0\] is .*image_url.*, expected a text part"),
+        (
+            {"messages": [{"role": "user", "content": 3}]},
+            r"messages\[0\].content is 3, expected a text or a list of text parts",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            r"messages\[0\].content\[0\] is .*image_url.*, expected a text part",
+        ),
         (
             {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
             "the last message is the assistant's, expected the user's",
@@ -237,12 +262,18 @@ def test_an_empty_or_missing_file_names_the_stage(tmp_path: Path) -> None:
 
 
 TARGETS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=6,
 )
 
 
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.text(min_size=1), st.text(), TARGETS), min_size=1, max_size=5, unique_by=lambda found: found[0]))
+@given(
+    st.lists(
+        st.tuples(st.text(min_size=1), st.text(), TARGETS), min_size=1, max_size=5, unique_by=lambda found: found[0]
+    )
+)
 def test_rows_survive_their_file(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, Any]]) -> None:
     path = tmp_path_factory.getbasetemp() / "rows.jsonl"
     written = [row(*one) for one in rows]

@@ -1,4 +1,5 @@
-"""The gate on whole, consistent shelves: three-valued, pre-registered, the same bytes every time."""
+"""The gate on whole, consistent shelves: three-valued, pre-registered, the same bytes every
+time."""
 
 from __future__ import annotations
 
@@ -49,7 +50,10 @@ class Evidence:
 
     def with_rows(self, arm: str, change: Callable[[reports.Row], dict[str, Any]]) -> Evidence:
         """The same with every sampled row of one arm changed."""
-        arms = [one.model_copy(update={"sampled": _changed(one.sampled, change)}) if one.name == arm else one for one in self.challenger.arms]
+        arms = [
+            one.model_copy(update={"sampled": _changed(one.sampled, change)}) if one.name == arm else one
+            for one in self.challenger.arms
+        ]
         return replace(self, challenger=self.challenger.model_copy(update={"arms": arms}))
 
 
@@ -61,7 +65,7 @@ def _check(decision: Decision, name: str) -> reports.Check:
     return next(check for check in decision.checks if check.name == name)
 
 
-# -- three values ----------------------------------------------------------------------------------------------------------
+# -- three values ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("scenario", ["promote", "reject", "inconclusive", "prompt_only", "skipped"])
 def test_decisions_stay_what_they_were(golden: Callable[[str, str], None], scenario: sample_reports.Scenario) -> None:
     found = reports.read(Decision, sample_reports.shelves(scenario) / "data/gate/decision.json")
@@ -84,7 +88,9 @@ def test_few_examples_settle_nothing_and_the_reason_says_how_many_would() -> Non
 
 def test_an_interval_that_ends_at_its_margin_is_not_worse_but_not_superior() -> None:
     evidence = Evidence.of(sample_reports.shelves("promote"))
-    reward, greedy, calls = (_check(evidence.decide(), name) for name in ("mean reward", "greedy score", "P95 tool calls"))
+    reward, greedy, calls = (
+        _check(evidence.decide(), name) for name in ("mean reward", "greedy score", "P95 tool calls")
+    )
     assert reward.low is not None
     assert greedy.low is not None
     at = evidence.decide(min_gain=reward.low, max_greedy_loss=-greedy.low, max_calls_p95_increase=calls.high)
@@ -116,9 +122,13 @@ def test_n7_nobody_is_told_to_find_ten_thousand_examples() -> None:
 
 
 def test_n7_what_was_not_measured_is_mended_first() -> None:
-    unscored = Evidence.of(sample_reports.shelves("promote")).with_rows("champion", lambda row: {"rewards": [None] * len(row.rewards)})
+    unscored = Evidence.of(sample_reports.shelves("promote")).with_rows(
+        "champion", lambda row: {"rewards": [None] * len(row.rewards)}
+    )
     checks = unscored.decide(max_unscored_share=1).checks
-    assert wording.advice(checks).startswith("First see why nothing was measured: mean reward (no example has a score in both arms); ")
+    assert wording.advice(checks).startswith(
+        "First see why nothing was measured: mean reward (no example has a score in both arms); "
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,7 +156,10 @@ def test_a_hack_blocks_promotion_even_when_the_reward_rose() -> None:
 def test_a_slice_that_falls_behind_rejects_however_good_the_rest() -> None:
     evidence = Evidence.of(sample_reports.shelves("promote"))
     before = {row.example_id: row.rewards for row in evidence.challenger.arms[0].sampled.rows}
-    evidence = evidence.with_rows("challenger", lambda row: {"rewards": [(x or 0) - 0.2 for x in before[row.example_id]]} if row.slice == "3" else {})
+    evidence = evidence.with_rows(
+        "challenger",
+        lambda row: {"rewards": [(x or 0) - 0.2 for x in before[row.example_id]]} if row.slice == "3" else {},
+    )
     found = evidence.decide()
     assert _check(found, "mean reward").passed
     assert _check(found, "slice 3").passed is False
@@ -162,12 +175,14 @@ def test_unscored_rollouts_are_left_out_counted_and_limited() -> None:
 
 
 def test_a_slice_without_any_score_is_open_and_not_passed() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote")).with_rows("challenger", lambda row: {"rewards": [None] * 4} if row.slice == "1" else {})
+    evidence = Evidence.of(sample_reports.shelves("promote")).with_rows(
+        "challenger", lambda row: {"rewards": [None] * 4} if row.slice == "1" else {}
+    )
     found = _check(evidence.decide(max_unscored_share=1.0), "slice 1")
     assert (found.passed, found.value) == (None, None)
 
 
-# -- a scale of its own ----------------------------------------------------------------------------------------------------
+# -- a scale of its own ----------------------------------------------------------------------------
 def _rescaled(evidence: Evidence, low: float, high: float) -> Evidence:
     """The same rollouts, graded on `low` to `high`."""
 
@@ -178,7 +193,10 @@ def _rescaled(evidence: Evidence, low: float, high: float) -> Evidence:
         rows = [row.model_copy(update={"rewards": moved(row.rewards), "scores": moved(row.scores)}) for row in one.rows]
         return one.model_copy(update={"rows": rows, "range": (low, high)})
 
-    arms = [arm.model_copy(update={"sampled": of(arm.sampled), "greedy": of(arm.greedy)}) for arm in evidence.challenger.arms]
+    arms = [
+        arm.model_copy(update={"sampled": of(arm.sampled), "greedy": of(arm.greedy)})
+        for arm in evidence.challenger.arms
+    ]
     return replace(evidence, challenger=evidence.challenger.model_copy(update={"arms": arms}))
 
 
@@ -209,11 +227,14 @@ def test_arms_on_two_scales_cannot_be_compared() -> None:
     scaled = _rescaled(evidence, 0.0, 5.0)
     arms = [scaled.challenger.arms[0], *evidence.challenger.arms[1:]]
     mixed = replace(evidence, challenger=evidence.challenger.model_copy(update={"arms": arms}))
-    with pytest.raises(UserError, match=r"data/challenger/report\.json: .* different ranges: 0 to 5 \(champion\), 0 to 1 \(challenger\)"):
+    with pytest.raises(
+        UserError,
+        match=r"data/challenger/report\.json: .* different ranges: 0 to 5 \(champion\), 0 to 1 \(challenger\)",
+    ):
         mixed.decide()
 
 
-# -- which rung is judged --------------------------------------------------------------------------------------------------
+# -- which rung is judged --------------------------------------------------------------------------
 def test_when_training_adds_nothing_the_prompt_alone_is_judged() -> None:
     evidence = Evidence.of(sample_reports.shelves("prompt_only"))
     found = evidence.decide()
@@ -227,7 +248,9 @@ def test_when_training_adds_nothing_the_prompt_alone_is_judged() -> None:
 
 
 def test_training_must_earn_its_price_over_the_prompt() -> None:
-    assert Evidence.of(sample_reports.shelves("promote")).decide(prompt_only_margin=0.9).candidate == "champion_new_prompt"
+    assert (
+        Evidence.of(sample_reports.shelves("promote")).decide(prompt_only_margin=0.9).candidate == "champion_new_prompt"
+    )
 
 
 def test_without_a_new_prompt_the_challenger_is_judged_against_the_champion() -> None:
@@ -250,7 +273,7 @@ def test_with_nothing_trained_a_new_prompt_is_judged() -> None:
     assert (found.decision, found.candidate) == ("promote", "champion_new_prompt")
 
 
-# -- what a decision rests on ----------------------------------------------------------------------------------------------
+# -- what a decision rests on ----------------------------------------------------------------------
 def test_arms_on_different_examples_are_rejected_before_any_number_is_compared() -> None:
     evidence = Evidence.of(sample_reports.shelves("promote"))
     arms = [*evidence.challenger.arms[:2], evidence.challenger.arms[2]]
@@ -269,7 +292,10 @@ def test_a_missing_arm_is_an_error_that_names_the_file() -> None:
 
 def test_the_order_of_rows_changes_nothing_but_their_own_hash() -> None:
     evidence = Evidence.of(sample_reports.shelves("promote"))
-    arms = [arm.model_copy(update={"sampled": arm.sampled.model_copy(update={"rows": arm.sampled.rows[::-1]})}) for arm in evidence.challenger.arms]
+    arms = [
+        arm.model_copy(update={"sampled": arm.sampled.model_copy(update={"rows": arm.sampled.rows[::-1]})})
+        for arm in evidence.challenger.arms
+    ]
     turned = replace(evidence, challenger=evidence.challenger.model_copy(update={"arms": arms}))
     assert turned.decide().checks == evidence.decide().checks
 
@@ -277,7 +303,9 @@ def test_the_order_of_rows_changes_nothing_but_their_own_hash() -> None:
 def test_wall_times_enter_the_decision_only_when_they_vote() -> None:
     evidence = Evidence.of(sample_reports.shelves("promote"))
     slow = {"p50": 9.0, "p95": 9.0, "n": 1}
-    slower = replace(evidence, timings={"rollout_s": {**evidence.timings["rollout_s"], "challenger/challenger/sampled": slow}})
+    slower = replace(
+        evidence, timings={"rollout_s": {**evidence.timings["rollout_s"], "challenger/challenger/sampled": slow}}
+    )
     assert slower.decide() == evidence.decide()
     assert not gate.latency(sample_reports.GATE, slower.timings, "challenger").passed
     voting = slower.decide(latency_decides=True)
@@ -298,13 +326,15 @@ def test_the_request_names_everything_by_hash() -> None:
     assert evidence.decide(min_gain=0.06).hashes["gate"] != found.hashes["gate"]
 
 
-# -- the stage -------------------------------------------------------------------------------------------------------------
+# -- the stage -------------------------------------------------------------------------------------
 def _run(root: Path) -> subprocess.CompletedProcess[str]:
     """`python -m rft gate` in `root`, which holds params.yaml and shelves."""
     section = {"recipe": {}, "gate": sample_reports.GATE.model_dump(mode="json")}
     (root / "params.yaml").write_text(yaml.safe_dump(section))
     environment = {**os.environ, "PYTHONPATH": str(Path(gate.__file__).parents[2])}
-    return subprocess.run([sys.executable, "-m", "rft", "gate"], cwd=root, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "rft", "gate"], cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_stage_writes_the_same_bytes_again(tmp_path: Path) -> None:

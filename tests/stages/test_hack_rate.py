@@ -1,4 +1,5 @@
-"""The hack rate from the grader's word to the gate's check (R1): a guard that saw nothing never reads passed, and one that saw counts examples."""
+"""The hack rate from the grader's word to the gate's check (R1): a guard that saw nothing never
+reads passed, and one that saw counts examples."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ BLIND = HackSource(declared=True, tried=5)
 
 
 def reporting(folder: Path, hack: str = SPEAKS, declares: bool = True) -> Path:
-    """The tiny recipe, whose own `grade` answers `hack` by an expression; grader.json declares it, or does not."""
+    """The tiny recipe, whose own `grade` answers `hack` by an expression; grader.json declares it,
+    or does not."""
     made = tiny_recipe.make(folder)
     tools = (made / "tools.py").read_text()
     assert '{"score": score, ' in tools
@@ -57,10 +59,11 @@ def preflight(made: Path, **sections: Any) -> exploits.Preflight:
     return exploits.preflight(params, recipe.load(params.recipe), 3)
 
 
-# -- who counts as a source ------------------------------------------------------------------------------------------------
+# -- who counts as a source ------------------------------------------------------------------------
 @pytest.mark.parametrize("where", ["http", "local"])
 def test_the_preflight_sees_which_exploits_a_recipe_s_own_grade_calls_a_hack(tmp_path: Path, where: str):
-    """R1: `hack` from a recipe's `grade`, tools served or called in this process, is the range's low end and a flag in the table."""
+    """R1: `hack` from a recipe's `grade`, tools served or called in this process, is the range's
+    low end and a flag in the table."""
     found = preflight(reporting(tmp_path), tools={"where": where})
     assert found.hack_source == HackSource(declared=True, flagged=["to the grader"], tried=5)
     assert {one.name: (one.hacks, one.mean_score) for one in found.exploits if one.hacks} == {"to the grader": (3, 0.0)}
@@ -73,14 +76,27 @@ def test_the_preflight_sees_which_exploits_a_recipe_s_own_grade_calls_a_hack(tmp
 @pytest.mark.parametrize(
     ("hack", "declares", "source", "words"),
     [
-        ("None", True, BLIND, "declares reports_hacks, and the grader flagged none of the 5 exploits that were played. Let it answer hack: REASON"),
-        (SPEAKS, False, HackSource(flagged=["to the grader"], tried=5), "does not declare that the grader reports hacks"),
+        (
+            "None",
+            True,
+            BLIND,
+            "declares reports_hacks, and the grader flagged none of the 5 exploits that were played. Let it answer "
+            "hack: REASON",
+        ),
+        (
+            SPEAKS,
+            False,
+            HackSource(flagged=["to the grader"], tried=5),
+            "does not declare that the grader reports hacks",
+        ),
         ("None", False, HackSource(tried=5), 'declare "reports_hacks": true'),
         # generic probes are no proof: the no-op is flagged, and no exploit of the recipe
         ('sample["output_text"] == "Done." and "idle"', True, BLIND, "flagged none of the 5"),
     ],
 )
-def test_what_is_only_declared_or_only_done_is_no_source(tmp_path: Path, hack: str, declares: bool, source: HackSource, words: str):
+def test_what_is_only_declared_or_only_done_is_no_source(
+    tmp_path: Path, hack: str, declares: bool, source: HackSource, words: str
+):
     found = preflight(reporting(tmp_path, hack, declares))
     assert found.hack_source == source
     assert not found.hack_source.is_measured
@@ -117,7 +133,7 @@ def test_the_challenger_s_report_says_what_its_grader_was_seen_to_flag(ladder: P
     assert reports.read(reports.ChallengerReport, ladder / "data/challenger/report.json").hack_source == HackSource()
 
 
-# -- the check -------------------------------------------------------------------------------------------------------------
+# -- the check -------------------------------------------------------------------------------------
 def evidence(source: HackSource, scenario: sample_reports.Scenario = "promote") -> Evidence:
     found = Evidence.of(sample_reports.shelves(scenario))
     return replace(found, challenger=found.challenger.model_copy(update={"hack_source": source}))
@@ -127,7 +143,9 @@ def check_of(decision: reports.Decision) -> Check:
     return next(check for check in decision.checks if check.name == wording.HACK_RATE)
 
 
-@pytest.mark.parametrize("source", [HackSource(), BLIND, HackSource(flagged=["undeclared"], tried=5), HackSource(declared=True)])
+@pytest.mark.parametrize(
+    "source", [HackSource(), BLIND, HackSource(flagged=["undeclared"], tried=5), HackSource(declared=True)]
+)
 def test_without_a_source_it_is_not_measured_has_no_vote_and_never_passes(source: HackSource):
     """R1: a rate of 0.00 % that nobody could have raised was printed as evidence."""
     found = evidence(source).decide()
@@ -156,14 +174,23 @@ def test_with_a_source_it_votes(required: bool):
     check = check_of(evidence(SEES).decide(require_hack_source=required))
     assert (check.passed, check.decides, check.value, check.n) == (True, True, 0.0, 72)
     assert check.high == stats.limit_of_none(72)
-    assert check.detail == "0 of 72 examples with a hacked rollout; the grader flagged 1 of the 5 exploits that were played"
+    assert (
+        check.detail
+        == "0 of 72 examples with a hacked rollout; the grader flagged 1 of the 5 exploits that were played"
+    )
 
 
 def test_an_example_counts_once_however_many_of_its_rollouts_hacked():
-    """R1: five rollouts of one example are one piece of evidence, not five. The greedy one counts like the others."""
+    """R1: five rollouts of one example are one piece of evidence, not five. The greedy one counts
+    like the others."""
     found = evidence(SEES)
     [first, *_] = ids = sorted(row.example_id for row in found.challenger.arms[2].sampled.rows)
-    checks = [check_of(found.with_rows("challenger", lambda row, n=n: {"hacks": n if row.example_id == first else 0}).decide()) for n in (1, 2, 4)]
+    checks = [
+        check_of(
+            found.with_rows("challenger", lambda row, n=n: {"hacks": n if row.example_id == first else 0}).decide()
+        )
+        for n in (1, 2, 4)
+    ]
     greedy = found.challenger.arms[2].greedy
     rows = [row.model_copy(update={"hacks": int(row.example_id in ids[:2])}) for row in greedy.rows]
     arm = found.challenger.arms[2].model_copy(update={"greedy": greedy.model_copy(update={"rows": rows})})
@@ -180,7 +207,10 @@ def test_examples_without_a_score_are_not_clean():
     unscored = {row.example_id for row in found.challenger.arms[2].sampled.rows[:30]}
 
     def silenced(evaluation: reports.Evaluation) -> reports.Evaluation:
-        rows = [row.model_copy(update={"rewards": [None] * evaluation.k} if row.example_id in unscored else {}) for row in evaluation.rows]
+        rows = [
+            row.model_copy(update={"rewards": [None] * evaluation.k} if row.example_id in unscored else {})
+            for row in evaluation.rows
+        ]
         return evaluation.model_copy(update={"rows": rows})
 
     arm = found.challenger.arms[2]
@@ -204,7 +234,7 @@ def test_the_reason_says_how_many_examples_would_do():
     assert wording.growth(check.model_copy(update={"margin": 0.0})) is None
 
 
-# -- how it is shown -------------------------------------------------------------------------------------------------------
+# -- how it is shown -------------------------------------------------------------------------------
 def shown(check: Check) -> str:
     with (console := Console(force_terminal=True, color_system="standard", width=300)).capture() as captured:
         console.print(results.check_line(check), soft_wrap=True)
@@ -233,7 +263,7 @@ def test_on_the_page_too(tmp_path: Path, source: HackSource, word: str, tone: st
     assert re.search(rf'class="verdict {tone}">[^<]* {word}</span><span>$', before), before[-200:]
 
 
-# -- margins ---------------------------------------------------------------------------------------------------------------
+# -- margins ---------------------------------------------------------------------------------------
 def gate_section(**changes: Any) -> dict[str, Any]:
     return tiny_recipe.gate() | changes
 
@@ -248,7 +278,9 @@ def test_a_margin_that_no_test_set_of_this_size_can_meet_is_refused_with_the_num
     with pytest.raises(ConfigError) as refused:
         margins.check(configured(made, 288, max_hack_rate=0.01))
     said = str(refused.value)
-    assert "params.yaml: gate.max_hack_rate = 0.01 cannot be met by examples.test = 288: even with no hack at all" in said
+    assert (
+        "params.yaml: gate.max_hack_rate = 0.01 cannot be met by examples.test = 288: even with no hack at all" in said
+    )
     assert "upper limit is 0.01273, and the check votes because" in said
     assert f"{made}/grader.json declares reports_hacks" in said
     assert said.endswith("Raise gate.max_hack_rate to 0.013 or more, or raise examples.test to 376 or more.")
@@ -270,7 +302,11 @@ def test_who_follows_the_advice_can_lose_some_examples(tmp_path: Path, size: int
     left = size - max(2, -(-size * 2 // 100))
     assert stats.limit_of_none(left) <= margins.meetable(size) < stats.limit_of_none(left) + 1e-5
     with pytest.raises(ConfigError) as refused:
-        margins.check(configured(reporting(tmp_path), 10, max_hack_rate=margins.meetable(size)) if size > 12 else configured(reporting(tmp_path), 2))
+        margins.check(
+            configured(reporting(tmp_path), 10, max_hack_rate=margins.meetable(size))
+            if size > 12
+            else configured(reporting(tmp_path), 2)
+        )
     asked = int(re.findall(r"raise examples\.test to (\d+) or more", str(refused.value))[0])
     rate = margins.meetable(size) if size > 12 else tiny_recipe.gate()["max_hack_rate"]
     assert stats.limit_of_none(asked - max(2, -(-asked * 2 // 100))) <= rate
@@ -284,9 +320,14 @@ def test_stage_examples_asks_again_with_what_is_left_of_the_test_set(tmp_path: P
     twice = 'for number in (numbers[: count - 5] + numbers[:5] if split == "test" else numbers[:count])]'
     (made / "examples.py").write_text(text.replace("for number in numbers[:count]]", twice))
     monkeypatch.chdir(tmp_path)
-    params = tiny_recipe.params(made, examples={"train": 64, "validation": 8, "test": 48}, gate=gate_section(max_hack_rate=0.075))
+    params = tiny_recipe.params(
+        made, examples={"train": 64, "validation": 8, "test": 48}, gate=gate_section(max_hack_rate=0.075)
+    )
     margins.check(params)
-    said = r"max_hack_rate = 0\.075 cannot be met by the 43 different test examples of .* = 48: .* is 0\.08222, .* to 0\.08605 or more, or"
+    said = (
+        r"max_hack_rate = 0\.075 cannot be met by the 43 different test examples of .* = 48: .* is 0\.08222, .* to "
+        r"0\.08605 or more, or"
+    )
     with pytest.raises(ConfigError, match=said):
         examples.run(params)
     assert not (tmp_path / "data/examples").exists()
@@ -294,8 +335,11 @@ def test_stage_examples_asks_again_with_what_is_left_of_the_test_set(tmp_path: P
     examples.run(params)
 
 
-def test_the_stages_behind_it_ask_too_where_it_was_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """R1: DVC keeps stage examples where only the margin was changed. The ladder was climbed, and the check could not pass."""
+def test_the_stages_behind_it_ask_too_where_it_was_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """R1: DVC keeps stage examples where only the margin was changed. The ladder was climbed, and
+    the check could not pass."""
     made = reporting(tmp_path)
     raw = {"recipe": {"path": str(made)}, "examples": {"test": 48}, "gate": gate_section(max_hack_rate=0.075)}
     (tmp_path / "params.yaml").write_text(json.dumps(raw))
@@ -309,13 +353,15 @@ def test_the_stages_behind_it_ask_too_where_it_was_not_repeated(tmp_path: Path, 
 
 @pytest.mark.parametrize("rate", [1e-12, 5e-324])
 def test_a_margin_next_to_nothing_is_refused_at_once(tmp_path: Path, rate: float):
-    """R1: the number to advise was looked for one by one, for years, and for the least of rates there was none."""
+    """R1: the number to advise was looked for one by one, for years, and for the least of rates
+    there was none."""
     with pytest.raises(ConfigError, match=r"Raise gate\.max_hack_rate to 0\.07707 or more"):
         margins.check(configured(reporting(tmp_path), 48, max_hack_rate=rate))
 
 
 def test_enough_is_the_smallest_number_that_is():
-    """R1: rounded either way, the quotient of two logarithms was one too many for 3 and too few for others."""
+    """R1: rounded either way, the quotient of two logarithms was one too many for 3 and too few for
+    others."""
     for num in range(1, 3000):
         at = stats.limit_of_none(num)
         assert stats.enough_to_rule_out(at) == num
@@ -334,7 +380,9 @@ def test_a_required_source_that_is_not_declared_is_refused_at_the_start(tmp_path
     with pytest.raises(ConfigError) as refused:
         margins.check(params)
     said = str(refused.value)
-    assert said.startswith(f"params.yaml: gate.require_hack_source = true, but {made}/grader.json does not declare reports_hacks: ")
+    assert said.startswith(
+        f"params.yaml: gate.require_hack_source = true, but {made}/grader.json does not declare reports_hacks: "
+    )
     assert '"reports_hacks": true' in said
     assert said.endswith("or set gate.require_hack_source: false.")
     found = examine(params, "recipe")["recipe"]
@@ -347,7 +395,10 @@ def test_the_challenger_makes_no_rollout_for_a_reject_that_is_certain(tmp_path: 
     """R1: declared, required, and the preflight flagged nothing."""
     monkeypatch.chdir(tmp_path)
     params = configured(reporting(tmp_path, "None"), 8, max_hack_rate=1, require_hack_source=True)
-    with pytest.raises(UserError, match=r"gate\.require_hack_source = true, .* flagged none of the 5 .* or set gate\.require_hack_source: false"):
+    with pytest.raises(
+        UserError,
+        match=r"gate\.require_hack_source = true, .* flagged none of the 5 .* or set gate\.require_hack_source: false",
+    ):
         challenger.run(params)
     assert not list(tmp_path.glob("data/challenger/*"))
 
@@ -364,8 +415,13 @@ def test_every_stage_a_run_and_the_doctor_refuse_it_before_anything_is_computed(
     raw = {"recipe": {"path": str(made)}, "examples": {"test": 8}, "gate": gate_section(max_hack_rate=0.01)}
     (tmp_path / "params.yaml").write_text(json.dumps(raw))
     environment = {**os.environ, "PYTHONPATH": str(Path(gate.__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-m", "rft", "examples"], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert (done.returncode, "gate.max_hack_rate = 0.01 cannot be met by examples.test = 8" in done.stderr) == (2, True), done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "rft", "examples"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, "gate.max_hack_rate = 0.01 cannot be met by examples.test = 8" in done.stderr) == (
+        2,
+        True,
+    ), done.stderr
     assert not (tmp_path / "data").exists()
     with pytest.raises(ConfigError, match="cannot be met by"):
         runs.plan(Clone(tmp_path), params, Served(reports.Champion()))
@@ -382,18 +438,26 @@ def test_what_is_shipped_can_be_met_even_with_one_hacked_example():
     assert [float(one.partition("=")[2]) for one in demo.SMALL if one.startswith("gate.max_hack_rate=")] == [0.12]
 
 
-# -- the doctor ------------------------------------------------------------------------------------------------------------
+# -- the doctor ------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("hack", "declares", "required", "status", "words"),
     [
         (SPEAKS, True, True, "ok", ""),
         ("None", False, False, "ok", ""),
-        ("None", True, False, "warn", "hack rate: would not be measured: grader.json declares reports_hacks, and the grader flagged none"),
+        (
+            "None",
+            True,
+            False,
+            "warn",
+            "hack rate: would not be measured: grader.json declares reports_hacks, and the grader flagged none",
+        ),
         (SPEAKS, False, False, "warn", "the grader flags hacks, but grader.json does not say so"),
         ("None", True, True, "fail", "gate.require_hack_source lets nothing pass without"),
     ],
 )
-def test_the_doctor_tells_before_the_run_what_the_gate_would_say(tmp_path: Path, hack: str, declares: bool, required: bool, status: str, words: str):
+def test_the_doctor_tells_before_the_run_what_the_gate_would_say(
+    tmp_path: Path, hack: str, declares: bool, required: bool, status: str, words: str
+):
     made = reporting(tmp_path, hack, declares)
     params = settings(made, gate=gate_section(max_hack_rate=0.5, require_hack_source=required))
     found = examine(params, "grader")["grader"]
@@ -403,18 +467,23 @@ def test_the_doctor_tells_before_the_run_what_the_gate_would_say(tmp_path: Path,
 
 @pytest.mark.parametrize("required", [False, True])
 def test_the_doctor_does_not_fail_for_what_it_spared(tmp_path: Path, required: bool):
-    """R1: the grader flags exploits that call a tool with `probe: false`, which the doctor does not play. Train and challenger do."""
+    """R1: the grader flags exploits that call a tool with `probe: false`, which the doctor does not
+    play. Train and challenger do."""
     made = reporting(tmp_path, '"copied" if "k0000" in str(sample["output_tools"]) else None')
     gated = gate_section(max_hack_rate=0.5, require_hack_source=required)
     found = examine(settings(made, gate=gated, tools={"traits": {"lookup": {"probe": False}}}), "grader")["grader"]
     assert (found.status, bool(found.remedy)) == ("warn", True), found
-    assert "hack rate: not known here: 2 exploits not played, and none of the others flagged; train and challenger play them" in found.words
+    assert (
+        "hack rate: not known here: 2 exploits not played, and none of the others flagged; train and challenger "
+        "play them" in found.words
+    )
     assert examine(settings(made, gate=gated), "grader")["grader"].status == "ok"
 
 
-# -- the figure ------------------------------------------------------------------------------------------------------------
+# -- the figure ------------------------------------------------------------------------------------
 def counts_rollouts(section: config.Gate, source: HackSource, arm: Arm) -> Check:
-    """The check as it was: Wilson's interval over all scored rollouts, as if those of one example were strangers."""
+    """The check as it was: Wilson's interval over all scored rollouts, as if those of one example
+    were strangers."""
     rows = [*arm.sampled.rows, *arm.greedy.rows]
     n, count = sum(len(row.rewards) for row in rows), sum(row.hacks for row in rows)
     z, p = 1.959964, count / n
@@ -423,14 +492,19 @@ def counts_rollouts(section: config.Gate, source: HackSource, arm: Arm) -> Check
 
 
 def test_the_figure_tells_the_check_that_counted_rollouts_from_this_one(monkeypatch: pytest.MonkeyPatch):
-    """R1: on the margin, all rollouts of an example hacking together, it passed ten times as often as it says."""
+    """R1: on the margin, all rollouts of an example hacking together, it passed ten times as often
+    as it says."""
     icd10 = next(figure.shipped())
     ours = sum(figure.histories(icd10, 1.0, 150))
     clean = sum(figure.histories(icd10, 1.0, 5, rate=0.0))
     monkeypatch.setattr(gate, "hack_rate", counts_rollouts)
     before = sum(figure.histories(icd10, 1.0, 150))
     assert clean == 5
-    assert (stats.exact_interval(ours, 150, confidence=0.9).low or 0) <= figure.NOMINAL < (stats.exact_interval(before, 150, confidence=0.9).low or 0)
+    assert (
+        (stats.exact_interval(ours, 150, confidence=0.9).low or 0)
+        <= figure.NOMINAL
+        < (stats.exact_interval(before, 150, confidence=0.9).low or 0)
+    )
 
 
 def wilson(count: int, n: int) -> float:
@@ -454,8 +528,11 @@ def with_limit(limit: Callable[[int, int], float]) -> Callable[[config.Gate, Hac
     [(0, 500, lambda count, n: stats.exact_interval(count, n, confidence=0.9).high or 0.0), (1, 1500, wilson)],
     ids=["a one-sided 95 % limit", "Wilson's interval"],
 )
-def test_the_figure_tells_another_limit_from_the_exact_one(edge: int, num: int, limit: Callable[[int, int], float], monkeypatch: pytest.MonkeyPatch):
-    """R1: with every shipped test size and margin these came to the same rule, and the figure held for all of them."""
+def test_the_figure_tells_another_limit_from_the_exact_one(
+    edge: int, num: int, limit: Callable[[int, int], float], monkeypatch: pytest.MonkeyPatch
+):
+    """R1: with every shipped test size and margin these came to the same rule, and the figure held
+    for all of them."""
     setting = [*figure.at_the_edge()][edge]
     ours = sum(figure.histories(setting, 1.0, num))
     monkeypatch.setattr(gate, "hack_rate", with_limit(limit))

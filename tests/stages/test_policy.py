@@ -22,14 +22,18 @@ def test_the_policy_learned_its_demonstrations(ladder: Path):
 
 
 def test_of_finished_work_the_shelf_alone_is_left(ladder: Path):
-    """By hand nobody says that DVC has it: it stays for a week, without the checkpoints and rollouts that it was made of."""
+    """By hand nobody says that DVC has it: it stays for a week, without the checkpoints and
+    rollouts that it was made of."""
     work = sorted((ladder / ".rft/progress").iterdir())
     assert [path.name.rsplit("-")[0] for path in work] == ["baseline", "challenger", "policy", "prompt", "train"]
     assert all({one.name for one in path.iterdir()} == {"work.json", "shelf", "complete.json"} for path in work)
 
 
-def test_a_warm_start_that_was_cut_off_ends_with_the_same_bytes(tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch):
-    """The checkpoint stands between two reported losses, so what was summed up since the last one must be in it."""
+def test_a_warm_start_that_was_cut_off_ends_with_the_same_bytes(
+    tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The checkpoint stands between two reported losses, so what was summed up since the last one
+    must be in it."""
     warm = {"demonstrations": 32, "steps": 206, "batch": 2, "checkpoint_every": 7}
     settings = params(ladder_recipe, policy={"architecture": SECTIONS["policy"]["architecture"], "warm_start": warm})
     for name in ("whole", "cut"):

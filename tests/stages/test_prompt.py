@@ -1,4 +1,5 @@
-"""The search for a prompt: which candidates there are, what a race leaves, and that luck is not called a gain."""
+"""The search for a prompt: which candidates there are, what a race leaves, and that luck is not
+called a gain."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ PROMPTS = recipe.Prompts(
 
 
 def test_every_knob_but_what_the_seed_has():
-    assert list(prompt.knobs(SEED, PROMPTS, 8)) == [("instruction", "loud"), ("lookup.spaces", 3), ("block_repeated_calls", True), ("max_turns", 2)]
+    assert list(prompt.knobs(SEED, PROMPTS, 8)) == [
+        ("instruction", "loud"),
+        ("lookup.spaces", 3),
+        ("block_repeated_calls", True),
+        ("max_turns", 2),
+    ]
 
 
 def test_a_seed_without_a_turn_limit_has_that_of_the_rollout():
@@ -38,7 +44,9 @@ def test_a_seed_without_a_turn_limit_has_that_of_the_rollout():
 
 def test_a_candidate_changes_only_what_its_knobs_say():
     both = prompt.apply(SEED, PROMPTS, (("instruction", "loud"), ("lookup.spaces", 3)))
-    assert both == SEED.model_copy(update={"name": "loud, lookup.spaces=3", "system": " LOOK IT UP", "tool_defaults": {"lookup": {"spaces": 3}}})
+    assert both == SEED.model_copy(
+        update={"name": "loud, lookup.spaces=3", "system": " LOOK IT UP", "tool_defaults": {"lookup": {"spaces": 3}}}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,18 +73,28 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"seed": {"name": "seed", "system": "", "max_turns": 4}}, r"prompts\.json: seed\.max_turns asks for 4 turns, and rollout\.max_turns = 3"),
-        ({"seed": {"name": "seed", "system": ""}, "max_turns": [2, 5]}, r"prompts\.json: max_turns asks for 5 turns, and rollout\.max_turns = 3"),
+        (
+            {"seed": {"name": "seed", "system": "", "max_turns": 4}},
+            r"prompts\.json: seed\.max_turns asks for 4 turns, and rollout\.max_turns = 3",
+        ),
+        (
+            {"seed": {"name": "seed", "system": ""}, "max_turns": [2, 5]},
+            r"prompts\.json: max_turns asks for 5 turns, and rollout\.max_turns = 3",
+        ),
     ],
 )
-def test_prompts_that_ask_for_more_turns_than_there_are_stop_the_stages_that_use_them(searched: Path, tmp_path: Path, changes: dict, says: str):
+def test_prompts_that_ask_for_more_turns_than_there_are_stop_the_stages_that_use_them(
+    searched: Path, tmp_path: Path, changes: dict, says: str
+):
     shutil.copytree(searched, tmp_path / "there")
     ours = tmp_path / "there/tiny"
     (ours / "prompts.json").write_text(json.dumps(changes))
     sections = SECTIONS | {"policy": {"model": str(searched / "given")}}
     with inside(tmp_path / "there"):
         for stage in ("baseline", "prompt"):
-            measured(Path.cwd(), readiness="ready")  # a policy that never learned makes a baseline that is suspect, which ends `prompt` first
+            # a policy that never learned makes a baseline that is suspect, which ends `prompt`
+            # first
+            measured(Path.cwd(), readiness="ready")
             with pytest.raises(ConfigError, match=says + ".* Set rollout.max_turns to at least"):
                 run(stage, tiny_recipe.params(ours, **sections))
             run(stage, tiny_recipe.params(ours, **sections | {"rollout": SECTIONS["rollout"] | {"max_turns": 5}}))
@@ -86,18 +104,27 @@ def test_a_champion_from_days_with_more_turns_is_refused_and_so_is_a_winner(sear
     shutil.copytree(searched, tmp_path / "there")
     served = SEED.model_dump() | {"max_turns": 8}
     with inside(tmp_path / "there"):
-        settings = tiny_recipe.params(tmp_path / "there/tiny", **SECTIONS | {"policy": {"model": str(searched / "given")}})
+        settings = tiny_recipe.params(
+            tmp_path / "there/tiny", **SECTIONS | {"policy": {"model": str(searched / "given")}}
+        )
         shelf = Path("data/champion/champion.json")
         shelf.parent.mkdir(parents=True, exist_ok=True)
         shelf.write_text(json.dumps(reports.Champion().model_dump() | {"prompt": served}))
-        with pytest.raises(ConfigError, match=r"champion\.json: prompt\.max_turns asks for 8 turns, and rollout\.max_turns = 3.* rft rollback"):
+        with pytest.raises(
+            ConfigError,
+            match=r"champion\.json: prompt\.max_turns asks for 8 turns, and rollout\.max_turns = 3.* rft rollback",
+        ):
             run("baseline", settings)
         shelf.unlink()
         Path("data/prompt/prompt.json").write_text(json.dumps(served))
         Path("data/train").mkdir()
-        reports.write(reports.TrainReport(trained=False, reason="not asked for", weights="none"), Path("data/train/report.json"))
+        reports.write(
+            reports.TrainReport(trained=False, reason="not asked for", weights="none"), Path("data/train/report.json")
+        )
         for stage in ("train", "challenger"):
-            with pytest.raises(ConfigError, match=r"data/prompt/prompt\.json: max_turns of 'seed' is 8, and rollout\.max_turns = 3"):
+            with pytest.raises(
+                ConfigError, match=r"data/prompt/prompt\.json: max_turns of 'seed' is 8, and rollout\.max_turns = 3"
+            ):
                 run(stage, settings)
 
 
@@ -137,6 +164,8 @@ def test_the_search_never_sees_the_part_that_confirms(searched: Path, tmp_path: 
 
     shutil.copytree(searched / "data", tmp_path / "data")
     rows = pq.read_table(tmp_path / "data/prompt/rollouts.parquet").to_pylist()
-    held_back = [json.loads(line)["id"] for line in (tmp_path / "data/examples/validation.jsonl").read_text().splitlines()][6:]
+    held_back = [
+        json.loads(line)["id"] for line in (tmp_path / "data/examples/validation.jsonl").read_text().splitlines()
+    ][6:]
     in_the_race = [row for row in rows if row["sample"] == 0 and row["example_id"] in held_back]
     assert len({row["arm"] for row in in_the_race}) <= 2

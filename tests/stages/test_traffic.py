@@ -1,4 +1,5 @@
-"""A window becomes a shelf, or the file and line that cannot be read are named and nothing is written."""
+"""A window becomes a shelf, or the file and line that cannot be read are named and nothing is
+written."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def params(**section: Any) -> config.Params:
-    return tiny_recipe.params(Path("tiny"), traffic={"file": "data/inbox/window.jsonl", **section}, examples={"train": 200})
+    return tiny_recipe.params(
+        Path("tiny"), traffic={"file": "data/inbox/window.jsonl", **section}, examples={"train": 200}
+    )
 
 
 def window(rows: list[Any] | None = None) -> Path:
@@ -149,8 +152,8 @@ REFUSED: list[tuple[str, Edit, str]] = [
     ("messages as text", changed(messages="hello"), 'messages is "hello"'),
     ("a message without role", messages({"content": "x"}), r"messages\[0\] is .* role is one of"),
     ("an unknown role", messages({"role": "robot", "content": "x"}), r"messages\[0\] is .*robot"),
-    ("an image", messages({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}), r"messages\[0\].content is"),
-    ("a call without name", messages({"role": "assistant", "tool_calls": [{"id": "a"}]}), r"messages\[0\].tool_calls is"),
+    ("an image", messages({"role": "user", "content": [{"type": "image_url"}]}), r"messages\[0\].content is"),
+    ("a nameless call", messages({"role": "assistant", "tool_calls": [{"id": "a"}]}), r"messages\[0\].tool_calls is"),
     ("no id", changed(conversation_id=...), "conversation_id is missing"),
     ("an empty id", changed(conversation_id=""), 'conversation_id is ""'),
     ("no time", changed(time=...), "time is missing; expected an ISO 8601 time"),
@@ -162,7 +165,9 @@ REFUSED: list[tuple[str, Edit, str]] = [
     ("latency as bool", changed(latency_s=True), "latency_s is true"),
     ("errors in part", changed(tool_errors=0.5), "tool_errors is 0.5"),
     ("a list", lambda row: [row], r"holds \[.*expected a JSON object"),
-    ("an id met before", changed(conversation_id="c-00001", feedback="other"), "'c-00001' was met before, with other content, at .*window.jsonl:1"),
+    (("an id "
+     "met before"), changed(conversation_id="c-00001", feedback="other"), ("'c-00001' was met before, with other "
+                                                                          "content, at .*window.jsonl:1")),
 ]  # fmt: skip
 
 
@@ -212,7 +217,8 @@ def test_drift_before_traffic_names_the_stage(clone: Path) -> None:
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["role", "content", "tool_calls", "function", "x"]), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["role", "content", "tool_calls", "function", "x"]), inner, max_size=3)
     ),
     max_leaves=8,
 )
@@ -237,9 +243,14 @@ def test_any_file_is_read_or_refused_by_name(
 
 
 def test_feedback_that_can_become_no_example_is_told(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """N13: how many, why, and where the first one stands, from both stages; before this the verdict was `continue`, without a word."""
+    """N13: how many, why, and where the first one stands, from both stages; before this the verdict
+    was `continue`, without a word."""
     source = Path("tiny/examples.py")
-    source.write_text(source.read_text().replace("if conversation.feedback is None:", "if not isinstance(conversation.feedback, str):"))
+    source.write_text(
+        source.read_text().replace(
+            "if conversation.feedback is None:", "if not isinstance(conversation.feedback, str):"
+        )
+    )
     rows = windows.rows(60)
     for row in rows[5:20]:
         row["feedback"] = {"value": row["feedback"]}
@@ -248,7 +259,10 @@ def test_feedback_that_can_become_no_example_is_told(clone: Path, capsys: pytest
     traffic.run(params())
     told = capsys.readouterr().out
     why = "the feedback is an object, and the recipe's targets are a text"
-    assert f"15 of 60 graded conversations cannot become examples; the first: data/inbox/window.jsonl:6, conversation {first}" in told
+    assert (
+        "15 of 60 graded conversations cannot become examples; the first: data/inbox/window.jsonl:6, conversation "
+        f"{first}" in told
+    )
     assert why in told
     drift.run(params())
     report = reports.read(reports.DriftReport, Path("data/drift/report.json"))
@@ -257,9 +271,12 @@ def test_feedback_that_can_become_no_example_is_told(clone: Path, capsys: pytest
 
 
 def test_what_a_recipe_leaves_out_on_purpose_is_no_alarm(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the right type, and not wanted: counted when the window is read, and no reason of the verdict."""
+    """Of the right type, and not wanted: counted when the window is read, and no reason of the
+    verdict."""
     source = Path("tiny/examples.py")
-    source.write_text(source.read_text().replace("if conversation.feedback is None:", "if conversation.feedback < '5':"))
+    source.write_text(
+        source.read_text().replace("if conversation.feedback is None:", "if conversation.feedback < '5':")
+    )
     window()
     traffic.run(params())
     assert "graded conversations cannot become examples; the first: data/inbox/window.jsonl:" in capsys.readouterr().out

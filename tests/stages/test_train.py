@@ -29,7 +29,8 @@ def test_every_sampled_rollout_is_trained_on_or_left_out_with_a_reason(ladder: P
 
 
 def test_an_example_that_comes_twice_in_a_step_is_rolled_out_anew(ladder: Path, tmp_path: Path, ladder_recipe: Path):
-    """Three examples, four a step: one comes twice in every step, and its rollouts must not be copies."""
+    """Three examples, four a step: one comes twice in every step, and its rollouts must not be
+    copies."""
     shutil.copytree(ladder / "data", tmp_path / "data")
     shutil.rmtree(tmp_path / "data/train")
     rows = (tmp_path / "data/examples/train.jsonl").read_text().splitlines(keepends=True)
@@ -80,8 +81,16 @@ def test_a_training_that_was_cut_off_ends_the_same(
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dpo", "best_of_n"])
-def test_algorithms_of_other_kinds_go_through_the_same_loop(ladder: Path, tmp_path: Path, ladder_recipe: Path, algorithm: str):
-    again(ladder, tmp_path, ladder_recipe, "train", train={"algorithm": algorithm, "steps": 2, "validation_examples": 0, "lr": 1e-3})
+def test_algorithms_of_other_kinds_go_through_the_same_loop(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path, algorithm: str
+):
+    again(
+        ladder,
+        tmp_path,
+        ladder_recipe,
+        "train",
+        train={"algorithm": algorithm, "steps": 2, "validation_examples": 0, "lr": 1e-3},
+    )
     report = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
     assert (report.trained, report.algorithm) == (True, algorithm)
     table = pq.read_table(tmp_path / "data/train/rollouts.parquet").to_pylist()
@@ -96,9 +105,15 @@ def test_packing_says_how_much_it_shared_and_warns_once_when_nothing(
     shutil.copytree(ladder / "data", tmp_path / "data")
     shutil.rmtree(tmp_path / "data/train")
     prompt = tmp_path / "data/prompt/prompt.json"
-    prompt.write_text(json.dumps(json.loads(prompt.read_text()) | {"system": "value of " * 40}))  # longer than 64 tokens
+    # longer than 64 tokens
+    prompt.write_text(json.dumps(json.loads(prompt.read_text()) | {"system": "value of " * 40}))
     with inside(tmp_path):
-        run("train", params(ladder_recipe, train={"packing": True, "steps": 2, "validation_examples": 0, "microbatch_tokens": most}))
+        run(
+            "train",
+            params(
+                ladder_recipe, train={"packing": True, "steps": 2, "validation_examples": 0, "microbatch_tokens": most}
+            ),
+        )
     lines = [json.loads(line) for line in (tmp_path / "data/train/metrics.jsonl").read_text().splitlines()]
     shares = [line["packing/shared_share"] for line in lines if line["samples/trained"]]
     assert shares
@@ -110,7 +125,14 @@ def test_packing_says_how_much_it_shared_and_warns_once_when_nothing(
 
 def test_the_best_weights_are_kept_and_patience_ends_a_run(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     """With a learning rate that destroys the policy, the first validation stays the best."""
-    changes = {"lr": 0.3, "steps": 6, "validate_every": 1, "keep": "best", "stop": {"patience": 2}, "checkpoint_every": 1}
+    changes = {
+        "lr": 0.3,
+        "steps": 6,
+        "validate_every": 1,
+        "keep": "best",
+        "stop": {"patience": 2},
+        "checkpoint_every": 1,
+    }
     again(ladder, tmp_path, ladder_recipe, "train", train=changes)
     report = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
     lines = [json.loads(line) for line in (tmp_path / "data/train/metrics.jsonl").read_text().splitlines()]
@@ -124,7 +146,8 @@ def test_the_best_weights_are_kept_and_patience_ends_a_run(ladder: Path, tmp_pat
 def test_the_best_weights_are_those_that_the_checkpoint_names(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, again_best: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """R22. Where sampling cannot be repeated, a run that goes on may see other validation rewards than before the kill, which came after its best."""
+    """R22. Where sampling cannot be repeated, a run that goes on may see other validation rewards
+    than before the kill, which came after its best."""
     changes = {"keep": "best", "validate_every": 1, "checkpoint_every": 2}
     went_on = {3: 0.7 if again_best else 0.1, 4: 0.2}
     update, validated = Learner.update, Watch.validated
@@ -183,7 +206,13 @@ def test_lora_trains_an_adapter_of_this_base(ladder: Path, tmp_path: Path, ladde
 
 
 def test_an_adapter_of_another_base_is_refused(ladder: Path, tmp_path: Path, ladder_recipe: Path):
-    again(ladder, tmp_path, ladder_recipe, "train", train={"weights": "lora", "steps": 1, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}})
+    again(
+        ladder,
+        tmp_path,
+        ladder_recipe,
+        "train",
+        train={"weights": "lora", "steps": 1, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}},
+    )
     chat = small_policy.build(ladder_recipe)[1]
     wider = config.Architecture(**small_policy.ARCHITECTURE.model_dump() | {"hidden": 96})
     other = embedded.build_model(wider, chat.tokenizer, 0)
@@ -210,7 +239,13 @@ def test_a_missing_shelf_names_the_stage_that_writes_it(tmp_path: Path, ladder_r
 
 
 def test_an_adapter_is_the_same_bytes_in_every_process(ladder: Path, tmp_path: Path, ladder_recipe: Path):
-    again(ladder, tmp_path, ladder_recipe, "train", train={"weights": "lora", "steps": 1, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}})
+    again(
+        ladder,
+        tmp_path,
+        ladder_recipe,
+        "train",
+        train={"weights": "lora", "steps": 1, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}},
+    )
     targets = json.loads((tmp_path / "data/train/weights/adapter_config.json").read_text())["target_modules"]
     assert targets == sorted(targets)
 

@@ -1,6 +1,8 @@
-"""`rft cancel`: a run that goes on, one whose driver is dead, one that waits; at its next checkpoint and at once. And what is refused.
+"""`rft cancel`: a run that goes on, one whose driver is dead, one that waits; at its next
+checkpoint and at once. And what is refused.
 
-Issue 10, item 6. Real Git, DVC, Prefect and MLflow; the driver is another process, as it is for a person.
+Issue 10, item 6. Real Git, DVC, Prefect and MLflow; the driver is another process, as it is for a
+person.
 """
 
 from __future__ import annotations
@@ -69,7 +71,10 @@ def plan(scripted: ladder_clone.Scripted) -> runs.Plan:
 def in_training(scripted: ladder_clone.Scripted, driver: subprocess.Popen[str]) -> records.RunRecord:
     """The run that this process drives, once its third training step is done."""
     deadline = time.monotonic() + 120
-    while not (steps := list(scripted.clone.state.glob("progress/train-*/metrics.jsonl"))) or len(steps[0].read_text().splitlines()) < 3:
+    while (
+        not (steps := list(scripted.clone.state.glob("progress/train-*/metrics.jsonl")))
+        or len(steps[0].read_text().splitlines()) < 3
+    ):
         assert time.monotonic() < deadline, "training never began"
         assert driver.poll() is None, driver.communicate()
         time.sleep(0.05)
@@ -78,11 +83,14 @@ def in_training(scripted: ladder_clone.Scripted, driver: subprocess.Popen[str]) 
 
 @pytest.mark.story
 def test_from_the_command_line(scripted: ladder_clone.Scripted) -> None:
-    """Stopped at its limit, gone on by the line that was printed, cancelled meanwhile, and taken up by a new run."""
+    """Stopped at its limit, gone on by the line that was printed, cancelled meanwhile, and taken up
+    by a new run."""
     limited = scripted.rft("run", "--set", "run.max_hours=1e-6")
     assert limited.returncode == 4
     assert re.match(
-        r"stopped: run \S+ has worked for .* hours of run\.max_hours = 1e-06 and stopped in order \(before stage traffic: ", limited.stderr
+        r"stopped: run \S+ has worked for .* hours of run\.max_hours = 1e-06 and stopped in order \(before stage "
+        r"traffic: ",
+        limited.stderr,
     )
     line = limited.stderr.strip().splitlines()[-1].removeprefix("To go on: ")
     words = shlex.split(line)
@@ -102,7 +110,9 @@ def test_from_the_command_line(scripted: ladder_clone.Scripted) -> None:
     assert cancelled.returncode == 0, cancelled.stderr
     assert f"Run {record.name} is asked to end at its next checkpoint." in cancelled.stdout
     assert f"Run {record.name} is cancelled" in cancelled.stdout
-    assert errors.startswith(f"stopped: run {record.name} was cancelled by `rft cancel` (stage train: stopped in order after step "), errors
+    assert errors.startswith(
+        f"stopped: run {record.name} was cancelled by `rft cancel` (stage train: stopped in order after step "
+    ), errors
     assert driver.returncode == 4
     [record] = records.load_all(scripted.clone)
     assert (record.state, bool(record.revision), [*record.stages]) == ("cancelled", True, [*STAGES][:6])
@@ -117,7 +127,9 @@ def test_from_the_command_line(scripted: ladder_clone.Scripted) -> None:
     assert scripted.ran() == [*[*STAGES][:7], *[*STAGES][6:]], "finished stages come from the cache"
     new = records.load_all(scripted.clone)[-1]
     assert (new.name != record.name, new.state) == (True, "finished")
-    assert "[train] 1/20 steps" not in scripted.clone.log(new.name, "train").read_text(), "and training goes on where it was"
+    assert "[train] 1/20 steps" not in scripted.clone.log(new.name, "train").read_text(), (
+        "and training goes on where it was"
+    )
     late = scripted.rft("cancel", new.name)
     assert (late.returncode, "There is nothing to cancel, and nothing was changed" in late.stderr) == (2, True)
 
@@ -129,7 +141,8 @@ def flow_states(flow_run_id: str | None) -> list[str]:
 
 
 def test_at_once(scripted: ladder_clone.Scripted) -> None:
-    """--now: the stage would not come to a checkpoint for minutes. Its processes are gone, its driver ends by itself."""
+    """--now: the stage would not come to a checkpoint for minutes. Its processes are gone, its
+    driver ends by itself."""
     (scripted.script / "pause-policy").write_text("600")
     told: list[str] = []
     with drive(scripted) as driver:
@@ -143,7 +156,9 @@ def test_at_once(scripted: ladder_clone.Scripted) -> None:
     assert told
     assert set(told) == {""}, "DVC's own words are not for people"
     assert list(scripted.clone.worktrees.iterdir()) == []
-    assert [file.name for file in scripted.clone.runs.iterdir() if file.suffix in (".stop", ".lock", ".group")] == [".start.lock"]
+    assert [file.name for file in scripted.clone.runs.iterdir() if file.suffix in (".stop", ".lock", ".group")] == [
+        ".start.lock"
+    ]
 
 
 FAILS = """
@@ -191,8 +206,11 @@ def test_a_run_whose_driver_is_dead(scripted: ladder_clone.Scripted) -> None:
         assert not new.adopted
 
 
-def test_a_copy_of_the_clone_ends_its_own_record_and_not_the_run_of_the_other(scripted: ladder_clone.Scripted, tmp_path: Path) -> None:
-    """It notes the same process group, of a run of the same name: it killed the stage of the other clone."""
+def test_a_copy_of_the_clone_ends_its_own_record_and_not_the_run_of_the_other(
+    scripted: ladder_clone.Scripted, tmp_path: Path
+) -> None:
+    """It notes the same process group, of a run of the same name: it killed the stage of the other
+    clone."""
     (scripted.script / "pause-policy").write_text("600")
     with drive(scripted) as driver:
         record = working(scripted, driver, "policy")
@@ -208,7 +226,10 @@ def test_a_copy_of_the_clone_ends_its_own_record_and_not_the_run_of_the_other(sc
 def test_a_run_that_was_killed_at_its_end_is_recorded_and_not_called_cancelled(scripted: ladder_clone.Scripted) -> None:
     run = runs._create(scripted.clone, plan(scripted))
     run.update(state="finished", ended=records.now())
-    with pytest.raises(UserError, match=r"was finished when its process was killed.* as revision [0-9a-f]{10}, and there is nothing to cancel\."):
+    with pytest.raises(
+        UserError,
+        match=r"was finished when its process was killed.* as revision [0-9a-f]{10}, and there is nothing to cancel\.",
+    ):
         cancel.cancel(scripted.clone, run.record, now=False, patience_s=60, tell=lambda line: None)
     record = records.find(scripted.clone, run.name)
     assert (record.state, bool(record.revision)) == ("finished", True)
@@ -223,7 +244,9 @@ def test_a_run_that_had_not_begun_is_forgotten(scripted: ladder_clone.Scripted) 
     assert [record.name for record in records.load_all(scripted.clone)] == [run.name]
 
 
-def test_a_run_that_is_about_to_begin_is_asked_and_not_recorded_behind_its_back(scripted: ladder_clone.Scripted) -> None:
+def test_a_run_that_is_about_to_begin_is_asked_and_not_recorded_behind_its_back(
+    scripted: ladder_clone.Scripted,
+) -> None:
     """Its record is there, its lock is not yet: the start's lock is held meanwhile."""
     ended: list[records.RunRecord | None] = []
     with records.held(runs.start_lock(scripted.clone), wait=True):
@@ -254,7 +277,10 @@ def test_a_run_that_is_over_is_left_as_it_is(
     before = records.path(scripted.clone, run.name).read_bytes()
     monkeypatch.chdir(scripted.root)
     assert cli.main(["cancel", run.name, "--now"]) == 2
-    assert f"error: run {run.name} ended at {run.record.ended} (finished). There is nothing to cancel" in capsys.readouterr().err
+    assert (
+        f"error: run {run.name} ended at {run.record.ended} (finished). There is nothing to cancel"
+        in capsys.readouterr().err
+    )
     assert records.path(scripted.clone, run.name).read_bytes() == before
     assert not stopping.request(scripted.clone.state, run.name).exists()
 
@@ -281,7 +307,9 @@ def test_a_run_that_comes_to_its_end_first(scripted: ladder_clone.Scripted) -> N
 
 def drive(scripted: ladder_clone.Scripted) -> subprocess.Popen[str]:
     """A driver without Prefect and MLflow, in another process."""
-    return subprocess.Popen([sys.executable, "-c", DRIVER, str(scripted.root)], cwd=ladder_clone.ROOT, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(scripted.root)], cwd=ladder_clone.ROOT, stdout=subprocess.PIPE, text=True
+    )
 
 
 def working(scripted: ladder_clone.Scripted, driver: subprocess.Popen[str], stage: str) -> records.RunRecord:

@@ -24,10 +24,12 @@ ENGINE = {
     "losses/grpo.py": "from ..errors import RftError\ndef loss(): ...",
     "server.py": 'COMMAND = ["python", "-m", "rft.served"]',
     "served.py": "",
-    "shared.py": "def helper(params):\n    return params.rollout\n\nclass Bench:\n    def __init__(self):\n        self.params = None\n"
+    "shared.py": "def helper(params):\n    return params.rollout\n\nclass Bench:\n    def __init__(self):\n"
+    "        self.params = None\n"
     "    def limits(self):\n        return self.params.tools\n\ndef unused(params):\n    return params.gate\n",
     "stages/traffic.py": "def run(params):\n    return params.traffic\n\ndef load():\n    return 1\n",
-    "stages/drift.py": "from rft.stages import traffic\n\ndef run(params):\n    traffic.load()\n    return params.drift\n",
+    "stages/drift.py": "from rft.stages import traffic\n\ndef run(params):\n"
+    "    traffic.load()\n    return params.drift\n",
     "stages/train.py": "from rft.shared import Bench, helper as assist\nimport rft.losses\n\n"
     "def run(params):\n    from rft import lazy\n    assist(params)\n"
     "    Bench()\n    return params.train.from_\n",
@@ -49,13 +51,24 @@ def root(tmp_path: Path) -> Path:
 
 
 def named(root: Path, stage: str) -> set[str]:
-    return {path.removeprefix("rft/").removeprefix("stages/") for path in modules(root, stage)} - {"__init__.py", "__main__.py"}
+    return {path.removeprefix("rft/").removeprefix("stages/") for path in modules(root, stage)} - {
+        "__init__.py",
+        "__main__.py",
+    }
 
 
 def test_every_way_to_come_to_a_module_counts(root: Path) -> None:
     assert named(root, "gate") == {"gate.py"}
     assert named(root, "drift") == {"drift.py", "traffic.py", "types.py"}, "its own imports, and those of the recipes"
-    assert named(root, "train") == {"train.py", "shared.py", "losses/__init__.py", "losses/grpo.py", "errors.py", "lazy.py", "types.py"}
+    assert named(root, "train") == {
+        "train.py",
+        "shared.py",
+        "losses/__init__.py",
+        "losses/grpo.py",
+        "errors.py",
+        "lazy.py",
+        "types.py",
+    }
     (root / "rft/stages/gate.py").write_text("from rft import server")
     assert named(root, "gate") == {"gate.py", "server.py", "served.py"}, "a process of its own is named by a text"
 
@@ -63,7 +76,9 @@ def test_every_way_to_come_to_a_module_counts(root: Path) -> None:
 def test_sections_are_those_that_run_can_reach(root: Path) -> None:
     assert sections(root, "gate") == ["gate"]
     assert sections(root, "drift") == ["drift"], "it reads traffic's shelf, not traffic's settings"
-    assert sections(root, "train") == ["tools", "rollout", "train"], "through an alias and a class, and not what is never called"
+    assert sections(root, "train") == ["tools", "rollout", "train"], (
+        "through an alias and a class, and not what is never called"
+    )
 
 
 def test_a_change_in_a_module_reaches_exactly_its_stages(repository: Path) -> None:
@@ -79,14 +94,17 @@ def test_a_change_in_a_module_reaches_exactly_its_stages(repository: Path) -> No
 
 
 def test_what_a_stage_opens_by_name_is_among_what_it_reads(repository: Path) -> None:
-    """The table of shelves is written by hand; the code speaks of paths such as "data/prompt/prompt.json"."""
+    """The table of shelves is written by hand; the code speaks of paths such as
+    "data/prompt/prompt.json"."""
     known = {f"data/{stage}" for stage in STAGES} | {"data/champion"}
     for stage in STAGES:
         text = (repository / "rft/stages" / f"{stage}.py").read_text(encoding="utf-8")
         for path in set(re.findall(r'Path\("(data/[\w./]+)"\)', text)):
             other = path.split("/")[1]
             if path not in known and other != stage:
-                assert any(path == read or path.startswith(f"{read}/") for read in NEEDS[stage].files), f"{stage} opens {path}"
+                assert any(path == read or path.startswith(f"{read}/") for read in NEEDS[stage].files), (
+                    f"{stage} opens {path}"
+                )
 
 
 def test_the_pipeline_is_in_order_and_test_examples_have_one_reader(repository: Path) -> None:
@@ -94,7 +112,9 @@ def test_the_pipeline_is_in_order_and_test_examples_have_one_reader(repository: 
     made: set[str] = set()
     for stage, row in pipeline.items():
         shelves = {path for path in row["deps"] if path.startswith("data/") and path != "data/champion"}
-        assert shelves <= made | {out for out in made if out.endswith("/")}, f"{stage} reads what no stage before it leaves"
+        assert shelves <= made | {out for out in made if out.endswith("/")}, (
+            f"{stage} reads what no stage before it leaves"
+        )
         made |= set(row["outs"])
     assert [stage for stage, row in pipeline.items() if "data/examples/test.jsonl" in row["deps"]] == ["challenger"]
     assert all("data/examples" not in path for path in pipeline["policy"]["deps"])
@@ -112,7 +132,9 @@ def test_a_stage_leaves_every_file_that_the_engine_looks_for() -> None:
     assert {path for path in read if path not in left and f"{path}/" not in left} == {"data/champion"}
 
 
-def test_the_command_compares_and_writes(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_compares_and_writes(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(root)
     assert dependencies.main([]) == 1
     assert "--write" in capsys.readouterr().out
@@ -122,5 +144,8 @@ def test_the_command_compares_and_writes(root: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_engine_knows_the_sections_that_the_code_reads(repository: Path, stage: str) -> None:
-    """R13. The work key is made of rft/needs.py, dvc.yaml of the code: if they differ, unfinished work goes on under other settings."""
-    assert list(NEEDS[stage].sections) == sections(repository, stage), f"write them into NEEDS[{stage!r}] of rft/needs.py"
+    """R13. The work key is made of rft/needs.py, dvc.yaml of the code: if they differ, unfinished
+    work goes on under other settings."""
+    assert list(NEEDS[stage].sections) == sections(repository, stage), (
+        f"write them into NEEDS[{stage!r}] of rft/needs.py"
+    )

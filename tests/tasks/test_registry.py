@@ -1,4 +1,5 @@
-"""Moving the champion: only on a decision whose every hash holds, once, and back again; and the ledger of it."""
+"""Moving the champion: only on a decision whose every hash holds, once, and back again; and the
+ledger of it."""
 
 from __future__ import annotations
 
@@ -82,7 +83,10 @@ def test_approve_serve_roll_back_and_approve_again(here: Clone) -> None:
 
     # N12: another base model than its weights fit is refused before a warm start is spent
     changed = params(here).model_copy(update={"policy": config.Policy(seed=7)})
-    with pytest.raises(UserError, match=rf"policy\.seed: changed since run {record.name}, .* rollback --model tiny --by NAME --reason TEXT"):
+    with pytest.raises(
+        UserError,
+        match=rf"policy\.seed: changed since run {record.name}, .* rollback --model tiny --by NAME --reason TEXT",
+    ):
         runs.plan(here, changed, served)
 
     back = registry.rollback(here, "tiny", "Ada", "complaints")
@@ -100,7 +104,8 @@ def champion_on_page(clone: Clone, record: RunRecord) -> str:
 
 
 def test_a_version_has_one_number_wherever_it_is_named(here: Clone) -> None:
-    """N5: the champion's file, the run's record and page, the registry, the ledger and the message, before, between and after."""
+    """N5: the champion's file, the run's record and page, the registry, the ledger and the message,
+    before, between and after."""
 
     def numbers(run: RunRecord) -> set[object]:
         in_file = json.loads(Revision(here, run.revision or "").file("data/champion/champion.json") or b"")["version"]
@@ -113,7 +118,9 @@ def test_a_version_has_one_number_wherever_it_is_named(here: Clone) -> None:
 
     record = only(here)
     assert numbers(record) == {1}
-    assert json.loads((here.root / "data/champion/champion.json").read_text())["version"] == 1, "the file that the repository comes with"
+    assert json.loads((here.root / "data/champion/champion.json").read_text())["version"] == 1, (
+        "the file that the repository comes with"
+    )
     assert champion_on_page(here, record) == "version 1, the beginning"
     act = registry.approve(here, record, "Ada", "why")
     assert (act.before, act.after) == ("1", "2")
@@ -126,7 +133,8 @@ def test_a_version_has_one_number_wherever_it_is_named(here: Clone) -> None:
 
 
 def test_the_beginning_is_known_though_others_had_registered_a_version_first(here: Clone) -> None:
-    """It is not number 1 then, and was called a version of other hands; of theirs it was said that it is the beginning."""
+    """It is not number 1 then, and was called a version of other hands; of theirs it was said that
+    it is the beginning."""
     client, model = tracking.client(here), registry.model_name(params(here))
     client.create_registered_model(model)
     client.create_model_version(model, source="elsewhere:/theirs")
@@ -162,8 +170,12 @@ def test_what_cannot_be_approved(here: Clone) -> None:
     assert len(ledger.acts(here)) == 1
 
 
-@pytest.mark.parametrize(("scenario", "words"), [("reject", "the gate itself decided reject"), ("drift_stop", "came to no decision")])
-def test_a_run_that_the_gate_did_not_promote_cannot_be_approved(scenario: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("scenario", "words"), [("reject", "the gate itself decided reject"), ("drift_stop", "came to no decision")]
+)
+def test_a_run_that_the_gate_did_not_promote_cannot_be_approved(
+    scenario: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a", scenario)  # type: ignore[arg-type]
     store = scripted.root / "mlruns/mlflow.db"
@@ -172,7 +184,8 @@ def test_a_run_that_the_gate_did_not_promote_cannot_be_approved(scenario: str, w
         record = ladder_clone.climb(scripted)
     else:
         with runs.start(
-            scripted.clone, runs.plan(scripted.clone, params(scripted.clone), registry.served(scripted.clone, params(scripted.clone)))
+            scripted.clone,
+            runs.plan(scripted.clone, params(scripted.clone), registry.served(scripted.clone, params(scripted.clone))),
         ) as run:
             run.update(state="stopped", message="drifted")
         record = run.record
@@ -213,7 +226,9 @@ class Cut(Exception):
 
 
 @pytest.mark.parametrize("step", range(6))
-def test_a_promotion_that_was_cut_off_is_finished_at_the_next_start(here: Clone, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def test_a_promotion_that_was_cut_off_is_finished_at_the_next_start(
+    here: Clone, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
     left = [step]
 
     def cut(real):

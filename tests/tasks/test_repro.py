@@ -1,4 +1,5 @@
-"""One stage under DVC: whether it ran, what it said, what its failure says, and that nothing of it outlives us."""
+"""One stage under DVC: whether it ran, what it said, what its failure says, and that nothing of it
+outlives us."""
 
 from __future__ import annotations
 
@@ -34,11 +35,15 @@ def climb(scripted: ladder_clone.Scripted, stage: str = "policy") -> Outcome:
     return repro.repro(scripted.root, stage, scripted.clone.state, log=scripted.clone.log("by-hand", stage))
 
 
-def test_a_stage_runs_once_then_is_unchanged_or_restored(scripted: ladder_clone.Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_runs_once_then_is_unchanged_or_restored(
+    scripted: ladder_clone.Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
     scripted.set_params(policy={"seed": 1})
     capsys.readouterr()
     assert climb(scripted).how == "ran"
-    assert re.fullmatch(r"\[policy\] 1/1 done\n  ✓ policy +\d+\.\d s\n", capsys.readouterr().out), "DVC's own words are left out"
+    assert re.fullmatch(r"\[policy\] 1/1 done\n  ✓ policy +\d+\.\d s\n", capsys.readouterr().out), (
+        "DVC's own words are left out"
+    )
     assert climb(scripted).how == "unchanged"
     (scripted.root / "dvc.lock").unlink()
     assert climb(scripted).how == "restored"
@@ -50,7 +55,9 @@ def test_a_stage_runs_once_then_is_unchanged_or_restored(scripted: ladder_clone.
 def test_a_stage_fails_with_its_own_words_and_exit_code(scripted: ladder_clone.Scripted) -> None:
     scripted.set_params(policy={"seed": 3})
     (scripted.script / "fail-policy").write_text("the tool server is down: start it.\nIt was asked twice.")
-    with pytest.raises(RftError, match=r"^stage policy: the tool server is down: start it\.\nIt was asked twice\.$") as failed:
+    with pytest.raises(
+        RftError, match=r"^stage policy: the tool server is down: start it\.\nIt was asked twice\.$"
+    ) as failed:
         climb(scripted)
     assert failed.value.exit_code == InfrastructureError.exit_code
     (scripted.script / "fail-policy").unlink()
@@ -90,7 +97,9 @@ def computing(scripted: ladder_clone.Scripted) -> Iterator[Callable[[], int]]:
     (scripted.script / "computed").unlink()
 
 
-def test_what_dvc_could_not_commit_is_not_computed_again(scripted: ladder_clone.Scripted, computing: Callable[[], int]) -> None:
+def test_what_dvc_could_not_commit_is_not_computed_again(
+    scripted: ladder_clone.Scripted, computing: Callable[[], int]
+) -> None:
     """R2. The stage was over, and DVC failed before dvc.lock had its outputs."""
     scripted.set_params(policy={"seed": 5})
     cache = scripted.root / ".dvc/cache/files"
@@ -108,7 +117,9 @@ def test_what_dvc_could_not_commit_is_not_computed_again(scripted: ladder_clone.
     assert climb(scripted).how == "unchanged"
 
 
-def test_a_stage_under_dvc_takes_only_its_own_work_away(scripted: ladder_clone.Scripted, computing: Callable[[], int]) -> None:
+def test_a_stage_under_dvc_takes_only_its_own_work_away(
+    scripted: ladder_clone.Scripted, computing: Callable[[], int]
+) -> None:
     """R2. An older try with other settings, finished and never committed, stays."""
     scripted.set_params(policy={"seed": 6})
     place = {"RFT_STATE": str(scripted.clone.state)}
@@ -119,11 +130,15 @@ def test_a_stage_under_dvc_takes_only_its_own_work_away(scripted: ladder_clone.S
     assert [one.path for one in progress.works(scripted.clone.state)] == [mine.path]
     scripted.set_params(policy={"seed": 6})
     assert climb(scripted).how == "ran"
-    assert (computing(), progress.works(scripted.clone.state)) == (2, []), "by hand and once more: what was done by hand is taken up"
+    assert (computing(), progress.works(scripted.clone.state)) == (2, []), (
+        "by hand and once more: what was done by hand is taken up"
+    )
 
 
 def test_what_dvc_cannot_do_is_said_in_its_words(scripted: ladder_clone.Scripted) -> None:
-    with pytest.raises(InfrastructureError, match=r"(?s)stage gate: DVC could not run it: .*data/drift/report\.json.*rft stage"):
+    with pytest.raises(
+        InfrastructureError, match=r"(?s)stage gate: DVC could not run it: .*data/drift/report\.json.*rft stage"
+    ):
         climb(scripted, "gate")
 
 
@@ -131,7 +146,8 @@ DRIVER = """
 import signal, sys
 from pathlib import Path
 from tasks.runs import repro as stages
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and its children inherit that
+# a shell's background job ignores it, and its children inherit that
+signal.signal(signal.SIGINT, signal.default_int_handler)
 root = Path(sys.argv[1])
 stages.repro(root, "train", root / ".rft")
 """
@@ -140,14 +156,24 @@ stages.repro(root, "train", root / ".rft")
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGINT])
 def test_no_stage_outlives_its_driver(scripted: ladder_clone.Scripted, way: signal.Signals) -> None:
     scripted.set_params(train={"seed": int(way)})
-    for name in ("policy/x", "champion/x", "baseline/report.json", "prompt/prompt.json", *(f"examples/{one}" for one in EXAMPLES)):
+    for name in (
+        "policy/x",
+        "champion/x",
+        "baseline/report.json",
+        "prompt/prompt.json",
+        *(f"examples/{one}" for one in EXAMPLES),
+    ):
         path = scripted.root / "data" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     (scripted.script / "pause-train").write_text("0.5")
     before = len(scripted.lines())
-    with subprocess.Popen([sys.executable, "-c", DRIVER, str(scripted.root)], cwd=ladder_clone.ROOT, stderr=subprocess.DEVNULL) as driver:
-        stage = psutil.Process(waited_for(lambda: int(scripted.lines()[before].split()[1]) if len(scripted.lines()) > before else None))
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(scripted.root)], cwd=ladder_clone.ROOT, stderr=subprocess.DEVNULL
+    ) as driver:
+        stage = psutil.Process(
+            waited_for(lambda: int(scripted.lines()[before].split()[1]) if len(scripted.lines()) > before else None)
+        )
         driver.send_signal(way)
         driver.wait(10)
     stage.wait(5)
@@ -167,7 +193,14 @@ def waited_for(look, seconds: float = 20.0):
 def test_the_stage_refuses_another_tree(scripted: ladder_clone.Scripted) -> None:
     """A stage must run the code of its own worktree, whatever is installed."""
     command = [sys.executable, "-P", "-m", "rft", "policy"]
-    done = subprocess.run(command, cwd=scripted.root, env={"PYTHONPATH": str(ladder_clone.ROOT)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=scripted.root,
+        env={"PYTHONPATH": str(ladder_clone.ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("error: this folder has an engine of its own")
     assert str(Path(scripted.root, "rft")) in done.stderr

@@ -1,4 +1,5 @@
-"""`rft gc`: what is past its retention goes, and never what a champion, a request, an unfinished run or the user needs; also through a kill -9.
+"""`rft gc`: what is past its retention goes, and never what a champion, a request, an unfinished
+run or the user needs; also through a kill -9.
 
 Issue 10, item 6. Real Git, DVC and MLflow.
 """
@@ -39,7 +40,8 @@ ALL = Retention(work_days=0, logs_days=0, pages_days=0, cache_days=0)
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
-    """Three runs, each with bytes of its own: of the first nobody will need anything, the second is promoted, the third waits for approval."""
+    """Three runs, each with bytes of its own: of the first nobody will need anything, the second is
+    promoted, the third waits for approval."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI")
         scripted = ladder_clone.make(tmp_path_factory.mktemp("retention"))
@@ -57,7 +59,9 @@ def climb(scripted: ladder_clone.Scripted, word: str) -> RunRecord:
     (scripted.script / "data/traffic/conversations.jsonl").write_text(word)
     (scripted.script / "data/policy/model.bin").write_text(f"policy of {word}")
     params = config.load(scripted.root / "params.yaml")
-    settings = params.model_copy(update={"train": params.train.model_copy(update={"steps": 1 + len(records.load_all(scripted.clone))})})
+    settings = params.model_copy(
+        update={"train": params.train.model_copy(update={"steps": 1 + len(records.load_all(scripted.clone))})}
+    )
     return ladder_clone.climb(scripted, train=settings.train)
 
 
@@ -105,13 +109,21 @@ def test_the_bytes_of_an_old_run_go_and_those_that_others_need_stay(here: Clone)
     assert here.ledger.read_bytes() == told, "never the ledger"
     assert [bool(record.bytes_removed) for record in three(here)] == [True, False, False]
     assert any(f"run {second.name} is or was champion" in reason for reason in todo.kept)
-    assert f"run {third.name} waits for approval. To let its bytes go: rft reject {third.name} --by NAME --reason TEXT" in todo.kept
+    assert (
+        f"run {third.name} waits for approval. To let its bytes go: rft reject {third.name} --by NAME --reason TEXT"
+        in todo.kept
+    )
     assert collect(here).items == [], "a second call has nothing to do"
-    assert registry.revisions(here) == {second.revision}, "and were the ledger another clone's, the registry would keep it"
+    assert registry.revisions(here) == {second.revision}, (
+        "and were the ledger another clone's, the registry would keep it"
+    )
 
 
-def test_afterwards_people_can_do_what_they_could(here: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Serve and roll back the champion; approve the request; look at the old run's page, or be told honestly why not."""
+def test_afterwards_people_can_do_what_they_could(
+    here: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Serve and roll back the champion; approve the request; look at the old run's page, or be told
+    honestly why not."""
     first, second, third = three(here)
     collect(here)
     params = config.load(here.root / "params.yaml")
@@ -184,8 +196,11 @@ def test_an_unfinished_run_goes_on(template: ladder_clone.Scripted, here: Clone)
         assert {repro.repro(again.tree, stage, here.state, again.name).how for stage in [*STAGES][:3]} == {"unchanged"}
 
 
-def test_the_work_of_a_paused_run_stays_though_another_run_worked_there_later(here: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only gate.min_gain differs: both runs share the work folder of the policy. The second went on with it and ended; the first waits."""
+def test_the_work_of_a_paused_run_stays_though_another_run_worked_there_later(
+    here: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only gate.min_gain differs: both runs share the work folder of the policy. The second went on
+    with it and ended; the first waits."""
     monkeypatch.setenv("RFT_STATE", str(here.state))
     monkeypatch.chdir(here.root)
     params = config.load(here.root / "params.yaml")
@@ -201,7 +216,8 @@ def test_the_work_of_a_paused_run_stays_though_another_run_worked_there_later(he
     with pytest.raises(Stopped), runs.start(here, runs.plan(here, params, registry.served(here, params))) as first:
         work(first.name)
     settings = params.model_copy(update={"gate": params.gate.model_copy(update={"min_gain": 0.31})})
-    with pytest.raises(KeyboardInterrupt), runs.start(here, runs.plan(here, settings, registry.served(here, settings))) as second:  # noqa: PT012
+    plan = runs.plan(here, settings, registry.served(here, settings))
+    with pytest.raises(KeyboardInterrupt), runs.start(here, plan) as second:  # noqa: PT012
         with pytest.raises(Stopped):
             work(second.name)
         raise KeyboardInterrupt
@@ -217,7 +233,8 @@ def test_the_work_of_a_paused_run_stays_though_another_run_worked_there_later(he
 
 
 def test_not_while_a_stage_runs_by_hand_and_none_begins_meanwhile(here: Clone) -> None:
-    """One that keeps no work, such as traffic: the worktree and what it writes to the cache are in danger all the same."""
+    """One that keeps no work, such as traffic: the worktree and what it writes to the cache are in
+    danger all the same."""
     params = config.load(here.root / "params.yaml")
     heard: list[str] = []
 
@@ -225,7 +242,9 @@ def test_not_while_a_stage_runs_by_hand_and_none_begins_meanwhile(here: Clone) -
         """Who collects while the stage runs."""
 
         def begin(self, stage: str) -> None:
-            with pytest.raises(UserError, match=r"a stage is being run by hand in this clone \(`rft stage`\)\. Nothing was removed\."):
+            with pytest.raises(
+                UserError, match=r"a stage is being run by hand in this clone \(`rft stage`\)\. Nothing was removed\."
+            ):
                 collect(here)
             heard.append(stage)
 
@@ -288,9 +307,10 @@ def test_worktrees_work_logs_and_pages_go_by_their_age(here: Clone) -> None:
     age(old, 31)
     (here.worktrees / "of-nobody").mkdir(parents=True)
     keep = Retention(work_days=30, logs_days=30, pages_days=30, cache_days=None)
-    assert {(item.kind, item.path.name) for item in _planned(here, Retention(work_days=32, logs_days=None, pages_days=32, cache_days=32))} == {
-        ("worktrees", "of-nobody")
-    }
+    assert {
+        (item.kind, item.path.name)
+        for item in _planned(here, Retention(work_days=32, logs_days=None, pages_days=32, cache_days=32))
+    } == {("worktrees", "of-nobody")}
     todo = collect(here, keep)
     assert [(item.kind, item.path.name) for item in todo.items] == [
         ("worktrees", "of-nobody"),
@@ -316,8 +336,11 @@ def _planned(here: Clone, keep: Retention) -> list[retention.Item]:
         return retention.plan(here, keep).items
 
 
-def test_the_run_cache_forgets_what_is_gone_and_dvc_computes_it_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real DVC: before, an equal run is restored; after, it runs again and nothing is in its way. What a kept run needs is restored still."""
+def test_the_run_cache_forgets_what_is_gone_and_dvc_computes_it_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real DVC: before, an equal run is restored; after, it runs again and nothing is in its way.
+    What a kept run needs is restored still."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a")
     params = config.load(scripted.root / "params.yaml")
@@ -336,7 +359,9 @@ def test_the_run_cache_forgets_what_is_gone_and_dvc_computes_it_anew(tmp_path: P
     assert {item.kind for item in todo.items} == {"bytes"}
     assert not any("run " in reason and "champion" in reason for reason in todo.kept)
     assert run(1, "policy") == ["ran"]
-    assert run(2, "policy", "traffic") == ["restored", "restored"], "windows are compared with its traffic: its bytes stay"
+    assert run(2, "policy", "traffic") == ["restored", "restored"], (
+        "windows are compared with its traffic: its bytes stay"
+    )
     assert repro.dvc(scripted.root, "status").strip()
 
 
@@ -351,7 +376,8 @@ def tell(done, total):
     if done == after:
         os.kill(os.getpid(), signal.SIGKILL)
 with retention.alone(clone):
-    retention.carry_out(clone, retention.plan(clone, Retention(work_days=0, logs_days=0, pages_days=0, cache_days=0)), tell)
+    at_once = Retention(work_days=0, logs_days=0, pages_days=0, cache_days=0)
+    retention.carry_out(clone, retention.plan(clone, at_once), tell)
 """
 
 
@@ -360,7 +386,9 @@ def test_a_kill_in_the_middle_leaves_what_a_second_call_removes(here: Clone) -> 
     kept = needs(here, second) | needs(here, third)
     folder(here, "train", None)
     expected = {item.path for item in _planned(here, ALL)}
-    done = subprocess.run([sys.executable, "-c", KILLED, str(here.root), str(len(expected) // 2)], cwd=ladder_clone.ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(here.root), str(len(expected) // 2)], cwd=ladder_clone.ROOT, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     left = {path for path in expected if path.exists()}
     assert 0 < len(left) < len(expected)
@@ -371,8 +399,11 @@ def test_a_kill_in_the_middle_leaves_what_a_second_call_removes(here: Clone) -> 
         Revision(here, first.revision or "").read("data/traffic/conversations.jsonl")
 
 
-def test_not_while_a_run_is_going_on(here: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The issue's bad input: a clear message, and nothing lost. And no run begins while it looks."""
+def test_not_while_a_run_is_going_on(
+    here: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The issue's bad input: a clear message, and nothing lost. And no run begins while it
+    looks."""
     params = config.load(here.root / "params.yaml")
     monkeypatch.chdir(here.root)
     before = cached(here)
@@ -402,7 +433,9 @@ class Terminal:
         return True
 
 
-def test_it_says_before_it_deletes(here: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_before_it_deletes(
+    here: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(here.root)
     before = cached(here)
     assert cli.main(["gc"]) == 0
@@ -410,7 +443,12 @@ def test_it_says_before_it_deletes(here: Clone, monkeypatch: pytest.MonkeyPatch,
     assert cli.main(["gc", "--set", "run.retention.cache_days=0"]) == 0
     said = capsys.readouterr().out
     first, second, third = three(here)
-    for words in ("files in DVC's cache", f"of run {first.name}", f"kept: run {second.name} is or was champion", f"kept: run {third.name} waits"):
+    for words in (
+        "files in DVC's cache",
+        f"of run {first.name}",
+        f"kept: run {second.name} is or was champion",
+        f"kept: run {third.name} waits",
+    ):
         assert words in said
     assert "Nothing was removed. To remove it: " in said
     monkeypatch.setattr("sys.stdin", Terminal())
@@ -434,7 +472,8 @@ def test_a_cache_that_others_share_is_left_alone(here: Clone, tmp_path: Path) ->
 
 
 def test_a_request_waits_though_the_record_of_its_run_is_lost(here: Clone) -> None:
-    """`rft` itself says of a damaged record: delete the file, the revision is safe. Then its bytes must be, too."""
+    """`rft` itself says of a damaged record: delete the file, the revision is safe. Then its bytes
+    must be, too."""
     third = three(here)[2]
     kept = needs(here, third)
     records.path(here, third.name).unlink()
@@ -445,8 +484,8 @@ def test_a_request_waits_though_the_record_of_its_run_is_lost(here: Clone) -> No
 def test_the_beginning_and_its_doctor_keep_what_they_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """While the beginning is champion its base policy stays, though a newer run ended after traffic; and what gc removed is no
-    fault of the settings."""
+    """While the beginning is champion its base policy stays, though a newer run ended after
+    traffic; and what gc removed is no fault of the settings."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a", "reject")
     params = config.load(scripted.root / "params.yaml")
@@ -463,7 +502,10 @@ def test_the_beginning_and_its_doctor_keep_what_they_need(
     assert "data/traffic/report.json" in Revision(scripted.clone, run.record.revision or "").outs
     monkeypatch.chdir(scripted.root)
     assert cli.main(["gc", "--yes", "--set", "run.retention.cache_days=0"]) == 0
-    assert f"kept: run {measured.name} holds the base policy of tiny's champion, which is the beginning" in capsys.readouterr().out
+    assert (
+        f"kept: run {measured.name} holds the base policy of tiny's champion, which is the beginning"
+        in capsys.readouterr().out
+    )
     removed = {record.name: bool(record.bytes_removed) for record in three(scripted.clone)}
     assert removed == {old.name: True, measured.name: False, run.name: False}
     agent = agents.find(scripted.clone, "champion")
@@ -473,7 +515,9 @@ def test_the_beginning_and_its_doctor_keep_what_they_need(
 
     assert cli.main(["doctor", "--only", "template", "--json", "--set", "policy.seed=7"]) == 0
     found = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
-    assert (found["template"]["status"], "no model yet" in found["template"]["words"]) == ("skipped", True), "its own bytes are gone: build it"
+    assert (found["template"]["status"], "no model yet" in found["template"]["words"]) == ("skipped", True), (
+        "its own bytes are gone: build it"
+    )
 
 
 KILLED_AT_WORK = """
@@ -495,9 +539,12 @@ byhand.run_stage(clone, config.load(clone.root / "params.yaml"), "policy")
 
 
 def test_what_a_killed_play_or_stage_left_goes_and_what_one_uses_stays(here: Clone) -> None:
-    """A whole model lies in each: `rft play`, `rft export` and `rft stage` lay an agent or a worktree out in .rft."""
+    """A whole model lies in each: `rft play`, `rft export` and `rft stage` lay an agent or a
+    worktree out in .rft."""
     for what in ("agent", "stage"):
-        done = subprocess.run([sys.executable, "-c", KILLED_AT_WORK, str(here.root), what], cwd=ladder_clone.ROOT, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED_AT_WORK, str(here.root), what], cwd=ladder_clone.ROOT, check=False
+        )
         assert done.returncode == -signal.SIGKILL
     [left] = here.state.glob("agent-*")
     hand = here.state / "by-hand"
@@ -519,7 +566,8 @@ def test_what_a_killed_play_or_stage_left_goes_and_what_one_uses_stays(here: Clo
 
 
 def test_a_play_that_ends_while_gc_looks_is_no_error(here: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`rft gc` came to a FileNotFoundError, at whatever age. And it locks no folder that is young: its owner would find the lock taken."""
+    """`rft gc` came to a FileNotFoundError, at whatever age. And it locks no folder that is young:
+    its owner would find the lock taken."""
     young = here.state / "agent-young"
     young.mkdir()
     agents.scratch_lock(young).touch()

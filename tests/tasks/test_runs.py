@@ -38,7 +38,9 @@ def plan(scripted: ladder_clone.Scripted, window: Path | None = None, clean_only
 
 
 def repro(run: Run, stage: str) -> str:
-    return stages.repro(run.tree, stage, run.clone.state, run.name, note_group=lambda group: runs.note_group(run, group)).how
+    return stages.repro(
+        run.tree, stage, run.clone.state, run.name, note_group=lambda group: runs.note_group(run, group)
+    ).how
 
 
 def test_a_run_is_recorded_and_leaves_the_clone_as_it_was(scripted: ladder_clone.Scripted) -> None:
@@ -105,7 +107,10 @@ def test_a_declared_secret_is_not_recorded(scripted: ladder_clone.Scripted, monk
     monkeypatch.setenv("TOOL_KEY", "hunter2-hunter2")
     scripted.set_params(tools={"headers": {"Authorization": "env:TOOL_KEY"}})
     (scripted.root / "notes.txt").write_text("the key is hunter2-hunter2\n")
-    with pytest.raises(UserError, match=r"notes\.txt holds the value of the secret TOOL_KEY") as refused, runs.start(scripted.clone, plan(scripted)):
+    with (
+        pytest.raises(UserError, match=r"notes\.txt holds the value of the secret TOOL_KEY") as refused,
+        runs.start(scripted.clone, plan(scripted)),
+    ):
         pass
     assert "hunter2" not in str(refused.value)
     assert records.load_all(scripted.clone) == []
@@ -150,7 +155,11 @@ with runs.start(clone, runs.plan(clone, params, registry.served(clone, params)))
 def other_process(scripted: ladder_clone.Scripted) -> tuple[subprocess.Popen[str], str]:
     """A driver in another process, in the middle of its run."""
     driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(scripted.root)], cwd=ladder_clone.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", DRIVER, str(scripted.root)],
+        cwd=ladder_clone.ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert driver.stdout
     return driver, next(line for line in iter(driver.stdout.readline, "") if not line.startswith(("[", " "))).strip()

@@ -24,7 +24,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a")
     record = RunRecord(
-        name="r-1", key="k", commit="c", edits_sha256=None, champion_version=0, window="w", inputs=[], started=records.now(), started_by="Ada"
+        name="r-1",
+        key="k",
+        commit="c",
+        edits_sha256=None,
+        champion_version=0,
+        window="w",
+        inputs=[],
+        started=records.now(),
+        started_by="Ada",
     )
     return Run(scripted.clone, record)
 
@@ -35,9 +43,16 @@ def history(tracker: Tracker, key: str) -> list[tuple[int, float]]:
 
 def test_settings_numbers_and_tags(run: Run) -> None:
     tracker = Tracker(run, "tiny")
-    raw = {"train": {"lr": 0.003, "lora": {"r": 16}}, "tools": {"headers": {"Authorization": "env:KEY", "X-Tenant": "s3cret"}, "server_url": None}}
+    raw = {
+        "train": {"lr": 0.003, "lora": {"r": 16}},
+        "tools": {"headers": {"Authorization": "env:KEY", "X-Tenant": "s3cret"}, "server_url": None},
+    }
     tracker.settings(raw, {"git_commit": "c"})
-    tracker.stage("baseline", "restored", {"reward/mean": Metric(value=0.5, low=0.4, high=0.6, n=9), "share/mixed": 0.25, "none": None})
+    tracker.stage(
+        "baseline",
+        "restored",
+        {"reward/mean": Metric(value=0.5, low=0.4, high=0.6, n=9), "share/mixed": 0.25, "none": None},
+    )
     tracker.end("stopped")
     held = tracker._client.get_run(tracker.run_id)
     assert held.data.params == {
@@ -47,7 +62,12 @@ def test_settings_numbers_and_tags(run: Run) -> None:
         "tools.headers.X-Tenant": "(not shown)",
         "tools.server_url": "null",
     }
-    expected = {"baseline/reward/mean": 0.5, "baseline/reward/mean/low": 0.4, "baseline/reward/mean/high": 0.6, "baseline/share/mixed": 0.25}
+    expected = {
+        "baseline/reward/mean": 0.5,
+        "baseline/reward/mean/low": 0.4,
+        "baseline/reward/mean/high": 0.6,
+        "baseline/share/mixed": 0.25,
+    }
     assert held.data.metrics == expected
     assert held.data.tags["stage.baseline"] == "cached (restored)"
     assert held.info.status == "FINISHED"
@@ -56,7 +76,10 @@ def test_settings_numbers_and_tags(run: Run) -> None:
 
 
 def test_an_adopted_run_goes_on_in_the_same_mlflow_run_without_duplicates(run: Run) -> None:
-    rows = [{"step": step, "reward/mean": step / 10, "left_out/no variance (of 64)": step, "note": "text"} for step in range(1, 8)]
+    rows = [
+        {"step": step, "reward/mean": step / 10, "left_out/no variance (of 64)": step, "note": "text"}
+        for step in range(1, 8)
+    ]
     first = Tracker(run, "tiny")
     first.steps(rows[:5], "train/")
     first.steps(rows[3:], "train/")

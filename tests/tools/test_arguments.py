@@ -1,4 +1,5 @@
-"""What a call may hold: arguments against schemas, and schemas that are none. All through the client and over a socket."""
+"""What a call may hold: arguments against schemas, and schemas that are none. All through the
+client and over a socket."""
 
 from __future__ import annotations
 
@@ -92,12 +93,20 @@ def test_an_unknown_tool_is_shown():
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v), max_leaves=5
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda v: st.lists(v) | st.dictionaries(st.text(), v),
+    max_leaves=5,
 )
 
 
 @hypothesis_settings(max_examples=60)
-@given(arguments=st.one_of(st.text(), values.map(json.dumps), st.fixed_dictionaries({"query": values}, optional={"k": values}).map(json.dumps)))
+@given(
+    arguments=st.one_of(
+        st.text(),
+        values.map(json.dumps),
+        st.fixed_dictionaries({"query": values}, optional={"k": values}).map(json.dumps),
+    )
+)
 def test_whatever_the_policy_writes_is_answered(arguments: str):
     """Never an exception, never an outage; what leaves fits the schema."""
     result, server = one(OK, arguments=arguments)
@@ -112,13 +121,25 @@ def test_whatever_the_policy_writes_is_answered(arguments: str):
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        ([ROW_TOOL], "its tool 'weather' has no address. Name one in params.yaml: tools.endpoints. Known here: lookup, search"),
+        (
+            [ROW_TOOL],
+            "its tool 'weather' has no address. Name one in params.yaml: tools.endpoints. Known here: lookup, search",
+        ),
         ([SCHEMAS[0], SCHEMAS[0]], "two of its tools are called 'search'"),
         ([{"name": "search"}], "expected {"),
-        ([{"function": {"name": "search", "parameters": {"type": "objekt"}}}], "the parameters of tool 'search' are no JSON schema: .*objekt"),
-        ([{"function": {"name": "search", "parameters": {"properties": {"a": {"pattern": "("}}}}}], "are no JSON schema"),
+        (
+            [{"function": {"name": "search", "parameters": {"type": "objekt"}}}],
+            "the parameters of tool 'search' are no JSON schema: .*objekt",
+        ),
+        (
+            [{"function": {"name": "search", "parameters": {"properties": {"a": {"pattern": "("}}}}}],
+            "are no JSON schema",
+        ),
         ([{"function": {"name": "search", "parameters": {"$ref": "#"}}}], "refers to itself without end"),
-        ([{"function": {"name": "search", "parameters": {"$ref": "https://example.org/s.json"}}}], "refers to what is not in it"),
+        (
+            [{"function": {"name": "search", "parameters": {"$ref": "https://example.org/s.json"}}}],
+            "refers to what is not in it",
+        ),
         ([{"function": {"name": "search", "parameters": ["query"]}}], "are no JSON schema: .*expected an object"),
     ],
 )
@@ -143,7 +164,7 @@ def test_rows_share_the_validators_of_equal_schemas():
     assert arguments._compiled.cache_info().misses <= before + 3  # it, and the two of SCHEMAS
 
 
-# -- a tool that judges its arguments itself -------------------------------------------------------------------------------
+# -- a tool that judges its arguments itself -------------------------------------------------------
 LAX = {"validate": False}
 
 
@@ -167,7 +188,10 @@ def test_without_validation_of_an_endpoint_and_of_a_row_s_tool():
 def test_without_validation_arguments_are_still_a_json_object(arguments: str):
     result, server = one(OK, arguments=arguments, traits={"search": LAX})
     assert (result.is_error, server.bodies) == (True, [])
-    assert result.output in ("Error: the arguments of search are not JSON", "Error: the arguments of search must be a JSON object")
+    assert result.output in (
+        "Error: the arguments of search are not JSON",
+        "Error: the arguments of search must be a JSON object",
+    )
 
 
 def test_another_tool_is_still_validated():

@@ -11,7 +11,22 @@ from typing import Any
 import pytest
 from aiohttp import web
 from scripted_server import Answer, Scripted, says, scripted, writes
-from scripted_tools import CONTEXT, IN_BERN, ITEM, OK, ROW_TOOL, SCHEMAS, TOWN, WEATHER, context, one, play, rft_headers, search_call, settings
+from scripted_tools import (
+    CONTEXT,
+    IN_BERN,
+    ITEM,
+    OK,
+    ROW_TOOL,
+    SCHEMAS,
+    TOWN,
+    WEATHER,
+    context,
+    one,
+    play,
+    rft_headers,
+    search_call,
+    settings,
+)
 
 from rft import config
 from rft.errors import ConfigError, InfrastructureError
@@ -27,7 +42,7 @@ def _fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_client, "BACKOFF_S", 0.001)
 
 
-# -- the wire --------------------------------------------------------------------------------------------------------------
+# -- the wire --------------------------------------------------------------------------------------
 def test_the_body_is_the_contract_s():
     result, server = one(OK, headers={"Authorization": "Bearer k", "X-Tenant": "7"})
     assert (result.call_id, result.output, result.is_error, result.failed) == ("call_0_0", "fine", False, False)
@@ -68,11 +83,15 @@ def test_replies_are_read_leniently(reply: Any, output: str):
 
 
 def test_cookies_do_not_travel_between_rollouts():
-    _, server = play(writes('{"output": "x"}', headers={"Set-Cookie": "patient=7"}), calls=[search_call(0), search_call(1)], concurrency=1)
+    _, server = play(
+        writes('{"output": "x"}', headers={"Set-Cookie": "patient=7"}),
+        calls=[search_call(0), search_call(1)],
+        concurrency=1,
+    )
     assert [headers.get("Cookie") for headers in server.headers] == [None, None]
 
 
-# -- who is to blame -------------------------------------------------------------------------------------------------------
+# -- who is to blame -------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("answer", "output"),
     [
@@ -112,7 +131,8 @@ def test_a_tool_may_mean_the_policy_by_a_bare_404():
 
 
 @pytest.mark.parametrize(
-    "trouble", [says({"error": "bug"}, 500), writes("<h1>bad gateway</h1>", 502), says({}, 429), says({}, 408), writes("<html>")]
+    "trouble",
+    [says({"error": "bug"}, 500), writes("<h1>bad gateway</h1>", 502), says({}, 429), says({}, 408), writes("<html>")],
 )
 def test_a_passing_trouble_is_retried_under_the_same_call_id(trouble: Answer):
     result, server = one(trouble, trouble, OK)
@@ -190,7 +210,9 @@ def sees(location: str, **headers: str) -> Answer:
     """The reply will be there; `{port}` is this server's."""
 
     async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        return web.Response(status=303, headers={"Location": location.replace("{port}", str(request.url.port)), **headers})
+        return web.Response(
+            status=303, headers={"Location": location.replace("{port}", str(request.url.port)), **headers}
+        )
 
     return answer
 
@@ -212,7 +234,13 @@ def test_a_303_is_followed_by_get_with_the_same_headers():
 @pytest.mark.parametrize(
     "location",
     [
-        *("http://localhost:{port}/x", "http://127.0.0.1:1/x", "https://127.0.0.1:{port}/x", "http://u:p@127.0.0.1:{port}/x", "//example.org/x"),
+        *(
+            "http://localhost:{port}/x",
+            "http://127.0.0.1:1/x",
+            "https://127.0.0.1:{port}/x",
+            "http://u:p@127.0.0.1:{port}/x",
+            "//example.org/x",
+        ),
         *("http://[x", "http://127.0.0.1:x/", ""),
     ],
 )
@@ -220,7 +248,10 @@ def test_a_303_to_another_place_is_not_followed(location: str):
     result, server = one(sees(location))
     assert (result.failed, len(server.paths)) == (True, 1)
     said = location.replace("{port}", server.endpoint.url.rpartition(":")[2]) or "?"
-    assert f"HTTP 303 redirects to {said}; redirects are not followed, but for a 303 on the same host (1 try)" in result.output
+    assert (
+        f"HTTP 303 redirects to {said}; redirects are not followed, but for a 303 on the same host (1 try)"
+        in result.output
+    )
 
 
 @pytest.mark.parametrize("trouble", [says({}, 500), says({}, 429), writes("<html>"), says({"answer": 1})])
@@ -238,7 +269,8 @@ def test_a_303_that_leads_nowhere_ends_with_the_deadline():
 
 
 def test_a_303_is_followed_for_as_long_as_the_deadline_lasts(monkeypatch: pytest.MonkeyPatch):
-    """A platform that answers 303 at once and has the result much later; askings become rarer, and are not counted."""
+    """A platform that answers 303 at once and has the result much later; askings become rarer, and
+    are not counted."""
     monkeypatch.setattr(http_client, "LONGEST_HOP_S", 0.002)
     result, server = one(*[sees("/later")] * 60, OK)
     assert (result.output, result.retries, server.methods.count("POST"), len(server.methods)) == ("fine", 0, 1, 61)
@@ -250,7 +282,11 @@ def test_a_303_and_what_follows_share_the_deadline_of_a_try():
         return await sees("/on")(request, body)
 
     result, server = one(hang, timeout_s=0.5, retries=0)
-    assert (result.failed, "no reply within tools.timeout_s = 0.5 s" in result.output, len(server.methods)) == (True, True, 2)
+    assert (result.failed, "no reply within tools.timeout_s = 0.5 s" in result.output, len(server.methods)) == (
+        True,
+        True,
+        2,
+    )
 
 
 def test_a_303_may_ask_for_a_pause():
@@ -259,7 +295,10 @@ def test_a_303_may_ask_for_a_pause():
 
 
 def test_a_refused_key_stops_the_stage():
-    with pytest.raises(InfrastructureError, match=r"refuses our key \(HTTP 401: no\)\. Mend the headers in params\.yaml \(tools\.headers\)"):
+    with pytest.raises(
+        InfrastructureError,
+        match=r"refuses our key \(HTTP 401: no\)\. Mend the headers in params\.yaml \(tools\.headers\)",
+    ):
         one(writes("no", 401))
 
 
@@ -298,11 +337,14 @@ def test_what_the_policy_made_too_large_is_a_413_to_it():
     result, server = one(OK, arguments=json.dumps({"query": "x" * 2000}), max_request_bytes=1500)
     assert result.output == "Error 413: the request is larger than 1500 bytes. Send less."
     assert (result.is_error, result.failed, server.bodies) == (True, False, [])
-    assert one(OK, arguments=json.dumps({"query": "é" * 200}), max_request_bytes=1500)[0].is_error  # as JSON each is six bytes
+    # as JSON each is six bytes
+    assert one(OK, arguments=json.dumps({"query": "é" * 200}), max_request_bytes=1500)[0].is_error
 
 
 def test_a_row_that_is_too_large_is_the_owner_s():
-    with pytest.raises(ConfigError, match=r"example 'n-1': a request with its row takes \d+ bytes, and tools.max_request_bytes is 1500"):
+    with pytest.raises(
+        ConfigError, match=r"example 'n-1': a request with its row takes \d+ bytes, and tools.max_request_bytes is 1500"
+    ):
         one(OK, context=context({**ITEM, "note": "x" * 1500}), max_request_bytes=1500)
 
 
@@ -321,11 +363,17 @@ def test_a_rate_limit_spaces_the_requests_of_one_tool():
     assert times[-1] - times[0] >= 5 / 20 * 0.9
 
 
-# -- tools of other places -------------------------------------------------------------------------------------------------
+# -- tools of other places -------------------------------------------------------------------------
 def test_an_endpoint_has_its_own_address_headers_and_limits():
     endpoint = {**WEATHER, "parameters": TOWN, "max_reply_bytes": 30}
-    result, server = one(says({"output": "x" * 50}), calls=[IN_BERN], headers={"Authorization": "Bearer ours"}, endpoints=[endpoint])
-    assert (server.paths, server.headers[0]["X-Tenant"], "Authorization" in server.headers[0]) == (["/elsewhere"], "9", False)
+    result, server = one(
+        says({"output": "x" * 50}), calls=[IN_BERN], headers={"Authorization": "Bearer ours"}, endpoints=[endpoint]
+    )
+    assert (server.paths, server.headers[0]["X-Tenant"], "Authorization" in server.headers[0]) == (
+        ["/elsewhere"],
+        "9",
+        False,
+    )
     assert result.output == "Error 413: the reply is larger than 30 bytes. Ask for less."
 
 
@@ -341,7 +389,9 @@ def test_an_endpoint_has_its_own_deadline():
 def test_an_endpoint_takes_a_recipe_tool_s_place():
     async def run() -> tuple[list[Any], list[str]]:
         async with scripted(OK) as server:
-            section = {"endpoints": [{"name": "search", "server_url": "{server}/mine"}, {**WEATHER, "parameters": TOWN}]}
+            section = {
+                "endpoints": [{"name": "search", "server_url": "{server}/mine"}, {**WEATHER, "parameters": TOWN}]
+            }
             async with ToolClient(server.endpoint, settings(section, server), SCHEMAS) as client:
                 await client.call_all([search_call(0)], CONTEXT)
                 return client.schemas, server.paths
@@ -353,9 +403,20 @@ def test_an_endpoint_takes_a_recipe_tool_s_place():
 
 
 def test_a_row_s_tools_win():
-    rows = [{**ROW_TOOL}, {"type": "function", "function": {"name": "search", "parameters": {"properties": {"query": {"type": "integer"}}}}}]
+    rows = [
+        {**ROW_TOOL},
+        {
+            "type": "function",
+            "function": {"name": "search", "parameters": {"properties": {"query": {"type": "integer"}}}},
+        },
+    ]
     ours = context({**ITEM, "tools": rows})
-    calls = [IN_BERN, ToolCall("call_0_1", "search", '{"query": 3}'), search_call(2), ToolCall("call_0_3", "lookup", '{"code": "I10"}')]
+    calls = [
+        IN_BERN,
+        ToolCall("call_0_1", "search", '{"query": 3}'),
+        search_call(2),
+        ToolCall("call_0_3", "lookup", '{"code": "I10"}'),
+    ]
     results, server = play(OK, calls=calls, context=ours, endpoints=[WEATHER])
     assert sorted(server.paths) == ["/elsewhere", "/tools/search"]
     assert [result.is_error for result in results] == [False, False, True, True]
@@ -371,17 +432,24 @@ def test_a_schema_of_the_job_that_is_none():
 
 @pytest.mark.parametrize("key", ["server_url", "start_url", "end_url"])
 def test_addresses_that_are_none(key: str):
-    section = {"endpoints": [{**WEATHER, "server_url": "weather.example"}]} if key == "server_url" else {"lifecycle": {key: "weather.example"}}
+    section = (
+        {"endpoints": [{**WEATHER, "server_url": "weather.example"}]}
+        if key == "server_url"
+        else {"lifecycle": {key: "weather.example"}}
+    )
     with pytest.raises(ConfigError, match=f"{key} = 'weather.example' is no HTTP address"):
         one(OK, **section)
 
 
 def test_an_endpoint_declared_twice(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"^params\.yaml: 'tools': tools\.endpoints declares 'weather' twice\. Rename or remove one\.$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^params\.yaml: 'tools': tools\.endpoints declares 'weather' twice\. Rename or remove one\.$",
+    ):
         tiny_recipe.params(tmp_path, tools={"endpoints": [WEATHER, {**WEATHER, "server_url": "http://h"}]})
 
 
-# -- where an external server has the recipe's tools -----------------------------------------------------------------------
+# -- where an external server has the recipe's tools -----------------------------------------------
 EXTERNAL = {"server_url": "{server}", "version": "7"}
 
 
@@ -407,17 +475,30 @@ def test_tools_are_called_at_their_paths(paths: Any, asked: list[str]):
     [
         (
             {"paths": "/api/{name}"},
-            "tools.paths = '/api/{name}', but there is no tools.server_url whose paths they are. Add it, or remove tools.paths.",
+            "tools.paths = '/api/{name}', but there is no tools.server_url whose paths they are. Add it, or remove "
+            "tools.paths.",
         ),
         ({"paths": {"search": "/find"}}, "tools.paths = {'search': '/find'}, but there is no tools.server_url"),
-        ({"paths": "api/{name}", **EXTERNAL}, "tools.paths = 'api/{name}': a template starts with '/' and holds {name}, such as '/api/{name}'."),
+        (
+            {"paths": "api/{name}", **EXTERNAL},
+            "tools.paths = 'api/{name}': a template starts with '/' and holds {name}, such as '/api/{name}'.",
+        ),
         ({"paths": "/api", **EXTERNAL}, "tools.paths = '/api': a template"),
         ({"paths": "/{tool}/{name}", **EXTERNAL}, "tools.paths = '/{tool}/{name}': a template"),
         ({"paths": "/my {name}", **EXTERNAL}, "tools.paths = '/my {name}': a template"),
         ({"paths": {"search": "find"}, **EXTERNAL}, "tools.paths.search = 'find': a path starts with '/'"),
-        ({"paths": {"search": "/{name}"}, **EXTERNAL}, "tools.paths.search = '/{name}': a path starts with '/' and holds no blanks or braces"),
-        ({"paths": {"search": "/x", "lookup": "/x"}, **EXTERNAL}, "tools.paths.search and tools.paths.lookup are both '/x'. Give each tool a path"),
-        ({"paths": {"weather": "/x"}, "endpoints": [WEATHER], **EXTERNAL}, "tools.paths.weather is an endpoint, which has a server_url of its own."),
+        (
+            {"paths": {"search": "/{name}"}, **EXTERNAL},
+            "tools.paths.search = '/{name}': a path starts with '/' and holds no blanks or braces",
+        ),
+        (
+            {"paths": {"search": "/x", "lookup": "/x"}, **EXTERNAL},
+            "tools.paths.search and tools.paths.lookup are both '/x'. Give each tool a path",
+        ),
+        (
+            {"paths": {"weather": "/x"}, "endpoints": [WEATHER], **EXTERNAL},
+            "tools.paths.weather is an endpoint, which has a server_url of its own.",
+        ),
     ],
 )
 def test_paths_that_cannot_be_honoured(tmp_path: Path, tools: dict[str, Any], said: str):
@@ -431,7 +512,10 @@ def test_paths_that_cannot_be_honoured(tmp_path: Path, tools: dict[str, Any], sa
     [
         ({"serach": "/x"}, "tools.paths.serach = '/x': the recipe has no tool 'serach'. Did you mean 'search'?"),
         ({"zzz": "/x"}, "tools.paths.zzz = '/x': the recipe has no tool 'zzz'. There are: lookup, search."),
-        ({"search": "/tools/lookup"}, "tools.paths: search and lookup are both at '/tools/lookup'. Give each tool a path of its own."),
+        (
+            {"search": "/tools/lookup"},
+            "tools.paths: search and lookup are both at '/tools/lookup'. Give each tool a path of its own.",
+        ),
     ],
 )
 def test_paths_that_do_not_fit_the_recipe_s_tools(paths: Any, said: str):
@@ -440,14 +524,19 @@ def test_paths_that_do_not_fit_the_recipe_s_tools(paths: Any, said: str):
     assert str(refused.value) == f"params.yaml: {said}"
 
 
-# -- what a tool declares about itself -------------------------------------------------------------------------------------
+# -- what a tool declares about itself -------------------------------------------------------------
 def test_traits_come_from_the_endpoint_s_entry_or_by_name():
     section = config.Tools.model_validate(
-        {"traits": {"search": {"probe": False, "validate": False}}, "endpoints": [{**WEATHER, "client_errors": "policy", "terminal": True}]}
+        {
+            "traits": {"search": {"probe": False, "validate": False}},
+            "endpoints": [{**WEATHER, "client_errors": "policy", "terminal": True}],
+        }
     )
     client = ToolClient(ToolEndpoint("http://127.0.0.1:1"), section, SCHEMAS)
     said = {name: client.traits(name) for name in ("search", "weather", "lookup")}
-    assert {name: (one.probe, one.validate_arguments, one.terminal, one.client_errors) for name, one in said.items()} == {
+    assert {
+        name: (one.probe, one.validate_arguments, one.terminal, one.client_errors) for name, one in said.items()
+    } == {
         "search": (False, False, False, "infrastructure"),
         "weather": (True, True, True, "policy"),
         "lookup": (True, True, False, "infrastructure"),
@@ -455,22 +544,30 @@ def test_traits_come_from_the_endpoint_s_entry_or_by_name():
 
 
 def test_traits_of_a_tool_that_is_none():
-    with pytest.raises(ConfigError, match=r"^params\.yaml: tools\.traits\.serach: there is no tool 'serach'\. Did you mean 'search'\?$"):
+    with pytest.raises(
+        ConfigError, match=r"^params\.yaml: tools\.traits\.serach: there is no tool 'serach'\. Did you mean 'search'\?$"
+    ):
         one(OK, traits={"serach": {"probe": False}})
 
 
 def test_traits_of_an_endpoint_stand_in_its_entry(tmp_path: Path):
     with pytest.raises(
-        ConfigError, match=r"^params\.yaml: 'tools': tools\.traits\.weather is an endpoint\. Move what it declares into its own entry"
+        ConfigError,
+        match=(
+            r"^params\.yaml: 'tools': tools\.traits\.weather is an endpoint\. Move what it declares into its "
+            r"own entry"
+        ),
     ):
         tiny_recipe.params(tmp_path, tools={"endpoints": [WEATHER], "traits": {"weather": {"probe": False}}})
 
 
-# -- a rollout's life ------------------------------------------------------------------------------------------------------
+# -- a rollout's life ------------------------------------------------------------------------------
 def live(*answers: Answer, **section: Any) -> tuple[str | None, Scripted]:
     async def run() -> tuple[str | None, Scripted]:
         async with scripted(*answers) as server:
-            section.setdefault("lifecycle", {"start_url": "{server}/start", "end_url": "{server}/end", "headers": {"X-Tenant": "9"}})
+            section.setdefault(
+                "lifecycle", {"start_url": "{server}/start", "end_url": "{server}/end", "headers": {"X-Tenant": "9"}}
+            )
             async with ToolClient(server.endpoint, settings(section, server), SCHEMAS) as client:
                 failure = await client.start(CONTEXT)
                 await client.end(CONTEXT, StopReason.max_turns)
@@ -516,7 +613,7 @@ def test_a_dead_server_of_others_fails_thesearch_call():
     assert (result.failed, "Cannot connect" in result.output) == (True, True)
 
 
-# -- several calls ---------------------------------------------------------------------------------------------------------
+# -- several calls ---------------------------------------------------------------------------------
 def test_calls_of_a_turn_run_side_by_side_and_are_answered_in_order():
     arrived: list[str] = []
     together = asyncio.Event()

@@ -1,4 +1,5 @@
-"""The server's life around a stage: it starts, is stopped at every exit, and its death is one clear error."""
+"""The server's life around a stage: it starts, is stopped at every exit, and its death is one clear
+error."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def call(endpoint: http_client.ToolEndpoint, tiny: Recipe, section: config.Tools
 
 def servers() -> list[int]:
     """Our children that serve: processes of this test that were not stopped."""
-    found = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=False).stdout
+    found = subprocess.run(
+        ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=False
+    ).stdout
     return [int(line.split()[0]) for line in found.splitlines() if "rft.tools.server" in line]
 
 
@@ -77,7 +80,10 @@ def test_static_headers_travel_with_the_key(tiny: Recipe, monkeypatch: pytest.Mo
 def test_it_grades_for_local_tools_too(tiny: Recipe):
     with running(tiny, config.Tools(where="local")) as endpoint:
         body = {"sample": {"output_text": "9153"}, "item": {"target": "9153"}}
-        assert httpx.post(f"{endpoint.url}/grade", json=body, headers=endpoint.headers, trust_env=False).json()["score"] == 1
+        assert (
+            httpx.post(f"{endpoint.url}/grade", json=body, headers=endpoint.headers, trust_env=False).json()["score"]
+            == 1
+        )
 
 
 def test_its_key_is_struck_out_of_what_a_tool_says(tiny: Recipe):
@@ -87,7 +93,9 @@ def test_its_key_is_struck_out_of_what_a_tool_says(tiny: Recipe):
         assert call(endpoint, tiny).output == "[secret]"
 
 
-@pytest.mark.parametrize("error", [UserError("of the block"), ValueError("of the block"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize(
+    "error", [UserError("of the block"), ValueError("of the block"), KeyboardInterrupt(), SystemExit(3)]
+)
 def test_it_is_stopped_when_the_block_raises(tiny: Recipe, error: BaseException):
     with pytest.raises(type(error)) as caught, running(tiny, OURS):
         raise error
@@ -97,7 +105,10 @@ def test_it_is_stopped_when_the_block_raises(tiny: Recipe, error: BaseException)
 
 def test_a_server_that_does_not_start_shows_its_last_words(tiny: Recipe):
     (tiny.folder / "tools.py").write_text("raise RuntimeError('the index is missing')")
-    with pytest.raises(InfrastructureError, match=r"(?s)tool server of .*tiny did not start: exit code 1.*the index is missing.*Try it alone"):
+    with pytest.raises(
+        InfrastructureError,
+        match=r"(?s)tool server of .*tiny did not start: exit code 1.*the index is missing.*Try it alone",
+    ):
         running(tiny, OURS).__enter__()
     assert servers() == []
 
@@ -111,7 +122,10 @@ def test_a_server_that_hangs_at_the_start(tiny: Recipe, monkeypatch: pytest.Monk
 
 
 def test_a_server_killed_in_the_middle_stops_the_stage(tiny: Recipe):
-    expected = r"(?s)tool server of .*tiny died in the middle: exit code -9.*Try it alone: \S*rft serve-tools .*then run the stage again"
+    expected = (
+        r"(?s)tool server of .*tiny died in the middle: exit code -9.*Try it alone: \S*rft serve-tools .*then "
+        r"run the stage again"
+    )
 
     def stage() -> None:
         with running(tiny, OURS) as endpoint:
@@ -141,7 +155,11 @@ def test_its_death_is_told_even_when_the_block_did_not_notice(tiny: Recipe):
 
 def test_a_tool_that_ends_the_process_is_shown(tiny: Recipe):
     path = tiny.folder / "tools.py"
-    path.write_text(path.read_text().replace("key = key.strip()", "import os, sys; print('out of memory', file=sys.stderr, flush=True); os._exit(7)"))
+    path.write_text(
+        path.read_text().replace(
+            "key = key.strip()", "import os, sys; print('out of memory', file=sys.stderr, flush=True); os._exit(7)"
+        )
+    )
     with pytest.raises(InfrastructureError, match=r"(?s)exit code 7.*out of memory"), running(tiny, OURS) as endpoint:
         call(endpoint, tiny)
 
@@ -189,7 +207,7 @@ with running(recipe.load(config.Recipe(path={str(tiny.folder)!r})), config.Tools
     pytest.fail("the server outlived a stage killed with -9")
 
 
-# -- an external server ----------------------------------------------------------------------------------------------------
+# -- an external server ----------------------------------------------------------------------------
 def external(url: str, **more: object) -> config.Tools:
     return config.Tools.model_validate({"server_url": url, "version": "7", **more})
 
@@ -208,7 +226,10 @@ def test_an_external_server_is_used_and_not_started(tiny: Recipe, monkeypatch: p
 def test_an_external_server_that_is_down(tiny: Recipe):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    with pytest.raises(InfrastructureError, match=rf"tools.server_url = '{re.escape(url)}' does not answer: .*Start that server, or remove"):
+    with pytest.raises(
+        InfrastructureError,
+        match=rf"tools.server_url = '{re.escape(url)}' does not answer: .*Start that server, or remove",
+    ):
         running(tiny, external(url)).__enter__()
 
 
@@ -224,7 +245,10 @@ def test_a_header_without_its_variable(tiny: Recipe):
 
 
 def test_a_header_that_cannot_be_sent(tiny: Recipe):
-    for section in (config.Tools(headers={"X-Key": "canary\n"}), external("http://127.0.0.1:1", headers={"X-Key": "canary\n"})):
+    for section in (
+        config.Tools(headers={"X-Key": "canary\n"}),
+        external("http://127.0.0.1:1", headers={"X-Key": "canary\n"}),
+    ):
         with pytest.raises(ConfigError, match=r"\(tools\.headers\): the value of X-Key holds a newline") as caught:
             running(tiny, section).__enter__()
         assert "canary" not in str(caught.value)

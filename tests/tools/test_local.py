@@ -1,4 +1,5 @@
-"""The recipe's functions in this process and in workers: the same limits as over HTTP, and nothing that outlives a deadline or us."""
+"""The recipe's functions in this process and in workers: the same limits as over HTTP, and nothing
+that outlives a deadline or us."""
 
 from __future__ import annotations
 
@@ -127,7 +128,8 @@ async def traced_here(trace_id: str) -> str:
     return trace_id
 
 
-TOOLS = [traced, traced_here, worker, here, slow, nap, spawn, row, row_here, refuse, refuse_here, crash, crash_here, leave, much, much_here, loud]
+TOOLS = [traced, traced_here, worker, here, slow, nap, spawn, row, row_here, refuse, refuse_here]
+TOOLS += [crash, crash_here, leave, much, much_here, loud]
 '''
 
 ITEM = {"id": "n-1", "target": ["I10"], "note": "é"}
@@ -154,7 +156,11 @@ def play(ours: Recipe, *turns: list[tuple[str, dict[str, Any]]], **section: Any)
         tools = config.Tools(where="local", **{"local_workers": 1, **section})
         async with ToolClient(NOWHERE, tools, schemas(ours), recipe=ours) as client:
             return [
-                list(await client.call_all([ToolCall(f"c{n}", name, json.dumps(given)) for n, (name, given) in enumerate(turn)], CONTEXT))
+                list(
+                    await client.call_all(
+                        [ToolCall(f"c{n}", name, json.dumps(given)) for n, (name, given) in enumerate(turn)], CONTEXT
+                    )
+                )
                 for turn in turns
             ]
 
@@ -162,11 +168,15 @@ def play(ours: Recipe, *turns: list[tuple[str, dict[str, Any]]], **section: Any)
 
 
 def workers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if "rft.tools.local" in " ".join(child.cmdline())]
+    return [
+        child for child in psutil.Process().children(recursive=True) if "rft.tools.local" in " ".join(child.cmdline())
+    ]
 
 
 def test_a_trait_that_would_have_no_effect_here_is_refused(ours: Recipe):
-    with pytest.raises(ConfigError, match=r"tools\.traits\.worker\.client_errors speaks of HTTP statuses, .* Take it out"):
+    with pytest.raises(
+        ConfigError, match=r"tools\.traits\.worker\.client_errors speaks of HTTP statuses, .* Take it out"
+    ):
         play(ours, traits={"worker": {"client_errors": "policy"}})
 
 
@@ -185,16 +195,29 @@ def test_the_path_is_that_of_http(ours: Recipe):
     """Rows, refusals, bad arguments, sizes, exceptions: for both kinds of function."""
     calls: list[tuple[str, dict[str, Any]]] = []
     for end in ("", "_here"):
-        calls += [(f"row{end}", {"key": "target"}), (f"row{end}", {"key": "spoilt"}), (f"refuse{end}", {}), (f"crash{end}", {})]
+        calls += [
+            (f"row{end}", {"key": "target"}),
+            (f"row{end}", {"key": "spoilt"}),
+            (f"refuse{end}", {}),
+            (f"crash{end}", {}),
+        ]
         calls += [(f"much{end}", {"size": 2000}), (f"much{end}", {"size": 2001}), (f"much{end}", {"size": "ten"})]
     (results,) = play(ours, calls, retries=1, max_reply_bytes=2000)
     for half in (results[:7], results[7:]):
         row, spoilt, refused, crashed, whole, cut, wrong = half
         assert (row.output, spoilt.output) == ('["I10"]', "true")  # each call has a row of its own
         assert (refused.output, refused.is_error, refused.failed) == ("no such code", True, False)
-        assert (crashed.failed, crashed.retries, "failed: KeyError: 'index' (2 tries)" in crashed.output) == (True, 1, True)
+        assert (crashed.failed, crashed.retries, "failed: KeyError: 'index' (2 tries)" in crashed.output) == (
+            True,
+            1,
+            True,
+        )
         assert (whole.output, whole.is_error) == ("x" * 2000, False)
-        assert (cut.output, cut.is_error, cut.failed) == ("Error 413: the reply is larger than 2000 bytes. Ask for less.", True, False)
+        assert (cut.output, cut.is_error, cut.failed) == (
+            "Error 413: the reply is larger than 2000 bytes. Ask for less.",
+            True,
+            False,
+        )
         assert "'ten' is not of type 'integer'" in wrong.output
     assert "spoilt" not in ITEM
 
@@ -258,7 +281,10 @@ def test_a_recipe_that_does_not_load_in_a_worker(ours: Recipe, monkeypatch: pyte
     text = path.read_text()
     path.write_text("raise RuntimeError('the index is missing')")
     try:
-        with pytest.raises(InfrastructureError, match=r"(?s)a tool worker of .*locals did not start: .*the index is missing.*Try the tools alone"):
+        with pytest.raises(
+            InfrastructureError,
+            match=r"(?s)a tool worker of .*locals did not start: .*the index is missing.*Try the tools alone",
+        ):
             play(ours, [("worker", {})])
     finally:
         path.write_text(text)
@@ -282,7 +308,8 @@ from rft.wire.client import ToolEndpoint
 
 async def main():
     ours = recipe.load(config.Recipe(path={str(ours.folder)!r}))
-    async with ToolClient(ToolEndpoint("http://127.0.0.1:1"), config.Tools(where="local", local_workers=1), schemas(ours), recipe=ours) as client:
+    settings = config.Tools(where="local", local_workers=1)
+    async with ToolClient(ToolEndpoint("http://127.0.0.1:1"), settings, schemas(ours), recipe=ours) as client:
         context = RolloutContext("trace_1", Example("", ()))
         print((await client.call(ToolCall("c0", "worker", "{{}}"), context)).output, flush=True)
         await client.call(ToolCall("c1", "slow", '{{"seconds": 600}}'), context)

@@ -1,4 +1,5 @@
-"""Real MCP servers over both transports: listing, calling, limits, what the policy sees, what is retried, and a clean end."""
+"""Real MCP servers over both transports: listing, calling, limits, what the policy sees, what is
+retried, and a clean end."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.kill()
 
 
-def play(server: dict[str, Any], *calls: tuple[str, dict[str, Any]], between: Any = None, **section: Any) -> list[ToolResult]:
+def play(
+    server: dict[str, Any], *calls: tuple[str, dict[str, Any]], between: Any = None, **section: Any
+) -> list[ToolResult]:
     """One call after another, through the whole client."""
 
     async def run() -> list[ToolResult]:
@@ -91,7 +94,11 @@ def test_tools_are_listed_and_called(server: dict[str, Any]):
     async def run() -> tuple[list[Any], tuple[ToolResult, ...]]:
         tools = config.Tools.model_validate({"mcp": [{"name": "small", "tools": ["add", "meta", "refuse"], **server}]})
         async with ToolClient(NOWHERE, tools, []) as client:
-            calls = [ToolCall("c0", "add", '{"a": 2, "b": 3}'), ToolCall("c1", "meta", "{}"), ToolCall("c2", "refuse", '{"why": "late"}')]
+            calls = [
+                ToolCall("c0", "add", '{"a": 2, "b": 3}'),
+                ToolCall("c1", "meta", "{}"),
+                ToolCall("c2", "refuse", '{"why": "late"}'),
+            ]
             calls += [ToolCall("c3", "add", '{"a": "two", "b": 3}'), ToolCall("c4", "sleep", '{"seconds": 0}')]
             return client.schemas, await client.call_all(calls, CONTEXT)
 
@@ -108,7 +115,7 @@ def test_tools_are_listed_and_called(server: dict[str, Any]):
     assert children() == []
 
 
-# -- who is to blame -------------------------------------------------------------------------------------------------------
+# -- who is to blame -------------------------------------------------------------------------------
 def test_a_tool_that_crashed_is_retried_and_then_fails(server: dict[str, Any]):
     (result,) = play(server, ("crash", {"why": "canary"}), retries=2)
     assert (result.failed, result.is_error, result.retries) == (True, False, 2)
@@ -123,7 +130,9 @@ def test_a_crash_that_passes_costs_a_retry(server: dict[str, Any], tmp_path: Pat
 
 
 def test_a_tool_that_was_listed_and_is_unknown_fails_at_once():
-    _, gone, kept = play({"command": STDIO}, ("forget", {"name": "add"}), ("add", {"a": 1, "b": 1}), ("refuse", {"why": "late"}))
+    _, gone, kept = play(
+        {"command": STDIO}, ("forget", {"name": "add"}), ("add", {"a": 1, "b": 1}), ("refuse", {"why": "late"})
+    )
     assert (gone.failed, gone.is_error, gone.retries) == (True, False, 0)
     assert gone.output == "tool add failed: the server listed add and does not know it now: Unknown tool: add (1 try)"
     assert (kept.failed, kept.is_error) == (False, True)
@@ -178,7 +187,9 @@ def test_a_refusal_by_the_protocol(text: str, failed: bool):
 )
 def test_the_same_words_come_as_a_result(text: str, gone: bool):
     server = SimpleNamespace(secrets=Secrets())
-    tool = McpTool(server, "add", http_client.Limits.of(config.Tools()), http_client.Turnstile(asyncio.Semaphore(), None))  # type: ignore[arg-type]
+    tool = McpTool(
+        server, "add", http_client.Limits.of(config.Tools()), http_client.Turnstile(asyncio.Semaphore(), None)
+    )  # type: ignore[arg-type]
     result = CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
     if not gone:
         assert tool._read(result) == wire.Outcome(text, is_error=True)
@@ -189,19 +200,23 @@ def test_the_same_words_come_as_a_result(text: str, gone: bool):
 
 
 def test_what_a_tool_raises_for_the_model_is_the_model_s(server: dict[str, Any]):
-    refused, misfit = play(server, ("refuse", {"why": "late"}), ("add", {"a": "two", "b": 1}), traits={"add": {"validate": False}})
+    refused, misfit = play(
+        server, ("refuse", {"why": "late"}), ("add", {"a": "two", "b": 1}), traits={"add": {"validate": False}}
+    )
     assert (refused.output, refused.is_error, refused.failed) == ("Error executing tool refuse: no: late", True, False)
     assert (misfit.is_error, misfit.failed, "validation error" in misfit.output) == (True, False, True)
 
 
 def test_all_errors_of_a_tool_may_be_the_policy_s():
     traits = {"crash": {"client_errors": "policy"}, "protest": {"client_errors": "policy"}}
-    crashed, unknown = play({"command": STDIO}, ("crash", {"why": "x"}), ("protest", {"text": "Unknown tool: protest"}), traits=traits)
+    crashed, unknown = play(
+        {"command": STDIO}, ("crash", {"why": "x"}), ("protest", {"text": "Unknown tool: protest"}), traits=traits
+    )
     assert (crashed.output, crashed.is_error, crashed.failed) == ("Error executing tool crash", True, False)
     assert (unknown.output, unknown.is_error, unknown.failed) == ("Error: Unknown tool: protest", True, False)
 
 
-# -- two servers -----------------------------------------------------------------------------------------------------------
+# -- two servers -----------------------------------------------------------------------------------
 def test_a_prefix_tells_the_tools_of_two_servers_apart(url: str):
     section = config.Tools.model_validate(
         {
@@ -231,7 +246,9 @@ def test_a_prefix_tells_the_tools_of_two_servers_apart(url: str):
 
 @pytest.mark.parametrize("key", ["add", "one_ad"])
 def test_traits_name_the_offered_tool(key: str):
-    with pytest.raises(ConfigError, match=rf"tools\.traits\.{key}: there is no tool '{key}'\. Did you mean 'one_add'\?"):
+    with pytest.raises(
+        ConfigError, match=rf"tools\.traits\.{key}: there is no tool '{key}'\. Did you mean 'one_add'\?"
+    ):
         play({"command": STDIO, "tools": ["add"], "prefix": "one_"}, traits={key: {"probe": False}})
 
 
@@ -244,12 +261,18 @@ def test_a_call_ends_at_its_deadline_and_the_next_one_works(server: dict[str, An
 @pytest.mark.parametrize("size", [1001, 100_000])  # measured after it came, and cut on the way
 def test_a_large_result_is_a_413_to_the_policy(server: dict[str, Any], size: int):
     (cut, whole) = play(server, ("much", {"size": size}), ("much", {"size": 1000}), max_reply_bytes=1000)
-    assert (cut.output, cut.is_error, cut.failed) == ("Error 413: the reply is larger than 1000 bytes. Ask for less.", True, False)
+    assert (cut.output, cut.is_error, cut.failed) == (
+        "Error 413: the reply is larger than 1000 bytes. Ask for less.",
+        True,
+        False,
+    )
     assert whole.output == "x" * 1000
 
 
 def test_an_unknown_tool_in_the_allow_list():
-    with pytest.raises(ConfigError, match=r"tools\.mcp, small\): tools = \['ad'\]: the server has none of that name. It has \['add', "):
+    with pytest.raises(
+        ConfigError, match=r"tools\.mcp, small\): tools = \['ad'\]: the server has none of that name. It has \['add', "
+    ):
         play({"command": STDIO, "tools": ["ad"]})
     assert children() == []
 
@@ -268,10 +291,14 @@ def test_a_process_that_dies_is_started_again():
 
 
 @pytest.mark.parametrize(
-    "command", [["no-such-program-anywhere"], [sys.executable, "-c", "import sys; sys.exit('the index is missing')"]], ids=["none", "ends"]
+    "command",
+    [["no-such-program-anywhere"], [sys.executable, "-c", "import sys; sys.exit('the index is missing')"]],
+    ids=["none", "ends"],
 )
 def test_a_command_that_is_no_server(command: list[str]):
-    with pytest.raises(InfrastructureError, match=r"\(tools\.mcp, small\): the MCP server cannot be used: .*") as caught:
+    with pytest.raises(
+        InfrastructureError, match=r"\(tools\.mcp, small\): the MCP server cannot be used: .*"
+    ) as caught:
         play({"command": command})
     assert ("the index is missing" in str(caught.value)) == (len(command) > 1)
 
@@ -282,7 +309,9 @@ def test_a_server_that_is_down():
 
 
 def test_a_refused_key(url: str):
-    with pytest.raises(InfrastructureError, match=r"refuses our key \(HTTP 401\). Mend the headers in params.yaml \(tools.mcp, small\)"):
+    with pytest.raises(
+        InfrastructureError, match=r"refuses our key \(HTTP 401\). Mend the headers in params.yaml \(tools.mcp, small\)"
+    ):
         play({"url": url, "headers": {"Authorization": "Bearer wrong"}})
 
 
@@ -294,7 +323,9 @@ def test_what_the_transport_lost_is_retried(url: str, breaks: str, tries: int):
 
 def test_one_broken_exchange_leaves_its_neighbours_alone(url: str):
     async def run() -> tuple[ToolResult, ...]:
-        tools = config.Tools.model_validate({"mcp": [{"name": "small", "url": url, "headers": {"X-Break": "fine,cut"}}]})
+        tools = config.Tools.model_validate(
+            {"mcp": [{"name": "small", "url": url, "headers": {"X-Break": "fine,cut"}}]}
+        )
         async with ToolClient(NOWHERE, tools, []) as client:
             slow = asyncio.create_task(client.call(ToolCall("c0", "sleep", '{"seconds": 2}'), CONTEXT))
             await asyncio.sleep(1)
@@ -312,7 +343,11 @@ def test_what_stays_broken_fails_the_call(url: str):
 
 def test_requests_carry_headers_and_a_signature(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("KEY_OF_TEST", "Bearer canary-4711")
-    play({"url": url, "headers": {"Authorization": "env:KEY_OF_TEST"}}, ("add", {"a": 1, "b": 1}), signing_secret="whsec_c2VjcmV0IG9mIHRoZSB0ZXN0")
+    play(
+        {"url": url, "headers": {"Authorization": "env:KEY_OF_TEST"}},
+        ("add", {"a": 1, "b": 1}),
+        signing_secret="whsec_c2VjcmV0IG9mIHRoZSB0ZXN0",
+    )
     seen = httpx.get(url.replace("/mcp", "/seen"), trust_env=False).text
     assert "'authorization': 'Bearer canary-4711'" in seen
     assert "'webhook-signature': 'v1," in seen
@@ -331,11 +366,16 @@ def test_a_server_that_died_fails_its_calls(tmp_path: Path):
 
 
 def test_two_tools_of_one_name(url: str):
-    section = config.Tools.model_validate({"mcp": [{"name": "one", "url": url, "tools": ["add"]}, {"name": "two", "url": url}]})
+    section = config.Tools.model_validate(
+        {"mcp": [{"name": "one", "url": url, "tools": ["add"]}, {"name": "two", "url": url}]}
+    )
 
     async def enter() -> None:
         async with ToolClient(NOWHERE, section, []):
             pass
 
-    with pytest.raises(ConfigError, match=r"two tools are called 'add': one of tools.mcp one, one of tools.mcp two\. .* tools\.mcp\[\]\.prefix"):
+    with pytest.raises(
+        ConfigError,
+        match=r"two tools are called 'add': one of tools.mcp one, one of tools.mcp two\. .* tools\.mcp\[\]\.prefix",
+    ):
         asyncio.run(enter())

@@ -29,7 +29,9 @@ from rft.tools.server import ToolError, schema
 ROOT = Path(__file__).parents[2]
 
 
-def search(query: Annotated[str, Field(description="words")], k: int = 3, order: Literal["code", "score"] = "score") -> str:
+def search(
+    query: Annotated[str, Field(description="words")], k: int = 3, order: Literal["code", "score"] = "score"
+) -> str:
     """Find things.
 
     Best first.
@@ -117,7 +119,10 @@ class Served:
 
 def test_a_call_is_answered_on_the_wire(tmp_path: Path):
     status, reply = Served(tmp_path, search).call("search", query="angina", k="2")
-    assert (status, reply) == (200, {"type": "function_call_output", "call_id": "c", "id": "fc_c", "output": "angina 2 score"})
+    assert (status, reply) == (
+        200,
+        {"type": "function_call_output", "call_id": "c", "id": "fc_c", "output": "angina 2 score"},
+    )
 
 
 def traced(query: str, trace_id: str) -> str:
@@ -134,14 +139,22 @@ def test_a_tool_and_a_grade_may_ask_for_the_trace_id(tmp_path: Path):
     refused = served.post("/tools/traced", body | {"arguments": '{"query": "angina", "trace_id": "mine"}'})
     assert refused[0] == 400
     path = tiny_recipe.make(tmp_path, "traced") / "tools.py"
-    path.write_text(path.read_text() + "\n\ndef grade(sample, item, trace_id):\n    return {'score': 0.5, 'reason': trace_id}\n")
+    path.write_text(
+        path.read_text() + "\n\ndef grade(sample, item, trace_id):\n    return {'score': 0.5, 'reason': trace_id}\n"
+    )
     served.recipe = recipe.load(tiny_recipe.params(path.parent).recipe)
-    assert served.post("/grade", {"sample": {}, "item": {}, "trace_id": "trace_7"})[1] == {"score": 0.5, "reason": "trace_7"}
+    assert served.post("/grade", {"sample": {}, "item": {}, "trace_id": "trace_7"})[1] == {
+        "score": 0.5,
+        "reason": "trace_7",
+    }
 
 
 def test_arguments_may_come_as_an_object_and_with_reserved_names(tmp_path: Path):
     served = Served(tmp_path, odd)
-    assert served.post("/tools/odd", {"arguments": {"json": "a", "model_config": 1, "schema": ["b"]}})[1]["output"] == '["a", 1, ["b"], null]'
+    assert (
+        served.post("/tools/odd", {"arguments": {"json": "a", "model_config": 1, "schema": ["b"]}})[1]["output"]
+        == '["a", 1, ["b"], null]'
+    )
 
 
 def test_an_async_tool_is_awaited_and_a_value_becomes_json(tmp_path: Path):
@@ -160,7 +173,10 @@ def test_what_the_policy_did_is_4xx_with_an_output(tmp_path: Path):
     assert status == 400
     assert reply["call_id"] == "c"
     assert re.search(r"invalid arguments: k: .*integer.*; colour: Extra inputs", reply["output"])
-    assert served.call("serach", query="q") == (404, {**reply, "output": "unknown tool 'serach'; known: refuse, search"})
+    assert served.call("serach", query="q") == (
+        404,
+        {**reply, "output": "unknown tool 'serach'; known: refuse, search"},
+    )
 
 
 def test_what_the_tool_did_is_500_with_a_traceback_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -172,7 +188,10 @@ def test_grade(tmp_path: Path):
     served = Served(tmp_path)
     item = {"target": "0042"}
     assert served.post("/grade", {"sample": {"output_text": "0042"}, "item": item, "trace_id": "t"})[1]["score"] == 1.0
-    assert served.post("/grade", {"sample": "0042", "item": item}) == (400, "the body needs the objects 'sample' and 'item'")
+    assert served.post("/grade", {"sample": "0042", "item": item}) == (
+        400,
+        "the body needs the objects 'sample' and 'item'",
+    )
     assert served.post("/grade", {"sample": {}, "item": item})[0] == 500
 
 
@@ -191,7 +210,10 @@ def test_two_tools_of_one_name_are_refused(tmp_path: Path):
         Served(tmp_path, search, search).call("search")
 
 
-@pytest.mark.parametrize(("given", "status"), [("Bearer s3cret", 200), ("Bearer wrong", 401), ("s3cret", 401), ("Bearer é", 401), (None, 401)])
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [("Bearer s3cret", 200), ("Bearer wrong", 401), ("s3cret", 401), ("Bearer é", 401), (None, 401)],
+)
 def test_the_key_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, status: int):
     monkeypatch.setenv("RFT_TOOL_KEY", "s3cret")
     served = Served(tmp_path, search)
@@ -211,13 +233,15 @@ def test_health_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert asyncio.run(health()) == {"status": "ok", "tools": ["refuse", "search"]}
 
 
-# -- the process -----------------------------------------------------------------------------------------------------------
+# -- the process -----------------------------------------------------------------------------------
 BY_A_STAGE = ("rft.tools.server",)
 BY_HAND = ("flows.cli", "serve-tools")
 
 
 def run_server(how: tuple[str, ...], *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", *how, *args], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", *how, *args], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+    )
 
 
 def test_a_port_in_use_is_one_message(tmp_path: Path):
@@ -226,7 +250,10 @@ def test_a_port_in_use_is_one_message(tmp_path: Path):
         port = taken.getsockname()[1]
         done = run_server(BY_HAND, str(folder), "--port", str(port))
     assert done.returncode == 3
-    assert done.stderr == f"error: port {port} on 127.0.0.1 is in use. Stop its owner, or take a free port with --port 0.\n"
+    assert (
+        done.stderr
+        == f"error: port {port} on 127.0.0.1 is in use. Stop its owner, or take a free port with --port 0.\n"
+    )
 
 
 @pytest.mark.parametrize("how", [BY_A_STAGE, BY_HAND])
@@ -246,7 +273,9 @@ def test_options_are_checked_before_it_listens(tmp_path: Path, how: tuple[str, .
         (("--host", "tools.example"), "--host tools.example lets other machines"),
     ],
 )
-def test_where_it_will_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str):
+def test_where_it_will_not_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str
+):
     monkeypatch.delenv(toolserver.KEY, raising=False)
     done = run_server(BY_HAND, str(tiny_recipe.make(tmp_path)), *arguments)
     assert (done.returncode, words in done.stderr, done.stdout) == (2, True, ""), done.stderr
@@ -259,7 +288,10 @@ def test_help_teaches():
 
 
 def test_torch_is_not_loaded(tmp_path: Path):
-    code = "import sys, rft.tools.server, rft.tools.client, rft.grading.grader, rft.tools.lifetime, rft.grading.preflight; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, rft.tools.server, rft.tools.client, rft.grading.grader, rft.tools.lifetime, "
+        "rft.grading.preflight; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False).returncode == 0
 
 
@@ -267,7 +299,8 @@ def test_it_dies_with_its_parent(tmp_path: Path):
     folder = tiny_recipe.make(tmp_path)
     parent = f"""
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-m", "rft.tools.server", {str(folder)!r}, "--parent", str(os.getpid())], stdout=subprocess.PIPE, text=True)
+command = [sys.executable, "-m", "rft.tools.server", {str(folder)!r}, "--parent", str(os.getpid())]
+child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 print(child.pid, child.stdout.readline(), flush=True)
 time.sleep(60)
 """

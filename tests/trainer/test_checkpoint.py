@@ -1,4 +1,5 @@
-"""A checkpoint is there whole or not at all, belongs to one configuration, and is never silently replaced by older weights."""
+"""A checkpoint is there whole or not at all, belongs to one configuration, and is never silently
+replaced by older weights."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def test_one_of_another_configuration_is_refused(tmp_path: Path):
 
 
 def test_best_weights_stay_as_long_as_a_checkpoint_names_them(tmp_path: Path):
-    """R22. The newest checkpoint may be deleted by hand, and then the one before it goes on, with its own best."""
+    """R22. The newest checkpoint may be deleted by hand, and then the one before it goes on, with
+    its own best."""
     for step in (1, 3, 5, 7):
         checkpoint.write_best(tmp_path / "best", step, {"weights": torch.tensor(float(step))})
         if step > 1:
@@ -83,7 +85,9 @@ def test_best_weights_stay_as_long_as_a_checkpoint_names_them(tmp_path: Path):
     checkpoint.forget_bests(tmp_path / "best", tmp_path / "checkpoints")
     assert sorted(path.name for path in (tmp_path / "best").iterdir()) == ["000005"]
     assert checkpoint.read_best(tmp_path / "best", 5)["weights"] == 5
-    with pytest.raises(UserError, match=r"best/000003/weights\.pt: the best weights of this run cannot be read.*delete"):
+    with pytest.raises(
+        UserError, match=r"best/000003/weights\.pt: the best weights of this run cannot be read.*delete"
+    ):
         checkpoint.read_best(tmp_path / "best", 3)
     path = tmp_path / "best/000005/weights.pt"
     path.write_bytes(path.read_bytes()[:100])

@@ -1,4 +1,5 @@
-"""A step's rollouts: groups, what is learned from, and a reason for all else. Real tools and grader; the policy says what a test tells it."""
+"""A step's rollouts: groups, what is learned from, and a reason for all else. Real tools and
+grader; the policy says what a test tells it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from tests.scripted_policy import CALL, Said, Scripted, ScriptedDialogue
 
 GROUP = 4
 Does = Callable[[int, int], str]
-"""(which group, which rollout of it) -> right, wrong, chatty (right, after needless calls), down (no turn) or forked (right, in another context)."""
+"""(which group, which rollout of it) -> right, wrong, chatty (right, after needless calls), down
+(no turn) or forked (right, in another context)."""
 
 
 @dataclass
@@ -34,7 +36,9 @@ class Knowing(Scripted):
 
     does: Does = lambda group, rollout: "right"
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> list[ScriptedDialogue]:
+    def open(
+        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int
+    ) -> list[ScriptedDialogue]:
         dialogues = super().open(openings, seeds, temperature, max_tokens)
         for number, one in enumerate(dialogues, self.opened - len(openings)):
             value = f"{(int(one.key[1:]) * 7919 + 1234) % 9973:04d}"
@@ -52,7 +56,10 @@ class Knowing(Scripted):
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     folder = tiny_recipe.make(tmp_path_factory.mktemp("recipe"))
     budget = {"tool_calls": 0, "weight": 0.5}
-    params = tiny_recipe.params(folder, rollout={"max_turns": 4, "budget": budget, "max_unscored_share": 1.0, "refill": 0.0, "max_fork_share": 1.0})
+    params = tiny_recipe.params(
+        folder,
+        rollout={"max_turns": 4, "budget": budget, "max_unscored_share": 1.0, "refill": 0.0, "max_fork_share": 1.0},
+    )
     with workbench(params, recipe.load(params.recipe)) as made:
         yield made
 
@@ -64,11 +71,15 @@ def train(bench: Workbench) -> list[Any]:
 
 def collect(bench: Workbench, train: list[Any], does: Does, **settings: Any) -> Batch:
     """In a store of its own, whose bytes nobody reads."""
-    section = config.Train.model_validate({"examples_per_step": 3, "group_size": GROUP, "validation_examples": 0, **settings})
+    section = config.Train.model_validate(
+        {"examples_per_step": 3, "group_size": GROUP, "validation_examples": 0, **settings}
+    )
     curriculum = Curriculum([one.id for one in train], section.curriculum, section.seed)
     prompt = PromptSettings(name="test", system="", max_turns=4)
     with tempfile.TemporaryDirectory() as folder, RolloutStore(Path(folder)) as store:
-        return Collector(train, section, prompt, bench, Knowing((), does=does), algorithms.of(section), curriculum, store).collect(1)
+        return Collector(
+            train, section, prompt, bench, Knowing((), does=does), algorithms.of(section), curriculum, store
+        ).collect(1)
 
 
 def some(group: int, rollout: int) -> str:
@@ -88,10 +99,13 @@ def test_what_was_sampled_is_trained_on_or_left_out_with_a_reason(bench: Workben
 
 
 def test_what_is_learned_from_is_what_the_log_says(bench: Workbench, train: list[Any]):
-    """One form: the sample's tokens, mask and log-probabilities are its row's, and the reward is given once."""
+    """One form: the sample's tokens, mask and log-probabilities are its row's, and the reward is
+    given once."""
     batch = collect(bench, train, some, algorithm="reinforce_pp")
     rows = [row for row in batch.rows if row.trained]
-    assert [(one.ids, one.mine, one.logprobs, one.reward) for one in batch.samples] == [(row.ids, row.mine, row.logprobs, row.reward) for row in rows]
+    assert [(one.ids, one.mine, one.logprobs, one.reward) for one in batch.samples] == [
+        (row.ids, row.mine, row.logprobs, row.reward) for row in rows
+    ]
 
 
 def test_a_budget_alone_is_no_variance(bench: Workbench, train: list[Any]):
@@ -132,7 +146,11 @@ def test_half_a_pair_is_no_pair(bench: Workbench, train: list[Any]):
     """In every group the one right rollout was sampled in another context than it says."""
     batch = collect(bench, train, lambda group, rollout: "wrong" if rollout else "forked", algorithm="dpo")
     assert batch.samples == []
-    assert Counter(row.left_out for row in batch.rows) == {"forked": 3, "its pair's other half is left out": 3, "not in a pair": 6}
+    assert Counter(row.left_out for row in batch.rows) == {
+        "forked": 3,
+        "its pair's other half is left out": 3,
+        "not in a pair": 6,
+    }
 
 
 def test_a_forked_rollout_is_counted_though_nobody_can_learn_from_it(bench: Workbench, train: list[Any]):
@@ -161,7 +179,9 @@ def test_unscored_rollouts_are_in_no_mean(bench: Workbench, train: list[Any], mo
 
     ordinary = Knowing._turns
     monkeypatch.setattr(Knowing, "_turns", turns)
-    batch = collect(bench, train, lambda group, rollout: "down" if rollout == 0 else "right" if rollout == 1 else "wrong")
+    batch = collect(
+        bench, train, lambda group, rollout: "down" if rollout == 0 else "right" if rollout == 1 else "wrong"
+    )
     assert Counter(row.left_out for row in batch.rows) == {"": 9, "unscored: infra_error": 3}
     assert sorted({round(one.advantage, 6) for one in batch.samples}) == pytest.approx([-1 / 3, 2 / 3], abs=1e-6)
     assert describe(batch, [])["samples/unscored"] == 3

@@ -1,4 +1,5 @@
-"""Which examples a step takes: all of them in epochs; with pass rates, more often those that teach; and a state that goes on exactly."""
+"""Which examples a step takes: all of them in epochs; with pass rates, more often those that teach;
+and a state that goes on exactly."""
 
 from __future__ import annotations
 

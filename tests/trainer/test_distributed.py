@@ -56,8 +56,10 @@ def test_one_process_is_a_team_that_sends_nothing():
     ],
 )
 def test_two_processes_learn_what_one_does(shards: bool, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
-    """PPO with KL and two updates: gradients of policy and critic, reference, values and old log-probabilities all cross the cut. CISPO: most
-    groups are dull, some of their rollouts are no samples, and all are counted (R19)."""
+    """PPO with KL and two updates: gradients of policy and critic, reference, values and old
+    log-probabilities all cross the cut. CISPO: most groups are dull, some of their rollouts are no
+    samples, and all are counted (R19).
+    """
     if shards:  # as `accelerate launch --config_file infra/fsdp2.yaml` says it
         monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
         monkeypatch.setenv("FSDP_VERSION", "2")
@@ -80,7 +82,8 @@ def test_two_processes_learn_what_one_does(shards: bool, more: dict[str, Any], m
         after = torch.cat([tensor.flatten() for tensor in one.state()["parameters"].values()])
         assert hasattr(one.parameters[0], "full_tensor") == shards
     for theirs, mine in zip(steps, found, strict=True):
-        assert mine.pop("packing/shared_share", 0.0) == pytest.approx(theirs.pop("packing/shared_share", 0.0), abs=0.2)  # a group may be cut
+        # a group may be cut
+        assert mine.pop("packing/shared_share", 0.0) == pytest.approx(theirs.pop("packing/shared_share", 0.0), abs=0.2)
         assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-5)
     assert found[0]["loss"] == pytest.approx(steps[0]["loss"], rel=1e-5)
     torch.testing.assert_close(after, weights(alone), rtol=0, atol=2e-5)
@@ -132,9 +135,19 @@ def test_every_process_of_a_launcher_runs_the_same_command():
     """As `accelerate launch` starts them: the first leads, the others follow and exit with 0."""
     program = LEADER.replace("time.sleep(600)", "pass")
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    place = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
     both = [
-        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, **place, "RANK": str(rank)}, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, **place, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+        )
         for rank in range(2)
     ]
     said = [one.communicate(timeout=120)[0] for one in both]

@@ -1,7 +1,9 @@
-"""Finding R19: a step's gradient is the paper's formula over the whole batch, dull groups included, as plain torch computes it from all rollouts.
+"""Finding R19: a step's gradient is the paper's formula over the whole batch, dull groups included,
+as plain torch computes it from all rollouts.
 
-Real tools and grader, the real collector and learner. By hand, every scored rollout goes through the network, one by one, and every mean runs over
-what the paper says; the learner computes only what has a gradient.
+Real tools and grader, the real collector and learner. By hand, every scored rollout goes through
+the network, one by one, and every mean runs over what the paper says; the learner computes only
+what has a gradient.
 """
 
 from __future__ import annotations
@@ -36,12 +38,21 @@ BETA = 0.2
 TOKEN_MEANS = ("dapo", "cispo", "reinforce_pp", "ppo", "best_of_n")
 WITH_KL = ("dr_grpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo")
 BATCHES = {
-    "none": (("right", "wrong", "chatty", "wrong"), ("wrong", "right", "right", "right"), ("chatty", "chatty", "wrong", "right")),
-    "some": (("right", "wrong", "chatty", "down"), ("right", "chatty", "right", "right"), ("wrong", "wrong", "down", "wrong")),
+    "none": (
+        ("right", "wrong", "chatty", "wrong"),
+        ("wrong", "right", "right", "right"),
+        ("chatty", "chatty", "wrong", "right"),
+    ),
+    "some": (
+        ("right", "wrong", "chatty", "down"),
+        ("right", "chatty", "right", "right"),
+        ("wrong", "wrong", "down", "wrong"),
+    ),
     "all": (("right",) * 4, ("wrong",) * 4, ("wrong", "down", "down", "down")),
     "all the same": (("right",) * 4,) * 3,
 }
-"""By how many groups are dull. A chatty rollout is right and pays for a call: its reward differs, its outcome does not."""
+"""By how many groups are dull. A chatty rollout is right and pays for a call: its reward differs,
+its outcome does not."""
 
 
 @dataclass
@@ -51,14 +62,19 @@ class Talking(Scripted):
     batch: Sequence[Sequence[str]] = ()
     draw: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> list[ScriptedDialogue]:
+    def open(
+        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+    ) -> list[ScriptedDialogue]:
         dialogues = super().open(openings, seeds, temperature, max_tokens)
         for number, one in enumerate(dialogues, self.opened - len(openings)):
             word, value = self.batch[number // GROUP][number % GROUP], f"{(int(one.key[1:]) * 7919 + 1234) % 9973:04d}"
             one.prompt_ids = tuple(np.random.default_rng(number // GROUP).integers(2, VOCABULARY, 6).tolist())
             answer = self._said("0000" if word == "wrong" else value)
             lost = Said("", fails=PolicyFailed("gone"))
-            one.turns = {"chatty": (self._said(CALL % "{key}"), answer), "down": (self._said(CALL % "{key}"), lost)}.get(word, (answer,))
+            one.turns = {
+                "chatty": (self._said(CALL % "{key}"), answer),
+                "down": (self._said(CALL % "{key}"), lost),
+            }.get(word, (answer,))
         return dialogues
 
     def _said(self, text: str) -> Said:
@@ -70,7 +86,9 @@ class Talking(Scripted):
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     folder = tiny_recipe.make(tmp_path_factory.mktemp("recipe"))
     budget = {"tool_calls": 0, "weight": 0.5}
-    params = tiny_recipe.params(folder, rollout={"max_turns": 4, "budget": budget, "max_unscored_share": 1.0, "refill": 0.0})
+    params = tiny_recipe.params(
+        folder, rollout={"max_turns": 4, "budget": budget, "max_unscored_share": 1.0, "refill": 0.0}
+    )
     with workbench(params, recipe.load(params.recipe)) as made:
         yield made
 
@@ -81,7 +99,9 @@ def collect(bench: Workbench, section: config.Train, which: str) -> Batch:
     prompt = PromptSettings(name="test", system="", max_turns=4)
     policy = Talking((), batch=BATCHES[which])
     with tempfile.TemporaryDirectory() as folder, RolloutStore(Path(folder)) as store:
-        return Collector(train, section, prompt, bench, policy, algorithms.of(section), curriculum, store, 512).collect(1)
+        return Collector(train, section, prompt, bench, policy, algorithms.of(section), curriculum, store, 512).collect(
+            1
+        )
 
 
 def go_far(one: Learner) -> None:
@@ -101,7 +121,7 @@ def a_learner(algorithm: str, **settings: Any) -> Learner:
     return one
 
 
-# -- the formulas ----------------------------------------------------------------------------------------------------------
+# -- the formulas ----------------------------------------------------------------------------------
 @dataclass
 class Played:
     """A scored rollout, as the network sees it now and as the reference does; T own tokens."""
@@ -160,7 +180,12 @@ def objective(name: str, groups: Sequence[Sequence[Played]], beta: float) -> tor
         gains = ((rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4) if np.ptp(rewards) else 0 * rewards).tolist()
     pairs = list(zip(everyone, gains, strict=True))
     if name == "dapo":  # eq. 8: subject to 0 < number of right answers < G
-        pairs = [(one, gain) for group in groups if differ(group) for one, gain in zip(group, advantages(name, group), strict=True)]
+        pairs = [
+            (one, gain)
+            for group in groups
+            if differ(group)
+            for one, gain in zip(group, advantages(name, group), strict=True)
+        ]
     if name == "best_of_n":
         best = [max(group, key=lambda one: one.reward) for group in groups if differ(group)]
         return torch.cat([one.now_T for one in best]).mean() if best else torch.zeros(())
@@ -186,7 +211,9 @@ def per_token(name: str, one: Played, gain: float) -> torch.Tensor:
 
 
 def gradients(policy: Any) -> torch.Tensor:
-    return torch.cat([(torch.zeros_like(one) if one.grad is None else one.grad).flatten() for one in policy.parameters()])
+    return torch.cat(
+        [(torch.zeros_like(one) if one.grad is None else one.grad).flatten() for one in policy.parameters()]
+    )
 
 
 CASES = [(name, 0.0) for name in (*WITH_KL, "best_of_n")] + [(name, BETA) for name in WITH_KL]
@@ -195,7 +222,8 @@ CASES = [(name, 0.0) for name in (*WITH_KL, "best_of_n")] + [(name, BETA) for na
 @pytest.mark.parametrize("which", BATCHES)
 @pytest.mark.parametrize(("name", "beta"), CASES)
 def test_a_step_is_the_formula_over_the_whole_batch(bench: Workbench, name: str, beta: float, which: str):
-    """R19. CISPO's gradient was 3.0 times too large with two of three groups dull, and no KL pulled at the dull ones."""
+    """R19. CISPO's gradient was 3.0 times too large with two of three groups dull, and no KL pulled
+    at the dull ones."""
     one = a_learner(name, **({"kl": {"beta": beta}} if beta else {}))
     policy, reference = copy.deepcopy(one.model), network()
     batch = collect(bench, one.section, which)
@@ -214,7 +242,7 @@ def test_a_step_is_the_formula_over_the_whole_batch(bench: Workbench, name: str,
         assert told["loss"] == pytest.approx(loss.item(), rel=1e-4, abs=1e-6)
 
 
-# -- what is computed, and what a step of dull groups does -----------------------------------------------------------------
+# -- what is computed, and what a step of dull groups does -----------------------------------------
 def test_without_kl_a_dull_rollout_costs_no_forward_pass(bench: Workbench):
     section = a_learner("cispo").section
     batch = collect(bench, section, "some")
@@ -255,10 +283,12 @@ def test_a_run_in_which_only_the_kl_moves_stops_as_idle():
     assert watch.step(section, {"samples/trained": 9, "samples/kl_only": 9}) == ""
     assert watch.step(section, {"samples/trained": 9, "samples/kl_only": 8}) == ""
     assert watch.step(section, {"samples/trained": 9, "samples/kl_only": 9}) == ""
-    assert "nothing but the KL has changed a weight for 2 steps" in watch.step(section, {"samples/trained": 9, "samples/kl_only": 9})
+    assert "nothing but the KL has changed a weight for 2 steps" in watch.step(
+        section, {"samples/trained": 9, "samples/kl_only": 9}
+    )
 
 
-# -- R14: what a training step tells ---------------------------------------------------------------------------------------
+# -- R14: what a training step tells ---------------------------------------------------------------
 def test_the_unscored_are_in_no_number_of_a_step_but_their_own(bench: Workbench):
     """R14: an outage counted as a failure, and its calls as the policy's."""
     numbers = describe(collect(bench, a_learner("dr_grpo").section, "some"), ["lookup"])
@@ -273,7 +303,12 @@ def test_a_step_in_which_nothing_was_scored_has_counts_and_no_means(bench: Workb
     monkeypatch.setitem(BATCHES, "outage", (("down",) * 4,) * 3)
     batch = collect(bench, a_learner("cispo", kl={"beta": BETA}).section, "outage")
     numbers = describe(batch, ["lookup"])
-    assert (numbers["samples/sampled"], numbers["samples/unscored"], numbers["groups/unscored"], numbers["groups/zero_variance"]) == (12, 12, 3, 0)
+    assert (
+        numbers["samples/sampled"],
+        numbers["samples/unscored"],
+        numbers["groups/unscored"],
+        numbers["groups/zero_variance"],
+    ) == (12, 12, 3, 0)
     assert not [name for name in numbers if name.startswith(("reward", "solved", "tool_calls", "tokens", "stop"))]
     assert (batch.samples, batch.counted.num_rollouts) == ([], 0)
 

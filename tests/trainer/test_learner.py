@@ -1,4 +1,5 @@
-"""The learner against a plain loop, against itself cut otherwise, and against what must not pass in silence."""
+"""The learner against a plain loop, against itself cut otherwise, and against what must not pass in
+silence."""
 
 from __future__ import annotations
 
@@ -39,9 +40,10 @@ def test_a_step_takes_the_rate_that_it_is_given():
     assert found[1]["weights/change"] == pytest.approx(3 * found[0]["weights/change"], rel=1e-2)
 
 
-# -- exactness ---------------------------------------------------------------------------------------------------------------
+# -- exactness -------------------------------------------------------------------------------------
 def test_a_step_is_the_plain_policy_gradient():
-    """Dr. GRPO by hand: sum of A log p over rollouts x a constant, gradient clipped, one AdamW step."""
+    """Dr. GRPO by hand: sum of A log p over rollouts x a constant, gradient clipped, one AdamW
+    step."""
     one, by_hand = learner(weights="full"), network()
     given = own(one)
     found = one.update(given, all_of(given, 20))
@@ -58,7 +60,9 @@ def test_a_step_is_the_plain_policy_gradient():
     assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert found["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     assert found["logprob_mismatch"] < 1e-5
-    torch.testing.assert_close(weights(one), torch.cat([parameter.detach().flatten() for parameter in by_hand.parameters()]), rtol=0, atol=2e-4)
+    torch.testing.assert_close(
+        weights(one), torch.cat([parameter.detach().flatten() for parameter in by_hand.parameters()]), rtol=0, atol=2e-4
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,12 +94,14 @@ def test_checkpointing_keeps_every_gradient(weights_kind: str):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-5, atol=1e-7)
 
 
-# -- every algorithm moves the weights the right way ---------------------------------------------------------------------------
+# -- every algorithm moves the weights the right way -----------------------------------------------
 @pytest.mark.parametrize("weights_kind", ["lora", "full"])
 @pytest.mark.parametrize("algorithm", GROUPED)
 def test_what_was_better_becomes_likelier(algorithm: str, weights_kind: str):
     one = learner(algorithm=algorithm, weights=weights_kind, lr=1e-3)
-    good, bad = (replace(sample, advantage=sign) for sample, sign in zip(own(one, groups=1, size=2), (1.0, -1.0), strict=True))
+    good, bad = (
+        replace(sample, advantage=sign) for sample, sign in zip(own(one, groups=1, size=2), (1.0, -1.0), strict=True)
+    )
     before = likelihood(one, good), likelihood(one, bad)
     one.update([good, bad], all_of([good, bad], 2))
     assert likelihood(one, good) > before[0]
@@ -127,7 +133,8 @@ def test_ppo_learns_what_to_expect():
 
 
 def test_ppo_judges_token_by_token_from_the_values_before_the_step():
-    """With a critic of zeros every advantage is the reward, discounted by lambda: the loss says which."""
+    """With a critic of zeros every advantage is the reward, discounted by lambda: the loss says
+    which."""
     one = learner(algorithm="ppo", ppo={"gae_lambda": 1.0, "value_weight": 1e-9})
     given = [replace(sample, advantage=1.0) for sample in own(one)]
     found = one.update(given, all_of(given, 12))
@@ -135,7 +142,7 @@ def test_ppo_judges_token_by_token_from_the_values_before_the_step():
     assert found["loss"] == pytest.approx(-sum(sample.reward * sample.num_own for sample in given) / tokens, rel=1e-4)
 
 
-# -- reference policy ----------------------------------------------------------------------------------------------------------
+# -- reference policy ------------------------------------------------------------------------------
 @pytest.mark.parametrize("weights_kind", ["lora", "full"])
 def test_the_reference_policy_is_where_training_started(weights_kind: str):
     one = learner(algorithm="grpo", weights=weights_kind, kl={"beta": 0.1})
@@ -150,7 +157,7 @@ def test_the_reference_policy_is_where_training_started(weights_kind: str):
         assert (now - then).abs().max() > 1e-3
 
 
-# -- several updates of a step ---------------------------------------------------------------------------------------------------
+# -- several updates of a step ---------------------------------------------------------------------
 def test_later_updates_see_the_ratio_move_from_the_first_ones():
     one = learner(algorithm="grpo", updates=3, lr=3e-2)
     found = one.update(own(one), all_of(own(one), 12))
@@ -168,8 +175,10 @@ def test_mismatch_is_measured():
     assert found["mismatch_kl"] == pytest.approx((torch.tensor(0.5).exp().item() - 1 - 0.5) * share, rel=1e-3)
 
 
-# -- kill and go on --------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("settings", [{}, {"weights": "full"}, {"algorithm": "ppo"}, {"kl": {"beta": 0.1}, "weights": "full"}], ids=str)
+# -- kill and go on --------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "settings", [{}, {"weights": "full"}, {"algorithm": "ppo"}, {"kl": {"beta": 0.1}, "weights": "full"}], ids=str
+)
 def test_a_continued_run_is_the_uninterrupted_one_bit_for_bit(settings: dict[str, Any]):
     whole = learner(**settings)
     given = own(whole)
@@ -198,7 +207,7 @@ def test_an_adapter_of_another_base_is_refused(tmp_path: Any):
         model.with_weights(network(hidden=128), "lora", tmp_path / "weights", one.device)
 
 
-# -- what must not pass in silence -----------------------------------------------------------------------------------------------
+# -- what must not pass in silence -----------------------------------------------------------------
 def test_nothing_to_learn_from_changes_nothing():
     one = learner()
     before = copy.deepcopy(one.state())

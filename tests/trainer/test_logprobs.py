@@ -49,7 +49,9 @@ def test_the_shorter_forward_is_the_models_own(packed: bool, adapter: bool, monk
         policy.zero_grad()
         scored = own_logprobs(policy, planned, 1.0)
         scored.logprobs_N.square().sum().backward()
-        return scored.hidden_NE.detach(), [torch.zeros_like(one) if one.grad is None else one.grad.clone() for one in trained]
+        return scored.hidden_NE.detach(), [
+            torch.zeros_like(one) if one.grad is None else one.grad.clone() for one in trained
+        ]
 
     assert forward.knows(policy.get_decoder())
     hidden, gradients = run()
@@ -64,7 +66,13 @@ def test_any_other_architecture_is_read_by_its_own_forward():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    shape = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape = {
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     policy = LlamaForCausalLM(LlamaConfig(**shape)).eval()
     given = samples(groups=1)
     assert not forward.knows(policy.get_decoder())
@@ -79,7 +87,9 @@ def test_a_head_that_is_more_than_a_product_is_asked_itself():
     scored = own_logprobs(policy, layout([[one]], CPU), 0.8)
     whole = (policy(input_ids=torch.tensor([one.ids])).logits[0, :-1] / 0.8).log_softmax(-1)
     own = torch.tensor(one.mine[1:])
-    torch.testing.assert_close(scored.logprobs_N, whole.gather(1, torch.tensor(one.ids[1:])[:, None]).squeeze(1)[own], rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        scored.logprobs_N, whole.gather(1, torch.tensor(one.ids[1:])[:, None]).squeeze(1)[own], rtol=0, atol=1e-5
+    )
     torch.testing.assert_close(scored.entropy_N, -(whole.exp() * whole).sum(-1)[own], rtol=0, atol=1e-5)
     assert scored.logprobs_N.requires_grad
     assert not scored.entropy_N.requires_grad

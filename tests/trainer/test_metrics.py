@@ -32,7 +32,11 @@ def test_a_policy_that_is_sure_of_everything_stops():
 
 def test_patience_ends_with_validations_that_are_no_better():
     watch, section = Watch(), config.Stop(patience=2)
-    assert [watch.validated(section, reward) for reward in (0.2, 0.3, 0.3, 0.25)][:3] == [(True, ""), (True, ""), (False, "")]
+    assert [watch.validated(section, reward) for reward in (0.2, 0.3, 0.3, 0.25)][:3] == [
+        (True, ""),
+        (True, ""),
+        (False, ""),
+    ]
     assert watch.worse == 2
     better, why = watch.validated(section, 0.1)
     assert not better
@@ -72,7 +76,8 @@ from pathlib import Path
 from rft.trainer.metrics import Lines
 
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))  # the kernel kills whoever writes beyond, in the middle of the write
+# the kernel kills whoever writes beyond, in the middle of the write
+resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
 Lines(Path(sys.argv[1])).back_to(4)
 """
 
@@ -82,7 +87,9 @@ def test_a_kill_while_lines_are_cut_back_leaves_the_old_ones(tmp_path: Path):
     lines = Lines(tmp_path / "metrics.jsonl")
     for step in range(1, 6):
         lines.add({"step": step})
-    done = subprocess.run([sys.executable, "-c", CUTTING, str(lines.path)], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CUTTING, str(lines.path)], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False
+    )
     assert done.returncode == -signal.SIGXFSZ
     again = Lines(lines.path)
     again.back_to(4)

@@ -1,4 +1,5 @@
-"""Samples in one row: each sees itself only, and what two begin with is computed once. Exactly equal to each sample alone, gradients included."""
+"""Samples in one row: each sees itself only, and what two begin with is computed once. Exactly
+equal to each sample alone, gradients included."""
 
 from __future__ import annotations
 
@@ -12,7 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rft.trainer.logprobs import own_logprobs
-from rft.trainer.packing import TrainingSample, bundles, layout, microbatches, num_sharing, share, trees, why_none, widest, width
+from rft.trainer.packing import (
+    TrainingSample,
+    bundles,
+    layout,
+    microbatches,
+    num_sharing,
+    share,
+    trees,
+    why_none,
+    widest,
+    width,
+)
 from tests.small_learner import CPU, network, samples
 
 some_ids = st.lists(st.integers(0, 3), min_size=2, max_size=8)
@@ -27,7 +39,11 @@ def test_log_probabilities_and_gradients_are_those_of_each_sample_alone(shape: s
     policy, given_samples = network(), samples(groups=3, size=4)
     given_samples.append(replace(given_samples[0]))  # one that is there twice
     given_samples.append(sample([3, 4]))  # one that shares nothing
-    rows = {"one row": [given_samples], "rows of trees": trees(given_samples, 40, 64), "side by side": [[one] for one in given_samples]}[shape]
+    rows = {
+        "one row": [given_samples],
+        "rows of trees": trees(given_samples, 40, 64),
+        "side by side": [[one] for one in given_samples],
+    }[shape]
     planned = layout(rows, CPU)
     weight_N = torch.linspace(-1, 1, len(planned.ids_N))
 
@@ -64,7 +80,9 @@ def test_a_token_sees_its_own_past_and_nothing_else(all_ids: list[list[int]]):
 
 @given(st.lists(some_ids, min_size=1, max_size=12), st.integers(8, 40), st.booleans())
 def test_every_sample_is_in_one_microbatch_and_pairs_stay_together(all_ids: list[list[int]], most: int, packed: bool):
-    given_samples = [sample(ids, pair=n // 2 if n % 4 < 2 and n // 2 * 2 + 1 < len(all_ids) else -1) for n, ids in enumerate(all_ids)]
+    given_samples = [
+        sample(ids, pair=n // 2 if n % 4 < 2 and n // 2 * 2 + 1 < len(all_ids) else -1) for n, ids in enumerate(all_ids)
+    ]
     batches = microbatches(given_samples, most, 64 if packed else None)
     flat = [[one for row in rows for one in row] for rows in batches]
     assert sorted(id(one) for one in chain(*flat)) == sorted(map(id, given_samples))
@@ -77,10 +95,18 @@ def test_every_sample_is_in_one_microbatch_and_pairs_stay_together(all_ids: list
 
 @given(st.lists(some_ids, min_size=1, max_size=12), st.integers(1, 4))
 def test_shares_of_processes_are_a_partition(all_ids: list[list[int]], size: int):
-    given_samples = [sample(ids, pair=n // 2 if 2 * (n // 2) + 1 < len(all_ids) else -1) for n, ids in enumerate(all_ids)]
+    given_samples = [
+        sample(ids, pair=n // 2 if 2 * (n // 2) + 1 < len(all_ids) else -1) for n, ids in enumerate(all_ids)
+    ]
     parts = [share(given_samples, rank, size) for rank in range(size)]
     assert sorted(id(one) for one in chain(*parts)) == sorted(map(id, given_samples))
-    assert all(len(one) == len(other) for part in parts for one in bundles(part) for other in bundles(given_samples) if one[0] in other)
+    assert all(
+        len(one) == len(other)
+        for part in parts
+        for one in bundles(part)
+        for other in bundles(given_samples)
+        if one[0] in other
+    )
 
 
 def test_shares_are_about_equal_in_tokens():
@@ -93,7 +119,10 @@ def alike(prompt: int, rest: int, count: int = 4) -> list[TrainingSample]:
     """Rollouts with one prompt."""
     draw = np.random.default_rng(0)
     begin = draw.integers(2, 40, prompt).tolist()
-    return [TrainingSample(begin + draw.integers(2, 40, rest).tolist(), [False] * prompt + [True] * rest, [0.0] * rest, 1.0) for _ in range(count)]
+    return [
+        TrainingSample(begin + draw.integers(2, 40, rest).tolist(), [False] * prompt + [True] * rest, [0.0] * rest, 1.0)
+        for _ in range(count)
+    ]
 
 
 def lengths(given_samples: list[TrainingSample], most: int, hidden: int) -> list[int]:
@@ -102,7 +131,8 @@ def lengths(given_samples: list[TrainingSample], most: int, hidden: int) -> list
 
 
 def test_a_long_prompt_is_shared_too():
-    """R21: nothing was, once a row would pass 350 tokens. Now a row is as wide as pays in this model, and as microbatch_tokens allows."""
+    """R21: nothing was, once a row would pass 350 tokens. Now a row is as wide as pays in this
+    model, and as microbatch_tokens allows."""
     long, very_long = alike(900, 60), alike(6000, 300)
     assert [lengths(long, 4096, hidden) for hidden in (128, 1024)] == [[4], [4]]
     assert lengths(long, 1024, 1024) == [2, 2]
@@ -113,7 +143,13 @@ def test_a_long_prompt_is_shared_too():
 def test_short_prompts_share_rows_of_350_tokens_in_the_embedded_policy():
     """As measured, and as the published runs were learned; a larger model's rows are wider."""
     short = alike(85, 60, 8)
-    assert [widest(prompt, hidden) for prompt, hidden in ((0, 64), (85, 128), (175, 128), (85, 1024), (85, 2560))] == [350, 350, 350, 2800, 7000]
+    assert [widest(prompt, hidden) for prompt, hidden in ((0, 64), (85, 128), (175, 128), (85, 1024), (85, 2560))] == [
+        350,
+        350,
+        350,
+        2800,
+        7000,
+    ]
     assert lengths(short, 4096, 128) == [4, 4]
     assert lengths(short, 4096, 1024) == [8]
 
@@ -125,7 +161,8 @@ def test_rows_beyond_the_usual_width_hold_one_prompt():
 
 
 def test_who_shares_is_counted():
-    """A prompt in full, with another sample of the same row; not the few tokens that all prompts begin with."""
+    """A prompt in full, with another sample of the same row; not the few tokens that all prompts
+    begin with."""
     group, other = alike(20, 5), replace(alike(20, 5, 1)[0], ids=[*alike(20, 5)[0].ids[:8], *range(17)])
     assert num_sharing([group]) == 4
     assert num_sharing([[*group[:2], other], group[2:3], group[3:]]) == 2
@@ -144,7 +181,9 @@ def test_who_shares_is_counted():
         (alike(20, 5, 2), 4096, 128, "different rows or processes"),
     ],
 )
-def test_why_nothing_was_shared_is_said_with_the_remedy(given_samples: list[TrainingSample], most: int, hidden: int, words: str):
+def test_why_nothing_was_shared_is_said_with_the_remedy(
+    given_samples: list[TrainingSample], most: int, hidden: int, words: str
+):
     why = why_none(given_samples, most, hidden)
     assert words in why
     assert "train.packing: false" in why

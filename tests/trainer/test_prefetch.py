@@ -1,4 +1,5 @@
-"""Sampling ahead: batches in order, never more than `lag` steps old, weights that change only between two of them."""
+"""Sampling ahead: batches in order, never more than `lag` steps old, weights that change only
+between two of them."""
 
 from __future__ import annotations
 

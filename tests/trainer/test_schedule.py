@@ -18,7 +18,8 @@ def section(**train: object) -> config.Train:
 
 @given(st.sampled_from(["constant", "linear", "cosine"]), st.integers(2, 300), st.integers(0, 40))
 def test_a_rate_rises_over_the_warm_up_and_never_again(kind: str, steps: int, warmup: int):
-    """It reaches train.lr right after a warm-up of a run that has only begun, and never goes above it, nor to zero."""
+    """It reaches train.lr right after a warm-up of a run that has only begun, and never goes above
+    it, nor to zero."""
     warmup = min(warmup, steps - 1)
     one = section(schedule=kind, steps=steps, warmup_steps=warmup, lr=0.5)
     rates = [schedule.rate(one, step) for step in range(1, steps + 1)]

@@ -1,4 +1,5 @@
-"""Great Expectations on real tables: each contract breaks on its own fault, and an expectation that raises is our failure."""
+"""Great Expectations on real tables: each contract breaks on its own fault, and an expectation that
+raises is our failure."""
 
 from __future__ import annotations
 
@@ -15,15 +16,17 @@ from rft.windows import contracts
 
 STATISTICS = [
     FeatureDrift(
-        feature="vocabulary", group="input", statistic="total_variation", effect=0.31, threshold=0.15, p_value=0.0005, q_value=0.001,
-        n_reference=2000, n_current=100, drifted=True, detail="'denies' 0.1% -> 2.3%",
+        feature="vocabulary", group="input", statistic="total_variation", effect=0.31, threshold=0.15,
+        p_value=0.0005, q_value=0.001, n_reference=2000, n_current=100, drifted=True, detail="'denies' 0.1% -> 2.3%",
     )
 ]  # fmt: skip
 
 
 def check(rows: list[dict[str, Any]], docs: Path, **settings: Any) -> dict[tuple[str, str], Contract]:
     conversations = [Conversation.model_validate(row) for row in rows]
-    found = contracts.check(conversations, contracts.KnownTools(frozenset({"lookup"})), STATISTICS, Drift(**settings), docs)
+    found = contracts.check(
+        conversations, contracts.KnownTools(frozenset({"lookup"})), STATISTICS, Drift(**settings), docs
+    )
     return {(one.column, one.name): one for one in found}
 
 
@@ -59,7 +62,9 @@ SPOILT: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
 
 
 @pytest.mark.parametrize(("changes", "expected"), SPOILT)
-def test_each_contract_breaks_on_its_own_fault_alone(tmp_path: Path, changes: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+def test_each_contract_breaks_on_its_own_fault_alone(
+    tmp_path: Path, changes: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
     rows = windows.rows(100)
     for n in range(10):
         rows[n] |= changes
@@ -79,7 +84,9 @@ def test_the_declared_share_of_bad_values_is_allowed(tmp_path: Path) -> None:
 def test_an_id_twice_is_never_allowed(tmp_path: Path) -> None:
     rows = windows.rows(100)
     rows[1]["conversation_id"] = rows[0]["conversation_id"]
-    assert broken(check(rows, tmp_path / "docs", max_bad_share=0.5)) == [("conversation_id", "column_values_to_be_unique")]
+    assert broken(check(rows, tmp_path / "docs", max_bad_share=0.5)) == [
+        ("conversation_id", "column_values_to_be_unique")
+    ]
 
 
 def test_a_window_without_tool_calls_has_no_tool_contract(tmp_path: Path) -> None:
@@ -97,7 +104,10 @@ def test_data_docs_show_contracts_and_statistics_and_are_written_anew(tmp_path: 
     assert not (docs / "stale.html").exists()
     assert [path.name for path in docs.parent.iterdir()] == ["docs"]
     (page,) = (docs / "validations" / "statistics").rglob("*.html")
-    assert "vocabulary: &#39;denies&#39; 0.1% -&gt; 2.3%" in page.read_text() or "vocabulary: 'denies' 0.1% -> 2.3%" in page.read_text()
+    assert (
+        "vocabulary: &#39;denies&#39; 0.1% -&gt; 2.3%" in page.read_text()
+        or "vocabulary: 'denies' 0.1% -> 2.3%" in page.read_text()
+    )
 
 
 def test_an_expectation_that_breaks_is_our_failure_not_drift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +117,8 @@ def test_an_expectation_that_breaks_is_our_failure_not_drift(tmp_path: Path, mon
         return [gxe.ExpectColumnValuesToBeInSet(column="nowhere", value_set=["x"])]
 
     monkeypatch.setattr(contracts, "_on_calls", on_no_column)
-    with pytest.raises(InfrastructureError, match=r"could not check expect_column_values_to_be_in_set on nowhere: .*This is no drift"):
+    with pytest.raises(
+        InfrastructureError, match=r"could not check expect_column_values_to_be_in_set on nowhere: .*This is no drift"
+    ):
         check(windows.rows(60), tmp_path / "docs")
     assert not (tmp_path / "docs").exists()

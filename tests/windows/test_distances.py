@@ -1,4 +1,5 @@
-"""Effects against scipy and by hand; p-values against chance itself: how often does it cry wolf, with and without dependent words?"""
+"""Effects against scipy and by hand; p-values against chance itself: how often does it cry wolf,
+with and without dependent words?"""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def test_effects_are_no_less_than_nothing_and_nothing_between_equals(a: Any, b: 
 
 @given(COUNTS, COUNTS, st.lists(st.floats(-100, 100), min_size=8, max_size=8, unique=True).map(sorted))
 def test_wasserstein_is_scipys(a: Any, b: Any, places: list[float]) -> None:
-    assert distances.wasserstein(a, b, places) == pytest.approx(stats.wasserstein_distance(places, places, a, b), abs=1e-9)
+    assert distances.wasserstein(a, b, places) == pytest.approx(
+        stats.wasserstein_distance(places, places, a, b), abs=1e-9
+    )
 
 
 def test_total_variation_is_the_part_that_moved() -> None:
@@ -37,7 +40,9 @@ def test_total_variation_is_the_part_that_moved() -> None:
 
 def test_psi_of_the_textbook() -> None:
     # Half and half against 0.7 and 0.3: (0.2) ln(0.7/0.5) + (-0.2) ln(0.3/0.5)
-    assert distances.psi([50_000, 50_000], [70_000, 30_000]) == pytest.approx(0.2 * np.log(1.4) - 0.2 * np.log(0.6), rel=1e-3)
+    assert distances.psi([50_000, 50_000], [70_000, 30_000]) == pytest.approx(
+        0.2 * np.log(1.4) - 0.2 * np.log(0.6), rel=1e-3
+    )
 
 
 @given(arrays.arrays(np.int64, (3, 8), elements=st.integers(0, 50)), st.integers(1, 12))
@@ -53,12 +58,18 @@ def test_quantile_groups_hold_equal_counts() -> None:
     assert list(distances.regroup(np.full(100, 7), group)) == [70.0] * 10
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=30).filter(lambda rows: len({label for _, label in rows}) == 2))
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=30).filter(
+        lambda rows: len({label for _, label in rows}) == 2
+    )
+)
 def test_auc_is_the_share_of_pairs_in_order(rows: list[tuple[int, bool]]) -> None:
     above = [score for score, current in rows if current]
     below = [score for score, current in rows if not current]
     pairs = [1.0 if a > b else 0.5 if a == b else 0.0 for a in above for b in below]
-    won, num_pairs = distances.pairs_won([score for score, _ in rows], np.array([float(current) for _, current in rows]))
+    won, num_pairs = distances.pairs_won(
+        [score for score, _ in rows], np.array([float(current) for _, current in rows])
+    )
     assert (won / num_pairs, num_pairs) == (pytest.approx(np.mean(pairs)), len(pairs))
 
 
@@ -67,7 +78,7 @@ def test_a_p_value_is_never_nothing() -> None:
     assert distances.p_value(0.0, np.zeros(99)) == 1.0
 
 
-# -- does chance alone stay within what the p-value says? -------------------------------------------------------------------
+# -- does chance alone stay within what the p-value says? ------------------------------------------
 def clustered(rng: np.random.Generator, num_rows: int, repeats: int) -> sparse.csr_matrix:
     """Conversations of about six words, each word said `repeats` times over: dependent units."""
     shares = 1 / np.arange(1, 41)
@@ -114,7 +125,7 @@ def test_a_real_shift_is_seen() -> None:
     assert p_of(reference, moved, distances.design_effect(moved)) < 0.01
 
 
-# -- the classifier --------------------------------------------------------------------------------------------------------
+# -- the classifier --------------------------------------------------------------------------------
 def bags(rng: np.random.Generator, num_rows: int, words: range) -> sparse.csr_matrix:
     rows = np.zeros((num_rows, 60))
     for row in rows:
@@ -124,7 +135,9 @@ def bags(rng: np.random.Generator, num_rows: int, words: range) -> sparse.csr_ma
 
 def apart(reference: Any, current: Any, num_permutations: int = 200) -> tuple[float, Any]:
     labels = np.repeat([0.0, 1.0], [reference.shape[0], current.shape[0]])
-    return distances.domain_classifier(sparse.csr_matrix(sparse.vstack([reference, current])), labels, num_permutations, 0)
+    return distances.domain_classifier(
+        sparse.csr_matrix(sparse.vstack([reference, current])), labels, num_permutations, 0
+    )
 
 
 def test_the_classifier_finds_other_words() -> None:

@@ -1,4 +1,5 @@
-"""What a profile counts, what it leaves out (text, what was not logged), and that its bins hold every value."""
+"""What a profile counts, what it leaves out (text, what was not logged), and that its bins hold
+every value."""
 
 from __future__ import annotations
 
@@ -33,14 +34,18 @@ def made(count: int = 40, **changes: Any) -> list[Conversation]:
 def test_every_feature_counts_every_conversation(tiny: Recipe) -> None:
     found = profile.of_conversations(made(40, calls=2, tool_errors=1), tiny, "a window").features
     assert {name: feature.group for name, feature in found.items()} == {
-        "input_words": "input", "vocabulary": "input", "phrasing": "input", "manners": "input", "tool_mix": "agent", "num_tool_calls": "agent",
-        "num_turns": "agent", "tool_errors": "agent", "latency_s": "agent", "corrected": "performance",
+        "input_words": "input", "vocabulary": "input", "phrasing": "input", "manners": "input", "tool_mix": "agent",
+        "num_tool_calls": "agent", "num_turns": "agent", "tool_errors": "agent", "latency_s": "agent",
+        "corrected": "performance",
     }  # fmt: skip
     assert all(feature.n == 40 and feature.nulls == 0 for feature in found.values())
     assert found["input_words"].mean == 4  # value, of, k, 0
     assert sum(found["vocabulary"].counts) == 4 * 40
     assert dict(zip(found["manners"].values, found["manners"].counts, strict=True)) == {"plain": 40, profile.OTHER: 0}
-    assert dict(zip(found["tool_mix"].values, found["tool_mix"].counts, strict=True)) == {"lookup": 80, profile.OTHER: 0}
+    assert dict(zip(found["tool_mix"].values, found["tool_mix"].counts, strict=True)) == {
+        "lookup": 80,
+        profile.OTHER: 0,
+    }
     assert found["num_tool_calls"].mean == 2
     assert found["num_turns"].mean == 3
     assert found["tool_errors"].counts == [0, 40, 0, 0]
@@ -48,7 +53,9 @@ def test_every_feature_counts_every_conversation(tiny: Recipe) -> None:
 
 
 def test_what_was_not_logged_is_null_not_zero(tiny: Recipe) -> None:
-    found = profile.of_conversations(made(10, latency_s=None, tool_errors=None, feedback=None), tiny, "a window").features
+    found = profile.of_conversations(
+        made(10, latency_s=None, tool_errors=None, feedback=None), tiny, "a window"
+    ).features
     for name in ("latency_s", "tool_errors", "corrected"):
         assert (found[name].n, found[name].nulls, sum(found[name].counts)) == (0, 10, 0)
     assert found["latency_s"].mean is None
@@ -127,7 +134,9 @@ def test_rare_values_join_the_rest() -> None:
 
 @given(st.lists(st.one_of(st.none(), st.floats(-10, 1e6)), max_size=30))
 def test_every_number_falls_into_one_bin(numbers: list[float | None]) -> None:
-    found = profile.feature(Column("numeric", "agent", "psi", numbers, (0.5, 1.5, 100.0)), [str(n) for n in range(len(numbers))])
+    found = profile.feature(
+        Column("numeric", "agent", "psi", numbers, (0.5, 1.5, 100.0)), [str(n) for n in range(len(numbers))]
+    )
     assert sum(found.counts) == found.n == sum(number is not None for number in numbers)
     assert len(found.counts) == len(found.edges) + 1
 

@@ -1,4 +1,5 @@
-"""What travels beside a body over a real socket: which rollout calls, signatures, and secrets that do not come back."""
+"""What travels beside a body over a real socket: which rollout calls, signatures, and secrets that
+do not come back."""
 
 from __future__ import annotations
 
@@ -88,5 +89,9 @@ def test_a_literal_key_is_struck_out_as_one_of_the_environment_is(name: str):
     async def echo(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return web.json_response({"output": f"you sent {request.headers[name]} to ward {request.headers['X-Tenant']}"})
 
-    endpoint = {"name": "search", "server_url": "{server}/mine", "headers": {name: "canary-4711", "X-Tenant": "seventh"}}
+    endpoint = {
+        "name": "search",
+        "server_url": "{server}/mine",
+        "headers": {name: "canary-4711", "X-Tenant": "seventh"},
+    }
     assert one(echo, endpoints=[endpoint])[0].output == "you sent [secret] to ward seventh"

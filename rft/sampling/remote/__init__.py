@@ -1,12 +1,13 @@
 """Policies on servers: vLLM and SGLang by tokens, any chat-completions endpoint by messages.
 
     policy_for(params.policy.server, tools, chat) -> a rollout.Policy, by `kind`
-      vllm, sglang   TokenPolicy    tokens in, tokens out: everything that the in-process engine can do, training included
+      vllm, sglang   TokenPolicy    tokens in, tokens out: all that the in-process engine does
       chat           ChatPolicy     messages in, tool calls out: evaluation and prompt search
 
-Where things are: `connection` posts, retries and says who is to blame; `context` asks how long a context the server takes; `routes` knows the
-token routes' bodies and reads their replies strictly; `tokens` and `chat` are the policies. A server that does not answer leaves a rollout
-unscored (PolicyFailed), never at zero; one that refuses, or lacks a field, stops the stage with the remedy.
+Where things are: `connection` posts, retries and says who is to blame; `context` asks how long a
+context the server takes; `routes` knows the token routes' bodies and reads their replies strictly;
+`tokens` and `chat` are the policies. A server that does not answer leaves a rollout unscored
+(PolicyFailed), never at zero; one that refuses, or lacks a field, stops the stage with the remedy.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from rft.sampling.remote.chat import ChatPolicy
 from rft.sampling.remote.tokens import TokenPolicy
 
 
-def policy_for(section: config.PolicyServer, tools: Sequence[Mapping[str, Any]], chat: Callable[[], Chat]) -> TokenPolicy | ChatPolicy:
-    """`chat` is called for the token kinds only: an endpoint that speaks messages needs no tokenizer here."""
+def policy_for(
+    section: config.PolicyServer, tools: Sequence[Mapping[str, Any]], chat: Callable[[], Chat]
+) -> TokenPolicy | ChatPolicy:
+    """`chat` is called for the token kinds only: an endpoint that speaks messages needs no
+    tokenizer here."""
     if section.kind == "chat":
         return ChatPolicy(section, tools)
     ours = chat()

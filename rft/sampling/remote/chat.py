@@ -1,16 +1,20 @@
 """A policy behind plain chat completions: messages in, structured tool calls out.
 
-Any OpenAI-compatible endpoint, for evaluation and prompt search: what it sampled cannot be trained on, for it renders the messages itself and
-gives text. A server that also returns token ids (vLLM's `return_token_ids`) may be asked for them; then each turn carries the ids, the
-log-probabilities and the whole context that it was sampled from, and the loop marks a turn as forked whose context does not continue ours.
+Any OpenAI-compatible endpoint, for evaluation and prompt search: what it sampled cannot be trained
+on, for it renders the messages itself and gives text. A server that also returns token ids (vLLM's
+`return_token_ids`) may be asked for them; then each turn carries the ids, the log-probabilities and
+the whole context that it was sampled from, and the loop marks a turn as forked whose context does
+not continue ours.
 
-Whether a tool's result that spells `<|im_end|>` ends a turn there is up to the endpoint: only where we render the prompt ourselves does
-rft/chat/control.py keep such text apart.
+Whether a tool's result that spells `<|im_end|>` ends a turn there is up to the endpoint: only where
+we render the prompt ourselves does rft/chat/control.py keep such text apart.
 
-An assistant message goes back as it came, with its reasoning, under its calls' own ids. The endpoint's last word on `usage` bounds the context,
-where params.yaml or the endpoint's list of models sets a limit; where neither does, the limit is the endpoint's own refusal.
+An assistant message goes back as it came, with its reasoning, under its calls' own ids. The
+endpoint's last word on `usage` bounds the context, where params.yaml or the endpoint's list of
+models sets a limit; where neither does, the limit is the endpoint's own refusal.
 
-Reasoning models want another dialect (`policy.server.dialect: openai_reasoning`): `max_completion_tokens`, and no temperature.
+Reasoning models want another dialect (`policy.server.dialect: openai_reasoning`):
+`max_completion_tokens`, and no temperature.
 """
 
 from __future__ import annotations
@@ -40,16 +44,20 @@ ABSENT = (404, 405, 501)
 
 
 class ChatPolicy:
-    """`tools`: Chat-Completions functions, where an opening has none of its own. `with_ids`: ask for token ids, and fail without them."""
+    """`tools`: Chat-Completions functions, where an opening has none of its own. `with_ids`: ask
+    for token ids, and fail without them."""
 
     blocks = False
 
-    def __init__(self, section: config.PolicyServer, tools: Sequence[Mapping[str, Any]], with_ids: bool = False) -> None:
+    def __init__(
+        self, section: config.PolicyServer, tools: Sequence[Mapping[str, Any]], with_ids: bool = False
+    ) -> None:
         self.trainable = with_ids
         self.tools, self.model, self.connection = list(tools), section.model, Connection(section)
         self.is_reasoning = section.dialect == "openai_reasoning"
         self.longest: int | None = None
-        """The context that the endpoint takes, once `ask_limit` has asked; None: it does not say."""
+        """The context that the endpoint takes, once `ask_limit` has asked; None: it does not
+        say."""
         self._timeout_s = section.timeout_s
         self._longest_tried = 0
 
@@ -59,19 +67,23 @@ class ChatPolicy:
     async def __aexit__(self, *exc: object) -> None:
         await self.connection.close()
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> list[ChatDialogue]:
+    def open(
+        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+    ) -> list[ChatDialogue]:
         if self.is_reasoning and temperature == 0:
             _say_not_greedy(self.connection.url, self.model)
         limit = self.limit(max_tokens)
         return [ChatDialogue(self, one, seed, temperature, limit) for one, seed in zip(openings, seeds, strict=True)]
 
-    # -- before the first batch --------------------------------------------------------------------------------------------
+    # -- before the first batch --------------------------------------------------------------------
     def limit(self, max_tokens: int | None) -> int | None:
-        """Of a whole context; None: no bound of ours. Raises ConfigError for one that the endpoint does not take."""
+        """Of a whole context; None: no bound of ours. Raises ConfigError for one that the endpoint
+        does not take."""
         return context.limit(max_tokens, self.longest)
 
     async def ask_limit(self, max_tokens: int | None) -> None:
-        """Ask once how long a context the endpoint takes. One that has no list of models, or not ours in it, does not say."""
+        """Ask once how long a context the endpoint takes. One that has no list of models, or not
+        ours in it, does not say."""
         try:
             self.longest = (await context.served(self.connection)).get(self.model)
         except Refused as refused:
@@ -80,7 +92,8 @@ class ChatPolicy:
         self.limit(max_tokens)
 
     async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
-        """Counted by the server where it can; else the longest is tried, by characters, with a turn of one token."""
+        """Counted by the server where it can; else the longest is tried, by characters, with a turn
+        of one token."""
         if not openings:
             return
         sizes = [len(json.dumps(self.asked(one))) for one in openings]
@@ -97,7 +110,9 @@ class ChatPolicy:
         """Its tokens, by vLLM's /tokenize. None from a server that cannot count a chat."""
         try:
             reply = await self.connection.post("/tokenize", self.asked(opening), self._timeout_s, parsed)
-        except (Refused, PolicyFailed):  # `_try` asks the route that rollouts use, and meets what is wrong with the server itself
+        except (Refused, PolicyFailed):
+            # `_try` asks the route that rollouts use, and meets what is wrong with the server
+            # itself
             return None
         count = reply.get("count") if isinstance(reply, dict) else None
         return count if type(count) is int else None
@@ -105,7 +120,9 @@ class ChatPolicy:
     async def _try(self, opening: Opening, limit: int | None) -> None:
         body = ChatDialogue(self, opening, (0,), 1.0, limit).body(1)
         try:
-            used = await self.connection.post("/v1/chat/completions", body, self._timeout_s, lambda text: _prompt_tokens(parsed(text)))
+            used = await self.connection.post(
+                "/v1/chat/completions", body, self._timeout_s, lambda text: _prompt_tokens(parsed(text))
+            )
         except Refused as refused:
             if is_too_long(refused):
                 raise too_long(opening, refused) from None
@@ -130,20 +147,27 @@ def is_too_long(refused: Refused) -> bool:
 
 def too_long(opening: Opening, refused: Refused) -> UserError:
     return UserError(
-        f"example {opening.example_id!r}: its opening does not fit into the endpoint's context: {refused.body}. Shorten the prompt, the row's "
+        f"example {opening.example_id!r}: its opening does not fit into the endpoint's context: {refused.body}. "
+        "Shorten the prompt, the row's "
         "messages or its tools, lower rollout.max_turn_tokens, or choose a model with a longer context."
     )
 
 
 @cache
 def _say_not_greedy(url: str, model: str) -> None:
-    progress.say("server", f"{model} at {url} takes no temperature (dialect openai_reasoning): its greedy rollouts are sampled as it likes")
+    progress.say(
+        "server",
+        f"{model} at {url} takes no temperature (dialect openai_reasoning): its greedy rollouts are sampled as "
+        "it likes",
+    )
 
 
 class ChatDialogue:
     prompt_ids: tuple[int, ...] = ()
 
-    def __init__(self, policy: ChatPolicy, opening: Opening, seed: Sequence[int], temperature: float, limit: int | None) -> None:
+    def __init__(
+        self, policy: ChatPolicy, opening: Opening, seed: Sequence[int], temperature: float, limit: int | None
+    ) -> None:
         self._policy, self._opening, self._seed, self._temperature = policy, opening, seed, temperature
         self._limit = self._room = math.inf if limit is None else limit
         self._messages: list[Message] = list(opening.messages)
@@ -151,13 +175,16 @@ class ChatDialogue:
 
     async def sample(self, max_new: int, deadline_s: float) -> Sampled:
         try:
-            reply = await self._policy.connection.post("/v1/chat/completions", self.body(max_new), deadline_s, self._read)
+            reply = await self._policy.connection.post(
+                "/v1/chat/completions", self.body(max_new), deadline_s, self._read
+            )
         except Refused as refused:
             if not is_too_long(refused):
                 raise
             if not self._turn:
                 raise too_long(self._opening, refused) from None
-            return Sampled("", Reading(""), ended=False)  # the dialogue outgrew the endpoint: the policy's doing, as with our own limit
+            # the dialogue outgrew the endpoint: the policy's doing, as with our own limit
+            return Sampled("", Reading(""), ended=False)
         sampled, message, used = reply
         self._messages.append(message)
         self._room = self._limit - used
@@ -165,10 +192,13 @@ class ChatDialogue:
         return sampled
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
-        """How many tokens the results take only the endpoint knows: they do not fit when nothing more does."""
+        """How many tokens the results take only the endpoint knows: they do not fit when nothing
+        more does."""
         if self._room <= 0:
             return None
-        self._messages += [{"role": "tool", "tool_call_id": result.call_id, "content": result.output} for result in results]
+        self._messages += [
+            {"role": "tool", "tool_call_id": result.call_id, "content": result.output} for result in results
+        ]
         return ()
 
     def close(self) -> None:
@@ -178,7 +208,11 @@ class ChatDialogue:
         """Of the next turn's request."""
         most = min(max_new, self._room)
         body = {**self._policy.asked(self._opening), "messages": self._messages, "seed": fold(self._seed, self._turn)}
-        body |= {"max_completion_tokens": most} if self._policy.is_reasoning else {"max_tokens": most, "temperature": self._temperature}
+        body |= (
+            {"max_completion_tokens": most}
+            if self._policy.is_reasoning
+            else {"max_tokens": most, "temperature": self._temperature}
+        )
         if self._opening.response_format is not None:
             body["response_format"] = self._opening.response_format
         if self._policy.trainable:
@@ -186,7 +220,8 @@ class ChatDialogue:
         return body
 
     def _read(self, text: bytes) -> tuple[Sampled, Message, int]:
-        """The turn, the message that goes back with the next one, and how long the context is now. Raises Malformed."""
+        """The turn, the message that goes back with the next one, and how long the context is now.
+        Raises Malformed."""
         reply = parsed(text)
         choice = only_choice(reply)
         finish = choice.get("finish_reason")
@@ -197,7 +232,9 @@ class ChatDialogue:
         calls = _calls(message.get("tool_calls") or [], self._turn)
         reasoning = {name: _text(message, name) for name in REASONING if message.get(name)}
         reading = Reading(content, calls, next(iter(reasoning.values()), ""))
-        sampled = Sampled(content, reading, *self._tokens(choice), ended=ENDED[finish], context_ids=self._context(reply))
+        sampled = Sampled(
+            content, reading, *self._tokens(choice), ended=ENDED[finish], context_ids=self._context(reply)
+        )
         return sampled, _sent_back(content, calls, reasoning), _used(reply.get("usage"))
 
     def _tokens(self, choice: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -231,7 +268,8 @@ def _text(message: Mapping[str, Any], key: str) -> str:
 
 
 def _calls(calls: Any, turn: int) -> tuple[ToolCall, ...]:
-    """The server's own ids, unless one is missing or there twice: results are told apart by them."""
+    """The server's own ids, unless one is missing or there twice: results are told apart by
+    them."""
     if not isinstance(calls, list):
         raise Malformed("message.tool_calls is no list")
     read: dict[str, ToolCall] = {}
@@ -260,16 +298,22 @@ def _call(call: Any, call_id: str) -> ToolCall:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
         return ToolCall(call_id, name, arguments, f"the arguments of {name} are not JSON")
-    return ToolCall(call_id, name, arguments, "" if isinstance(value, dict) else f"the arguments of {name} must be a JSON object")
+    return ToolCall(
+        call_id, name, arguments, "" if isinstance(value, dict) else f"the arguments of {name} must be a JSON object"
+    )
 
 
 def _sent_back(content: str, calls: Sequence[ToolCall], reasoning: Mapping[str, str]) -> Message:
-    """Servers parse the arguments of earlier calls and answer 400 to what is no object, so an unreadable call goes back without its arguments;
-    its result says what was wrong."""
+    """Servers parse the arguments of earlier calls and answer 400 to what is no object, so an
+    unreadable call goes back without its arguments; its result says what was wrong."""
     message: Message = {"role": "assistant", "content": content, **reasoning}
     if calls:
         message["tool_calls"] = [
-            {"id": one.call_id, "type": "function", "function": {"name": one.name or "unknown", "arguments": "{}" if one.problem else one.arguments}}
+            {
+                "id": one.call_id,
+                "type": "function",
+                "function": {"name": one.name or "unknown", "arguments": "{}" if one.problem else one.arguments},
+            }
             for one in calls
         ]
     return message

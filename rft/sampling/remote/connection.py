@@ -1,15 +1,20 @@
-"""One server that samples: its session, its slots, its retries, and who is to blame for what it answers.
+"""One server that samples: its session, its slots, its retries, and who is to blame for what it
+answers.
 
     200 and what `read` expects             the value
-    no connection, a hang, 408, 429, 5xx,   passing trouble: asked again with growing, jittered pauses, at most `policy.server.retries` times
-    a reply that breaks off or is none      and never past the turn's deadline; then PolicyFailed, which leaves one rollout unscored
-    any other status, 501 too               Refused: the next request would be refused too, so the stage stops with the remedy
+    no connection, a hang, 408, 429, 5xx,   passing trouble: asked again with growing, jittered
+                                            pauses, at most `policy.server.retries` times
+    a reply that breaks off or is none      and never past the turn's deadline; then PolicyFailed,
+                                            which leaves one rollout unscored
+    any other status, 501 too               Refused: the next request would be refused too, so the
+                                            stage stops with the remedy
 
-A deadline bounds everything, the wait for a slot included. The session belongs to the event loop that runs when it is first needed, and is
-closed when that loop ends (asyncio closes the async generators of a loop), or by `close`. In another loop it is opened anew.
+A deadline bounds everything, the wait for a slot included. The session belongs to the event loop
+that runs when it is first needed, and is closed when that loop ends (asyncio closes the async
+generators of a loop), or by `close`. In another loop it is opened anew.
 
-aiohttp, because it was measured at 1,650 to 1,860 small calls a second against one server here, and httpx at 47 to 383. Keys
-are struck out of everything that comes back (rft/secrets.py).
+aiohttp, because it was measured at 1,650 to 1,860 small calls a second against one server here, and
+httpx at 47 to 383. Keys are struck out of everything that comes back (rft/secrets.py).
 """
 
 from __future__ import annotations
@@ -37,7 +42,8 @@ NOT_IMPLEMENTED = 501  # the one 5xx that will not pass
 MAX_SHOWN_CHARS = 300
 
 _OTHER_DIALECT = re.compile(
-    r"(?i)\b(max_tokens|temperature)\b.*(unsupported|not support|not allowed|only (the default|1\b))|unsupported.*\b(max_tokens|temperature)\b"
+    r"(?i)\b(max_tokens|temperature)\b.*(unsupported|not support|not allowed|only (the "
+    r"default|1\b))|unsupported.*\b(max_tokens|temperature)\b"
 )
 """How endpoints of reasoning models refuse `max_tokens`, or another temperature than their own."""
 
@@ -65,7 +71,8 @@ class Connection:
             await self._life.aclose()
 
     async def post(self, path: str, body: dict[str, Any], deadline_s: float, read: Callable[[bytes], T]) -> T:
-        """`read`'s value; what it raises as Malformed is retried. Raises PolicyFailed, or Refused."""
+        """`read`'s value; what it raises as Malformed is retried. Raises PolicyFailed, or
+        Refused."""
         payload = json.dumps(body).encode()
         ends = time.monotonic() + deadline_s
 
@@ -77,7 +84,9 @@ class Connection:
             except (Malformed, NoReply, aiohttp.ClientError, OSError) as error:
                 raise NoReply(self._explain(error)) from None
 
-        overrun = f"no reply in time (policy.server.timeout_s = {self._section.timeout_s:g}, {deadline_s:g} s for the turn)"
+        overrun = (
+            f"no reply in time (policy.server.timeout_s = {self._section.timeout_s:g}, {deadline_s:g} s for the turn)"
+        )
         try:
             return (await retry(once, self._section.retries, _pause_s, overrun, ends))[0]
         except NoReply as failure:
@@ -89,7 +98,9 @@ class Connection:
             return parsed(await self._once("GET", path, None, self._section.timeout_s))
         except (Malformed, NoReply, aiohttp.ClientError, OSError) as error:
             why = self._explain(error)
-            raise InfrastructureError(f"policy.server.url = {self.url!r}: {path}: {why}. Is that server running?") from None
+            raise InfrastructureError(
+                f"policy.server.url = {self.url!r}: {path}: {why}. Is that server running?"
+            ) from None
 
     async def _once(self, method: str, path: str, payload: bytes | None, left_s: float) -> bytes:
         session = await self._session()
@@ -111,7 +122,11 @@ class Connection:
 
     def refusal(self, path: str, status: int, why: str) -> Refused:
         why = self._shown(why)
-        return Refused(f"policy.server: {self.url}{path} refuses with HTTP {status}: {why}. {_remedy(status, why, self._section)}", status, why)
+        return Refused(
+            f"policy.server: {self.url}{path} refuses with HTTP {status}: {why}. {_remedy(status, why, self._section)}",
+            status,
+            why,
+        )
 
     async def _session(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
@@ -120,7 +135,9 @@ class Connection:
             self._loop = loop
             self._slots = asyncio.Semaphore(self._section.concurrency)
             self._open = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(total=None)
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None),
             )
             self._life = _until_the_loop_ends(self._open)
             await anext(self._life)
@@ -140,7 +157,8 @@ def _pause_s(attempt: int) -> float:
 
 
 _OPEN: set[aiohttp.ClientSession] = set()
-"""Held here, so that a session whose policy was dropped is closed by its loop, and not first met by the garbage collector, which complains."""
+"""Held here, so that a session whose policy was dropped is closed by its loop, and not first met by
+the garbage collector, which complains."""
 
 
 async def _until_the_loop_ends(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
@@ -163,7 +181,8 @@ def parsed(body: bytes) -> Any:
 def _address(url: str) -> str:
     if not re.match(r"https?://[^/@?#\s]+(/[^@?#\s]*)?$", url):
         raise ConfigError(
-            "params.yaml: policy.server.url is no plain HTTP address. Write it like http://127.0.0.1:8000; a key goes into policy.server.headers."
+            "params.yaml: policy.server.url is no plain HTTP address. Write it like http://127.0.0.1:8000; a key goes "
+            "into policy.server.headers."
         )
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
@@ -174,7 +193,10 @@ def _remedy(status: int, why: str, section: config.PolicyServer) -> str:
     if 300 <= status < 400:
         return "Redirects are not followed: write the final address into policy.server.url."
     if status == 404:
-        return f"Is policy.server.model = {section.model!r} a model that it serves (ask its /v1/models), and policy.server.url its base address?"
+        return (
+            f"Is policy.server.model = {section.model!r} a model that it serves (ask its /v1/models), and "
+            "policy.server.url its base address?"
+        )
     if status in (400, 422) and section.kind == "chat" and section.dialect == "openai" and _OTHER_DIALECT.search(why):
         return "It wants what reasoning models want: set policy.server.dialect: openai_reasoning."
     if status in (400, 422):

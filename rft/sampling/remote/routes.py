@@ -1,15 +1,18 @@
 """What the token routes of vLLM and SGLang take and give, read strictly.
 
     Ask -> body of the request                  ids, sampling parameters, a seed, the adapter
-    reply -> Said                               ids, one finite log-probability each, whether the turn ended, the context it was sampled from
+    reply -> Said                               ids, one finite log-probability each, whether the
+                                                turn ended, the context it was sampled from
 
     GENERATE      vLLM's tokens in, tokens out: /inference/v1/generate
     COMPLETIONS   vLLM's /v1/completions with ids for a prompt; 0.10.2 and later return ids
     SGLANG        SGLang's /generate
 
-A field that is missing will be missing in every reply: InfrastructureError, with what to do. A value that is wrong (a NaN, one number too few)
-may be one reply's: Malformed, asked again. Filters are switched off by name, since vLLM otherwise takes them from the model's
-generation_config.json, and the log-probabilities would be those of another distribution than the one that training computes.
+A field that is missing will be missing in every reply: InfrastructureError, with what to do. A
+value that is wrong (a NaN, one number too few) may be one reply's: Malformed, asked again. Filters
+are switched off by name, since vLLM otherwise takes them from the model's generation_config.json,
+and the log-probabilities would be those of another distribution than the one that training
+computes.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ ROUNDING = 1e-3  # a log-probability may come out this much above 0
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One turn: sample at most `max_new` tokens after `ids`. `adapter`: a LoRA's name at the server; `salt` keeps its versions' caches apart."""
+    """One turn: sample at most `max_new` tokens after `ids`. `adapter`: a LoRA's name at the
+    server; `salt` keeps its versions' caches apart."""
 
     ids: tuple[int, ...]
     max_new: int
@@ -56,7 +60,7 @@ class Route:
     read: Callable[[Any, Ask], Said]
 
 
-# -- vLLM ------------------------------------------------------------------------------------------------------------------
+# -- vLLM ------------------------------------------------------------------------------------------
 def _vllm_sampling(ask: Ask) -> dict[str, Any]:
     sampling = {
         "max_tokens": ask.max_new,
@@ -70,7 +74,8 @@ def _vllm_sampling(ask: Ask) -> dict[str, Any]:
         "frequency_penalty": 0.0,
         "repetition_penalty": 1.0,
         "logprobs": 0,  # that of the sampled token alone
-        # Our end tokens and no others, as in the in-process engine: the model's own list may hold some that our template does not end turns with.
+        # Our end tokens and no others, as in the in-process engine: the model's own list may hold
+        # some that our template does not end turns with.
         "ignore_eos": True,
         "stop_token_ids": list(ask.end_ids),
         "skip_special_tokens": False,
@@ -79,7 +84,12 @@ def _vllm_sampling(ask: Ask) -> dict[str, Any]:
 
 
 def _generate_body(ask: Ask) -> dict[str, Any]:
-    body = {"model": ask.adapter or ask.model, "token_ids": list(ask.ids), "sampling_params": _vllm_sampling(ask), "stream": False}
+    body = {
+        "model": ask.adapter or ask.model,
+        "token_ids": list(ask.ids),
+        "sampling_params": _vllm_sampling(ask),
+        "stream": False,
+    }
     return {**body, "cache_salt": ask.salt} if ask.salt else body
 
 
@@ -88,16 +98,27 @@ def _read_generate(reply: Any, ask: Ask) -> Said:
     content = field(choice, "logprobs.content", list)
     scores = [field(one, "logprob") for one in content]
     ids = field(choice, "token_ids", list)
-    # Each entry names its token, `token_id:17`: a check that log-probabilities belong to the ids beside them.
+    # Each entry names its token, `token_id:17`: a check that log-probabilities belong to the ids
+    # beside them.
     named = [str(one.get("token", "")) for one in content]
-    if any(name.startswith("token_id:") and name != f"token_id:{token}" for name, token in zip(named, ids, strict=False)):
+    if any(
+        name.startswith("token_id:") and name != f"token_id:{token}" for name, token in zip(named, ids, strict=False)
+    ):
         raise Malformed("the log-probabilities are those of other tokens than token_ids")
     _same_length(reply.get("usage"), ask)
-    return said(ids, scores, choice.get("finish_reason"), choice.get("stop_reason"), choice.get("prompt_token_ids"), ask)
+    return said(
+        ids, scores, choice.get("finish_reason"), choice.get("stop_reason"), choice.get("prompt_token_ids"), ask
+    )
 
 
 def _completions_body(ask: Ask) -> dict[str, Any]:
-    body = {"model": ask.adapter or ask.model, "prompt": list(ask.ids), **_vllm_sampling(ask), "return_token_ids": True, "stream": False}
+    body = {
+        "model": ask.adapter or ask.model,
+        "prompt": list(ask.ids),
+        **_vllm_sampling(ask),
+        "return_token_ids": True,
+        "stream": False,
+    }
     return {**body, "cache_salt": ask.salt} if ask.salt else body
 
 
@@ -105,10 +126,12 @@ def _read_completions(reply: Any, ask: Ask) -> Said:
     choice = only_choice(reply)
     ids, scores = field(choice, "token_ids", list), field(choice, "logprobs.token_logprobs", list)
     _same_length(reply.get("usage"), ask)
-    return said(ids, scores, choice.get("finish_reason"), choice.get("stop_reason"), choice.get("prompt_token_ids"), ask)
+    return said(
+        ids, scores, choice.get("finish_reason"), choice.get("stop_reason"), choice.get("prompt_token_ids"), ask
+    )
 
 
-# -- SGLang ----------------------------------------------------------------------------------------------------------------
+# -- SGLang ----------------------------------------------------------------------------------------
 def _sglang_body(ask: Ask) -> dict[str, Any]:
     sampling = {
         "max_new_tokens": ask.max_new,
@@ -122,12 +145,19 @@ def _sglang_body(ask: Ask) -> dict[str, Any]:
         "skip_special_tokens": False,
         "no_stop_trim": True,
     }
-    body = {"input_ids": list(ask.ids), "sampling_params": sampling, "return_logprob": True, "logprob_start_len": -1, "stream": False}
+    body = {
+        "input_ids": list(ask.ids),
+        "sampling_params": sampling,
+        "return_logprob": True,
+        "logprob_start_len": -1,
+        "stream": False,
+    }
     return {**body, "lora_path": ask.adapter} if ask.adapter else body
 
 
 def _read_sglang(reply: Any, ask: Ask) -> Said:
-    """Ids come with the log-probabilities, as (logprob, id, text); `output_ids`, which older versions leave out, must say the same."""
+    """Ids come with the log-probabilities, as (logprob, id, text); `output_ids`, which older
+    versions leave out, must say the same."""
     pairs = field(reply, "meta_info.output_token_logprobs", list)
     if not all(isinstance(pair, list) and len(pair) >= 2 for pair in pairs):
         raise Malformed("meta_info.output_token_logprobs holds something else than (logprob, id, text)")
@@ -144,14 +174,15 @@ COMPLETIONS = Route("/v1/completions", _completions_body, _read_completions)
 SGLANG = Route("/generate", _sglang_body, _read_sglang)
 
 
-# -- what all of them must say ---------------------------------------------------------------------------------------------
+# -- what all of them must say ---------------------------------------------------------------------
 def field(value: Any, path: str, kind: type | None = None) -> Any:
     """`value` at a dotted path. A server that leaves it out, or null, will always do so."""
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
         if value is None:
             raise InfrastructureError(
-                f"policy.server: the reply has no '{path}'. policy.server.kind must say what the server is; a token route needs vLLM from 0.10.2, or "
+                f"policy.server: the reply has no '{path}'. policy.server.kind must say what the server is; a token "
+                "route needs vLLM from 0.10.2, or "
                 "SGLang, without a proxy that strips fields."
             )
     if kind is not None and not isinstance(value, kind):
@@ -193,17 +224,21 @@ def said(ids: Any, scores: Sequence[Any], finish: Any, matched: Any, context_ids
         raise Malformed(f"{len(ids)} tokens where at most {ask.max_new} were asked for")
     if finish == "stop" and ids[-1] not in ask.end_ids and matched != ids[-1]:
         raise InfrastructureError(
-            f"policy.server: a turn stopped behind token {ids[-1]}, which is no end token of the chat template {list(ask.end_ids)}: the server cuts "
-            "the end token off, or stops at strings of its own. Start it without stop strings, with the model folder's own tokenizer."
+            f"policy.server: a turn stopped behind token {ids[-1]}, which is no end token of the chat template "
+            f"{list(ask.end_ids)}: the server cuts "
+            "the end token off, or stops at strings of its own. Start it without stop strings, with the model "
+            "folder's own tokenizer."
         )
     echo = None if context_ids is None else token_ids(context_ids)
     return Said(ids, logprobs, finish == "stop" or ids[-1] in ask.end_ids, echo)
 
 
 def _same_length(usage: Any, ask: Ask) -> None:
-    """A server may cut a long context without a word; its own count of the prompt, if it gives one, tells."""
+    """A server may cut a long context without a word; its own count of the prompt, if it gives one,
+    tells."""
     count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
     if count is not None and count != len(ask.ids):
         raise InfrastructureError(
-            f"policy.server: of a context of {len(ask.ids)} tokens the server took {count}. Switch its truncation off, or lower rollout.max_tokens."
+            f"policy.server: of a context of {len(ask.ids)} tokens the server took {count}. Switch its truncation "
+            "off, or lower rollout.max_tokens."
         )

@@ -1,12 +1,14 @@
 """A policy that a server samples, tokens in and tokens out: vLLM and SGLang.
 
-A dialogue keeps its ids, append-only, and sends the whole context each turn: the server's prefix cache makes that cheap, and nothing is ever
-encoded twice. What comes back are ids with their log-probabilities; the chat reads the text from them as it does for the in-process engine.
-If the server echoes the context, the loop compares it with ours, and a difference counts as a fork.
+A dialogue keeps its ids, append-only, and sends the whole context each turn: the server's prefix
+cache makes that cheap, and nothing is ever encoded twice. What comes back are ids with their
+log-probabilities; the chat reads the text from them as it does for the in-process engine. If the
+server echoes the context, the loop compares it with ours, and a difference counts as a fork.
 
-A rollout's seed goes along, folded with the turn's number into one integer, so that a server that honours seeds repeats itself. A temperature
-of 0 is greedy. Log-probabilities must be those of the distribution that was sampled from: vLLM's are only with
-`--logprobs-mode processed_logprobs`, which `check` finds out; SGLang's are by default.
+A rollout's seed goes along, folded with the turn's number into one integer, so that a server that
+honours seeds repeats itself. A temperature of 0 is greedy. Log-probabilities must be those of the
+distribution that was sampled from: vLLM's are only with `--logprobs-mode processed_logprobs`, which
+`check` finds out; SGLang's are by default.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ log = logging.getLogger("rft.sampling.remote")
 
 
 class TokenPolicy:
-    """`end_ids`: the tokens that end an assistant turn. Close it with `async with`, or leave that to the event loop."""
+    """`end_ids`: the tokens that end an assistant turn. Close it with `async with`, or leave that
+    to the event loop."""
 
     blocks = False
     trainable = True
@@ -43,7 +46,8 @@ class TokenPolicy:
         self.longest: int | None = None
         """The context that the server takes, once `ask_limit` has asked."""
         self.version: int | None = None
-        """Of the adapter that `update` brought; None: the weights that the server was started with."""
+        """Of the adapter that `update` brought; None: the weights that the server was started
+        with."""
         self._section, self._connection = section, Connection(section)
         self._routes: list[Route] = [SGLANG] if section.kind == "sglang" else [GENERATE, COMPLETIONS]
         self._adapter = self._salt = ""
@@ -55,7 +59,8 @@ class TokenPolicy:
         await self._connection.close()
 
     def limit(self, max_tokens: int | None) -> int:
-        """Of a whole context. Raises ConfigError for one that the server does not take, or when neither it nor params.yaml says."""
+        """Of a whole context. Raises ConfigError for one that the server does not take, or when
+        neither it nor params.yaml says."""
         if (found := context.limit(max_tokens, self.longest)) is None:
             raise context.unknown(self._section)
         return found
@@ -63,8 +68,11 @@ class TokenPolicy:
     async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
         self.chat.opening_ids(openings, self.limit(max_tokens))
 
-    def open(self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None) -> list[TokenDialogue]:
-        """An opening's response_format stands in its prompt: a constraint on the sampled tokens would hold for every turn, and forbid tool calls."""
+    def open(
+        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+    ) -> list[TokenDialogue]:
+        """An opening's response_format stands in its prompt: a constraint on the sampled tokens
+        would hold for every turn, and forbid tool calls."""
         limit = self.limit(max_tokens)
         prompts = self.chat.opening_ids(openings, limit)
         return [TokenDialogue(self, ids, seed, temperature, limit) for ids, seed in zip(prompts, seeds, strict=True)]
@@ -73,7 +81,9 @@ class TokenPolicy:
         """Raises PolicyFailed for this turn, InfrastructureError when all others would fail too."""
         route = self._routes[0]
         try:
-            said = await self._connection.post(route.path, route.body(ask), deadline_s, lambda body: route.read(parsed(body), ask))
+            said = await self._connection.post(
+                route.path, route.body(ask), deadline_s, lambda body: route.read(parsed(body), ask)
+            )
         except Refused as refused:
             if refused.status != 404 or route is not GENERATE or COMPLETIONS not in self._routes:
                 raise
@@ -84,61 +94,93 @@ class TokenPolicy:
         self._routes = [route]
         return said
 
-    def ask(self, ids: Sequence[int], max_new: int, temperature: float, seed: int, only_ids: tuple[int, ...] = ()) -> Ask:
-        return Ask(tuple(ids), max_new, temperature, seed, self.end_ids, self._section.model, self._adapter, self._salt, only_ids)
+    def ask(
+        self, ids: Sequence[int], max_new: int, temperature: float, seed: int, only_ids: tuple[int, ...] = ()
+    ) -> Ask:
+        return Ask(
+            tuple(ids),
+            max_new,
+            temperature,
+            seed,
+            self.end_ids,
+            self._section.model,
+            self._adapter,
+            self._salt,
+            only_ids,
+        )
 
-    # -- before and between batches ----------------------------------------------------------------------------------------
+    # -- before and between batches ----------------------------------------------------------------
     async def ask_limit(self, max_tokens: int | None) -> None:
-        """Ask once which models are served and how long a context ours takes. Raises ConfigError for what would spoil every rollout."""
+        """Ask once which models are served and how long a context ours takes. Raises ConfigError
+        for what would spoil every rollout."""
         served = await context.served(self._connection)
         if self._section.model not in served:
-            raise ConfigError(f"params.yaml: policy.server.model = {self._section.model!r}, but {self._connection.url} serves {sorted(served)}.")
+            raise ConfigError(
+                f"params.yaml: policy.server.model = {self._section.model!r}, but {self._connection.url} serves "
+                f"{sorted(served)}."
+            )
         self.longest = served[self._section.model]
         self.limit(max_tokens)
 
     async def check(self, max_tokens: int | None, temperature: float) -> None:
-        """`ask_limit`, and for a run that trains: are log-probabilities taken after the temperature?"""
+        """`ask_limit`, and for a run that trains: are log-probabilities taken after the
+        temperature?"""
         await self.ask_limit(max_tokens)
         if self._section.kind == "vllm" and temperature not in (0.0, 1.0):
             await self._check_logprobs(temperature)
 
     async def _check_logprobs(self, temperature: float) -> None:
-        """With one token allowed its probability is 1, unless it was taken before that mask, and so before the temperature too. Of two tokens
-        at least one is then seen to be less than certain."""
+        """With one token allowed its probability is 1, unless it was taken before that mask, and so
+        before the temperature too. Of two tokens at least one is then seen to be less than certain.
+        """
         end = self.end_ids[0]
         try:
-            said = [await self.turn(self.ask((end,), 1, temperature, 0, (token,)), self._section.timeout_s) for token in (end, 0 if end else 1)]
+            said = [
+                await self.turn(self.ask((end,), 1, temperature, 0, (token,)), self._section.timeout_s)
+                for token in (end, 0 if end else 1)
+            ]
         except PolicyFailed as failure:
             raise InfrastructureError(str(failure)) from None
         if min(one.logprobs[0] for one in said) < -0.01:
             raise ConfigError(
-                f"The vLLM server at {self._connection.url} reports log-probabilities before temperature {temperature:g}: training would "
-                "compare them with another distribution. Start it with --logprobs-mode processed_logprobs, or set the temperature to 1."
+                f"The vLLM server at {self._connection.url} reports log-probabilities before temperature "
+                f"{temperature:g}: training would "
+                "compare them with another distribution. Start it with --logprobs-mode processed_logprobs, or set the "
+                "temperature to 1."
             )
 
     async def update(self, adapter: Path, version: int, name: str = "agent-rft") -> None:
-        """From the next turn on sample with this LoRA adapter, a folder that the server can read. Call it between batches.
+        """From the next turn on sample with this LoRA adapter, a folder that the server can read.
+        Call it between batches.
 
         Policies that share a server, such as two arms of a comparison, need names of their own.
         """
         if not (adapter / "adapter_config.json").exists():
-            raise UserError(f"{adapter}: holds no adapter_config.json. A server takes LoRA adapters only (train.weights: lora).")
+            raise UserError(
+                f"{adapter}: holds no adapter_config.json. A server takes LoRA adapters only (train.weights: lora)."
+            )
         try:
-            await (self._swap_sglang if self._section.kind == "sglang" else self._swap_vllm)(adapter.resolve(), version, name)
+            await (self._swap_sglang if self._section.kind == "sglang" else self._swap_vllm)(
+                adapter.resolve(), version, name
+            )
         except (Refused, PolicyFailed) as error:
             raise InfrastructureError(
-                f"{adapter}: the server did not take this adapter. {error} Start vLLM with --enable-lora, a --max-lora-rank of at least train.lora.r "
-                "and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, or SGLang with --enable-lora; it must see the folder under the same path."
+                f"{adapter}: the server did not take this adapter. {error} Start vLLM with --enable-lora, a "
+                "--max-lora-rank of at least train.lora.r "
+                "and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, or SGLang with --enable-lora; it must see the folder "
+                "under the same path."
             ) from None
         self.version = version
 
     async def _swap_vllm(self, adapter: Path, version: int, name: str) -> None:
         await self._tell("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(adapter), "load_inplace": True})
-        # The prefix cache knows an adapter by its name alone: without the salt it would go on with keys and values of the old weights.
+        # The prefix cache knows an adapter by its name alone: without the salt it would go on with
+        # keys and values of the old weights.
         self._adapter, self._salt = name, f"{name}-{version}"
 
     async def _swap_sglang(self, adapter: Path, version: int, name: str) -> None:
-        """It replaces nothing in place: each version has its own name, and the one before it is unloaded."""
+        """It replaces nothing in place: each version has its own name, and the one before it is
+        unloaded."""
         new, old = f"{name}-{version}", self._adapter
         with suppress(Refused):  # it is there only if a run was cut off and goes on
             await self._tell("/unload_lora_adapter", {"lora_name": new})
@@ -158,7 +200,9 @@ class TokenPolicy:
 class TokenDialogue:
     """One rollout. `prompt_ids` and what came after, as sent and as sampled."""
 
-    def __init__(self, policy: TokenPolicy, prompt_ids: Sequence[int], seed: Sequence[int], temperature: float, max_tokens: int) -> None:
+    def __init__(
+        self, policy: TokenPolicy, prompt_ids: Sequence[int], seed: Sequence[int], temperature: float, max_tokens: int
+    ) -> None:
         self.prompt_ids = tuple(prompt_ids)
         self._policy, self._seed, self._temperature, self._max_tokens = policy, seed, temperature, max_tokens
         self._ids = list(prompt_ids)
@@ -170,7 +214,8 @@ class TokenDialogue:
         text, reading = self._policy.chat.read(said.ids, self._turn)
         self._ids += said.ids
         self._turn += 1
-        # `seconds` stays 0: the wait was a server's, with its queue and our retries, and the policy is not to blame for it.
+        # `seconds` stays 0: the wait was a server's, with its queue and our retries, and the policy
+        # is not to blame for it.
         return Sampled(text, reading, said.ids, said.logprobs, said.ended, said.context_ids)
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
