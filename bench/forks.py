@@ -275,10 +275,8 @@ class _Outputs:
     async def end(self, context: Any, stop: Any) -> None:
         return None
 
-    def traits(self, name: str) -> Any:
-        from rft import config
-
-        return config.Traits()
+    def terminal_answer(self, turn: Any) -> None:
+        return None
 
     async def call_all(self, calls: Sequence[Any], context: Any, defaults: Any, arrived: Any) -> list[Any]:
         from rft.types import ToolResult

@@ -85,7 +85,7 @@ import shutil
 import time
 from pathlib import Path
 
-from rft import progress, stopping
+from rft import files, progress, stopping
 from rft.errors import InfrastructureError
 
 SCRIPT = Path({script!r})

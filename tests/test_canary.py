@@ -224,7 +224,7 @@ def make(folder: Path, url: str) -> ladder_clone.Scripted:
     for path in sorted((ROOT / "rft").rglob("*.py")):
         place = scripted.root / path.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
-        if not (path.parent.name == "rft" and path.stem in dependencies.STAGES):
+        if not (path.parent.name == "stages" and path.stem in dependencies.STAGES):
             shutil.copy2(path, place)
     scripts = {
         "baseline": ROLLOUTS.format(script=str(scripted.script), examples=len(TOOL)),
@@ -232,7 +232,7 @@ def make(folder: Path, url: str) -> ladder_clone.Scripted:
         "traffic": BUG,
     }
     for stage, text in scripts.items():
-        (scripted.root / "rft" / f"{stage}.py").write_text(text.strip() + "\n")
+        (scripted.root / "rft/stages" / f"{stage}.py").write_text(text.strip() + "\n")
     grader = {"type": "endpoint", "name": "echo", "url": f"{url}/grade", "headers": {"X-Grader-Key": "env:GRADER_KEY"}}
     (scripted.root / "recipes/tiny/grader.json").write_text(json.dumps(grader))
     scripted.set_params(

@@ -162,7 +162,7 @@ def test_outside_of_a_clone(
 def test_a_full_disk_is_said(scripted: ladder_clone.Scripted) -> None:
     """/dev/full is a disk that is always full."""
     scripted.set_params(policy={"seed": 6})
-    stage = scripted.root / "rft" / "policy.py"
+    stage = scripted.root / "rft/stages/policy.py"
     text = stage.read_text()
     stage.write_text(text.replace("    work(params)\n", '    Path("/dev/full").write_text("x")\n'))
     done = scripted.rft("stage", "policy")

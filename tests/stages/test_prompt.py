@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,12 @@ import pytest
 from rft import recipe, reports
 from rft.errors import ConfigError
 from rft.reports import PromptSettings
+from rft.sampling import policies
 from rft.stages import prompt
-from tests import small_policy, tiny_recipe
+from rft.types import Opening, ToolCall, ToolResult
+from tests import sample_reports, small_policy, tiny_recipe
 from tests.ladder import SECTIONS, inside, run
+from tests.scripted_policy import CALL, Scripted, ScriptedDialogue
 
 SEED = PromptSettings(name="seed", system=" look it up", tool_defaults={"lookup": {"spaces": 0}}, max_turns=3)
 PROMPTS = recipe.Prompts(
@@ -169,3 +174,90 @@ def test_the_search_never_sees_the_part_that_confirms(searched: Path, tmp_path: 
     ][6:]
     in_the_race = [row for row in rows if row["sample"] == 0 and row["example_id"] in held_back]
     assert len({row["arm"] for row in in_the_race}) <= 2
+
+
+# -- a golden --------------------------------------------------------------------------------------
+Knows = Callable[[int], bool]
+
+
+def never(key: int) -> bool:
+    return False
+
+
+@dataclass
+class Reader(ScriptedDialogue):
+    """Takes the value from the tool's result where spaces make it stand out."""
+
+    reads: Knows = never
+
+    def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
+        if results[0].output.startswith("   ") and self.reads(int(self.key[1:])):
+            self.turns = (self.turns[0], results[0].output.strip())
+        return super().append(calls, results)
+
+
+@dataclass
+class Obedient(Scripted):
+    """Looks the key up, and knows some values; under a loud instruction others."""
+
+    quiet: Knows = never
+    loud: Knows = never
+    reads: Knows = never
+
+    def open(
+        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+    ) -> list[ScriptedDialogue]:
+        dialogues: list[ScriptedDialogue] = []
+        for one, opening in zip(super().open(openings, seeds, temperature, max_tokens), openings, strict=True):
+            number = int(one.key[1:])
+            knows = self.loud if "LOOK" in opening.messages[0]["content"] else self.quiet
+            answer = f"{(number * 7919 + 1234) % 9973:04d}" if knows(number) else "0000"
+            dialogues.append(Reader((CALL % "{key}", answer), one.key, one.room, one.heard, reads=self.reads))
+        return dialogues
+
+
+def _shown(metric: reports.Metric | None) -> str:
+    return "none" if metric is None else f"{metric.value:+z.6f} [{metric.low:+z.6f}, {metric.high:+z.6f}] n={metric.n}"
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        (
+            "found",
+            Obedient((), quiet=lambda key: key % 3 == 1, loud=lambda key: key % 3 > 0, reads=lambda key: key % 8 < 5),
+        ),
+        ("not_confirmed", Obedient((), quiet=lambda key: key % 2 > 0, loud=lambda key: key % 6 > 0)),
+    ],
+    ids=["found", "not_confirmed"],
+)
+def test_the_optimized_prompt_stays_what_it_was(
+    name: str, policy: Obedient, golden: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The whole stage: all candidates, round by round, and the prompt that is served."""
+    ours = tiny_recipe.make(tmp_path)
+    (ours / "prompts.json").write_text(json.dumps(PROMPTS.model_dump()))
+    settings = tiny_recipe.params(
+        ours,
+        examples={"train": 32, "validation": 24, "test": 4},
+        rollout={"max_turns": 3, "budget": {"tool_calls": 0, "weight": 0.2}},
+        prompt={"rounds": 3, "first_examples": 4, "k": 1, "confirm_k": 2, "search_share": 0.5},
+    )
+    monkeypatch.setattr(policies, "of", lambda *_: policies.Sampling(policy, ""))
+    with inside(tmp_path):
+        run("examples", settings)
+        ready = reports.read(reports.BaselineReport, sample_reports.shelves("promote") / "data/baseline/report.json")
+        reports.write(ready, Path("data/baseline/report.json"))
+        run("prompt", settings)
+        found = reports.read(reports.PromptReport, Path("data/prompt/report.json"))
+        served = Path("data/prompt/prompt.json").read_text(encoding="utf-8")
+    lines = [
+        f"found: {found.found}; {found.reason}; {found.num_rollouts} rollouts",
+        f"confirmation: {_shown(found.confirmation)}",
+    ]
+    for one in found.candidates:
+        ended = f"eliminated in round {one.round}" if one.eliminated else f"alive in round {one.round}"
+        lines.append(
+            f"{one.settings.name} (from {one.parent}): {ended}; search {_shown(one.search)}; gain {_shown(one.gain)}"
+        )
+    golden(f"prompt_{name}.txt", "\n".join([*lines, served, ""]))
