@@ -90,6 +90,7 @@ stories: setup
 
 check: setup
 	@$(BIN)/ruff check
+	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-cache > .venv/imports.log || { cat .venv/imports.log; exit 1; }
 	$(BIN)/pyright --pythonpath $(BIN)/python
 

@@ -290,6 +290,18 @@ def test_every_dependency_is_pinned() -> None:
     assert names - pins == {"torch"}  # its build is chosen at set-up
 
 
+def test_hooks_and_workflow_run_what_make_runs() -> None:
+    recipe = re.search(r"^check:.*\n((?:\t.*\n)+)", text(Path("Makefile")), re.MULTILINE)
+    assert recipe is not None
+    lines = recipe[1].replace("$(BIN)", ".venv/bin").splitlines()
+    checks = [line.strip().removeprefix("@").split(" > ")[0] for line in lines]
+    repos = yaml.safe_load(text(Path(".pre-commit-config.yaml")))["repos"]
+    assert [hook["entry"] for repo in repos for hook in repo["hooks"]] == checks
+    workflow = yaml.safe_load(text(Path(".github/workflows/ci.yml")))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    assert [step["run"] for step in steps if "run" in step] == [".ci/run"]
+
+
 # -- files -----------------------------------------------------------------------------------------
 def test_every_module_opens_with_its_essay() -> None:
     tops = ("rft", "tasks", "flows", "recipes", "bench", "tests", "infra")
