@@ -125,8 +125,8 @@ def _sampled(chat: Any, turn: dict[str, Any], split_every: int) -> list[int]:
         "tool_calls": calls,
         "reasoning_content": turn.get("reasoning", ""),
     }
-    ids, mine = chat.dialogue_ids([{"role": "user", "content": "u"}, message])
-    spoken = [token for token, own in zip(ids, mine, strict=True) if own]
+    ids, loss_mask = chat.dialogue_ids([{"role": "user", "content": "u"}, message])
+    spoken = [token for token, own in zip(ids, loss_mask, strict=True) if own]
     vocabulary = chat.tokenizer.get_vocab()
     control = set(chat.tokenizer.added_tokens_decoder)
     drawn: list[int] = []

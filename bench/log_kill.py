@@ -86,7 +86,7 @@ def row(number: int) -> LogRow:
         item="{}",
         messages=json.dumps([{"role": "assistant", "content": "ü\n" * (number % 701)}], ensure_ascii=False),
         ids=list(range(tokens)),
-        mine=[True] * tokens,
+        loss_mask=[True] * tokens,
         logprobs=[-0.5] * tokens,
         trained=True,
     )
@@ -182,7 +182,7 @@ def _step(bench: Workbench, store: RolloutStore, step: int) -> None:
             one.rollout_id: "" if one.reward is not None else f"unscored: {one.grade.status}"
             for one in played.trajectories
         }
-        ended |= {one.trajectory.rollout_id: one.why for one in played.aside}
+        ended |= {one.trajectory.rollout_id: one.why for one in played.superseded}
     held = {kept.row.rollout_id: kept for kept in store.held(batch)}
     rows = [replace(held[name].row, trained=not why, left_out=why) for name, why in ended.items()]
     store.add_all(rows, [held[name].wall_s for name in ended], batch)

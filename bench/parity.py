@@ -109,12 +109,16 @@ class Batch:
 
         found: list[TrainingSample] = []
         for n, prompt in enumerate(self.prompt):
-            mine = [bool(one) for one in self.own[n]]
-            logprobs = list(itertools.compress(self.sampled[n], mine))
+            loss_mask = [bool(one) for one in self.own[n]]
+            logprobs = list(itertools.compress(self.sampled[n], loss_mask))
             pair = n // 2 if set(self.advantages) == {1.0, -1.0} else -1
             found.append(
                 TrainingSample(
-                    prompt + self.completion[n], [False] * len(prompt) + mine, logprobs, self.advantages[n], pair=pair
+                    prompt + self.completion[n],
+                    [False] * len(prompt) + loss_mask,
+                    logprobs,
+                    self.advantages[n],
+                    pair=pair,
                 )
             )
         return found

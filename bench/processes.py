@@ -135,8 +135,8 @@ def rollouts(seed: int) -> list[Any]:
         for reward in rewards:
             call, result, answer = draw.integers((8, 18, 6), (18, 46, 14)).tolist()
             ids = prompt + draw.integers(2, VOCABULARY, call + result + answer).tolist()
-            mine = [False] * len(prompt) + [True] * call + [False] * result + [True] * answer
-            found.append(TrainingSample(ids, mine, [], float(reward - rewards.mean()), float(reward)))
+            loss_mask = [False] * len(prompt) + [True] * call + [False] * result + [True] * answer
+            found.append(TrainingSample(ids, loss_mask, [], float(reward - rewards.mean()), float(reward)))
     return found
 
 

@@ -176,7 +176,7 @@ def _floor_s(run: Run) -> float:
     head = shape["vocab_size"] * shape["hidden_size"]  # tied to the embedding, which costs nothing
     body = json.loads(Path("data/policy/report.json").read_text())["num_parameters"] - head
     attention = shape["num_hidden_layers"] * shape["num_attention_heads"] * shape["head_dim"]
-    columns = ["step", "example_id", "ids", "mine", "trained"]
+    columns = ["step", "example_id", "ids", "loss_mask", "trained"]
     rows = pyarrow.parquet.read_table(run.folder / "rollouts.parquet", columns=columns).to_pylist()
     return flop(rows, body, head, attention) / len(run.steps_s) / GFLOPS
 
@@ -186,13 +186,13 @@ def flop(rows: Sequence[dict[str, Any]], body: int, head: int, attention: int) -
     the sequence on average, twice.
 
     Each row is a rollout of `step` and `example_id`: `ids`, whether each is the policy's own
-    (`mine`), and whether it was `trained` on.
+    (`loss_mask`), and whether it was `trained` on.
     """
     total = 0.0
     groups = set()
     for row in rows:
-        length, own = len(row["ids"]), sum(row["mine"])
-        prompt = row["mine"].index(True) if own else length
+        length, own = len(row["ids"]), sum(row["loss_mask"])
+        prompt = row["loss_mask"].index(True) if own else length
         group = (row["step"], row["example_id"])
         new = length if group not in groups else length - prompt
         groups.add(group)

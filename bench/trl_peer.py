@@ -205,6 +205,7 @@ def template_for_trl(template: str, tools: list[dict[str, Any]]) -> str:
 def environment(loaded: Any, prompt: Any, tools: list[dict[str, Any]]) -> type:
     """A class whose public methods are the recipe's tools. The same checks, defaults and refusals
     as on our side."""
+    from rft.errors import ToolError
     from rft.tools import arguments
     from rft.tools import server as toolserver
     from rft.types import ToolCall
@@ -251,7 +252,7 @@ def environment(loaded: Any, prompt: Any, tools: list[dict[str, Any]]) -> type:
                 return function(**values, **({"item": self._item} if name == "search" else {}))
             except arguments.Refused as problem:
                 return f"Error: {problem}"
-            except toolserver.ToolError as problem:
+            except ToolError as problem:
                 return str(problem)
 
     return Coder

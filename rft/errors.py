@@ -51,3 +51,7 @@ class Stopped(RftError):
     work is kept. No error, but no end either."""
 
     exit_code = 4
+
+
+class ToolError(Exception):
+    """A refusal that the policy sees (HTTP 400): no such code, a query that is too long."""

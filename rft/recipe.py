@@ -24,7 +24,8 @@ alone loads one, by path.
     params.yaml         the template of a run's configuration
 
 The folder is imported as a package of its own, `recipe_<name>`, so its files may import one another
-(`from .codes import ...`) and otherwise only `rft`.
+(`from .codes import ...`) and otherwise only `rft`. What most recipes need is importable from here:
+`Conversation`, `Example`, `Message` and `ToolError`.
 """
 
 from __future__ import annotations
@@ -46,8 +47,12 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from rft import config, reports, rows
 from rft.errors import ConfigError, UserError
+from rft.errors import ToolError as ToolError
+from rft.reports import Conversation as Conversation
 from rft.scale import MAX_EXPLOITED, Scale, from_to
-from rft.types import Example, Message, Split
+from rft.types import Example as Example
+from rft.types import Message as Message
+from rft.types import Split
 
 _ABOVE = f"an exploit may earn {MAX_EXPLOITED:.0%} of the range beyond chance, and must not pass by it."
 

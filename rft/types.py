@@ -262,13 +262,13 @@ class Trajectory:
         """The sequence as the sampler saw it, its loss mask, and the log-probabilities of the
         tokens that the mask marks."""
         ids: list[int] = []
-        mine: list[bool] = []
+        loss_mask: list[bool] = []
         logprobs: list[float] = []
         for turn in self.turns:
             ids += [*turn.prompt_ids, *turn.token_ids]
-            mine += [False] * len(turn.prompt_ids) + [True] * len(turn.token_ids)
+            loss_mask += [False] * len(turn.prompt_ids) + [True] * len(turn.token_ids)
             logprobs += turn.logprobs
-        return ids, mine, logprobs
+        return ids, loss_mask, logprobs
 
     @property
     def final_text(self) -> str:

@@ -409,7 +409,7 @@ def _rollout(
         explanation=f"{right} of {len(codes)} codes right" + (", not the answer form" if malformed else ""),
         messages=json.dumps(_opening(codes) + _dialogue(searches, answered, malformed)),
         ids=[1] * tokens,
-        mine=[True] * tokens,
+        loss_mask=[True] * tokens,
         logprobs=[-0.5] * tokens,
     )
 

@@ -49,8 +49,10 @@ def samples(groups: int = 3, size: int = 4, seed: int = 0, policy: Any = None) -
         for _ in range(size):
             lengths = draw.integers(2, 6, 3)
             ids = prompt + draw.integers(2, VOCABULARY, lengths.sum()).tolist()
-            mine = [False] * len(prompt) + [True] * lengths[0] + [False] * lengths[1] + [True] * lengths[2]
-            found.append(TrainingSample(ids, mine, [-1.0] * sum(mine), float(draw.normal()), float(draw.random())))
+            loss_mask = [False] * len(prompt) + [True] * lengths[0] + [False] * lengths[1] + [True] * lengths[2]
+            found.append(
+                TrainingSample(ids, loss_mask, [-1.0] * sum(loss_mask), float(draw.normal()), float(draw.random()))
+            )
     return found if policy is None else [replace(one, logprobs=alone(policy, one)) for one in found]
 
 

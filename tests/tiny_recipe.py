@@ -73,7 +73,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rft.tools.server import ToolError
+from rft.recipe import ToolError
 
 
 def value(key):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rft.tools.server import ToolError
+from rft.recipe import ToolError
 
 EMPTY = " empty"
 

@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Iterator
 
-from rft.types import Message
+from rft.recipe import Message
 
 from .examples import Options, examples, parcel
 from .tools import CITIES, track

@@ -14,8 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from rft.reports import Conversation
-from rft.types import Example, Message
+from rft.recipe import Conversation, Example, Message
 
 from .tools import city_of
 

@@ -7,7 +7,7 @@ import json
 import random
 from pathlib import Path
 
-from rft.types import Example, Message
+from rft.recipe import Example, Message
 
 from .demonstrations import demonstrations
 from .examples import Options, examples

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rft.tools.server import ToolError
+from rft.recipe import ToolError
 
 CITIES = ("Lyon", "Porto", "Riga", "Turin", "Graz", "Malmo", "Ghent", "Split")
 

@@ -3,7 +3,7 @@ searches each, takes the first hit."""
 
 from __future__ import annotations
 
-from rft.types import Example
+from rft.recipe import Example
 
 from . import tools
 from .examples import Options

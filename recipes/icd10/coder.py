@@ -14,7 +14,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from rft.types import Message
+from rft.recipe import Message
 
 from . import codes, index
 from .examples import Note, answer

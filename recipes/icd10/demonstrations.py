@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from rft.types import Message
+from rft.recipe import Message
 
 from . import coder, codes
 from .examples import Options, write_notes

@@ -24,8 +24,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rft.reports import Conversation
-from rft.types import Example, Message
+from rft.recipe import Conversation, Example, Message
 
 from . import codes, index
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rft.tools.server import ToolError
+from rft.recipe import ToolError
 
 from . import codes, hacks, index
 

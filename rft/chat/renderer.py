@@ -203,7 +203,7 @@ class Chat:
         """A whole recorded dialogue, tokenized exactly as a rollout would build it, and which
         tokens are the assistant's."""
         ids: list[int] = []
-        mine: list[bool] = []
+        loss_mask: list[bool] = []
         told: dict[str, Any] = {"messages": self._recorded(messages), "tools": self.tools}
         pieces = self._pieces(**told)
         encoded = self._encoded(
@@ -211,8 +211,8 @@ class Chat:
         )
         for (spoken, _), piece in zip(pieces, encoded, strict=True):
             piece = [*piece, self._end_of[spoken]] if spoken else piece
-            ids, mine = ids + piece, mine + [bool(spoken)] * len(piece)
-        return ids, mine
+            ids, loss_mask = ids + piece, loss_mask + [bool(spoken)] * len(piece)
+        return ids, loss_mask
 
     def dialogue_text(self, messages: list[Message]) -> str:
         """The same as text."""

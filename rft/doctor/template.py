@@ -65,10 +65,10 @@ def _calls_read_back(setup: Setup, chat: Any) -> Iterator[Finding]:
         function = tool["function"]
         call, _ = arguments.one_call(function["name"], function.get("parameters", {}), own)
         written = {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        ids, mine = chat.dialogue_ids(
+        ids, loss_mask = chat.dialogue_ids(
             [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [written]}]
         )
-        text, reading = chat.read([token for token, is_own in zip(ids, mine, strict=True) if is_own], 0)
+        text, reading = chat.read([token for token, is_own in zip(ids, loss_mask, strict=True) if is_own], 0)
         back = [(one.name, one.problem or _parsed(one.arguments)) for one in reading.calls]
         if reading.problem or back != [(call.name, _parsed(call.arguments))]:
             yield fail(

@@ -269,7 +269,7 @@ def _assert_seen(chat: Chat | None, seen: Sequence[LogRow], prompt: PromptSettin
         assert chat is not None
         line = rows.Line(row.item, f"rollout {row.rollout_id} of {row.stage}, column `item`")
         one = opening_of(rows.read(line, params.examples.keys, "Start a new run."), prompt, params.rollout)
-        given = row.ids[: row.mine.index(True)] if True in row.mine else row.ids
+        given = row.ids[: row.loss_mask.index(True)] if True in row.loss_mask else row.ids
         if (now := chat.prompt_ids(list(one.messages), one.tools, one.response_format)) != given:
             raise UserError(
                 f"rollout {row.rollout_id}: {_difference(chat.tokenizer.decode(given), chat.tokenizer.decode(now))}: "

@@ -25,7 +25,7 @@ from rft.errors import ConfigError
 from rft.scale import Scale, from_to
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn
 from rft.wire import headers
-from rft.wire.client import Line, NoReply, Reply, ToolEndpoint, http_address
+from rft.wire.client import HttpClient, NoReply, Reply, ToolEndpoint, http_address
 from rft.wire.contract import Envelope, Malformed, as_text, clip, grader_payload, read_json
 
 TOOL_SERVER = "{tool_server}"
@@ -53,17 +53,17 @@ class EndpointGrader:
         if grader.url.startswith(TOOL_SERVER):
             self._headers, self._secrets = endpoint.headers | self._headers, endpoint.secrets | self._secrets
             self._raise_if_dead = endpoint.raise_if_dead
-        self._line = Line(section)
+        self._http = HttpClient(section)
 
     async def __aenter__(self) -> Self:
-        await self._line.__aenter__()
-        self._target = self._line.target(
+        await self._http.__aenter__()
+        self._target = self._http.target(
             self._url, self._headers, "grader.json", self._secrets, rate=self._rate, raise_if_dead=self._raise_if_dead
         )
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._line.__aexit__(*exc)
+        await self._http.__aexit__(*exc)
 
     async def grade(
         self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
@@ -72,7 +72,7 @@ class EndpointGrader:
         `range` was forgotten."""
         envelope = Envelope(context)
         try:
-            grade, _ = await self._line.post(
+            grade, _ = await self._http.post(
                 self._target, grader_payload(turns, stop_reason, envelope), envelope, "grade", self._read
             )
         except NoReply as failure:

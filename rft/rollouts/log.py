@@ -2,10 +2,10 @@
 read.
 
 Every row says whether it was trained on and, if not, why; sampled = trained + left out with a
-reason. Token ids and log-probabilities are flat over turns: `ids` is the whole sequence, `mine`
-marks what the policy sampled, `logprobs` runs over those alone. No wall times: they lie in
-`timing.json`, so that equal runs leave equal bytes here. `messages` and `item` are whole, so a row
-can be read by a person (rft/rollouts/transcript.py) and graded anew without sampling
+reason. Token ids and log-probabilities are flat over turns: `ids` is the whole sequence,
+`loss_mask` marks what the policy sampled, `logprobs` runs over those alone. No wall times: they lie
+in `timing.json`, so that equal runs leave equal bytes here. `messages` and `item` are whole, so a
+row can be read by a person (rft/rollouts/transcript.py) and graded anew without sampling
 (rft/rollouts/replay.py).
 
 While a stage runs, its rows wait under `.rft/` in a store that outlives any kill
@@ -69,7 +69,7 @@ class LogRow:
     item: str  # the user's row, byte for byte, so that a log can be graded anew
     messages: str  # JSON: the dialogue in OpenAI's form
     ids: list[int]
-    mine: list[bool]
+    loss_mask: list[bool]
     logprobs: list[float]
     trained: bool = False
     left_out: str = ""
@@ -93,7 +93,7 @@ def row(
 ) -> LogRow:
     """Log-probabilities are rounded to the 32 bits that the file has for them, so that a row is the
     same before and after."""
-    ids, mine, logprobs = trajectory.flat()
+    ids, loss_mask, logprobs = trajectory.flat()
     return LogRow(
         stage=stage,
         arm=arm,
@@ -119,7 +119,7 @@ def row(
         explanation=secrets.redact(trajectory.grade.explanation),
         messages=_json(messages_of(trajectory, example, prompt)),
         ids=ids,
-        mine=mine,
+        loss_mask=loss_mask,
         logprobs=array("f", logprobs).tolist(),
         temperature=temperature,
     )
@@ -207,7 +207,7 @@ def schema() -> pa.Schema:
         + [("reward", pa.float64()), ("score", pa.float64()), ("solved", pa.bool_()), ("status", pa.string())]
         + [(name, pa.int32()) for name in ("num_turns", "num_tool_calls", "num_tool_errors", "num_tokens", "num_forks")]
         + [(name, pa.string()) for name in ("components", "explanation", "item", "messages")]
-        + [("ids", pa.list_(pa.int32())), ("mine", pa.list_(pa.bool_())), ("logprobs", pa.list_(pa.float32()))]
+        + [("ids", pa.list_(pa.int32())), ("loss_mask", pa.list_(pa.bool_())), ("logprobs", pa.list_(pa.float32()))]
         + [("trained", pa.bool_()), ("left_out", pa.string()), ("temperature", pa.float64())]
     )
 

@@ -14,7 +14,7 @@ An outage that outlasts `rollout.pause_s` ends the stage as an infrastructure fa
 is kept, and the stage goes on when it is started again. Every rollout that was set aside or
 replaced is handed on with its reason, so that sampled = trained + left out.
 
-A stage that is started again hands in what it had finished of the batch (`earlier`). The same
+A stage that is started again hands in what it had finished of the batch (`resumed`). The same
 decisions are then made again, and whatever they ask for that is there already is not rolled out a
 second time: after a kill only the missing requests are. One thing is not repeated, the waiting for
 servers that failed then: the batch goes on with the last of its repetitions that was begun, and is
@@ -46,7 +46,7 @@ repetition for the first try."""
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class Superseded:
     """A rollout that something else stands in for."""
 
     trajectory: Trajectory
@@ -54,7 +54,7 @@ class Aside:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class Resumed:
     """A rollout of the batch that was finished before the stage was started again; `word` as in
     Play."""
 
@@ -65,10 +65,10 @@ class Earlier:
 
 @dataclass(slots=True)
 class Played:
-    """`trajectories`: one a request, in order. `aside`: all others that were sampled."""
+    """`trajectories`: one a request, in order. `superseded`: all others that were sampled."""
 
     trajectories: list[Trajectory]
-    aside: list[Aside] = field(default_factory=list)
+    superseded: list[Superseded] = field(default_factory=list)
 
 
 async def play(
@@ -76,11 +76,11 @@ async def play(
     requests: Sequence[Request],
     limits: config.Rollout,
     say: Callable[[str], None],
-    earlier: Iterable[Earlier] = (),
+    resumed: Iterable[Resumed] = (),
 ) -> Played:
     """Raises TooManyUnscored when an outage outlasts rollout.pause_s, InfrastructureError when the
     policy's tokens fork too often."""
-    missing = _Missing(play_once, earlier)
+    missing = _Missing(play_once, resumed)
     word, number = missing.begun()
     goes_on = bool(missing.known)
     played = Played(await missing(requests, word))
@@ -92,16 +92,16 @@ async def play(
     if trouble := _forks_too_often(played.trajectories, limits):
         raise InfrastructureError(trouble)
     await _refill(missing, requests, limits, played)
-    played.aside += [Aside(one.trajectory, _why(one)) for one in missing.known.values()]
+    played.superseded += [Superseded(one.trajectory, _why(one)) for one in missing.known.values()]
     return played
 
 
 class _Missing:
     """Plays only what is not known from before. `known`: what nothing has asked for yet."""
 
-    def __init__(self, play_once: Play, earlier: Iterable[Earlier]):
+    def __init__(self, play_once: Play, resumed: Iterable[Resumed]):
         self._play_once = play_once
-        self.known = {_key(one.request, one.word): one for one in earlier}
+        self.known = {_key(one.request, one.word): one for one in resumed}
 
     async def __call__(self, requests: Sequence[Request], word: str) -> list[Trajectory]:
         found = [self.known.pop(_key(one, word), None) for one in requests]
@@ -124,7 +124,7 @@ def _number(word: str) -> int:
     return int(word.split()[-1])
 
 
-def _why(one: Earlier) -> str:
+def _why(one: Resumed) -> str:
     if one.word.startswith(CANARY):
         return TRIED
     return "not asked for again" if one.request.attempt else ASIDE
@@ -157,7 +157,7 @@ async def _wait_out(
         pause, number = min(2 * pause, LONGEST_PAUSE_S), number + 1
         canaries = requests[:CANARIES]
         tried = await play_once(canaries, f"{CANARY} {number}")
-        played.aside += [Aside(one, TRIED) for one in tried]
+        played.superseded += [Superseded(one, TRIED) for one in tried]
         if share_unscored(tried) > limits.max_unscored_share:
             continue
         await _redo(play_once, requests, number, ASIDE, played)
@@ -167,7 +167,7 @@ async def _wait_out(
 
 
 async def _redo(play_once: Play, requests: Sequence[Request], number: int, why: str, played: Played) -> None:
-    played.aside += [Aside(one, why) for one in played.trajectories]
+    played.superseded += [Superseded(one, why) for one in played.trajectories]
     played.trajectories = await play_once(requests, f"{AGAIN} {number}")
 
 
@@ -188,7 +188,7 @@ async def _refill(play_once: Play, requests: Sequence[Request], limits: config.R
         again = await play_once([replace(requests[n], attempt=attempt) for n in missing], "")
         for n, fresh in zip(missing, again, strict=True):
             old = played.trajectories[n]
-            played.aside.append(Aside(old, f"replaced: {old.grade.status}"))
+            played.superseded.append(Superseded(old, f"replaced: {old.grade.status}"))
             played.trajectories[n] = fresh
 
 

@@ -43,7 +43,7 @@ from rft.rollouts.log import LogRow
 from rft.rollouts.loop import Conditions, Request, run_rollouts
 from rft.rollouts.policy import Policy
 from rft.rollouts.prompting import too_many_turns
-from rft.rollouts.recovery import Earlier, Played
+from rft.rollouts.recovery import Played, Resumed
 from rft.rollouts.store import RolloutStore
 from rft.tools.client import ToolClient, schemas
 from rft.tools.lifetime import running
@@ -116,14 +116,14 @@ class Waiting:
     batch: str
     arm: str
 
-    def earlier(self, requests: Sequence[Request]) -> list[Earlier]:
+    def resumed(self, requests: Sequence[Request]) -> list[Resumed]:
         """What was finished of these requests before the stage was started again."""
         asked = {(one.example.id, one.sample): one for one in requests}
-        found: list[Earlier] = []
+        found: list[Resumed] = []
         for row, wall_s, _, rest in self.store.held(self.batch):
             if (request := asked.get((row.example_id, row.sample))) is not None:
                 word, trajectory = rollout_log.restored(row, rest, wall_s)
-                found.append(Earlier(word, replace(request, attempt=row.attempt), trajectory))
+                found.append(Resumed(word, replace(request, attempt=row.attempt), trajectory))
         return found
 
 
@@ -220,9 +220,9 @@ class Workbench:
             finally:
                 await holder.flush()
 
-        earlier = waiting.earlier(requests) if waiting else ()
+        resumed = waiting.resumed(requests) if waiting else ()
         return self._runner.run(
-            recovery.play(play_once, requests, conditions.limits, functools.partial(progress.say, stage), earlier)
+            recovery.play(play_once, requests, conditions.limits, functools.partial(progress.say, stage), resumed)
         )
 
     def converse(self, policy: Policy, request: Request, conditions: Conditions, graded: bool) -> Trajectory:
@@ -277,7 +277,7 @@ class Workbench:
 def _add(store: RolloutStore, played: Played, left_out: str, name: str) -> None:
     """Adds the batch's rollouts, whose rows are held, then those that they stand in for."""
     rows = {kept.row.rollout_id: kept.row for kept in store.held(name)}
-    ended = [(one, left_out) for one in played.trajectories] + [(one.trajectory, one.why) for one in played.aside]
+    ended = [(one, left_out) for one in played.trajectories] + [(one.trajectory, one.why) for one in played.superseded]
     store.add_all(
         [replace(rows[one.rollout_id], left_out=why) for one, why in ended], [one.wall_s for one, _ in ended], name
     )

@@ -65,7 +65,7 @@ _PAGE = 4096
 _SETTINGS = ("journal_mode = WAL", "synchronous = FULL", "secure_delete = OFF")
 _CHUNK = 32  # rows that are in memory at once: a log may be longer than memory
 _BUSY_S = 60.0  # a reader that opens after a kill locks the database for a moment
-_LISTS = {"ids": "i", "mine": "b", "logprobs": "f"}  # packed: 32, 8 and 32 bits a token
+_LISTS = {"ids": "i", "loss_mask": "b", "logprobs": "f"}  # packed: 32, 8 and 32 bits a token
 _FLAGS = ("solved", "trained")
 _FIELDS = ("batch", "wall_s", "rest", *COLUMNS)
 _STORED = ", ".join((*_FIELDS, "crc32"))  # without types: SQLite keeps each value as it was given
@@ -358,7 +358,7 @@ def _unpacked(values: Sequence[Any], path: Path) -> Kept:
         raise InfrastructureError(f"{path}: rollout {found['rollout_id']} was changed after it was written. {_REMEDY}")
     for name, kind in _LISTS.items():
         found[name] = array(kind, found[name]).tolist()
-    found["mine"] = list(map(bool, found["mine"]))
+    found["loss_mask"] = list(map(bool, found["loss_mask"]))
     return Kept(LogRow(**{name: found[name] for name in COLUMNS}), found["wall_s"], found["batch"], found["rest"])
 
 

@@ -187,7 +187,7 @@ def token_lines(row: LogRow, decode: Callable[[list[int]], str] | None = None) -
         return
     logprobs = iter(row.logprobs)
     low, position = math.log(LOW_PROBABILITY), 0
-    for own, run in groupby(zip(row.mine, row.ids, strict=True), key=lambda pair: pair[0]):
+    for own, run in groupby(zip(row.loss_mask, row.ids, strict=True), key=lambda pair: pair[0]):
         ids = [one for _, one in run]
         if not own:
             yield Line(

@@ -123,7 +123,7 @@ class InProcess:
         self.policy = Engine(twin, chat, device, bench.params.rollout.deterministic)
         self.policy.model.eval()
 
-    def follow(self, step: int) -> None:
+    def sync_weights(self, step: int) -> None:
         weights.sync(self._learner, self.policy.model)
         self.policy.model.eval()
 
@@ -135,9 +135,9 @@ class AtServer:
     def __init__(self, bench: Workbench, learner: Any, policy: remote.TokenPolicy, work: Path) -> None:
         self._bench, self._learner, self._work = bench, learner, work
         self.policy = policy
-        self.follow(0)
+        self.sync_weights(0)
 
-    def follow(self, step: int) -> None:
+    def sync_weights(self, step: int) -> None:
         folder = self._work / "served" / str(step)
         shutil.rmtree(folder, ignore_errors=True)
         weights.save(self._learner, folder)

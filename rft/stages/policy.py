@@ -41,7 +41,7 @@ class Dialogue:
     """One demonstration as tokens, and which of them the policy wrote."""
 
     ids: list[int]
-    mine: list[bool]
+    loss_mask: list[bool]
 
 
 def run(params: config.Params) -> None:
@@ -139,20 +139,20 @@ def _loss(network: Any, batch: list[Dialogue], other_weight: float, step: int) -
     device = next(network.parameters()).device
     width = max(len(dialogue.ids) for dialogue in batch)
     ids = torch.zeros(len(batch), width, dtype=torch.long)
-    mine = torch.zeros(len(batch), width, dtype=torch.bool)
+    loss_mask = torch.zeros(len(batch), width, dtype=torch.bool)
     weight = torch.zeros(len(batch), width)
     looked_at = torch.arange(width) % STRIDE == step % STRIDE
     for row, dialogue in enumerate(batch):
         length = len(dialogue.ids)
         ids[row, :length] = torch.tensor(dialogue.ids)
-        mine[row, :length] = torch.tensor(dialogue.mine)
-        weight[row, :length] = torch.where(mine[row, :length], 1.0, looked_at[:length] * other_weight * STRIDE)
-    ids, mine, weight = ids.to(device), mine[:, 1:].to(device), weight[:, 1:].to(device)
+        loss_mask[row, :length] = torch.tensor(dialogue.loss_mask)
+        weight[row, :length] = torch.where(loss_mask[row, :length], 1.0, looked_at[:length] * other_weight * STRIDE)
+    ids, loss_mask, weight = ids.to(device), loss_mask[:, 1:].to(device), weight[:, 1:].to(device)
     # right padding: causal, no mask needed
     hidden = network.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
     keep = weight > 0
     nll = torch.nn.functional.cross_entropy(network.lm_head(hidden[keep]).float(), ids[:, 1:][keep], reduction="none")
-    return (nll * weight[keep]).sum() / weight.sum(), nll[mine[keep]].mean().item()
+    return (nll * weight[keep]).sum() / weight.sum(), nll[loss_mask[keep]].mean().item()
 
 
 def _batches(dialogues: list[Dialogue], warm: config.WarmStart, seed: int) -> Iterator[list[Dialogue]]:

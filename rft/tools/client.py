@@ -47,7 +47,7 @@ from rft.tools.arguments import Function, Refused
 from rft.tools.local import AsyncTool, WorkerTool
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult, Turn
 from rft.wire import headers
-from rft.wire.client import Limits, Line, NoReply, Reply, Target, ToolEndpoint, http_address
+from rft.wire.client import HttpClient, Limits, NoReply, Reply, Target, ToolEndpoint, http_address
 from rft.wire.contract import (
     SERVERS_OWN,
     Envelope,
@@ -86,7 +86,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpTool:
-    line: Line
+    http: HttpClient
     target: Target
     client_errors: str = "infrastructure"
     """As in config.Traits."""
@@ -107,7 +107,7 @@ class HttpTool:
                 return Outcome(read_refusal(reply.body), is_error=True)
             return Outcome(read_output(reply.body))
 
-        outcome, retries = await self.line.post(self.target, payload, envelope, call.call_id, read)
+        outcome, retries = await self.http.post(self.target, payload, envelope, call.call_id, read)
         return replace(outcome, retries=retries)
 
 
@@ -163,7 +163,7 @@ class ToolClient:
 
     def __post_init__(self) -> None:
         local_tools.check(self.section)
-        self._line = Line(self.section)
+        self._http = HttpClient(self.section)
         self._routes: dict[str, _Route] = {}
         self._traits: dict[str, config.Traits] = {
             **self.section.traits,
@@ -175,7 +175,7 @@ class ToolClient:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._line)
+            await stack.enter_async_context(self._http)
             self._routes = {}
             await self._route_recipe(stack)
             self._route_endpoints()
@@ -225,18 +225,18 @@ class ToolClient:
         if self.section.where == "local":
             if self.recipe is None:
                 raise ConfigError("params.yaml: tools.where = local needs the recipe, whose functions are called here.")
-            sources = await stack.enter_async_context(local_tools.sources(self.recipe, self.section, self._line))
+            sources = await stack.enter_async_context(local_tools.sources(self.recipe, self.section, self._http))
         else:
             where, rate = "params.yaml (tools.headers)", self.section.rate_limit
             static, secrets, dead = self.endpoint.headers, self.endpoint.secrets, self.endpoint.raise_if_dead
             base = http_address(self.endpoint.url, "the tools' address")
             urls = {name: base + path for name, path in self._paths(tools).items()}
             targets = {
-                name: self._line.target(url, static, where, secrets, rate=rate, raise_if_dead=dead)
+                name: self._http.target(url, static, where, secrets, rate=rate, raise_if_dead=dead)
                 for name, url in urls.items()
             }
             sources = {
-                name: HttpTool(self._line, target, self.traits(name).client_errors) for name, target in targets.items()
+                name: HttpTool(self._http, target, self.traits(name).client_errors) for name, target in targets.items()
             }
         for name, tool in tools.items():
             url = "" if self.section.server_url is None else urls[name]
@@ -271,7 +271,7 @@ class ToolClient:
             where = f"params.yaml (tools.endpoints, {one.name})"
             static, secrets = headers.resolve(one.headers, where)
             url = http_address(one.server_url, f"{where}: server_url")
-            target = self._line.target(
+            target = self._http.target(
                 url, static, where, secrets, own=one, rate=one.rate_limit or self.section.rate_limit
             )
             replaced = self._routes.get(one.name)
@@ -279,11 +279,11 @@ class ToolClient:
             if one.parameters is not None:
                 function = {"name": one.name, "description": one.description, "parameters": one.parameters}
                 tool = {"type": "function", "function": function}
-            source = HttpTool(self._line, target, one.client_errors)
+            source = HttpTool(self._http, target, one.client_errors)
             self._add(one.name, _Route("tools.endpoints", source, tool, url), takes="the recipe's tools.py")
 
     async def _route_mcp(self, stack: AsyncExitStack) -> None:
-        servers = [mcp_tools.Server(one, self.section, self._line) for one in self.section.mcp]
+        servers = [mcp_tools.Server(one, self.section, self._http) for one in self.section.mcp]
         for server in servers:
             await stack.enter_async_context(server)
             for tool in server.tools:
@@ -401,7 +401,7 @@ class ToolClient:
         if (url := getattr(section, key)) is None:
             return None
         static, secrets = headers.resolve(section.headers, where)
-        return self._line.target(http_address(url, f"{where}: {key}"), static, where, secrets)
+        return self._http.target(http_address(url, f"{where}: {key}"), static, where, secrets)
 
     async def start(self, context: RolloutContext) -> str | None:
         """Tell tools.lifecycle.start_url; returns what failed, after the retries."""
@@ -411,7 +411,7 @@ class ToolClient:
         payload = with_item({"trace_id": context.trace_id}, envelope)
         _check_row(len(payload), self._start.limits, envelope)
         try:
-            await self._line.post(self._start, payload, envelope, "start", _accept)
+            await self._http.post(self._start, payload, envelope, "start", _accept)
         except NoReply as failure:
             return f"tools.lifecycle.start_url failed: {failure}"
         return None
@@ -424,7 +424,7 @@ class ToolClient:
         payload = json.dumps({"trace_id": context.trace_id, "stop_reason": str(stop_reason)}).encode()
         try:
             async with asyncio.timeout(END_DEADLINE_S):
-                await self._line.post(
+                await self._http.post(
                     self._end, payload, rollout.envelope if rollout else Envelope(context), "end", _accept
                 )
         except (NoReply, InfrastructureError, TimeoutError) as failure:

@@ -34,13 +34,13 @@ from dataclasses import dataclass, replace
 from typing import IO, Any, Self
 
 from rft import commands, config
-from rft.errors import ConfigError, InfrastructureError, RftError
+from rft.errors import ConfigError, InfrastructureError, RftError, ToolError
 from rft.process import child_environment, die_with, last_words, tail
 from rft.recipe import Recipe, load
 from rft.tools import server as toolserver
-from rft.tools.server import GIVEN, ITEM, TRACE_ID, ToolError, asks_for
+from rft.tools.server import GIVEN, ITEM, TRACE_ID, asks_for
 from rft.types import ToolCall
-from rft.wire.client import Limits, Line, NoReply, Turnstile, retrying
+from rft.wire.client import HttpClient, Limits, NoReply, RateLimiter, retrying
 from rft.wire.contract import Envelope, Outcome, as_text, too_large, with_item
 
 START_DEADLINE_S = 60.0
@@ -60,7 +60,7 @@ def check(section: config.Tools) -> None:
 
 @asynccontextmanager
 async def sources(
-    recipe: Recipe, section: config.Tools, line: Line
+    recipe: Recipe, section: config.Tools, http: HttpClient
 ) -> AsyncIterator[dict[str, AsyncTool | WorkerTool]]:
     """A source a function. Raises InfrastructureError when the workers do not start."""
     limits = Limits.of(section)
@@ -69,11 +69,11 @@ async def sources(
     async with Workers(recipe, section.local_workers if blocking else 0) as workers:
         made: dict[str, AsyncTool | WorkerTool] = {}
         for name, function in functions.items():
-            turnstile, asked = line.turnstile(section.rate_limit), tuple(asks_for(function))
+            rate_limiter, asked = http.rate_limiter(section.rate_limit), tuple(asks_for(function))
             if inspect.iscoroutinefunction(function):
-                made[name] = AsyncTool(function, toolserver.arguments_model(function), asked, limits, turnstile)
+                made[name] = AsyncTool(function, toolserver.arguments_model(function), asked, limits, rate_limiter)
             else:
-                made[name] = WorkerTool(name, workers, asked, limits, turnstile)
+                made[name] = WorkerTool(name, workers, asked, limits, rate_limiter)
         yield made
 
 
@@ -84,11 +84,11 @@ class AsyncTool:
     asked: tuple[str, ...]
     """What the function takes beside the policy's arguments (toolserver.GIVEN)."""
     limits: Limits
-    turnstile: Turnstile
+    rate_limiter: RateLimiter
 
     async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
         async def once(attempt: int) -> Outcome:
-            async with self.turnstile, asyncio.timeout(self.limits.timeout_s):
+            async with self.rate_limiter, asyncio.timeout(self.limits.timeout_s):
                 return await self._run(arguments, envelope)
 
         outcome, retries = await retrying(self.limits, f"{envelope.context.trace_id} {call.call_id}", once)
@@ -119,7 +119,7 @@ class WorkerTool:
     asked: tuple[str, ...]
     """What the function takes beside the policy's arguments (toolserver.GIVEN)."""
     limits: Limits
-    turnstile: Turnstile
+    rate_limiter: RateLimiter
 
     async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
         head = {"name": self.name, "arguments": arguments, "max_reply_bytes": self.limits.max_reply_bytes}
@@ -128,7 +128,7 @@ class WorkerTool:
         request = with_item(head, envelope) if ITEM in self.asked else json.dumps(head).encode()
 
         async def once(attempt: int) -> Outcome:
-            async with self.turnstile:
+            async with self.rate_limiter:
                 return self._read(await self.workers.ask(request, self.limits.timeout_s))
 
         outcome, retries = await retrying(self.limits, f"{envelope.context.trace_id} {call.call_id}", once)

@@ -46,7 +46,7 @@ from rft.process import last_words, tail
 from rft.secrets import Secrets, redact_json
 from rft.types import ToolCall
 from rft.wire import headers
-from rft.wire.client import TRANSIENT, Limits, Line, NoReply, Turnstile, http_address, retry_after, retrying
+from rft.wire.client import TRANSIENT, HttpClient, Limits, NoReply, RateLimiter, http_address, retry_after, retrying
 from rft.wire.contract import Envelope, Outcome, as_text, too_large
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class McpTool:
     name: str
     """The server's own, without prefix."""
     limits: Limits
-    turnstile: Turnstile
+    rate_limiter: RateLimiter
     client_errors: str = "infrastructure"
     """As in config.Traits."""
 
@@ -96,7 +96,7 @@ class McpTool:
 
         async def once(attempt: int) -> Outcome:
             meta = {"trace_id": trace_id, "call_id": call.call_id, "retry": attempt}
-            async with self.turnstile, asyncio.timeout(self.limits.timeout_s):
+            async with self.rate_limiter, asyncio.timeout(self.limits.timeout_s):
                 try:
                     return self._read(await self.server.call(self.name, json.loads(arguments), meta))
                 except _Oversized:
@@ -140,17 +140,17 @@ class McpTool:
 
 
 class Server:
-    """`async with Server(params.tools.mcp[0], params.tools, line) as server: server.tools,
+    """`async with Server(params.tools.mcp[0], params.tools, http) as server: server.tools,
     server.source(name)`."""
 
-    def __init__(self, server: config.McpServer, section: config.Tools, line: Line) -> None:
+    def __init__(self, server: config.McpServer, section: config.Tools, http: HttpClient) -> None:
         self.name = server.name
         self.tools: list[dict[str, Any]] = []
         """Chat-Completions tools, in the server's order, by the names that are offered: with the
         prefix."""
         self.url = server.url or ""
         self._where = f"params.yaml (tools.mcp, {server.name})"
-        self._server, self._section, self._line = server, section, line
+        self._server, self._section, self._http = server, section, http
         self._headers, secrets = headers.resolve(server.headers, self._where)
         self._env = {name: config.secret(value) for name, value in server.env.items()}
         self.secrets = secrets | Secrets(
@@ -181,7 +181,7 @@ class Server:
     def source(self, name: str, client_errors: str = "infrastructure") -> McpTool:
         own = name.removeprefix(self._server.prefix)
         return McpTool(
-            self, own, Limits.of(self._section), self._line.turnstile(self._section.rate_limit), client_errors
+            self, own, Limits.of(self._section), self._http.rate_limiter(self._section.rate_limit), client_errors
         )
 
     async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> CallToolResult:

@@ -39,7 +39,7 @@ from aiohttp import web
 from pydantic.json_schema import GenerateJsonSchema
 
 from rft import config
-from rft.errors import InfrastructureError, RftError, UserError
+from rft.errors import InfrastructureError, RftError, ToolError, UserError
 from rft.process import die_with
 from rft.recipe import Recipe, load
 
@@ -54,10 +54,6 @@ equal seeds.
 MAX_BODY_BYTES = 16_000_000  # a grader's body holds every tool call of the rollout
 
 log = logging.getLogger("rft.tools.server")
-
-
-class ToolError(Exception):
-    """A refusal that the policy sees (HTTP 400): no such code, a query that is too long."""
 
 
 class _NoTitles(GenerateJsonSchema):
@@ -278,8 +274,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Run as a module, this file is __main__; a recipe's `from rft.tools.server import ToolError`
-    # must be this very class.
-    from rft.tools import server as toolserver
-
-    sys.exit(toolserver.main())
+    sys.exit(main())

@@ -32,7 +32,7 @@ from rft.reports import PromptSettings
 from rft.rollouts.log import LogRow
 from rft.rollouts.loop import Conditions, Request
 from rft.rollouts.policy import Policy
-from rft.rollouts.recovery import Aside
+from rft.rollouts.recovery import Superseded
 from rft.rollouts.runner import Waiting, Workbench
 from rft.rollouts.store import RolloutStore
 from rft.trainer.curriculum import Curriculum
@@ -66,7 +66,7 @@ class Batch:
     groups: list[Group]
     replaced: list[Group]
     """Without variance; other groups stand in for them."""
-    aside: list[Aside]
+    superseded: list[Superseded]
     policy_version: int = 0
     """Steps that the weights which sampled it had learned."""
     rows: list[LogRow] = field(default_factory=list)
@@ -162,7 +162,7 @@ class Collector:
         for start in range(0, len(requests), limits.batch):
             played = self._bench.run(self._policy, requests[start : start + limits.batch], conditions, "train", waiting)
             trajectories += played.trajectories
-            batch.aside += played.aside
+            batch.superseded += played.superseded
         size = section.group
         return [
             Group(self._train[index], tuple(trajectories[n * size : (n + 1) * size])) for n, index in enumerate(taken)
@@ -193,7 +193,7 @@ class Collector:
                 row = batch.log(held[one.rollout_id], one.wall_s, why)
                 if not why:
                     assert reward is not None, "the unscored are left out"
-                    fresh.append(TrainingSample(row.ids, row.mine, row.logprobs, advantage, reward, pair))
+                    fresh.append(TrainingSample(row.ids, row.loss_mask, row.logprobs, advantage, reward, pair))
             batch.samples += sorted(fresh, key=lambda one: -one.advantage) if pair >= 0 else fresh
         batch.counted = Counted(len(counted), sum(one.num_tokens for one in counted))
 
@@ -203,7 +203,7 @@ class Collector:
         for group in batch.replaced:
             for one in group.trajectories:
                 batch.log(held[one.rollout_id], one.wall_s, unfit(one) or self._dull(group, False))
-        for one in batch.aside:
+        for one in batch.superseded:
             batch.log(held[one.trajectory.rollout_id], one.trajectory.wall_s, one.why)
         for kept in self._store.unasked(batch.name, batch.rows):
             batch.log(kept.row, kept.wall_s, kept.row.left_out)
@@ -223,7 +223,7 @@ class Collector:
     def _listen(self, batch: Batch) -> None:
         """Failures that depend on what the policy does are an exit that it can learn."""
         tried = [one for group in [*batch.groups, *batch.replaced] for one in group.trajectories]
-        tried += [one.trajectory for one in batch.aside if one.why.startswith("replaced")]
+        tried += [one.trajectory for one in batch.superseded if one.why.startswith("replaced")]
         batch.alarms = alarm.find(alarm.calls_of(tried))
         for one in batch.alarms:
             progress.say("train", f"ALARM at step {batch.step}: {one.text}")

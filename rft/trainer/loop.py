@@ -37,7 +37,7 @@ from rft.trainer.curriculum import Curriculum
 from rft.trainer.learner import Learner
 from rft.trainer.metrics import Lines, Numbers, Watch, describe, timed
 from rft.trainer.packing import why_none
-from rft.trainer.prefetch import Ahead
+from rft.trainer.prefetch import Prefetcher
 from rft.types import Example
 
 
@@ -80,7 +80,7 @@ class Trainer:
         report = progress.Reporter("train", self.section.steps)
         for lines in (self.metrics, self.times):
             progress.say("train", f"metrics {lines.path}")  # whoever drives the stage may follow them live
-        with Ahead(self.collector.collect, self.section.lag, self.step, self.section.steps) as batches:
+        with Prefetcher(self.collector.collect, self.section.lag, self.step, self.section.steps) as batches:
             while self.step < self.section.steps and not self.stopped:
                 began, before = time.monotonic(), self._phases()
                 batch = batches.next()
@@ -88,7 +88,7 @@ class Trainer:
                 learned = self.learner.update(batch.samples, batch.counted, rate)
                 self.step += 1
                 with batches.between:
-                    self._hand_on()
+                    self._sync_weights()
                     metrics = describe(batch, self.tools) | learned | self._validated()
                 self._tell_unshared(batch, learned)
                 self.stopped = self.stopped or self.watch.step(self.section.stop, metrics)
@@ -131,9 +131,9 @@ class Trainer:
             f"computation: {why}.",
         )
 
-    def _hand_on(self) -> None:
+    def _sync_weights(self) -> None:
         """The learner's weights to the sampler."""
-        self.sampler.follow(self.step)
+        self.sampler.sync_weights(self.step)
         self.collector.policy_version = self.step
 
     # -- held-out reward ---------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Trainer:
             self.stopped = manifest.stopped
             self.curriculum.load(manifest.curriculum)
             torch.set_rng_state(torch.tensor(manifest.rng, dtype=torch.uint8))
-            self._hand_on()
+            self._sync_weights()
             progress.say("train", f"continues at step {self.step}, from the checkpoint of a run that was cut off")
         self.store.reopen(lambda row: row.step > self.step)
         self.metrics.back_to(self.step)

@@ -41,10 +41,11 @@ trees of up to 200 tokens 0.52, 260 0.50, 350 0.49, 512 0.53.
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """`ids` and `mine` over T tokens, `logprobs` (the sampler's) over those with mine = True."""
+    """`ids` and `loss_mask` over T tokens, `logprobs` (the sampler's) over those with loss_mask =
+    True."""
 
     ids: list[int]
-    mine: list[bool]
+    loss_mask: list[bool]
     logprobs: list[float]
     advantage: float
     reward: float = 0.0
@@ -60,13 +61,13 @@ class TrainingSample:
     @property
     def prompt(self) -> int:
         """Tokens before the first own one."""
-        return self.mine.index(True)
+        return self.loss_mask.index(True)
 
     @property
     def read(self) -> list[int]:
         """What the network must read: all before the last own token, which is only predicted."""
-        last = len(self.mine) - 1
-        while last and not self.mine[last]:
+        last = len(self.loss_mask) - 1
+        while last and not self.loss_mask[last]:
             last -= 1
         return self.ids[:last]
 
@@ -254,7 +255,7 @@ def layout(rows: Sequence[Row], device: torch.device) -> Layout:
         positions_RT[n, : len(tree.ids)] = torch.tensor(tree.depth)
         end_RT[n, : len(tree.ids)] = torch.tensor(tree.end)
         for sample, path in zip(row, tree.paths, strict=True):
-            own = [place for place, mine in enumerate(sample.mine) if mine]
+            own = [place for place, loss_mask in enumerate(sample.loss_mask) if loss_mask]
             predictors += [n * wide + path[place - 1] for place in own]
             targets += [sample.ids[place] for place in own]
             owners += [len(samples)] * len(own)

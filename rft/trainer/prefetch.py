@@ -25,7 +25,7 @@ from typing import Self
 from rft.trainer.collect import Batch
 
 
-class Ahead:
+class Prefetcher:
     """`collect(step)` for steps `done` + 1 to `last`, in order."""
 
     def __init__(self, collect: Callable[[int], Batch], lag: int, done: int, last: int):

@@ -1,9 +1,10 @@
 """The HTTP client of tools and graders: addresses, limits, retries and redirects.
 
-`Line.post` decides who is to blame. What the policy can have caused (4xx, an oversized reply) comes
-back to the caller. What it cannot have caused (5xx, no connection, the deadline, a reply that is no
-reply, 408 and 429) is retried under the same call_id (`retrying`) and then raised as `NoReply`,
-which leaves the rollout unscored. A dead server of ours or a refused key stops the stage instead.
+`HttpClient.post` decides who is to blame. What the policy can have caused (4xx, an oversized reply)
+comes back to the caller. What it cannot have caused (5xx, no connection, the deadline, a reply that
+is no reply, 408 and 429) is retried under the same call_id (`retrying`) and then raised as
+`NoReply`, which leaves the rollout unscored. A dead server of ours or a refused key stops the stage
+instead.
 
 A 303 says where the reply will be: a platform may answer so while a slow tool still runs. It is
 followed by GET on the same host, and whatever goes wrong on the way, the request itself is never
@@ -100,7 +101,7 @@ class Limits:
         return cls(timeout_s, common.retries, common.max_request_bytes, max_reply_bytes, key)
 
 
-class Turnstile:
+class RateLimiter:
     """In front of one tool: a slot among those that all tools share, and at most `rate` requests a
     second, evenly spaced, in order of coming."""
 
@@ -193,7 +194,7 @@ class Target:
     headers: dict[str, str] = field(repr=False)
     secrets: Secrets = field(repr=False)
     limits: Limits
-    turnstile: Turnstile = field(repr=False)
+    rate_limiter: RateLimiter = field(repr=False)
     where: str
     raise_if_dead: Callable[[], None] = field(default=_nothing, repr=False)
 
@@ -217,7 +218,7 @@ class _Asked:
     moved: bool = False
 
 
-class Line:
+class HttpClient:
     """One session, its slots and its signature. Open it with `async with`; it may be opened again,
     in another event loop too."""
 
@@ -252,8 +253,8 @@ class Line:
         else:
             await pool.close()
 
-    def turnstile(self, rate: float | None) -> Turnstile:
-        return Turnstile(self._slots, rate)
+    def rate_limiter(self, rate: float | None) -> RateLimiter:
+        return RateLimiter(self._slots, rate)
 
     def target(
         self,
@@ -271,7 +272,7 @@ class Line:
         sent = {**({} if "content-type" in given else {"Content-Type": "application/json"}), **static}
         secrets = secrets | self._signer.secrets if self._signer else secrets
         return Target(
-            url, sent, secrets, Limits.of(self._section, own), self.turnstile(rate), where, raise_if_dead or _nothing
+            url, sent, secrets, Limits.of(self._section, own), self.rate_limiter(rate), where, raise_if_dead or _nothing
         )
 
     async def post(
@@ -286,7 +287,7 @@ class Line:
         asked = _Asked(target.url)  # kept from try to try: what a server has accepted it must not be asked to do again
 
         async def once(attempt: int) -> T:
-            async with target.turnstile:
+            async with target.rate_limiter:
                 sent = {**target.headers, **envelope.headers}
                 if attempt:
                     sent["X-RFT-Retry"] = str(attempt)
@@ -329,7 +330,7 @@ class Line:
     ) -> tuple[Reply, Mapping[str, str]]:
         """Send one request; returns the reply and its headers."""
         if self._session is None:
-            raise RuntimeError("open the line with `async with`")
+            raise RuntimeError("open the client with `async with`")
         if asked.moved:
             without_body = {name: value for name, value in sent.items() if name.lower() not in headers.OF_THE_BODY}
             request = self._session.get(asked.url, headers=without_body, allow_redirects=False)

@@ -2,7 +2,7 @@
 only ever appended to.
 
 It is a record, not a proof: nothing is signed, and who can write the file can rewrite it. An act
-that moves the champion is announced before it begins (`pledge.json`) and carried out by steps that
+that moves the champion is announced before it begins (`pending.json`) and carried out by steps that
 can all be repeated, so that one that was cut off is finished at the next start, under the same id,
 and stands in the ledger once.
 """
@@ -72,15 +72,15 @@ def decided(clone: Clone, run: str) -> Act | None:
 
 
 def announce(clone: Clone, act: Act) -> None:
-    reports.write(act, pledge(clone))
+    reports.write(act, pending(clone))
 
 
-def pledge(clone: Clone) -> Path:
-    return clone.state / "pledge.json"
+def pending(clone: Clone) -> Path:
+    return clone.state / "pending.json"
 
 
 def announced(clone: Clone) -> Act | None:
-    path = pledge(clone)
+    path = pending(clone)
     return reports.parse(Act, path.read_bytes(), str(path)) if path.exists() else None
 
 

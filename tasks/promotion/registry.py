@@ -324,7 +324,7 @@ def _carry_out(clone: Clone, act: Act) -> Act:
         registry.point(CHAMPION, act.after)
         registry.point(PREVIOUS, registry.tags(act.after).get("replaced") or None)
     ledger.append(clone, act)
-    ledger.pledge(clone).unlink()
+    ledger.pending(clone).unlink()
     return act
 
 

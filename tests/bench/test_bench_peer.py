@@ -162,7 +162,13 @@ def test_turns_end_with_the_one_that_calls_too_often() -> None:
 # -- the figure's arithmetic -----------------------------------------------------------------------
 def test_the_floor_counts_a_groups_prompt_once_and_learning_only_what_was_learned_from() -> None:
     def row(trained: bool) -> dict[str, Any]:
-        return {"step": 1, "example_id": "a", "ids": [0] * 10, "mine": [False] * 6 + [True] * 4, "trained": trained}
+        return {
+            "step": 1,
+            "example_id": "a",
+            "ids": [0] * 10,
+            "loss_mask": [False] * 6 + [True] * 4,
+            "trained": trained,
+        }
 
     once = speed_trl.flop([row(False)], body=100, head=10, attention=0)
     assert once == 2 * (100 * 10 + 10 * 4)

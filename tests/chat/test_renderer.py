@@ -103,10 +103,10 @@ def test_assistant_text_and_its_calls_are_inverse():
 def test_a_rollout_token_by_token_reads_like_the_template(outputs: list[str]):
     chat = test_a_rollout_token_by_token_reads_like_the_template.chat  # type: ignore[attr-defined]
     messages = dialogue(outputs)
-    ids, mine = chat.dialogue_ids(messages)
+    ids, loss_mask = chat.dialogue_ids(messages)
     whole = chat.tokenizer.apply_chat_template(messages, tools=chat.tools, tokenize=False)
     assert chat.tokenizer.decode(ids, clean_up_tokenization_spaces=False) == whole.removesuffix("\n")
-    assert len(ids) == len(mine)
+    assert len(ids) == len(loss_mask)
 
 
 @pytest.fixture(autouse=True)
@@ -115,8 +115,8 @@ def _give_chat(chat: Chat) -> None:
 
 
 def test_the_mask_covers_what_the_policy_says_and_its_end(chat: Chat):
-    ids, mine = chat.dialogue_ids(dialogue(["9153"]))
-    spoken = [token for token, own in zip(ids, mine, strict=True) if own]
+    ids, loss_mask = chat.dialogue_ids(dialogue(["9153"]))
+    spoken = [token for token, own in zip(ids, loss_mask, strict=True) if own]
     assert (
         chat.tokenizer.decode(spoken)
         == '<tool_call>\n{"name": "lookup", "arguments": {"key": " k0001"}}\n</tool_call><|im_end|>9153<|im_end|>'
@@ -248,8 +248,8 @@ def test_a_recorded_dialogue_becomes_tokens_as_a_rollout_would_have_them(name: s
         message | ({"tool_call_id": "call_0_0"} if message["role"] == "tool" else {}) for message in dialogue(["9153"])
     ]
     messages[2] = {**messages[2], "tool_calls": [called(0, " k0001")]}
-    ids, mine = chat.dialogue_ids(messages)
-    spoken = [token for token, own in zip(ids, mine, strict=True) if own]
+    ids, loss_mask = chat.dialogue_ids(messages)
+    spoken = [token for token, own in zip(ids, loss_mask, strict=True) if own]
     turns = [
         chat.format.write(messages[2]),
         END_OF_CALLS[name],
@@ -263,11 +263,11 @@ def test_a_recorded_dialogue_becomes_tokens_as_a_rollout_would_have_them(name: s
 
 def test_a_dialogue_with_a_second_question_is_the_policys_only_where_it_speaks(chat: Chat):
     messages = [*dialogue(["9153"]), {"role": "user", "content": "and k0002?"}, {"role": "assistant", "content": "17"}]
-    ids, mine = chat.dialogue_ids(messages)
+    ids, loss_mask = chat.dialogue_ids(messages)
     assert chat.tokenizer.decode(ids) == chat.tokenizer.apply_chat_template(
         messages, tools=chat.tools, tokenize=False
     ).removesuffix("\n")
-    assert chat.tokenizer.decode([token for token, own in zip(ids, mine, strict=True) if own]).endswith(
+    assert chat.tokenizer.decode([token for token, own in zip(ids, loss_mask, strict=True) if own]).endswith(
         "9153<|im_end|>17<|im_end|>"
     )
 

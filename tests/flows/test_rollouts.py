@@ -37,7 +37,7 @@ def trained(number: int, step: int, sample: int, reward: float | None, left_out:
     """A rollout of training with tokens; its answer is right when its reward is 1."""
     grade = Grade(reward, solved=reward == 1, explanation="exact") if reward is not None else None
     found = row(number, None if reward == 1 else "0000", grade=grade)
-    tokens = {"ids": [1, 2, 3], "mine": [False, True, True], "logprobs": [-0.25, -4.0], "num_tokens": 2}
+    tokens = {"ids": [1, 2, 3], "loss_mask": [False, True, True], "logprobs": [-0.25, -4.0], "num_tokens": 2}
     place = {
         "stage": "train",
         "arm": "challenger",

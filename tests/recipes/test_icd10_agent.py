@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rft import config, recipe
 from rft.grading import preflight
-from rft.recipe import Recipe
+from rft.recipe import Recipe, ToolError
 from rft.reports import Conversation
 from rft.tools import server as toolserver
 from rft.types import Message
@@ -139,7 +139,7 @@ def test_tools(icd10: Recipe) -> None:
     assert " angina pectoris unspecified | I20.9" in children("I20").splitlines()
     assert children("I10") == " no children"
     for refused in (lambda: lookup("I99.99"), lambda: children("nonsense"), lambda: search("x" * 201)):
-        with pytest.raises(toolserver.ToolError):
+        with pytest.raises(ToolError):
             refused()
 
 

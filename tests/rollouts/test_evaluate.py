@@ -42,7 +42,7 @@ def row(example: Example, sample: int, reward: float | None, calls: int = 1) -> 
         item="{}",
         messages="[]",
         ids=[],
-        mine=[],
+        loss_mask=[],
         logprobs=[],
     )
     return replace(blank, status="ok" if reward is not None else "infra_error")

@@ -18,7 +18,7 @@ from rft.grading import alarm
 from rft.grading.endpoint import EndpointGrader
 from rft.rollouts import recovery
 from rft.rollouts.loop import Conditions, Request, run_rollouts
-from rft.rollouts.recovery import Earlier, Played
+from rft.rollouts.recovery import Played, Resumed
 from rft.tools.client import ToolClient, schemas
 from rft.types import Example, Grade, GradeStatus, StopReason, Trajectory, Turn
 from tests import tiny_recipe
@@ -82,7 +82,7 @@ def play(
 
 def test_without_trouble_nothing_is_set_aside(ours):
     played, said = play(ours, lambda body, count: False)
-    assert (len(played.trajectories), played.aside, said) == (8, [], [])
+    assert (len(played.trajectories), played.superseded, said) == (8, [], [])
     assert all(one.reward == 1.0 for one in played.trajectories)
 
 
@@ -90,7 +90,7 @@ def test_few_failures_are_refilled_from_streams_of_their_own(ours):
     played, said = play(ours, lambda body, count: count == 3, max_unscored_share=0.2)
     assert [one.reward for one in played.trajectories] == [1.0] * 8
     assert sorted(one.attempt for one in played.trajectories) == [0] * 7 + [1]
-    assert [(one.trajectory.reward, one.why) for one in played.aside] == [(None, "replaced: infra_error")]
+    assert [(one.trajectory.reward, one.why) for one in played.superseded] == [(None, "replaced: infra_error")]
     assert said == []
 
 
@@ -103,7 +103,7 @@ def test_the_refill_has_a_budget(ours):
 
     played, _ = play(ours, down, max_unscored_share=0.5, refill=0.5)
     assert sum(one.reward is None for one in played.trajectories) == 2
-    assert len(played.aside) == 4, "two a round, until the budget of four is spent"
+    assert len(played.superseded) == 4, "two a round, until the budget of four is spent"
 
 
 def test_an_outage_pauses_and_the_whole_batch_is_redone_from_the_same_streams(ours):
@@ -113,10 +113,11 @@ def test_an_outage_pauses_and_the_whole_batch_is_redone_from_the_same_streams(ou
     assert [one.attempt for one in played.trajectories] == [0] * 8
     texts = [[turn.text for turn in one.turns] for one in undisturbed.trajectories]
     assert [[turn.text for turn in one.turns] for one in played.trajectories] == texts
-    whys = [one.why for one in played.aside]
+    whys = [one.why for one in played.superseded]
     assert (whys.count("set aside by a pause"), whys.count("tried while paused")) == (8, 16)
     assert (
-        len({one.trajectory.rollout_id for one in played.aside} | {one.rollout_id for one in played.trajectories}) == 32
+        len({one.trajectory.rollout_id for one in played.superseded} | {one.rollout_id for one in played.trajectories})
+        == 32
     )
     assert said[0].startswith("paused: 8 of 8 rollouts have no score")
     assert said[-1] == "goes on: tools and grader answer again"
@@ -132,7 +133,7 @@ def test_a_wrong_address_is_an_outage_and_the_alarm_sees_it(ours, status: int):
     with pytest.raises(TooManyUnscored, match=rf"HTTP {status}"):
         play(ours, lambda body, count: True, status=status, pause_s=0.05)
     played, _ = play(ours, lambda body, count: count <= 2, status=status, max_unscored_share=0.5)
-    lost = [one.trajectory for one in played.aside]
+    lost = [one.trajectory for one in played.superseded]
     assert [(one.stop_reason, one.reward) for one in lost] == [(StopReason.tool_error, None)] * 2
     assert [record.failed for record in alarm.calls_of(lost)] == [True, True]
 
@@ -154,7 +155,7 @@ class Worlds:
     all that were finished, in any life."""
 
     def __init__(self, fails: Callable[[Request, str], bool], forks: Callable[[str], bool] = lambda word: False):
-        self.made: list[Earlier] = []
+        self.made: list[Resumed] = []
         self.said: list[str] = []
         self.left = 10**6
         self._fails, self._forks = fails, forks
@@ -172,7 +173,7 @@ class Worlds:
             done.append(
                 Trajectory(name, one.example.id, turns, StopReason.completed, grade, score, attempt=one.attempt)
             )
-            self.made.append(Earlier(word, one, done[-1]))
+            self.made.append(Resumed(word, one, done[-1]))
         return done
 
     def play(self, lives: Sequence[int], **limits: Any) -> Played:
@@ -217,7 +218,7 @@ def test_a_batch_that_was_killed_anywhere_rolls_out_only_what_is_missing(
         undisturbed = Worlds(fails).play([], **limits)
     made = names([one.trajectory for one in worlds.made])
     assert len(made) == len(set(made)), "nothing that was finished is rolled out a second time"
-    assert sorted(names([*played.trajectories, *(one.trajectory for one in played.aside)])) == sorted(made), (
+    assert sorted(names([*played.trajectories, *(one.trajectory for one in played.superseded)])) == sorted(made), (
         "sampled = answers + aside"
     )
     assert [one.reward for one in played.trajectories] == [one.reward for one in undisturbed.trajectories]
@@ -225,7 +226,7 @@ def test_a_batch_that_was_killed_anywhere_rolls_out_only_what_is_missing(
     if not lives:
         assert names(played.trajectories) == names(undisturbed.trajectories)
     reasons = {"tried while paused", "set aside by a pause", "replaced: infra_error"}
-    assert {one.why for one in played.aside} <= reasons
+    assert {one.why for one in played.superseded} <= reasons
 
 
 def test_what_ended_the_stage_does_not_end_it_for_ever():
@@ -239,11 +240,11 @@ def test_what_ended_the_stage_does_not_end_it_for_ever():
     played = worlds.play([], pause_s=5.0)
     assert tries > 1
     assert names(played.trajectories) == [f"again {tries + 1} {n} 0" for n in range(10)]
-    assert [one.why for one in played.aside].count("set aside by a pause") == 10
+    assert [one.why for one in played.superseded].count("set aside by a pause") == 10
     assert len(worlds.said) == 2, "one pause, and the word that it goes on: what failed then is not waited for again"
     worlds = Worlds(lambda one, word: False, forks=lambda word: word == "")
     with pytest.raises(InfrastructureError, match="max_fork_share"):
         worlds.play([])
     played = worlds.play([])
     assert names(played.trajectories) == [f"again 1 {n} 0" for n in range(10)]
-    assert {one.why for one in played.aside} == {"forked too often"}
+    assert {one.why for one in played.superseded} == {"forked too often"}

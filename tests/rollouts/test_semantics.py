@@ -266,7 +266,7 @@ def readable(done: Trajectory, row: LogRow, requests: Sequence[str], chat: Chat)
     """The row and what only the trajectory knows, without wall times."""
     columns = rollout_log.cells(row)
     own_logprobs, tokens = iter(columns.pop("logprobs")), []
-    for own, run in groupby(zip(columns.pop("mine"), columns.pop("ids"), strict=True), key=lambda pair: pair[0]):
+    for own, run in groupby(zip(columns.pop("loss_mask"), columns.pop("ids"), strict=True), key=lambda pair: pair[0]):
         ids = [token for _, token in run]
         text = chat.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         logprobs = {"logprobs": round(sum(next(own_logprobs) for _ in ids), 3)} if own else {}

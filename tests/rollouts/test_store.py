@@ -85,7 +85,7 @@ def test_values_come_back_as_they_were(tmp_path: Path):
     rows = [
         replace(ROWS[1], reward=-0.0, score=None, solved=None, temperature=0.0, trained=False, explanation="a\0b\n'é"),
         replace(
-            ROWS[2], reward=1.0, solved=False, ids=[0, 2**31 - 1], mine=[True, False], logprobs=[-0.0, -(2.0**100)]
+            ROWS[2], reward=1.0, solved=False, ids=[0, 2**31 - 1], loss_mask=[True, False], logprobs=[-0.0, -(2.0**100)]
         ),
     ]
     with RolloutStore(tmp_path) as store:

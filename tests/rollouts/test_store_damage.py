@@ -150,7 +150,7 @@ def test_a_store_of_another_version(tmp_path: Path):
         assert files(folder) == [name]
     filled(tmp_path / "columns")
     with closing(sqlite3.connect(tmp_path / "columns" / "rollouts.db")) as database:
-        database.execute("ALTER TABLE rollouts RENAME COLUMN mine TO loss_mask")
+        database.execute("ALTER TABLE rollouts RENAME COLUMN loss_mask TO mine")
     for opens in (RolloutStore, look):
         with pytest.raises(OtherVersion):
             opens(tmp_path / "columns")

@@ -25,7 +25,9 @@ def test_every_sampled_rollout_is_trained_on_or_left_out_with_a_reason(ladder: P
     report = reports.read(reports.TrainReport, ladder / "data/train/report.json")
     assert report.rollouts == len(table) == sum(row["trained"] for row in table) + sum(report.left_out.values())
     assert all(row["trained"] != bool(row["left_out"]) for row in table)
-    assert all(len(row["ids"]) == len(row["mine"]) and sum(row["mine"]) == len(row["logprobs"]) for row in table)
+    assert all(
+        len(row["ids"]) == len(row["loss_mask"]) and sum(row["loss_mask"]) == len(row["logprobs"]) for row in table
+    )
 
 
 def test_an_example_that_comes_twice_in_a_step_is_rolled_out_anew(ladder: Path, tmp_path: Path, ladder_recipe: Path):

@@ -30,7 +30,7 @@ from rft.wire.client import ToolEndpoint
 TOOLS = '''
 import asyncio, os, subprocess, sys, time
 
-from rft.tools.server import ToolError
+from rft.recipe import ToolError
 
 
 def value(key):

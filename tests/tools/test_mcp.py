@@ -188,7 +188,7 @@ def test_a_refusal_by_the_protocol(text: str, failed: bool):
 def test_the_same_words_come_as_a_result(text: str, gone: bool):
     server = SimpleNamespace(secrets=Secrets())
     tool = McpTool(
-        server, "add", http_client.Limits.of(config.Tools()), http_client.Turnstile(asyncio.Semaphore(), None)
+        server, "add", http_client.Limits.of(config.Tools()), http_client.RateLimiter(asyncio.Semaphore(), None)
     )  # type: ignore[arg-type]
     result = CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
     if not gone:

@@ -21,10 +21,10 @@ from aiohttp.test_utils import TestClient, TestServer
 from pydantic import Field
 
 from rft import recipe
-from rft.errors import UserError
+from rft.errors import ToolError, UserError
 from rft.recipe import Recipe
 from rft.tools import server as toolserver
-from rft.tools.server import ToolError, schema
+from rft.tools.server import schema
 
 ROOT = Path(__file__).parents[2]
 

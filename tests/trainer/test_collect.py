@@ -103,8 +103,8 @@ def test_what_is_learned_from_is_what_the_log_says(bench: Workbench, train: list
     given once."""
     batch = collect(bench, train, some, algorithm="reinforce_pp")
     rows = [row for row in batch.rows if row.trained]
-    assert [(one.ids, one.mine, one.logprobs, one.reward) for one in batch.samples] == [
-        (row.ids, row.mine, row.logprobs, row.reward) for row in rows
+    assert [(one.ids, one.loss_mask, one.logprobs, one.reward) for one in batch.samples] == [
+        (row.ids, row.loss_mask, row.logprobs, row.reward) for row in rows
     ]
 
 

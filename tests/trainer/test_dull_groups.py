@@ -138,14 +138,14 @@ class Played:
 
 
 def played(policy: Any, reference: Any, one: Trajectory) -> Played:
-    ids, mine = [], []
+    ids, loss_mask = [], []
     for turn in one.turns:
         ids += [*turn.prompt_ids, *turn.token_ids]
-        mine += [False] * len(turn.prompt_ids) + [True] * len(turn.token_ids)
+        loss_mask += [False] * len(turn.prompt_ids) + [True] * len(turn.token_ids)
 
     def own(of: Any) -> torch.Tensor:
         logprobs = of(input_ids=torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
-        return logprobs.gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1)[torch.tensor(mine[1:])]
+        return logprobs.gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1)[torch.tensor(loss_mask[1:])]
 
     now_T = own(policy)
     with torch.no_grad():

@@ -52,7 +52,9 @@ def test_a_step_is_the_plain_policy_gradient():
     loss = torch.zeros(())
     for sample in given:
         logprobs = by_hand(input_ids=torch.tensor([sample.ids])).logits[0, :-1].log_softmax(-1)
-        chosen = logprobs.gather(1, torch.tensor(sample.ids[1:])[:, None]).squeeze(1)[torch.tensor(sample.mine[1:])]
+        chosen = logprobs.gather(1, torch.tensor(sample.ids[1:])[:, None]).squeeze(1)[
+            torch.tensor(sample.loss_mask[1:])
+        ]
         loss = loss - sample.advantage * torch.exp(chosen - chosen.detach()).sum() / (20 * NORM_LENGTH)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 1.0)

@@ -23,7 +23,7 @@ def test_values_entropy_and_gradients_are_those_of_the_whole_softmax(temperature
     for one in given:
         logits = policy(input_ids=torch.tensor([one.ids])).logits[0, :-1] / temperature
         dist = torch.distributions.Categorical(logits=logits)
-        own = torch.tensor(one.mine[1:])
+        own = torch.tensor(one.loss_mask[1:])
         plain.append(dist.log_prob(torch.tensor(one.ids[1:]))[own])
         entropy.append(dist.entropy()[own])
     torch.cat(plain).square().sum().backward()
@@ -86,7 +86,7 @@ def test_a_head_that_is_more_than_a_product_is_asked_itself():
     policy.set_output_embeddings(torch.nn.Linear(policy.config.hidden_size, policy.config.vocab_size, bias=True))
     scored = own_logprobs(policy, layout([[one]], CPU), 0.8)
     whole = (policy(input_ids=torch.tensor([one.ids])).logits[0, :-1] / 0.8).log_softmax(-1)
-    own = torch.tensor(one.mine[1:])
+    own = torch.tensor(one.loss_mask[1:])
     torch.testing.assert_close(
         scored.logprobs_N, whole.gather(1, torch.tensor(one.ids[1:])[:, None]).squeeze(1)[own], rtol=0, atol=1e-5
     )

@@ -61,7 +61,7 @@ def test_log_probabilities_and_gradients_are_those_of_each_sample_alone(shape: s
 
 def test_a_group_in_a_row_holds_its_prompt_once():
     group = samples(groups=1, size=4)
-    prompt = group[0].mine.index(True)
+    prompt = group[0].loss_mask.index(True)
     rest = sum(len(one.ids) - 1 - prompt for one in group)
     assert width(group) <= prompt + rest < sum(len(one.read) for one in group)
 

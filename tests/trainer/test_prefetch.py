@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rft.trainer.collect import Batch
-from rft.trainer.prefetch import Ahead
+from rft.trainer.prefetch import Prefetcher
 
 STEPS = 12
 
@@ -26,7 +26,7 @@ def run(lag: int, sampling_s: float = 0.002, learning_s: float = 0.002) -> list[
         return Batch(step, [], [], [], before)
 
     seen = []
-    with Ahead(collect, lag, 0, STEPS) as batches:
+    with Prefetcher(collect, lag, 0, STEPS) as batches:
         for done in range(1, STEPS + 1):
             batch = batches.next()
             seen.append((batch.step, batch.policy_version))
@@ -58,7 +58,7 @@ def test_with_a_lag_the_next_batch_is_sampled_while_the_learner_learns():
             under_way.set()
         return Batch(step, [], [], [])
 
-    with Ahead(collect, 1, 0, STEPS) as batches:
+    with Prefetcher(collect, 1, 0, STEPS) as batches:
         assert batches.next().step == 1
         assert under_way.wait(10)  # nobody has asked for it yet
 
@@ -68,13 +68,13 @@ def test_what_sampling_raises_reaches_the_learner():
         raise ValueError(f"step {step}")
 
     before = threading.active_count()
-    with pytest.raises(ValueError, match="step 1"), Ahead(collect, 1, 0, STEPS) as batches:
+    with pytest.raises(ValueError, match="step 1"), Prefetcher(collect, 1, 0, STEPS) as batches:
         batches.next()
     assert threading.active_count() == before
 
 
 def test_nothing_is_sampled_beyond_the_last_step():
     steps = []
-    with Ahead(lambda step: steps.append(step) or Batch(step, [], [], []), 3, 4, 6) as batches:
+    with Prefetcher(lambda step: steps.append(step) or Batch(step, [], [], []), 3, 4, 6) as batches:
         assert [batches.next().step for _ in range(2)] == [5, 6]
     assert steps == [5, 6]
