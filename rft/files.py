@@ -35,6 +35,7 @@ integers from here on."""
 STATE = "RFT_STATE"
 """The environment variable in which a stage finds `state()`."""
 _ASIDE = ".aside"
+_HALF = "holds half of a surrogate pair (\\ud800 to \\udfff), which no file can hold. Remove it."
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -164,13 +165,17 @@ def without_form(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Yield (key, what is wrong and what to do) for each value that canonical JSON cannot hold."""
     if isinstance(value, dict | list | tuple):
         for name, each in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from without_form(each, f"{key}.{name}" if key else str(name))
+            inner = str(name).encode("utf-8", "backslashreplace").decode()  # an error must be printable
+            inner = f"{key}.{inner}" if key else inner
+            if not _is_text(str(name)):
+                yield inner, f"is a key that {_HALF}"
+            yield from without_form(each, inner)
     elif isinstance(value, int) and abs(value) > LARGEST:
         yield key, f"= {value}: JSON is sure to keep integers up to {LARGEST} only. Write a smaller one."
     elif isinstance(value, float) and not math.isfinite(value):
         yield key, f"= {value}: not a JSON number. Write a finite one."
     elif isinstance(value, str) and not _is_text(value):
-        yield key, "holds half of a surrogate pair (\\ud800 to \\udfff), which no file can hold. Remove it."
+        yield key, _HALF
 
 
 def _is_text(value: str) -> bool:

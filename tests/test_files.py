@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rft import files
 from rft.errors import UserError
@@ -118,9 +120,29 @@ def test_a_json_value_has_one_form(value: Any, written: str) -> None:
         ),
         ({"a": (0.0, float("inf"))}, "'a.1' = inf: not a JSON number."),
         ({"a": {"b": "x\ud800"}}, "'a.b' holds half of a surrogate pair"),
+        ({"a": {"x\udfff": 1}}, "'a.x\\udfff' is a key that holds half of a surrogate pair"),
     ],
 )
 def test_what_has_no_such_form_is_refused_by_its_key(value: Any, said: str) -> None:
     with pytest.raises(UserError) as caught:
         files.digest(value)
     assert str(caught.value).startswith(said)
+
+
+_FINITE = st.floats(allow_nan=False, allow_infinity=False)
+_TEXT = st.text(st.characters(codec="utf-8"), max_size=4)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-files.LARGEST, files.LARGEST) | _FINITE | _TEXT,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
+        max_leaves=10,
+    )
+)
+def test_a_value_survives_its_canonical_form(value: Any) -> None:
+    """However it is written and read again, the form is the same, and so is the value."""
+    form = files.canonical(value)
+    assert json.loads(form, parse_int=float) == value
+    assert files.canonical(json.loads(json.dumps(value, indent=1))) == form
+    assert files.canonical(json.loads(form, parse_int=float)) == form

@@ -20,6 +20,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from rft import files, secrets
+from rft.config.section import Section
 from rft.errors import ConfigError, did_you_mean
 
 _VARIABLE = re.compile(r"env:(\w+)")
@@ -31,19 +32,34 @@ _RECORDED = "and this file is recorded with every run"
 def parse(raw: dict[str, Any], where: str, model: type[BaseModel]) -> Any:
     """`raw` as `model`; every problem in one ConfigError. The secrets that it names are known to
     rft/secrets.py from here on."""
-    for name in _variables(raw):
-        if name in os.environ:
-            secret(f"env:{name}")
-    problems = [f"{where}: '{key}' {why}" for key, why in _written_out(raw)]
     try:
+        for name in _variables(raw):
+            if name in os.environ:
+                secret(f"env:{name}")
+        problems = [f"{where}: '{key}' {why}" for key, why in _written_out(raw)]
         found = model.model_validate(raw)
-        given = found.model_dump(mode="json", by_alias=True)
-        problems += [f"{where}: '{key}' {why}" for key, why in files.without_form(given)]
+        problems += [f"{where}: '{key}' {why}" for key, why in _without_form(raw, found).items()]
     except ValidationError as error:
         problems += [_explain(problem, where, model) for problem in error.errors()]
+    except (RecursionError, ValueError) as error:  # such as an alias that holds itself
+        raise ConfigError(
+            f"{where}: cannot be written as JSON: {error}. Write it flatter, and of JSON values."
+        ) from None
     if problems:
         raise ConfigError("\n".join(problems))
     return found
+
+
+def _without_form(raw: dict[str, Any], found: BaseModel) -> dict[str, str]:
+    """Find what no digest can hold, by key.
+
+    Looks at what is written, because pydantic's JSON has null for a nan in a field of any type, and
+    at what it means: the text "inf" becomes a number. A recipe's own Options are in no digest.
+    """
+    wrong = dict(files.without_form(raw))
+    if isinstance(found, Section):
+        wrong |= dict(files.without_form(found.model_dump(mode="json", by_alias=True)))
+    return wrong
 
 
 def read_yaml(path: Path, where: str) -> Any:

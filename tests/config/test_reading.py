@@ -165,3 +165,37 @@ def test_a_tool_default_that_no_digest_can_hold_is_refused_where_the_recipe_is_r
         UserError, match=r"prompts\.json: 'seed\.tool_defaults\.search\.k' = 9007199254740992: JSON is sure"
     ):
         _ = recipe.load(config.Recipe(path=str(place))).prompts
+
+
+def test_a_value_of_any_type_is_refused_as_it_is_written() -> None:
+    section, options = sample_reports.GATE.model_dump(mode="json"), {"a": [float("nan")], "b\ud800": 1}
+    with pytest.raises(ConfigError) as caught:
+        config.parse({"recipe": {"options": options}, "gate": section | {"min_gain": "inf"}})
+    assert str(caught.value).splitlines() == [
+        "params.yaml: 'recipe.options.a.0' = nan: not a JSON number. Write a finite one.",
+        "params.yaml: 'recipe.options.b\\ud800' is a key that holds half of a surrogate pair (\\ud800 to \\udfff), "
+        "which no file can hold. Remove it.",
+        "params.yaml: 'gate.min_gain' = inf: not a JSON number. Write a finite one.",
+    ]
+
+
+@pytest.mark.parametrize("options", ["&a {x: *a}", "{x: " + "[" * 400 + "]" * 400 + "}", "{x: !!binary /////w==}"])
+def test_options_that_are_no_json_are_an_error_with_their_file(tmp_path: Path, options: str) -> None:
+    file = tmp_path / "params.yaml"
+    text = "".join(f"  {key}: {value}\n" for key, value in tiny_recipe.gate().items())
+    write(file, f"recipe: {{options: {options}}}\ngate:\n{text}")
+    with pytest.raises(ConfigError, match=r"params\.yaml: cannot be written as JSON: "):
+        config.load(file)
+
+
+def test_a_recipes_own_options_may_hold_what_is_no_json(tmp_path: Path) -> None:
+    """No digest is made of them: only of what params.yaml says."""
+    place = tiny_recipe.make(tmp_path)
+    text = (place / "examples.py").read_text(encoding="utf-8")
+    field = "    polite: bool = False\n"
+    assert field in text
+    write(
+        place / "examples.py",
+        text.replace(field, f"{field}    limit: float = float('inf')\n    of: object = object()\n"),
+    )
+    assert recipe.load(config.Recipe(path=str(place))).options.model_dump()["limit"] == float("inf")
