@@ -205,6 +205,12 @@ def test_a_recipe_may_return_objects_lines_or_examples(tmp_path: Path) -> None:
         rows.line_of({"messages": {1, 2}}, "here")
 
 
+@pytest.mark.parametrize("row", [{"content": "x\ud800"}, '{"content": "x\ud800"}', '{"content": "x\\ud800"}'])
+def test_half_a_surrogate_pair_in_a_recipes_row_is_an_error_with_its_place(row: Any) -> None:
+    with pytest.raises(UserError, match=r"^here: holds half of a surrogate pair .* Fix it\.$"):
+        rows.read(rows.line_of(row, "here"), config.Keys(), "Fix it.")
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

@@ -142,8 +142,9 @@ def parse_line(line: str, where: str, remedy: str, is_last: bool = False) -> dic
     `is_last`: of a file that does not end with a line break, so it may have been cut off there.
     """
     try:
+        line.encode()  # half a surrogate pair: as it is in a row of a recipe, as an escape in a file's
         row = json.loads(line, parse_constant=_refuse)
-        if "\\u" in line:  # half a surrogate pair is JSON, but no text that could be written again
+        if "\\u" in line:  # that is JSON, but no text that could be written again
             json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise UserError(
