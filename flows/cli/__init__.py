@@ -24,6 +24,7 @@ import shlex
 import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -109,11 +110,19 @@ def parser() -> argparse.ArgumentParser:
         verb = importlib.import_module(f"flows.cli.{name.replace('-', '_')}")
         told = (verb.__doc__ or "").strip()
         first = told.partition("\n")[0].rstrip(".")
-        form = argparse.RawDescriptionHelpFormatter if "\n  " in told else argparse.HelpFormatter
+        form = _VerbFormatter if "\n  " in told else argparse.HelpFormatter
         own = verbs.add_parser(name, help=first[:1].lower() + first[1:], description=told, formatter_class=form)
         own.set_defaults(verb=verb.run)
         verb.add(own)
     return top
+
+
+class _VerbFormatter(argparse.RawDescriptionHelpFormatter):
+    """Wrap paragraphs to the terminal. Indented ones are examples, and stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = text.split("\n\n")
+        return "\n\n".join(part if part.startswith("  ") else textwrap.fill(part, width) for part in parts)
 
 
 class _VerbsFormatter(argparse.RawDescriptionHelpFormatter):

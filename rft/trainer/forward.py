@@ -29,11 +29,10 @@ from rft.trainer.packing import Layout
 def knows(decoder: Any) -> bool:
     """Qwen3's text model with full attention everywhere, keeping its activations, whole on this
     device."""
-    # FSDP2's hooks
     if (
         type(decoder).__name__ != "Qwen3Model"
         or decoder.is_activation_checkpointing
-        or hasattr(decoder.layers[0], "unshard")
+        or hasattr(decoder.layers[0], "unshard")  # FSDP2's hooks
     ):
         return False
     config = decoder.config

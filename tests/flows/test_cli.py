@@ -59,6 +59,19 @@ def test_help_teaches_and_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--override-dirty" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_wraps_its_paragraphs_to_the_terminal(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside usage, options and examples, which are indented."""
+    monkeypatch.setenv("COLUMNS", "60")
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([verb, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if line[:1].isalpha()]) >= 3
+    assert [line for line in lines if len(line) > 60 and not line.startswith("  ")] == []
+
+
 def test_each_verb_is_a_module_of_its_name(repository: Path) -> None:
     modules = {path.stem for path in (repository / "flows/cli").glob("*.py")} - {"__init__", "__main__", "options"}
     assert modules == {verb.replace("-", "_") for verb in VERBS}
