@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -107,6 +108,10 @@ def warm_start(network: Any, dialogues: list[Dialogue], section: config.Policy, 
         for group in optimizer.param_groups:
             group["lr"] = warm.lr * _schedule(step, warm.steps)
         loss, own = _loss(network, batch, warm.other_weight, step)
+        if not math.isfinite(own):
+            raise UserError(
+                f"params.yaml: policy.warm_start.lr = {warm.lr:g}: the loss is {own} at step {step + 1}. Lower it."
+            )
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)

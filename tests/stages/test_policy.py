@@ -56,6 +56,14 @@ def test_a_warm_start_that_was_cut_off_ends_with_the_same_bytes(
     assert files.tree_sha256(tmp_path / "cut/data/policy") == files.tree_sha256(tmp_path / "whole/data/policy")
 
 
+def test_a_warm_start_that_diverges_ends_at_once_and_names_its_key(tmp_path: Path, ladder_recipe: Path):
+    warm = {"demonstrations": 32, "steps": 206, "batch": 2, "lr": 1e30}
+    settings = params(ladder_recipe, policy={"architecture": SECTIONS["policy"]["architecture"], "warm_start": warm})
+    told = r"params\.yaml: policy\.warm_start\.lr = 1e\+30: the loss is nan at step \d\. Lower it\."
+    with inside(tmp_path), pytest.raises(UserError, match=told):
+        run("policy", settings)
+
+
 def test_a_given_model_is_a_pointer_with_a_hash(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     given = small_policy.save(*small_policy.build(ladder_recipe), tmp_path / "given")
     with inside(tmp_path):
