@@ -32,11 +32,12 @@ _RECORDED = "and this file is recorded with every run"
 def parse(raw: dict[str, Any], where: str, model: type[BaseModel]) -> Any:
     """`raw` as `model`; every problem in one ConfigError. The secrets that it names are known to
     rft/secrets.py from here on."""
+    problems: list[str] = []
     try:
         for name in _variables(raw):
             if name in os.environ:
                 secret(f"env:{name}")
-        problems = [f"{where}: '{key}' {why}" for key, why in _written_out(raw)]
+        problems += [f"{where}: '{key}' {why}" for key, why in _written_out(raw)]
         found = model.model_validate(raw)
         problems += [f"{where}: '{key}' {why}" for key, why in _without_form(raw, found).items()]
     except ValidationError as error:
