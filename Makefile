@@ -3,12 +3,12 @@
 #   PYTHON           the interpreter of the virtual environment; 3.11 or newer
 #   RFT_TORCH        which PyTorch. The default is the CPU's build: 190 MB instead of gigabytes. For a GPU, once, at set-up:
 #                        make setup RFT_TORCH=torch==2.13.0
-#                    (the registry's CUDA build), or with an index of your own choice:
+#                    (the registry's CUDA build), or from an index of your choice:
 #                        make setup RFT_TORCH=torch==2.13.0+cu130 RFT_TORCH_INDEX=https://download.pytorch.org/whl/cu130
-#                    The choice is kept in .venv until another is made.
-#   RFT_TORCH_INDEX  where to look when the indexes that pip is configured with have no such build
-#   ARGS             handed on: make test ARGS="-k gate", make figure NAME=demo_kill ARGS=--small
-#   DEMO             handed to `rft demo`: make demo DEMO=--small
+#                    .venv remembers the choice.
+#   RFT_TORCH_INDEX  where to look if pip's own indexes have no such build
+#   ARGS             passed on: make test ARGS="-k gate", make figure NAME=demo_kill ARGS=--small
+#   DEMO             passed to `rft demo`: make demo DEMO=--small
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -23,7 +23,7 @@ ARGS ?=
 DEMO ?=
 BIN := .venv/bin
 
-# The environment is up to date when it was made from these very files and this torch, whatever their dates.
+# The environment is up to date if it was made from these files and this torch, whatever their dates.
 READY := .venv/ready-$(shell { cat pyproject.toml constraints.txt; echo "$(RFT_TORCH)"; pwd; } | cksum | cut -d ' ' -f 1)
 
 # pip's whole output goes to a log; `progress` shows that it is alive.
@@ -40,7 +40,7 @@ progress() {
 }
 failed() {
 	grep -v WARNING .venv/setup.log | tail -n 12
-	echo "make: $$1 The whole output is in .venv/setup.log. Mend the cause and run make again."
+	echo "make: $$1 The whole output is in .venv/setup.log. Fix the cause and run make again."
 	exit 2
 }
 endef
@@ -53,9 +53,9 @@ help:
 	echo "make test     linters, types, tests; ARGS='-k gate' chooses tests"
 	echo "make stories  the tests that take half a minute or more each: whole sessions at the command line"
 	echo "make figures  the figures that the project promises; make figure NAME=demo_time measures one"
-	echo "make record   write the goldens anew (then read the diff: CONTRIBUTING.md)"
-	echo "make dvc      write dvc.yaml anew from the stages' imports"
-	echo "make docs     write docs/params.md anew from the docstrings of rft/config"
+	echo "make record   record the goldens again (then read the diff: CONTRIBUTING.md)"
+	echo "make dvc      write dvc.yaml from the stages' imports"
+	echo "make docs     write docs/params.md from the docstrings of rft/config"
 	echo "make clean    remove .venv and caches; runs, data and the ledger stay"
 
 setup: $(READY)

@@ -1,9 +1,8 @@
-"""`rft up`: the ladder on a schedule, on this machine: Prefect's server and a served deployment,
-until Ctrl-C stops both.
+"""Run the ladder on a schedule, on this machine (`rft up`).
 
-What runs when is infra/schedule.yaml. One run at a time: a second one waits. Prefect has no users
-of its own, so everything listens on loopback only; for a team, `infra/` describes a server with a
-database and a password.
+infra/schedule.yaml says what runs when. Prefect's server and a deployment are served until Ctrl-C
+stops both. One run at a time: a second one waits. Prefect has no users of its own, so it listens on
+loopback only; for a team, `infra/` describes a server with a database and a password.
 """
 
 from __future__ import annotations
@@ -45,71 +44,64 @@ class Schedule(BaseModel):
 
 
 def schedule(root: Path) -> Schedule:
-    """Raises ConfigError naming file, key and value."""
+    """Read infra/schedule.yaml. Raises ConfigError, which names file, key and value."""
     path = root / SCHEDULE
     if not path.exists():
         raise ConfigError(f"{SCHEDULE}: missing. It says when the ladder runs; restore it: git checkout {SCHEDULE}")
     raw = config.read_yaml(path, SCHEDULE) or {}
     if not isinstance(raw, dict):
-        raise ConfigError(
-            f"{SCHEDULE}: holds {type(raw).__name__}, expected keys such as 'name:' and 'cron:'. Restore it: git "
-            f"checkout {SCHEDULE}"
-        )
+        expected = "expected keys such as 'name:' and 'cron:'"
+        raise ConfigError(f"{SCHEDULE}: holds {type(raw).__name__}, {expected}. Restore it: git checkout {SCHEDULE}")
     found = config.parse(raw, SCHEDULE, Schedule)
     from prefect.client.schemas.schedules import CronSchedule
 
     try:
         CronSchedule(cron=found.cron, timezone=found.timezone)
     except ValueError as error:
-        raise ConfigError(
-            f"{SCHEDULE}: cron {found.cron!r} in timezone {found.timezone!r}: {str(error).splitlines()[-1].strip()}"
-        ) from None
+        reason = str(error).splitlines()[-1].strip()
+        raise ConfigError(f"{SCHEDULE}: cron {found.cron!r} in timezone {found.timezone!r}: {reason}") from None
     return found
 
 
 def up(port: int) -> int:
     here = clone.enter()
     if here.root != Path.cwd():
-        raise UserError(f"start it at the top of the clone, where scheduled runs will start too: cd {here.root}")
+        raise UserError(f"run this at the top of the clone, where scheduled runs start too: cd {here.root}")
     os.environ |= {"PREFECT_LOGGING_LEVEL": "INFO", clone.SERVED_BY: str(os.getpid())}
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # its tracebacks of tasks that Ctrl-C cut off
     with prefect_server(here, full=True, port=port) as server:
         wanted = schedule(here.root)
         _assert_scheduler_works()
-        params = settings.resolve(here, wanted.params)  # now, rather than in the night of the first run
+        params = settings.resolve(here, wanted.params)  # a mistake shows now, not at night in the first run
         runs.refuse_missing_recipe(here, params)
         window = _first_window(here, wanted, params)
         if server:
             server.ready()
         runs.clear(here)
         say(f"Prefect: {server.url if server else os.environ['PREFECT_API_URL']}")
-        say(
-            f"Schedule: {wanted.cron} ({wanted.timezone}), recipe {params.recipe.path} by "
-            f"{wanted.params or 'params.yaml'}, window {window}."
-        )
-        say("One run at a time. Ctrl-C ends it.")
+        what = f"recipe {params.recipe.path}, settings {wanted.params or 'params.yaml'}, window {window}"
+        say(f"Schedule: {wanted.cron} ({wanted.timezone}), {what}.")
+        say("One run at a time. Ctrl-C stops the schedule and the run.")
         signal.signal(signal.SIGINT, _end_runs)
         _serve(wanted)
-    say("Stopped. A run that falls due meanwhile starts late, when the schedule is served again.")
+    say("Stopped. A run that comes due meanwhile starts late, when the schedule is served again.")
     return 0
 
 
 def _first_window(here: Clone, wanted: Schedule, params: config.Params) -> str:
-    """In words. A window that is not there yet may come before the schedule; one of another recipe
-    never fits."""
+    """Name the first run's window. There may be none yet; one of another recipe is an error."""
     if wanted.window is None:
         return f"{params.traffic.file} (traffic.file)"
     if not sorted(here.root.glob(wanted.window)):
-        return f"{wanted.window} (nothing fits yet)"
+        return f"{wanted.window} (no such file yet)"
     found = settings.newest(here, wanted.window, params.recipe.path)
-    return (
-        f"{wanted.window} (now {found.relative_to(here.root) if found and found.is_relative_to(here.root) else found})"
-    )
+    shown = found.relative_to(here.root) if found and found.is_relative_to(here.root) else found
+    return f"{wanted.window} (now {shown})"
 
 
 def _end_runs(number: int, frame: FrameType | None) -> None:
-    """Prefect would wait for the run that is going on. It is interrupted like any other: its stage
-    ends, it is recorded, nothing is lost."""
+    """Interrupt the current run, because Prefect would wait for it. It is recorded like any other
+    interrupted run, and nothing is lost."""
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
             if "prefect.server" not in " ".join(child.cmdline()):
@@ -118,12 +110,12 @@ def _end_runs(number: int, frame: FrameType | None) -> None:
 
 
 def _assert_scheduler_works() -> None:
-    """Prefect 3.8.8 allows SQLAlchemy 2.1, on which its scheduler fails at every turn, with a word
-    in the server's log only (tried with 2.1.9)."""
+    """Refuse SQLAlchemy 2.1. Prefect 3.8.8 allows it, but its scheduler then fails each time, which
+    only the server's log says (tried with 2.1.9)."""
     if tuple(map(int, metadata.version("sqlalchemy").split(".")[:2])) >= (2, 1):
         raise UserError(
-            "schedules need SQLAlchemy 2.0: with 2.1 Prefect's scheduler creates no run. Install it: pip install "
-            "'sqlalchemy<2.1'"
+            "schedules need SQLAlchemy 2.0, because Prefect's scheduler creates no runs with 2.1. "
+            "Install it: pip install 'sqlalchemy<2.1'"
         )
 
 
@@ -138,8 +130,8 @@ def _serve(wanted: Schedule) -> None:
         name=wanted.name,
         schedule=Cron(wanted.cron, timezone=wanted.timezone),
         parameters=parameters,
-        # of this process, the only one: a limit kept by the server outlives a killed run, and then
-        # no other starts (tried)
+        # A limit of this process, the only one that serves. One kept by the server outlives a
+        # killed run, and then no other starts (tried).
         limit=1,
         pause_on_shutdown=False,
         print_starting_message=False,

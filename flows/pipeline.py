@@ -1,4 +1,5 @@
-"""The ladder. Every rung may end it with its numbers, and that is a success."""
+"""The ladder: one Prefect task per stage. Any of them may end it with its numbers, and that is a
+success."""
 
 from __future__ import annotations
 
@@ -27,9 +28,10 @@ from tasks.stages.train import train_adapter
 def retrain(
     window: str | None = None, params: str | None = None, overrides: tuple[str, ...] = (), clean_only: bool = False
 ) -> Decision | State | None:
-    """`window`: a file, or a pattern whose last match by name is taken. None is returned when drift
-    said stop; Cancelled, with the reason, when the run stopped in order before its end: at
-    run.max_hours, or by `rft cancel`.
+    """Run the ladder. `window` is a file, or a pattern whose last match by name is taken.
+
+    Returns None if drift said stop, and Cancelled with the reason if `run.max_hours` or
+    `rft cancel` stopped the run.
     """
     here = clone.enter()
     wanted = settings.resolve(here, params, overrides)
@@ -46,6 +48,6 @@ def retrain(
             optimize_prompt(run)
             train_adapter(run)
             evaluate_challenger(run)
-            return decide(run)  # reports in, one decision and one request out: `promote` is another flow
+            return decide(run)  # the champion does not move here: `promote` is another flow
     except Stopped as stop:
         return Cancelled(message=str(stop))

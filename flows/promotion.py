@@ -1,4 +1,4 @@
-"""The second flow: a person has spoken, the champion moves, the ledger says so. And its undoing."""
+"""The flow that moves the champion once a person approves, and the flow that moves it back."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""How a run ended, on the terminal: the table of the three arms, the gate's checks, the page, and
-what to do now.
+"""Show how a run ended: the table of the three arms, the gate's checks, the page, what to do next.
 
-Read from the run's revision by hash, not from what was printed on the way, so that it is the same
-an hour or a year later.
+Everything is read from the run's revision by hash, so it is the same an hour or a year later.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
             yield check_line(latency) + " (not deciding)"
         yield f"\n{decision.decision}: {decision.reason}"
     elif record.verdict == "stop":
-        yield f"Stopped after drift, and that is a result: {record.message}"
+        yield f"Stopped after drift, which is a result too: {record.message}"
     yield f"\nRun      {record.name} ({record.state}), revision {(record.revision or 'none')[:10]}"
     yield f"Report   {_short(clone.page(record.name))}"
     if decision and decision.decision == "promote":
@@ -63,14 +61,13 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
 
 
 def check_line(check: Check) -> Text:
-    """Red for what was not measured: a guard that saw nothing must not look like one that found
-    nothing."""
+    """Return one line, red if nothing was measured: that must not look like nothing was found."""
     word = wording.verdict(check)
     return Text(f"  {_SIGNS[word]} {wording.in_words(check)}", style="red" if word == "not measured" else "")
 
 
 def arms(report: ChallengerReport) -> Table:
-    """A column an arm, narrow enough for 80 letters. No other stage opened these examples."""
+    """Make a table with one column per arm, within 80 characters."""
     first = report.arms[0].sampled
     num, k = counted(len(first.rows), "test example"), counted(first.k, "rollout")
     title = f"{num}, {k} each at temperature {first.temperature:g}, 95 % intervals{between(first)}"
@@ -84,7 +81,7 @@ def arms(report: ChallengerReport) -> Table:
 
 
 def approval(record: RunRecord) -> str:
-    """The command by which a person says yes."""
+    """Return the command that approves."""
     override = ["--override-dirty"] if record.dirty else []
     return commands.command("approve", record.name, *commands.WHO_AND_WHY, *override)
 

@@ -1,8 +1,8 @@
-"""Where rollouts are, and which are wanted: what `rft rollouts` and `rft replay` share.
+"""Find and filter stored rollouts, for `rft rollouts` and `rft replay`.
 
-A run's rollouts are read from its revision by hash (tasks/runs/artifacts.py), those of stages that
-still work from the stores under `.rft/progress`. All questions are asked of one table with the
-columns of rft/rollouts/log.py; `--where` is an expression over them, evaluated by DuckDB without
+The rollouts of a run are read from its revision by hash (tasks/runs/artifacts.py), those of stages
+in progress from the stores under `.rft/progress`. All become one table with the columns of
+rft/rollouts/log.py. `--where` is an expression over these columns, evaluated by DuckDB without
 access to anything else. Nothing here changes a log.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import operator
 import os
 import re
 import sys
@@ -36,12 +37,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LIVE = "stages in progress"
-_REWARD = re.compile(r"\s*(<=|>=|==|=|!=|<|>)?\s*(-?[0-9.]+)\s*")
+_COMPARISONS: dict[str | None, Callable[[Any, float], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "!=": operator.ne,
+    "=": operator.eq,
+    "==": operator.eq,
+    None: operator.eq,
+}
+_REWARD = re.compile(r"\s*(<=|>=|==|=|!=|<|>)?\s*(-?(?:[0-9]+\.?[0-9]*|\.[0-9]+))\s*")
 
 
 @dataclass(frozen=True)
 class Logs:
-    """Where the rollouts are from, in words, and how to read what lies beside them."""
+    """Rollouts as a table, where they are from in words, and how to read files beside them."""
 
     words: str
     table: pa.Table
@@ -51,15 +62,16 @@ class Logs:
 
     @property
     def listed(self) -> str:
-        where = [self.record.name] if self.record else ["--live" if self.words == LIVE else "--here"]
-        return f"They are listed by: {command('rollouts', *where)}"
+        where = self.record.name if self.record else "--live" if self.words == LIVE else "--here"
+        return f"To list them: {command('rollouts', where)}"
 
 
 # -- where they are --------------------------------------------------------------------------------
 def find(place: Clone, options: argparse.Namespace) -> Logs:
-    if sum((bool(options.run), options.here, getattr(options, "live", False))) > 1:
+    live = getattr(options, "live", False)  # `rft replay` has no such option
+    if sum((bool(options.run), options.here, live)) > 1:
         raise UserError("name one place: a RUN, --here (the shelves of this folder) or --live (stages in progress).")
-    if getattr(options, "live", False):
+    if live:
         return _live(place)
     if options.here:
         return _shelves("this folder", lambda path: read_bytes(place.root / path))
@@ -68,21 +80,19 @@ def find(place: Clone, options: argparse.Namespace) -> Logs:
         return _shelves(f"run {record.name}", artifacts.Revision(place, record.revision).read, record)
     tree = place.worktrees / record.name
     if not tree.exists():
-        raise UserError(
-            f"run {record.name} is {record.state} and has left nothing yet. Stages in progress: "
-            f"{command('rollouts', '--live')}"
-        )
+        live_ones = command("rollouts", "--live")
+        raise UserError(f"run {record.name} is {record.state} and has no rollouts. Those in progress: {live_ones}")
     return _shelves(f"run {record.name}, not over", lambda path: read_bytes(tree / path), record)
 
 
 def _newest(place: Clone) -> RunRecord:
-    found = sorted((one for one in records.load_all(place) if one.revision), key=lambda one: one.started)
+    found = [record for record in records.load_all(place) if record.revision]
     if not found:
         live, here = command("rollouts", "--live"), command("rollouts", "--here")
         raise UserError(
             f"no run has ended yet. Rollouts of stages in progress: {live}; of this folder's shelves: {here}"
         )
-    return found[-1]
+    return max(found, key=lambda record: record.started)
 
 
 def _shelves(words: str, read: Callable[[str], bytes | None], record: RunRecord | None = None) -> Logs:
@@ -128,10 +138,9 @@ def chosen(table: pa.Table, options: argparse.Namespace) -> pa.Table:
         "stage": options.stage,
         "arm": options.arm,
         "step": options.step,
-        "example_id": options.example,
+        "example_id": getattr(options, "group", None) or options.example,
         "stop_reason": options.stop,
     }
-    wanted["example_id"] = getattr(options, "group", None) or options.example
     for column, value in wanted.items():
         if value is not None:
             table = table.filter(pc.field(column) == value)
@@ -149,34 +158,23 @@ def chosen(table: pa.Table, options: argparse.Namespace) -> pa.Table:
 
 
 def _reward(words: str) -> Any:
-    """`<0.2`, `>=0.5`, `0.3` (equal), `none`."""
+    """Parse `<0.2`, `>=0.5`, `0.3` (equal) or `none`."""
     import pyarrow.compute as pc
 
     reward = pc.field("reward")
     if words.strip() == "none":
         return reward.is_null()
     found = _REWARD.fullmatch(words)
-    try:
-        value = float(found[2]) if found else None
-    except ValueError:
-        value = None
-    if found is None or value is None:
+    if found is None:
         raise UserError(
             f"--reward {words!r}: write a bound such as '<0.2', '>=0.5' or '=1', in quotes, or none for the unscored."
         )
-    ways = {
-        "<": reward < value,
-        "<=": reward <= value,
-        ">": reward > value,
-        ">=": reward >= value,
-        "!=": reward != value,
-    }
-    return ways.get(found[1] or "=", reward == value)
+    return _COMPARISONS[found[1]](reward, float(found[2]))
 
 
 def _where(table: pa.Table, words: str) -> pa.Array:
-    """Rows for which a DuckDB expression is true. It sees the columns and nothing else: no file, no
-    network, no statement."""
+    """Return the rows for which a DuckDB expression is true. It sees the columns and nothing else:
+    no file, no network, no statement."""
     import duckdb
     import pyarrow as pa
 
@@ -184,8 +182,9 @@ def _where(table: pa.Table, words: str) -> pa.Array:
     closed: dict[str, str | bool | int | float | list[str]] = {
         "enable_external_access": False,
         "python_enable_replacements": False,
+        "lock_configuration": True,
     }
-    with duckdb.connect(config=closed | {"lock_configuration": True}) as database:
+    with duckdb.connect(config=closed) as database:
         try:
             found = database.from_arrow(numbered).filter(words).project("_row").fetchall()
         except duckdb.Error as error:
@@ -205,13 +204,11 @@ def short(rollout_id: str) -> str:
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A file beside it that takes its name when the block has ended well."""
+    """Yield a temporary file that takes the name `path` when the block has ended well."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written there ({error.strerror}). Name a file in a folder that exists."
-        ) from None
+        raise UserError(f"{path}: cannot be written ({error.strerror}). Name a file in a folder that exists.") from None
     os.close(handle)
     part = Path(name)
     try:
@@ -223,7 +220,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def counter(words: str, total: int) -> Callable[[int], None]:
-    """Progress on stderr, as the stages print it."""
+    """Return a function that prints progress to stderr, as the stages do."""
     every = max(1, total // 20)
 
     def told(done: int) -> None:

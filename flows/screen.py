@@ -1,8 +1,6 @@
-"""What a person sees while the ladder runs on a terminal: a bar for the stage that works, a line
-for each that is done.
+"""Progress on a terminal: a bar for the running stage, and a line for each finished one.
 
-It only listens (see tasks/runs/console.py, which is what is shown elsewhere): nothing depends on
-it.
+Elsewhere the lines of tasks/runs/console.py are shown. Nothing depends on what is shown.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from tasks.runs.console import PROGRESS, Lines
 
 @contextlib.contextmanager
 def watched(console: Console | None = None) -> Iterator[Lines]:
-    """Stages of this block are heard: as bars on a terminal, as plain lines elsewhere."""
+    """Show the progress of this block's stages: as bars on a terminal, as plain lines elsewhere."""
     from tasks.runs import repro  # every verb imports this module, and `rft --help` every verb
 
     console = console or Console(highlight=False)

@@ -1,11 +1,10 @@
-"""A Prefect server of our own, for as long as a command lasts.
+"""A Prefect server of our own, for the duration of a command.
 
-Prefect would start one by itself, but that one survives a `kill -9` of the command as an orphan,
-keeps nothing of its log, and is started only when the flow begins. Ours asks the kernel to die with
-us, listens on a socket that we bound (no port can be taken in between), and boots while we import
-and prepare. Data lies in `.rft/prefect`, so one run sees another's history. With PREFECT_API_URL
-set, that server is used and none is started: this is how production, and flow runs below `rft up`,
-work.
+Prefect would start one by itself, but that one outlives a `kill -9` of the command, keeps no log,
+and starts only when the flow begins. Ours dies with us (the kernel sees to it), listens on a socket
+that we bound, so that nothing can take the port in between, and boots while we import and prepare.
+Its data is in `.rft/prefect`, so it knows earlier runs. If PREFECT_API_URL is set, that server is
+used and none is started: this is how production and the flow runs of `rft up` work.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ _PATIENCE_S = 120.0
 
 @contextlib.contextmanager
 def prefect_server(clone: Clone, full: bool = False, port: int = 0) -> Iterator[Server | None]:
-    """Yields while it boots; call `ready` before the first flow. `full` adds the UI and the
-    services that schedules need."""
+    """Yield a server that still boots; call `ready` before the first flow. `full` adds the UI and
+    the services that schedules need."""
     if os.environ.get("PREFECT_API_URL"):
         yield None
         return
@@ -77,7 +76,7 @@ class Server:
             )
 
     def ready(self) -> None:
-        """Raises InfrastructureError when it does not come up."""
+        """Wait until it answers. Raises InfrastructureError if it does not."""
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline and self._process.poll() is None:
@@ -85,8 +84,8 @@ class Server:
                 return
             time.sleep(0.05)
         raise InfrastructureError(
-            f"Prefect's server did not start. What it said: {self.log}. `rm -r .rft/prefect` makes it begin with an "
-            "empty history."
+            f"Prefect's server did not start. Its log: {self.log}. "
+            "If its history is damaged, remove it and start again: rm -r .rft/prefect"
         )
 
     def stop(self) -> None:

@@ -1,5 +1,5 @@
-"""Which settings a run gets: the clone's params.yaml or another file, single keys set on the
-command line, the newest window of a pattern."""
+"""The settings of a run: params.yaml or another file, single keys from the command line, and the
+newest window that matches a pattern."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from tasks.runs.records import RunRecord
 
 
 def resolve(clone: Clone, file: str | None = None, overrides: Iterable[str] = ()) -> config.Params:
-    """Raises ConfigError naming file, key, value and remedy. `overrides` are like `train.steps=40`;
-    values are YAML.
+    """Read the settings. `overrides` are like `train.steps=40`, with values in YAML.
 
-    Commands that are printed from here on, by stages too, ask for the same settings again
-    (rft/commands.py).
+    Commands that are printed later, by stages too, repeat these settings (rft/commands.py). Raises
+    ConfigError, which names file, key, value and remedy.
     """
     overrides = tuple(overrides)
     commands.remember(settings=commands.options(clone.root, file, overrides))
@@ -32,7 +31,7 @@ def resolve(clone: Clone, file: str | None = None, overrides: Iterable[str] = ()
 
 
 def of_file(path: Path, overrides: Iterable[str] = (), where: str = "") -> config.Params:
-    """`where`: what messages call the file."""
+    """Read one file. `where` is its name in messages."""
     raw = config.read_sections(path, where or str(path))
     for override in overrides:
         _set(raw, override)
@@ -40,8 +39,8 @@ def of_file(path: Path, overrides: Iterable[str] = (), where: str = "") -> confi
 
 
 def of_run(clone: Clone, record: RunRecord, overrides: Iterable[str] = ()) -> config.Params:
-    """A run's own settings, single keys changed by `overrides`. Commands that are printed from here
-    on ask for the same."""
+    """Read a run's own settings, changed by `overrides`. Commands that are printed later repeat
+    them."""
     raw = _recorded(clone, record)
     overrides = tuple(overrides)
     for override in overrides:
@@ -51,18 +50,17 @@ def of_run(clone: Clone, record: RunRecord, overrides: Iterable[str] = ()) -> co
 
 
 def _recorded(clone: Clone, record: RunRecord) -> dict[str, Any]:
-    """The params.yaml of a run; while it is going on, that of its worktree."""
+    """Return the params.yaml of a run; while it runs, that of its worktree."""
     if record.revision is None:
         return yaml.safe_load((clone.worktrees / record.name / "params.yaml").read_text(encoding="utf-8"))
     return yaml.safe_load(Revision(clone, record.revision).file("params.yaml") or b"")
 
 
 def newest(clone: Clone, window: str | None, recipe: str) -> Path | None:
-    """A file as it is; of a pattern such as `data/inbox/*.jsonl` the last by name. Raises UserError
-    when nothing fits.
+    """Return a named file, or the last match by name of a pattern such as `data/inbox/*.jsonl`.
 
-    A pattern takes what it finds, so it must not find another agent's traffic: that of a recipe
-    lies in data/inbox/RECIPE, or, where there is no such folder, in no other recipe's.
+    A pattern must not match another agent's traffic. A recipe's own is in data/inbox/RECIPE; if
+    there is no such folder, it is in no other recipe's. Raises UserError if nothing matches.
     """
     if window is None:
         return None
@@ -72,8 +70,8 @@ def newest(clone: Clone, window: str | None, recipe: str) -> Path | None:
         _refuse_foreign(clone, window, found[-1], Path(recipe).name)
         return found[-1]
     raise UserError(
-        f"no file fits the pattern {window!r} in {clone.root}. Put a window of traffic there, or name another by "
-        "--window."
+        f"no file matches the pattern {window!r} in {clone.root}. "
+        "Put a window of traffic there, or name another with --window."
     )
 
 
@@ -82,11 +80,11 @@ def _refuse_foreign(clone: Clone, pattern: str, found: Path, recipe: str) -> Non
     own = (inbox / recipe).is_dir()
     folder = found.relative_to(inbox).parts[0] if found.is_relative_to(inbox) and found.parent != inbox else None
     if folder != recipe and (own or (folder and (clone.root / "recipes" / folder).is_dir())):
-        whose = f"traffic of recipe {folder}" if folder else "no traffic of that recipe"
-        remedy = f"data/inbox/{recipe}/*.jsonl" if own else f"a pattern for {recipe}'s own windows"
+        whose = f"is traffic of recipe {folder}" if folder else "is in no recipe's folder"
+        remedy = f"data/inbox/{recipe}/*.jsonl" if own else f"a pattern that matches only windows of {recipe}"
         raise UserError(
-            f"the window pattern {pattern!r} finds {found.relative_to(clone.root)}, {whose}; the recipe is {recipe}. "
-            f"Write {remedy}."
+            f"the window pattern {pattern!r} matches {found.relative_to(clone.root)}, which {whose}; "
+            f"this recipe is {recipe}. Use {remedy}."
         )
 
 
@@ -99,9 +97,7 @@ def _set(raw: dict[str, Any], override: str) -> None:
     for section in sections:
         inner = place.get(section)
         if not isinstance(inner, dict | None):
-            raise ConfigError(
-                f"--set {override}: {section!r} is no section in that file, it holds {type(inner).__name__}. Set it "
-                "as a whole."
-            )
+            holds = type(inner).__name__
+            raise ConfigError(f"--set {override}: {section!r} is not a section, it holds {holds}. Set it as a whole.")
         place[section] = place = dict(inner or {})
     place[last] = config.yaml_value(value, f"--set {override}")

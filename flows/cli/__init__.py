@@ -1,18 +1,16 @@
 """The command `rft`: the table of its verbs, and what all of them have in common.
 
-Each verb is a module of this package: its docstring is its help (the first line also stands in the
-list of verbs, and indented lines keep their breaks), `add` adds its options, and `run` does it,
-prints what there is to say, and returns the exit code. Options that several verbs take are in
-`options`.
+Each verb is a module of this package. Its docstring is its help (the first line is also shown in
+the list of verbs, and indented lines keep their breaks). `add` adds its options; `run` does the
+work, prints the output and returns the exit code. Options of several verbs are in `options`.
 
-All of them are loaded for `rft --help`, so none imports anything heavy at its top: not Prefect or
-torch, nor even the settings. Functions import what they need.
+`rft --help` loads all of them, so none imports anything heavy at the top: not Prefect or torch, not
+even the settings. Functions import what they need.
 
-What goes wrong is one message behind `error: ` and an exit code that says whose it is: 2 the
-user's, 3 the world's, 130 Ctrl-C. A traceback is ours: a bug; like all that is printed here it
-holds no secret (`rft.secrets`). A run that stopped in order before its end (run.max_hours, `rft
-cancel`) says `stopped: `, with exit code 4. A ladder that stops with its numbers, or a gate that
-says no, is a success: 0.
+An error is one message after `error: `, and the exit code says whose it is: 2 the user's, 3 the
+world's, 130 Ctrl-C. A traceback is a bug of ours. Nothing that is printed here holds a secret
+(`rft.secrets`). A run that was stopped in order (run.max_hours, `rft cancel`) says `stopped: ` and
+exits with 4. A ladder that stops with its numbers, or a gate that says no, is a success: 0.
 """
 
 from __future__ import annotations
@@ -33,40 +31,27 @@ from rft import commands, secrets
 from rft.errors import RftError, Stopped
 
 VERBS = (
-    *(
-        "run",
-        "runs",
-        "doctor",
-        "stage",
-        "exploits",
-        "serve-tools",
-        "report",
-        "cancel",
-        "gc",
-        "approve",
-        "reject",
-        "rollback",
-    ),
-    *("export", "play", "rollouts", "replay", "up", "new", "drift", "demo"),
-)
+    "run", "runs", "doctor", "stage", "exploits", "serve-tools", "report", "cancel", "gc", "approve",
+    "reject", "rollback", "export", "play", "rollouts", "replay", "up", "new", "drift", "demo",
+)  # fmt: skip
 """In the order of `rft --help`."""
 ABOUT = """\
-Retrains a tool-using agent on your own hardware, rung by rung: drift, baseline, prompt, RFT, gate, approval.
+Retrain a tool-using agent on your own hardware, stage by stage: drift, baseline, prompt, RFT, gate, approval.
 
-  rft demo                     the whole ladder on the example recipe
-  rft new recipes/mine         a recipe of your own to start from
-  rft doctor                   what would go wrong, told in a minute
-  rft run                      the ladder, as params.yaml says
-  rft runs                     what ran, and how it ended
-  rft report RUN               the page of a run
-  rft cancel RUN               end a run before its end
+  rft demo                     run the whole ladder on the example recipe
+  rft new recipes/mine         create a recipe of your own to start from
+  rft doctor                   check for what would go wrong, in a minute
+  rft run                      run the ladder with the settings in params.yaml
+  rft runs                     list the runs, and how they ended
+  rft report RUN               print where the report of a run is
+  rft cancel RUN               stop a run in order
   rft approve RUN --by NAME --reason TEXT
-  rft play                     a word with the champion
-  rft export champion FOLDER   what is needed to serve it elsewhere
+  rft play                     talk to the champion
+  rft export champion FOLDER   export what is needed to serve it elsewhere
 """
 EPILOG = (
-    "Run it in a clone of agent-rft. RUN is a name from `rft runs`, or any part of one that is unique. `rft VERB "
-    "--help` says more."
+    "Run it in a clone of agent-rft. RUN is a name from `rft runs`, or any unique part of one. "
+    "`rft VERB --help` says more."
 )
 
 
@@ -82,18 +67,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RftError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _fail("interrupted. What was finished is kept: the same command goes on from there.", 130)
+        return _fail("interrupted. Finished work is kept: the same command goes on from there.", 130)
     except BrokenPipeError:
         sys.stderr.close()
         return 0
     except Exception as error:
         if not (full := _full_disk(error)):
             raise
-        return _fail(f"the disk is full ({full}). Free some space, then give the same command: it goes on.", 3)
+        return _fail(f"the disk is full ({full}). Free some space, then run the same command: it goes on.", 3)
 
 
 def _full_disk(error: BaseException | None) -> str:
-    """What says so in the chain of causes: the file system itself, or a database on it."""
+    """Name what ran out of space, from the chain of causes; empty if the disk is not full."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return str(error.filename or error.strerror)
@@ -108,10 +93,10 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(metavar="VERB", required=True)
     for name in VERBS:
         verb = importlib.import_module(f"flows.cli.{name.replace('-', '_')}")
-        told = (verb.__doc__ or "").strip()
-        first = told.partition("\n")[0].rstrip(".")
-        form = _VerbFormatter if "\n  " in told else argparse.HelpFormatter
-        own = verbs.add_parser(name, help=first[:1].lower() + first[1:], description=told, formatter_class=form)
+        text = (verb.__doc__ or "").strip()
+        first = text.partition("\n")[0].rstrip(".")
+        form = _VerbFormatter if "\n  " in text else argparse.HelpFormatter
+        own = verbs.add_parser(name, help=first[:1].lower() + first[1:], description=text, formatter_class=form)
         own.set_defaults(verb=verb.run)
         verb.add(own)
     return top
@@ -126,8 +111,8 @@ class _VerbFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class _VerbsFormatter(argparse.RawDescriptionHelpFormatter):
-    """Leave room for the indentation of the verbs, which Python 3.11 forgets: the longest would get
-    its own line."""
+    """Leaves room for the verbs' indentation, which Python 3.11 forgets: the longest verb would get
+    a line of its own."""
 
     def add_argument(self, action: argparse.Action) -> None:
         super().add_argument(action)
@@ -135,8 +120,8 @@ class _VerbsFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def _program() -> str:
-    """How this user starts us, quoted: `rft` where the shell would find this very one, else what
-    was typed, or the one beside our Python."""
+    """Return how this user starts us, quoted: `rft` if the shell finds this very one, else what was
+    typed, or the one beside our Python."""
     typed = Path(sys.argv[0])
     if typed.parts[-2:] == ("cli", "__main__.py"):
         return shlex.join([sys.executable, "-m", "flows.cli"])
@@ -145,11 +130,9 @@ def _program() -> str:
     if found and ours.exists() and Path(found).samefile(ours):
         return "rft"
     here = Path.cwd()
-    return shlex.quote(
-        f"./{ours.relative_to(here)}"
-        if ours.parent == here
-        else str(ours.relative_to(here) if ours.is_relative_to(here) else ours)
-    )
+    if ours.parent == here:
+        return shlex.quote(f"./{ours.name}")
+    return shlex.quote(str(ours.relative_to(here) if ours.is_relative_to(here) else ours))
 
 
 def _fail(message: str, code: int, word: str = "error") -> int:
@@ -159,6 +142,5 @@ def _fail(message: str, code: int, word: str = "error") -> int:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """`kill` and a container's stop are a Ctrl-C: the stage is ended, the run recorded as
-    interrupted."""
+    """Treat `kill` and a container's stop as Ctrl-C: the stage ends, the run is interrupted."""
     raise KeyboardInterrupt

@@ -1,6 +1,7 @@
 """Make a run's challenger the champion.
 
-Only what the gate would promote. Every hash is verified before anything moves.
+Only a run that the gate would promote can be approved. Every hash is verified before anything
+moves.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--override-dirty", action="store_true", help="take the responsibility for code that is in no branch"
+        "--override-dirty", action="store_true", help="approve a run of uncommitted code; the ledger says so"
     )
     parser.add_argument("run", metavar="RUN")
     add_person(parser)
@@ -40,9 +41,8 @@ def run(options: argparse.Namespace) -> int:
     if act.overrides:
         warn(f"overridden: {', '.join(act.overrides)}. The ledger says so.")
     assert act.before
-    say(
-        f"Run {act.run} is the champion: {act.model} version {act.after}. @previous is {champion.in_words(act.before)}."
-    )
+    previous = champion.in_words(act.before)
+    say(f"Run {act.run} is the champion: {act.model} version {act.after}. @previous is {previous}.")
     say(f"In the ledger: {act.when}, {act.who}: {act.why}")
     say(to_serve(here, act))
     say(f"To undo it: {registry.undo(act.model)}")
@@ -61,7 +61,7 @@ def move(here: Clone, flow: str, *arguments: Any) -> Act:
 
 
 def to_serve(here: Clone, act: Act) -> str:
-    """Say where the champion's bytes are, and by which command they are taken out."""
+    """Say where the champion's bytes are, and which command exports them."""
     from tasks.promotion import registry
 
     found = registry.find(here, act.model, str(act.after))
@@ -72,7 +72,7 @@ def to_serve(here: Clone, act: Act) -> str:
     named = [] if registry.models(here) == [act.model] else ["--model", act.model]
     target = os.path.relpath(here.root / "exports" / f"{act.model}-{act.after}")
     return (
-        f"To serve: {weights}{prompt}{where}. Until something serves it, nothing has changed for anyone. All of it, "
-        "with the line that starts vLLM:\n"
+        f"To serve: {weights}{prompt}{where}. Nothing changes for anyone until something serves it. "
+        "To export it all, with the command that starts vLLM:\n"
         f"  {commands.command('export', str(act.after), target, *named)}"
     )

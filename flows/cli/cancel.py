@@ -1,6 +1,6 @@
-"""End a run before its end, in order, and for good.
+"""Stop a run in order, and for good.
 
-It stops at its next checkpoint and is recorded. A new run takes up what it did.
+It stops at its next checkpoint and is recorded. A new run goes on from its work.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ EVERY_S = 5.0
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--now", action="store_true", help="do not wait for the checkpoint: end its stage at once")
+    parser.add_argument("--now", action="store_true", help="do not wait for the checkpoint: stop its stage at once")
     parser.add_argument(
-        "--wait", type=_seconds, default=600.0, metavar="SECONDS", help="how long to wait for its end (default: 600)"
+        "--wait", type=_seconds, default=600.0, metavar="SECONDS", help="how long to wait until it stops (default: 600)"
     )
 
 
@@ -41,19 +41,20 @@ def run(options: argparse.Namespace) -> int:
     def tell(line: str) -> None:
         nonlocal told
         if not told:
-            say(f"Run {record.name} is asked to end {'now' if options.now else 'at its next checkpoint'}.")
-        if time.monotonic() - told >= EVERY_S and line:
-            say(f"  {line}")
-        told = told if told and time.monotonic() - told < EVERY_S else time.monotonic()
+            say(f"Run {record.name} is asked to stop {'now' if options.now else 'at its next checkpoint'}.")
+        if time.monotonic() - told >= EVERY_S:
+            told = time.monotonic()
+            if line:
+                say(f"  {line}")
 
     ended = cancel.cancel(here, record, options.now, options.wait, tell)
     if ended is None:
         say(
-            f"Run {record.name} is ended. It had not begun, or its worktree and its commit were gone: there was "
-            "nothing to record."
+            f"Run {record.name} is stopped. Nothing was recorded: it had not begun, or its worktree and commit "
+            "were gone."
         )
         return 0
     say(f"Run {ended.name} is cancelled, and recorded as revision {(ended.revision or '')[:10]}.")
-    say(f"What it did is kept until it is past its retention. A new run that takes it up: {ended.again}")
-    say(f"To clear away what is past it: {commands.command('gc')}")
+    say(f"Its work is kept until it is past its retention. To go on from it with a new run: {ended.again}")
+    say(f"To remove what is past its retention: {commands.command('gc')}")
     return 0

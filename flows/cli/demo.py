@@ -44,8 +44,7 @@ SMALL = (
     # cannot be shown
     "gate.max_hack_rate=0.12",
 )
-"""Enough of everything to see every rung at work and the agent learn, in three minutes on two
-cores."""
+"""Enough to see every stage at work and the agent learn, in three minutes on two cores."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +54,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Climb on one window of invented traffic, and look with `drift` alone at a drifted one.
+    """Run the ladder on one window of invented traffic, and `drift` alone on a drifted one.
 
-    Everything that is written is ignored by Git or kept by DVC.
+    Git ignores everything that is written, or DVC keeps it.
     """
     from flows import results, settings
 

@@ -1,7 +1,7 @@
-"""Look for what would go wrong, before any compute is spent.
+"""Check for what would go wrong, before any compute is spent.
 
-Settings, recipe, tools, grader, template, memory, one optimizer step. Exit code 0: go on; 2: mend
-the settings; 3: the world failed.
+Settings, recipe, tools, grader, template, memory, one optimizer step. Exit code 0: ready; 2: fix
+the settings; 3: a server, a disk or the network failed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from flows.cli.options import add_settings
@@ -39,14 +40,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", metavar="CHECK", action="append", default=[], help="this check and those that it needs; repeatable"
     )
-    parser.add_argument(
-        "--no-model", action="store_true", help="leave out what looks at the policy's model: a quick look"
-    )
+    parser.add_argument("--no-model", action="store_true", help="skip the checks that need the policy's model: quick")
     parser.add_argument("--json", action="store_true", help="one JSON object for scripts: checks and ok")
     parser.add_argument(
-        "--show-resolved",
-        action="store_true",
-        help="print all settings as they hold, defaults included, and look at nothing",
+        "--show-resolved", action="store_true", help="print all settings, defaults included, and check nothing"
     )
     add_settings(parser)
 
@@ -56,8 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _examine(options: argparse.Namespace) -> int:
-    """Run the checks of rft/doctor, and return the exit code. What they print goes to stderr, so
-    that JSON stays JSON.
+    """Run the checks of rft/doctor, and return the exit code. Their own output goes to stderr.
 
     What a check left behind at its deadline ends with the process (rft/doctor/__init__.py).
     """
@@ -88,9 +84,8 @@ def _examine(options: argparse.Namespace) -> int:
         )
     code = doctor.exit_code(found)
     if options.json:
-        say(
-            json.dumps({"checks": [asdict(one) for one in found], "ok": code == 0}, ensure_ascii=False, allow_nan=False)
-        )
+        result = {"checks": [asdict(finding) for finding in found], "ok": code == 0}
+        say(json.dumps(result, ensure_ascii=False, allow_nan=False))
     else:
         draw(found)
     if doctor.left_behind():
@@ -100,8 +95,8 @@ def _examine(options: argparse.Namespace) -> int:
 
 
 def _show_resolved(options: argparse.Namespace) -> int:
-    """All settings, defaults included, in the order of rft/config; for people with their meaning,
-    and which of them are set."""
+    """Print all settings, defaults included, in the order of rft/config; for people also what each
+    means, and which are set."""
     from flows import settings
     from rft.config import reference
     from rft.doctor import configuration
@@ -119,22 +114,23 @@ def draw(found: Sequence[Finding], console: Console | None = None) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("", "check", "what was seen", "seconds"):
         table.add_column(column, justify="right" if column == "seconds" else "left", no_wrap=column != "what was seen")
-    for one in found:
-        table.add_row(SIGNS[one.status], one.name, _plain(one.words), f"{one.seconds:.1f}" if one.seconds else "")
+    for check in found:
+        seconds = f"{check.seconds:.1f}" if check.seconds else ""
+        table.add_row(SIGNS[check.status], check.name, escape(check.words), seconds)
     console.print(table)
-    todo = [one for one in found if one.remedy and one.status != "ok"]
-    for one in todo:
-        console.print(f"\n{SIGNS[one.status]} {one.name}: {one.remedy}", markup=False, soft_wrap=True)
-    failed = [one.name for one in found if one.status == "fail"]
-    warned = [one.name for one in found if one.status == "warn"]
+    for check in found:
+        if check.remedy and check.status != "ok":
+            console.print(f"\n{SIGNS[check.status]} {check.name}: {check.remedy}", markup=False, soft_wrap=True)
+    failed = [check.name for check in found if check.status == "fail"]
+    warned = [check.name for check in found if check.status == "warn"]
     but = f", but look at {', '.join(warned)}" if warned else ""
     last = f"Not ready: {', '.join(failed)}." if failed else f"Ready{but}: {commands.command('run')}"
     console.print(f"\n{last}", markup=False, soft_wrap=True)
 
 
 def _policy(here: Clone, params: config.Params, scratch: Path) -> Path | None:
-    """What stage `policy` made of these settings and this recipe in the newest run that came so
-    far, taken out of the cache."""
+    """Restore from the cache what stage `policy` of the newest run made of the same settings and
+    recipe."""
     from rft import shelves
     from tasks.runs import artifacts, records
 
@@ -163,20 +159,16 @@ def _made_alike(at: Revision, params: config.Params) -> bool:
 
 
 def _announce(words: str) -> None:
-    """Before calls go out to servers, which may be somebody else's: how many, and where."""
+    """Say what is about to happen, such as how many calls will go to which server."""
     print(f"[doctor] {words}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Which check works now: a spinner on a terminal, a line elsewhere."""
+    """Show which check runs: a spinner on a terminal, a line elsewhere."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield lambda name: print(f"[doctor] {name}", file=sys.stderr, flush=True)
         return
     with console.status("doctor") as status:
         yield lambda name: status.update(f"doctor: {name}")
-
-
-def _plain(words: str) -> str:
-    return words.replace("[", "\\[")

@@ -50,18 +50,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check(here: Clone, params: config.Params, window: Path) -> tuple[DriftReport, bool]:
-    """Return the report, and whether it was made now or is known from before. Raises UserError for
-    a window that cannot be read.
+    """Return the report, and whether it was made now (or was cached). Raises UserError for a window
+    that cannot be read.
 
-    The judgement is stage `drift`'s own. It is made in a scratch folder that holds what the stage
-    would see: the champion's profile, and the traffic shelf of the last run, which is what the
-    agent's habits are compared with. It is kept under the hash of all that it depends on.
+    Stage `drift` itself judges, in a scratch folder that holds what the stage would see: the
+    champion's profile, and the traffic shelf of the last run, with which the agent's behavior is
+    compared. The report is cached under the hash of all that it depends on.
     """
     from rft import reports
     from rft.reports import DriftReport
 
     if not window.is_file():
-        raise UserError(f"{window}: no such window of traffic.")
+        raise UserError(f"{window}: no such file. Name a window of traffic, such as data/inbox/window.jsonl.")
     window = window.resolve()
     own = params.recipe.model_copy(update={"path": str((here.root / params.recipe.path).resolve())})
     params = params.model_copy(update={"recipe": own})
@@ -80,26 +80,17 @@ def check(here: Clone, params: config.Params, window: Path) -> tuple[DriftReport
 
 def tell(here: Clone, report: DriftReport, console: Console | None = None) -> None:
     console = console or Console(highlight=False)
-    table = Table(
-        box=None,
-        pad_edge=False,
-        title=f"{report.num_current} conversations against {report.num_reference}",
-        title_justify="left",
-    )
+    title = f"{report.num_current} conversations against {report.num_reference}"
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
     for column in ("feature", "what", "effect", "threshold", "q", ""):
         table.add_column(column, justify="right" if column in ("effect", "threshold", "q") else "left")
-    for one in report.features:
-        numbers = [
-            "" if value is None else f"{value:{shape}}"
-            for value, shape in ((one.effect, ".3f"), (one.threshold, ".3f"), (one.q_value, ".2g"))
-        ]
-        is_compared = one.effect is not None and one.q_value is not None
-        table.add_row(
-            one.feature,
-            one.statistic,
-            *numbers,
-            ("drifted" if one.drifted else "") if is_compared else escape(one.detail),
-        )
+    for feature in report.features:
+        shapes = ((feature.effect, ".3f"), (feature.threshold, ".3f"), (feature.q_value, ".2g"))
+        numbers = ["" if value is None else f"{value:{shape}}" for value, shape in shapes]
+        note = "drifted" if feature.drifted else ""
+        if feature.effect is None or feature.q_value is None:
+            note = escape(feature.detail)
+        table.add_row(feature.feature, feature.statistic, *numbers, note)
     console.print(table)
     for contract in report.contracts:
         if not contract.success:
@@ -110,8 +101,7 @@ def tell(here: Clone, report: DriftReport, console: Console | None = None) -> No
 
 
 def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
-    """What stage `traffic` would find there: the champion without its weights, and the shelf of the
-    last run that came so far."""
+    """Write what the stage reads: the champion without weights, and the newest traffic shelf."""
     from rft import shelves
     from tasks.promotion import registry
     from tasks.runs import records
@@ -119,12 +109,11 @@ def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
 
     registry.served(here, params).place(scratch, weights=False)
     for record in reversed(records.load_all(here)):
-        shelf = (
-            {}
-            if record.revision is None or record.bytes_removed
-            else {name: Revision(here, record.revision).read(shelves.folder("traffic") / name) for name in TRAFFIC}
-        )
-        if shelf and all(shelf.values()):
+        if record.revision is None or record.bytes_removed:
+            continue
+        at = Revision(here, record.revision)
+        shelf = {name: at.read(shelves.folder("traffic") / name) for name in TRAFFIC}
+        if all(shelf.values()):
             folder = scratch / shelves.folder("traffic")
             folder.mkdir(parents=True)
             for name, content in shelf.items():
@@ -141,8 +130,7 @@ def _key(params: config.Params, window: Path) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the stage's progress lines and Great Expectations' account of its temporary folders:
-    `tell` shows what was found."""
+    """Hide the stage's progress lines and Great Expectations' talk of its temporary folders."""
     logging.disable(logging.INFO)
     try:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -1,6 +1,6 @@
-"""Take out what is needed to serve an agent elsewhere.
+"""Export what is needed to serve an agent elsewhere.
 
-FOLDER must not exist yet. VERSION is a number of the registry, champion or previous; RUN is what a
+FOLDER must not exist yet. VERSION is a number in the registry, champion or previous; RUN is what a
 run's gate judged, approved or not.
 
   rft export champion exports/today              the adapter as trained, and its base model or its
@@ -26,7 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("which", metavar="VERSION|RUN")
     parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument(
-        "--model", metavar="NAME", help="of which recipe, where the clone has run several (default: its only one)"
+        "--model", metavar="NAME", help="the recipe, if the clone has run several (default: its only one)"
     )
     parser.add_argument(
         "--merge",
@@ -36,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        help="of the whole model (default: policy.dtype of its run, in which it was judged)",
+        help="dtype of the whole model (default: policy.dtype of its run, in which it was judged)",
     )
 
 
@@ -56,14 +56,12 @@ def run(options: argparse.Namespace) -> int:
     say(f"{agent.words} ({agent.standing})")
     say(f"  {_what(manifest)}")
     if manifest.openings_compared:
-        say(
-            f"  checked: prompt, tools and template give {manifest.openings_compared} recorded openings token by "
-            "token; every hash holds"
-        )
+        openings = f"{manifest.openings_compared} recorded openings"
+        say(f"  checked: prompt, tools and template give {openings} token by token; every hash holds")
     if moved := manifest.weights.moved:
         kept = "" if moved.kept is None else f", cosine of learned and exported change {moved.kept:.4f}"
         say(f"  the cast to {manifest.weights.dtype} moved a weight by {moved.by_cast:.3g} at most{kept}")
-    say(f"Exported to {target}: README.md there has the line that starts vLLM with it.")
+    say(f"Exported to {target}: README.md there has the command that starts vLLM with it.")
     return 0
 
 
@@ -72,10 +70,8 @@ def _what(manifest: Manifest) -> str:
     if base.kind == "served":
         return f"the prompt alone: the weights of {base.name} lie at its endpoint"
     if weights.path == "adapter":
-        return (
-            f"adapter of rank {weights.rank}; base model "
-            f"{f'in {base.path}/' if base.path else f'{base.name}, named and not copied'}"
-        )
+        where = f"in {base.path}/" if base.path else f"{base.name}, named and not copied"
+        return f"adapter of rank {weights.rank}; base model {where}"
     if weights.path == "model":
-        return f"one whole model in model/{f', {weights.dtype}' if weights.dtype else ''}"
+        return "one whole model in model/" + (f", {weights.dtype}" if weights.dtype else "")
     return f"no weights of its own: base model {base.name}, named and not copied"

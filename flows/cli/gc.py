@@ -1,7 +1,8 @@
 """Remove what is past its retention: worktrees, unfinished work, logs, pages, bytes of old runs.
 
-Section run.retention of params.yaml says how old. Without --yes it says what it would remove, and
-asks. Revisions, the ledger, and what a champion, a request or an unfinished run needs stay.
+The section run.retention of params.yaml says how long things are kept. Without --yes, it shows what
+it would remove and asks. It keeps revisions, the ledger, and all that a champion, a request or an
+unfinished run needs.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _tell(seen: Plan) -> None:
 
 
 def _lines(items: list[Item]) -> list[str]:
-    """The first few; bytes by what they are of."""
+    """List the first few; bytes are grouped by what they belong to."""
     if items[0].kind == "bytes":
         groups: dict[str, list[Item]] = {}
         for item in items:

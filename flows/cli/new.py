@@ -1,6 +1,6 @@
-"""Write a recipe to start from.
+"""Create a recipe to start from.
 
-A small working agent, and invented traffic for it.
+It is a small working agent, with invented traffic.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tasks.runs import clone
 TEMPLATE = Path(__file__).parents[1] / "template"
 START = datetime.date(2026, 3, 2)
 INVENTED = "0000-invented.jsonl"
-"""By name before every window that is named by its date: of a pattern the last is taken."""
+"""Sorts before every window that is named by its date, because a pattern takes the last."""
 NEXT = {
-    "doctor": "what would go wrong, in a minute",
-    "exploits": "the grader refuses every cheat",
-    "run": "the whole ladder",
+    "doctor": "check for what would go wrong, in a minute",
+    "exploits": "see the grader refuse every cheat",
+    "run": "run the whole ladder",
 }
 
 
@@ -41,8 +41,8 @@ def run(options: argparse.Namespace) -> int:
         raise UserError(f"{folder} exists already. Name a folder that does not, such as recipes/mine.")
     if not target.is_relative_to(here.root):
         raise UserError(
-            f"{folder} lies outside the clone {here.root}, where no run could take it along. Name a folder inside, "
-            "such as recipes/mine."
+            f"{folder} lies outside the clone {here.root}, so no run could use it. "
+            "Name a folder inside, such as recipes/mine."
         )
     inside = target.relative_to(here.root).as_posix()
     part = target.with_name(f".{target.name}.part")
@@ -63,14 +63,12 @@ def run(options: argparse.Namespace) -> int:
     say(f"{inside}/README.md says what each file is for. It works as it is; try in this order:")
     for verb, words in NEXT.items():
         say(f"  {commands.command(verb)}    # {words}")
-    say(
-        f"The traffic is invented: {window.relative_to(here.root)}. Put windows of your own beside it, and name one "
-        "in traffic.file of"
-    )
-    say(f"{inside}/params.yaml, or by --window. On a schedule: give infra/schedule.yaml the lines")
+    say(f"The traffic is invented: {window.relative_to(here.root)}. Put windows of your own beside it,")
+    say(f"and name one in traffic.file of {inside}/params.yaml, or with --window.")
+    say("On a schedule: give infra/schedule.yaml the lines")
     say(f"  params: {inside}/params.yaml")
     say(f"  window: data/inbox/{target.name}/*.jsonl")
-    say("Commit the folder when it is yours, for a run of uncommitted code is marked dirty:")
+    say("Commit the folder once it is yours, because a run of uncommitted code is marked dirty:")
     git = f"git -C {shlex.quote(str(here.root))}"
     say(f"  {git} add {shlex.quote(inside)} && {git} commit -m {shlex.quote(f'Recipe {target.name}')}")
     return 0

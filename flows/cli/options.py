@@ -21,30 +21,28 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 def add_person(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", required=True, metavar="NAME", help="who decides")
-    parser.add_argument("--reason", required=True, metavar="TEXT", help="why; it stands in the ledger")
+    parser.add_argument("--reason", required=True, metavar="TEXT", help="why; the ledger keeps it")
 
 
 def person(options: argparse.Namespace) -> tuple[str, str]:
-    """Return who decides, and why. Raises UserError when either says nothing."""
+    """Return who decides, and why. Raises UserError if either is empty."""
     who, why = options.by.strip(), options.reason.strip()
     if not who or not why:
-        raise UserError(
-            "--by and --reason must say something: they stand in the ledger for the one who asks a year later."
-        )
+        raise UserError("--by and --reason must not be empty: the ledger keeps them for whoever asks a year later.")
     return who, why
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Which rollouts: of one place, and of those some."""
+    """Add the options that choose rollouts: where they are, and which of them."""
     parser.add_argument("run", metavar="RUN", nargs="?", help="default: the newest run")
     parser.add_argument("--here", action="store_true", help="the shelves of this folder instead of a run's")
     which = parser.add_argument_group("which of them")
     which.add_argument("--stage", metavar="STAGE", help="baseline, prompt, train or challenger")
     which.add_argument("--arm", metavar="ARM", help="champion, challenger, a prompt's name")
-    which.add_argument("--step", type=int, metavar="N", help="of training")
-    which.add_argument("--example", metavar="ID")
+    which.add_argument("--step", type=int, metavar="N", help="a step of training")
+    which.add_argument("--example", metavar="ID", help="the id of an example")
     which.add_argument("--stop", metavar="REASON", help="such as completed, max_tokens, parse_error, tool_error")
-    which.add_argument("--reward", metavar="BOUND", help="such as '<0.2' or '>=1'; none: the unscored")
+    which.add_argument("--reward", metavar="BOUND", help="such as '<0.2' or '>=1', or none for the unscored")
     which.add_argument(
         "--where",
         metavar="SQL",
@@ -53,13 +51,11 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     order = which.add_mutually_exclusive_group()
     order.add_argument("--worst", type=count, metavar="N", help="the N lowest rewards, lowest first")
     order.add_argument("--best", type=count, metavar="N", help="the N highest rewards, highest first")
-    which.add_argument(
-        "-n", type=count, metavar="N", help="the first N of what is left; without it a terminal shows 20"
-    )
+    which.add_argument("-n", type=count, metavar="N", help="the first N (default on a terminal: 20)")
 
 
 def count(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a number of rollouts")
+        raise argparse.ArgumentTypeError(f"{number} is too few: give 1 or more")
     return number

@@ -1,11 +1,11 @@
-"""Talk to an agent, its tools at work; nothing is recorded.
+"""Talk to an agent that uses its tools; nothing is recorded.
 
-Without RUN: with the champion of the recipe that params.yaml names. Its tools are served as in a
-stage, by the settings of its own run.
+Without RUN, it is the champion of the recipe that params.yaml names. Its tools are served as in a
+stage, with the settings of its own run.
 
-  rft play                                       a line is what you say; /quit or the end of input
-                                                 ends it
-  rft play RUN --temperature 0                   with what a run's gate judged
+  rft play                                       write a line, read the answer; /quit or the end of
+                                                 input ends it
+  rft play RUN --temperature 0                   talk to what a run's gate judged
   rft play --example ID                          begin with a validation example, and see the grade
   rft play --once "value of k0001"               one exchange, for scripts
 """
@@ -44,10 +44,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--temperature",
         type=float,
         metavar="T",
-        help="0 is greedy (default: challenger.temperature, under which it was judged)",
+        help="0 is greedy (default: challenger.temperature, at which it was judged)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampling (default: 0)")
-    parser.add_argument("--show-tools", action="store_true", help="first say which tools it has")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the sampling (default: 0)")
+    parser.add_argument("--show-tools", action="store_true", help="list its tools first")
     add_settings(parser)
 
 
@@ -60,12 +60,12 @@ def run(options: argparse.Namespace) -> int:
     here = clone.enter()
     temperature = options.temperature
     if temperature is not None and not (math.isfinite(temperature) and temperature >= 0):
-        raise UserError(f"--temperature {temperature:g}: write a number from 0 (greedy) on.")
+        raise UserError(f"--temperature {temperature:g}: write 0 (greedy) or a larger number.")
     which = options.run or registry.CHAMPION
     if agents.is_a_run(which):
         if options.params is not None:
             raise UserError(
-                "--params says of which recipe the champion is, and RUN has settings of its own. Leave one of them out."
+                "--params chooses the recipe of the champion, but RUN has its own settings. Leave one of them out."
             )
         agent = agents.find(here, which)
     else:
@@ -84,31 +84,25 @@ def _converse(agent: Agent, params: config.Params, options: argparse.Namespace) 
     from rft.rollouts.runner import workbench
     from rft.sampling import policies
 
-    ours = recipe.load(params.recipe)
+    agents_recipe = recipe.load(params.recipe)
     opening = None if options.example is None else _example(options.example)
-    heat = params.challenger.temperature if options.temperature is None else options.temperature
+    temperature = params.challenger.temperature if options.temperature is None else options.temperature
     server = params.policy.server
-    if server is not None and server.dialect == "openai_reasoning" and heat != 1:
-        raise UserError(
-            f"--temperature {heat:g}: {server.model} takes none (policy.server.dialect = openai_reasoning). Leave "
-            "it out."
-        )
-    prompt = champion_prompt(ours)
+    if server is not None and server.dialect == "openai_reasoning" and temperature != 1:
+        why = f"{server.model} takes none (policy.server.dialect = openai_reasoning)"
+        raise UserError(f"--temperature {temperature:g}: {why}. Leave it out.")
+    prompt = champion_prompt(agents_recipe)
     device = weights.prepare_process(params.policy)
-    with workbench(params, ours) as bench:
-        table = Table(bench, policies.of(bench, "champion", device).policy, prompt, heat, options.seed)
+    with workbench(params, agents_recipe) as bench:
+        table = Table(bench, policies.of(bench, "champion", device).policy, prompt, temperature, options.seed)
         if options.once is None:
-            say(
-                f"{agent.words} ({agent.standing}), prompt {prompt.name!r}, temperature {heat:g}. {QUIT} or the end "
-                "of input ends it."
-            )
+            who = f"{agent.words} ({agent.standing})"
+            say(f"{who}, prompt {prompt.name!r}, temperature {temperature:g}. {QUIT} or the end of input ends it.")
         if options.show_tools:
             for tool in bench.schemas:
                 function = tool["function"]
-                say(
-                    f"  {function['name']}({', '.join(function.get('parameters', {}).get('properties', {}))})  "
-                    f"{function.get('description', '')}"
-                )
+                arguments = ", ".join(function.get("parameters", {}).get("properties", {}))
+                say(f"  {function['name']}({arguments})  {function.get('description', '')}")
         if opening is not None:
             for message in opening.messages:
                 say(f"{message['role']}> {message.get('content') or ''}")
@@ -119,12 +113,12 @@ def _converse(agent: Agent, params: config.Params, options: argparse.Namespace) 
         for text in _lines():
             try:
                 _show(table.say(text))
-            except RftError as error:  # the talk goes on: what was said before still stands
+            except RftError as error:  # the conversation goes on without this exchange
                 warn(str(error))
 
 
 def _lines() -> Iterator[str]:
-    """What a person says, until /quit or the end of input."""
+    """Yield what a person says, until /quit or the end of input."""
     asks = sys.stdin.isatty()
     while True:
         if asks:
@@ -155,10 +149,8 @@ def _show_turn(turn: Turn) -> None:
         say(f"agent> {turn.answer}")
     results = {result.call_id: result for result in turn.results}
     for call in turn.calls:
-        say(
-            "  → "
-            f"{transcript.signature({'function': {'name': call.name or 'unreadable', 'arguments': call.arguments}})}"
-        )
+        function = {"name": call.name or "unreadable", "arguments": call.arguments}
+        say(f"  → {transcript.signature({'function': function})}")
         result = results.get(call.call_id)
         say(f"  ← {result.output if result else 'never sent'}")
 
@@ -168,6 +160,6 @@ def _example(name: str) -> Example:
     from rft.rollouts import play
 
     if not shelves.examples_file("validation").exists():
-        raise UserError(f"--example {name}: this run came to no examples. Leave it out, or name a later run.")
+        raise UserError(f"--example {name}: this run ended before it had examples. Leave it out, or name another run.")
     others = {split: shelves.load_examples(split) for split in ("test", "train")}
     return play.example_named(name, shelves.load_examples("validation"), others)

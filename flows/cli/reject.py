@@ -1,6 +1,6 @@
-"""Say no to what the gate would promote.
+"""Reject what the gate would promote.
 
-It cannot be approved any more.
+The run cannot be approved after that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Grade stored rollouts with another grader, without sampling.
 
-The scores of then beside those of now. What ended in an outage stays unscored; nothing in the run
-changes. The settings are the run's own, with --set; --params names others.
+It shows the new scores beside the old ones. What ended in an outage stays unscored, and nothing in
+the run changes. The settings are the run's own, changed by --set; --params names others.
 
   rft replay --grader recipes/mine/grader.json
   rft replay RUN --stage challenger --grader stricter.json --out both.parquet
@@ -37,7 +37,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--grader",
         required=True,
         metavar="FILE",
-        help="a grader's JSON; {tool_server} in its url: the recipe's own server is started",
+        help="a grader's JSON; if its url has {tool_server}, the recipe's own server is started",
     )
     parser.add_argument("--out", metavar="FILE", help="both grades of every rollout, as .parquet or .jsonl")
     add_selection(parser)
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     place = clone.enter()
     out = Path(options.out).resolve() if options.out else None
     if out and out.suffix not in (".parquet", ".jsonl"):
-        raise UserError(f"--out {options.out}: end the name with .parquet or .jsonl, so that the form is known.")
+        raise UserError(f"--out {options.out}: end the name with .parquet or .jsonl, which chooses the format.")
     grader = engine.load_grader(Path(options.grader))
     logs = rollouts.find(place, options)
     if logs.record and not options.params:
@@ -61,11 +61,11 @@ def run(options: argparse.Namespace) -> int:
         params = settings.resolve(place, options.params, options.overrides)
     rows = rollout_log.rows_of(rollouts.chosen(logs.table, options))
     if not rows:
-        raise UserError(f"no rollout of {logs.words} fits: there is nothing to grade.")
+        raise UserError(f"no rollout of {logs.words} matches: there is nothing to grade. {logs.listed}")
     with contextlib.chdir(place.root):  # recipe.path in params.yaml is relative to it
         regraded = engine.regrade(rows, grader, params, rollouts.counter("replay", len(rows)))
     if out:
-        _write_out([engine.record(one) for one in regraded], out)
+        _write_out(list(map(engine.record, regraded)), out)
     _compared(logs, grader.name, regraded)
     return 0
 
@@ -90,10 +90,8 @@ def _compared(logs: Logs, name: str, regraded: Sequence[Regraded]) -> None:
 
     console = Console(highlight=False)
     found = engine.compare(regraded)
-    say(
-        f"{counted(len(regraded), 'rollout')} of {logs.words}, graded anew by {name!r}; {found.both} have a score "
-        "from both graders."
-    )
+    graded = f"{counted(len(regraded), 'rollout')} of {logs.words}, graded again by {name!r}"
+    say(f"{graded}; {found.both} have a score from both graders.")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("", "then", "now", "difference"):
         table.add_column(column, justify="right" if column else "left")
@@ -110,13 +108,9 @@ def _compared(logs: Logs, name: str, regraded: Sequence[Regraded]) -> None:
         f"unscored now, and in no mean: {found.unscored} ({found.only_old} had a score then); scored now and not "
         f"then: {found.only_new}"
     )
-    worst = engine.disagreements(regraded)[:10]
-    for one in worst:
-        change = f"{transcript.number(one.row.score)} → {transcript.number(one.grade.score)}"
-        line = (
-            f"  {short(one.row.rollout_id)}  {transcript.title(one.row)}, {one.row.example_id}: {change}  "
-            f"{one.grade.explanation}"
-        )
-        console.print(Text(line), no_wrap=True, overflow="ellipsis")
-    for reason in sorted({one.grade.explanation for one in regraded if one.grade.score is None})[:3]:
+    for again in engine.disagreements(regraded)[:10]:
+        which = f"{short(again.row.rollout_id)}  {transcript.title(again.row)}, {again.row.example_id}"
+        change = f"{transcript.number(again.row.score)} → {transcript.number(again.grade.score)}"
+        console.print(Text(f"  {which}: {change}  {again.grade.explanation}"), no_wrap=True, overflow="ellipsis")
+    for reason in sorted({again.grade.explanation for again in regraded if again.grade.score is None})[:3]:
         console.print(Text(f"  unscored: {reason}"), no_wrap=True, overflow="ellipsis")

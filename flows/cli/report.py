@@ -1,4 +1,4 @@
-"""Say where the page of a run is."""
+"""Print where the report page of a run is."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ def run(options: argparse.Namespace) -> int:
     page = place.page(record.name)
     if not page.exists():
         if record.revision is None:
-            raise UserError(
-                f"run {record.name} is {record.state} and has no page yet. It is written when the run ends."
-            )
-        # It was removed, past its retention: written again from what the run left.
+            raise UserError(f"run {record.name} is {record.state} and has no page yet: it is written at the end.")
+        # It was past its retention and removed, so it is written again from the run's revision.
         with tempfile.TemporaryDirectory(dir=place.state) as scratch:
             artifacts.restore(artifacts.Revision(place, record.revision), Path(scratch))
             importlib.import_module("tasks.ladder").write_page(place, record, Path(scratch))
     say(str(page))
     if options.open and not webbrowser.open(page.as_uri()):
-        raise UserError(f"no browser could be started here. Open the file yourself: {page}")
+        raise UserError(f"--open: no browser could be started here. Open the file yourself: {page}")
     return 0

@@ -1,6 +1,6 @@
 """Make the previous champion the champion again.
 
-Of the model that you name; if you name none, of the only one that was ever promoted here.
+Without --model, --params or --set, it is the only model that was ever promoted in this clone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Of --model, or of the model of the settings named; without either, of the only one that was
-    ever promoted."""
     from flows import settings
     from tasks.promotion import registry
 
@@ -35,10 +33,7 @@ def run(options: argparse.Namespace) -> int:
         model = registry.model_name(settings.resolve(here, options.params, options.overrides))
     act = move(here, "rollback", model or registry.only_model(here), who, why)
     served = f"run {act.run}" if act.run else "the beginning: the base policy with the seed prompt"
-    say(
-        f"The champion is version {act.after} of {act.model} again ({served}); version {act.before} is not the "
-        "champion any more."
-    )
+    say(f"The champion is version {act.after} of {act.model} again ({served}), in place of version {act.before}.")
     say(f"In the ledger: {act.when}, {act.who}: {act.why}")
     say(to_serve(here, act))
     return 0

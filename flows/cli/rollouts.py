@@ -2,7 +2,7 @@
 
 Every stage with a policy keeps all its rollouts: whole dialogues, grades, tokens.
 
-  rft rollouts                                   the newest run's
+  rft rollouts                                   those of the newest run
   rft rollouts RUN --stage train --worst 5       what went wrong most
   rft rollouts --where "stop_reason = 'max_tokens' AND num_turns > 3"
   rft rollouts --show 3f2a --tokens              one dialogue, with grade and tokens
@@ -55,7 +55,7 @@ STYLES: dict[transcript.Kind, str] = {
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--live", action="store_true", help="of stages that are still working")
+    parser.add_argument("--live", action="store_true", help="the rollouts of stages in progress")
     add_selection(parser)
     what = parser.add_argument_group("instead of the list").add_mutually_exclusive_group()
     what.add_argument(
@@ -65,13 +65,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--summary", action="store_true", help="sampled = trained + left out with a reason, by stage and step"
     )
-    what.add_argument("--json", action="store_true", help="a JSON object a line")
+    what.add_argument("--json", action="store_true", help="one JSON object per line")
     what.add_argument("--export", metavar="FILE", help="OpenAI chat JSONL: messages, reward, metadata")
     what.add_argument("--export-traces", action="store_true", help="MLflow traces, beside the run's metrics")
     parser.add_argument(
         "--tokens",
         action="store_true",
-        help="with --show: every sampled token, its log-probability, the unlikely ones marked",
+        help="with --show: every sampled token with its log-probability, unlikely ones marked",
     )
 
 
@@ -103,12 +103,12 @@ def run(options: argparse.Namespace) -> int:
 
 # -- many ------------------------------------------------------------------------------------------
 def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> int:
-    """On a terminal the first `most`; a file or pipe gets all."""
+    """Print a table: of the first `most` on a terminal, of all into a file or pipe."""
     from rft.rollouts import transcript
 
     total = logs.table.num_rows
     if not rows:
-        say(f"No rollout of {logs.words} fits." if total else f"There is no rollout of {logs.words}.")
+        say(f"No rollout of {logs.words} matches." if total else f"There is no rollout of {logs.words}.")
         return 0
     shown = rows[:most] if console.is_terminal else rows
     cells = [_cells(row) for row in shown]
@@ -150,8 +150,8 @@ def _cells(row: LogRow) -> tuple[str, ...]:
 
 
 def _widths(wanted: Sequence[int], room: int) -> list[int]:
-    """Of the columns; where the terminal is too narrow for all, the widest of those that may be cut
-    give way first."""
+    """Return the columns' widths. If the terminal is too narrow, the widest cuttable ones shrink
+    first."""
     widths = list(wanted)
     cuttable = [HEADINGS.index(name) for name in CUTTABLE]
     while sum(widths) + len(widths) + 1 > room:  # so rich counts: a space a column, and one before the first
@@ -163,7 +163,7 @@ def _widths(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def _middle(text: str, width: int) -> str:
-    """Cut in the middle: names of one kind begin alike, and numbers end them."""
+    """Cut in the middle, because names of one kind begin alike and end with numbers."""
     if len(text) <= width:
         return text
     tail = (width - 1) // 2
@@ -176,7 +176,7 @@ def _note(row: LogRow) -> str:
 
 
 def _plain(row: LogRow) -> dict[str, Any]:
-    """For scripts: JSON columns as what they hold."""
+    """Return a row for scripts, with its JSON columns parsed."""
     from rft.rollouts import log as rollout_log
 
     cells = rollout_log.cells(row)
@@ -184,7 +184,7 @@ def _plain(row: LogRow) -> dict[str, Any]:
 
 
 def _summary(console: Console, logs: Logs, rows: Sequence[LogRow], whole: bool) -> int:
-    """Sampled = trained + left out; also against what the training counted while it ran."""
+    """Check that sampled = trained + left out, also against what the training itself counted."""
     from rft import shelves
     from rft.rollouts import log as rollout_log
 
@@ -194,33 +194,35 @@ def _summary(console: Console, logs: Logs, rows: Sequence[LogRow], whole: bool) 
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for name in ("stage/arm", "step", "sampled", "trained", "compared", "left out"):
         table.add_column(name, justify="left" if name in ("stage/arm", "left out") else "right", overflow="fold")
-    for one in tallies:
-        out = "\n".join(f"{count} {reason}" for reason, count in sorted(one.left_out.items()))
-        counts = (str(one.sampled), str(one.trained or ""), str(one.compared or ""))
-        table.add_row(*map(Text, (f"{one.stage}/{one.arm}", str(one.step or ""), *counts, out)))
+    for tally in tallies:
+        out = "\n".join(f"{count} {reason}" for reason, count in sorted(tally.left_out.items()))
+        counts = (str(tally.sampled), str(tally.trained or ""), str(tally.compared or ""))
+        table.add_row(*map(Text, (f"{tally.stage}/{tally.arm}", str(tally.step or ""), *counts, out)))
     console.print(table)
-    sums = [sum(getattr(one, name) for one in tallies) for name in ("sampled", "trained", "compared")]
-    left = sum(one.left_out.total() for one in tallies)
-    say(
-        f"{sums[0]} sampled = {sums[1]} trained on + {sums[2]} compared (stages that train nothing) + {left} left "
-        "out. It adds up."
+    sampled, trained, compared, left = (
+        sum(tally.sampled for tally in tallies),
+        sum(tally.trained for tally in tallies),
+        sum(tally.compared for tally in tallies),
+        sum(tally.left_out.total() for tally in tallies),
     )
+    parts = f"{trained} trained on + {compared} compared (stages that train nothing) + {left} left out"
+    say(f"{sampled} sampled = {parts}. It adds up.")
     return 0
 
 
 def _against_metrics(tallies: Sequence[rollout_log.Tally], metrics: bytes | None) -> None:
-    """Raises RftError when the log and the training's own metrics do not tell the same."""
+    """Raise RftError if the log and the training's own metrics differ."""
     for line in (metrics or b"").splitlines():
-        told = json.loads(line)
-        if "samples/sampled" not in told:
+        step = json.loads(line)
+        if "samples/sampled" not in step:
             continue
-        mine = [one for one in tallies if one.stage == "train" and one.step == told["step"]]
-        # held-out examples are no samples of the step
-        sampled = sum(one.sampled - one.left_out["validation"] for one in mine)
-        for key, found in (("samples/sampled", sampled), ("samples/trained", sum(one.trained for one in mine))):
-            if found != told.get(key, 0):
+        own = [tally for tally in tallies if tally.stage == "train" and tally.step == step["step"]]
+        # held-out examples are not samples of the step
+        sampled = sum(tally.sampled - tally.left_out["validation"] for tally in own)
+        for key, found in (("samples/sampled", sampled), ("samples/trained", sum(tally.trained for tally in own))):
+            if found != step.get(key, 0):
                 raise RftError(
-                    f"the log does not add up: step {told['step']} of training says {key} = {told.get(key, 0)}, "
+                    f"the log does not add up: step {step['step']} of training says {key} = {step.get(key, 0)}, "
                     f"its log holds {counted(found, 'rollout')}."
                 )
 
@@ -232,15 +234,13 @@ def _show(console: Console, logs: Logs, prefix: str, tokens: bool) -> int:
     from rft.rollouts import transcript
 
     ids = logs.table["rollout_id"].to_pylist()
-    hits = [n for n, one in enumerate(ids) if one.startswith(prefix) or bare(one).startswith(prefix)]
+    hits = [n for n, name in enumerate(ids) if name.startswith(prefix) or bare(name).startswith(prefix)]
     known = list(dict.fromkeys(ids[n] for n in hits))
     if not known:
-        raise UserError(f"--show {prefix}: no rollout of {logs.words} has an id that begins so. {logs.listed}")
+        raise UserError(f"--show {prefix}: no rollout of {logs.words} has an id that begins with it. {logs.listed}")
     if len(known) > 1:
-        raise UserError(
-            f"--show {prefix}: {len(known)} rollouts begin so ({', '.join(map(bare, known[:4]))} ...). Write "
-            "more of it."
-        )
+        some = ", ".join(map(bare, known[:4]))
+        raise UserError(f"--show {prefix}: {len(known)} rollouts begin with it ({some} ...). Write more of the id.")
     for row in rollout_log.rows_of(logs.table.take(hits)):
         lines: Iterator[transcript.Line] = transcript.lines(row)
         if tokens:
@@ -274,33 +274,36 @@ def _decoder(logs: Logs) -> Callable[[list[int]], str] | None:
 
 
 def _groups(console: Console, logs: Logs, rows: Sequence[LogRow], example: str) -> int:
-    """A table a stage, arm and step. What all rollouts have in common is dim; what differs stands
-    out."""
+    """Print a table per stage, arm and step. What its rollouts have in common is dim."""
     from rft.rollouts import transcript
 
     if not rows:
-        raise UserError(f"--group {example}: no rollout of that example fits. {logs.listed}")
+        raise UserError(f"--group {example}: no rollout of that example matches. {logs.listed}")
     every = max(1, (console.width - 14) // 30)
     for title, group in itertools.groupby(rows, transcript.title):
-        mine = list(group)
-        facts = [transcript.facts(row) for row in mine]
-        names = list(dict.fromkeys(name for one in facts for name in one))
-        names.sort(
-            key=lambda name: (0, 0) if name == "sample" else (1, int(name[5:])) if name.startswith("turn ") else (2, 0)
-        )
-        say(f"{title}, example {example}: {counted(len(mine), 'rollout')}")
-        for start in range(0, len(mine), every):
+        facts = list(map(transcript.facts, group))  # a column each
+        names = sorted(dict.fromkeys(itertools.chain(*facts)), key=_place)
+        say(f"{title}, example {example}: {counted(len(facts), 'rollout')}")
+        for start in range(0, len(facts), every):
             table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
             table.add_column(no_wrap=True, style="bold")
-            for _ in facts[start : start + every]:
+            columns = facts[start : start + every]
+            for _ in columns:
                 table.add_column(width=28, overflow="fold")
             for name in names:
-                same = len({one.get(name) for one in facts}) == 1
-                values = [one.get(name, "–") for one in facts[start : start + every]]
+                same = len({column.get(name) for column in facts}) == 1
+                values = [column.get(name, "–") for column in columns]
                 if any(value not in ("", "–") for value in values):
                     table.add_row(name, *(Text(value, "dim" if same and name != "sample" else "") for value in values))
             console.print(table)
     return 0
+
+
+def _place(name: str) -> tuple[int, int]:
+    """Order the rows of a group's table: the sample, its turns by number, then the rest."""
+    if name == "sample":
+        return 0, 0
+    return (1, int(name[5:])) if name.startswith("turn ") else (2, 0)
 
 
 # -- exports ---------------------------------------------------------------------------------------
@@ -313,12 +316,8 @@ def _export_chat(rows: Sequence[LogRow], path: Path) -> int:
         for row in rows:
             tools = json.loads(row.item).get("tools")
             chat = {"messages": json.loads(row.messages)} | ({"tools": tools} if tools else {}) | {"reward": row.reward}
-            file.write(
-                json.dumps(
-                    chat | {"metadata": {name: getattr(row, name) for name in (*names, *more)}}, ensure_ascii=False
-                )
-                + "\n"
-            )
+            chat["metadata"] = {name: getattr(row, name) for name in (*names, *more)}
+            file.write(json.dumps(chat, ensure_ascii=False) + "\n")
     say(f"{counted(len(rows), 'rollout')} in {path}")
     return 0
 
@@ -328,13 +327,8 @@ def _export_traces(place: Clone, logs: Logs, rows: Sequence[LogRow]) -> int:
     from tasks.display import traces
 
     if logs.record is None:
-        raise UserError(
-            "--export-traces: traces hang on a run in MLflow, and these rollouts belong to none. Name a RUN."
-        )
+        raise UserError("--export-traces: traces belong to a run in MLflow, and these rollouts to none. Name a RUN.")
     experiment = traces.export(place, logs.record, rows, counter("traces", len(rows)))
-    many = f"{counted(len(rows), 'trace')} of run {logs.record.name}"
-    say(
-        f"{many} {'is' if len(rows) == 1 else 'are'} in MLflow's experiment {experiment!r}; exported again, they are "
-        "the same traces."
-    )
+    many = f"{counted(len(rows), 'trace')} of run {logs.record.name} {'is' if len(rows) == 1 else 'are'}"
+    say(f"{many} in MLflow's experiment {experiment!r}; another export adds none twice.")
     return 0

@@ -1,7 +1,7 @@
 """Run the ladder.
 
-An unfinished run of the same code, settings and window is adopted and goes on. Unchanged stages are
-skipped.
+An unfinished run of the same code, settings and window is adopted and goes on. Stages are skipped
+if nothing that they depend on has changed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window",
         metavar="FILE",
-        help="the window of traffic; of a pattern such as 'data/inbox/*.jsonl' the last by name",
+        help="the window of traffic; a pattern such as 'data/inbox/*.jsonl' takes the last by name",
     )
-    parser.add_argument("--clean-only", action="store_true", help="refuse uncommitted work instead of taking it along")
+    parser.add_argument("--clean-only", action="store_true", help="refuse to run if there are uncommitted edits")
     add_settings(parser)
 
 
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 def climb(
     window: str | None = None, params: str | None = None, overrides: Iterable[str] = (), clean_only: bool = False
 ) -> RunRecord:
-    """One run, with its bars. Settings are read first: a wrong key must not wait for a server."""
+    """Run the ladder, with progress bars. Settings are read before a server starts."""
     from flows import settings
     from flows.server import prefect_server
     from rft.grading import margins

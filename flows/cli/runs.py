@@ -23,7 +23,7 @@ UNFINISHED = ("preparing", "running", "interrupted", "killed", "failed")
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--all", action="store_true", help="each attempt in a row of its own, also those that a later one went on with"
+        "--all", action="store_true", help="one row per attempt, also for those that a later attempt continued"
     )
     parser.add_argument("-n", type=int, default=20, metavar="N", help="how many (default: 20)")
 
@@ -32,18 +32,15 @@ def run(options: argparse.Namespace) -> int:
     from tasks.runs import records
 
     here = clone.find()
-    every = sorted(records.load_all(here), key=lambda one: one.started, reverse=True)
+    every = sorted(records.load_all(here), key=lambda record: record.started, reverse=True)
     if not every:
-        say(
-            f"No run yet. Start one: {command('run')}\nThe whole ladder at work on the example recipe: "
-            f"{command('demo')}"
-        )
+        say(f"No run yet. Start one: {command('run')}\nTo run the ladder on the example recipe: {command('demo')}")
         return 0
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for column in ("run", "ended as", "gain in reward", "code", "then"):
         table.add_column(column, no_wrap=column != "then")
     champions = _champions(here)
-    shown = [(one, 1) for one in every] if options.all else list(attempts(every))
+    shown = [(record, 1) for record in every] if options.all else list(attempts(every))
     for record, count in shown[: options.n]:
         code = record.commit[:7] + (" + edits" if record.dirty else "")
         ended = _end(here, record) + (f" ({count} attempts)" if count > 1 else "")
@@ -55,10 +52,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def attempts(newest_first: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, int]]:
-    """Yield the last attempt at one thing, and how many there were, newest first.
+    """Yield the last attempt per key, newest first, and how many attempts there were.
 
-    One thing is one key: the same commit, edits, settings, window and champion. An attempt is a run
-    that was interrupted, killed or failed, and that a later run of the same key took up again.
+    A key is one combination of commit, edits, settings, window and champion. Runs that were
+    interrupted, killed or failed are attempts of the next run with the same key.
     """
     counts: dict[str, int] = {}  # name of the row's run -> attempts
     rows: dict[str, RunRecord] = {}  # key -> the row that an earlier attempt belongs to
@@ -86,8 +83,8 @@ def _gain(record: RunRecord) -> str:
     if not record.gain or record.gain.get("value") is None:
         return "–"
     value, low, high = (record.gain.get(end) for end in ("value", "low", "high"))
-    # z: no -0.00
-    return f"{value:+z.2f}" + (f" [{low:+z.2f}, {high:+z.2f}]" if low is not None and high is not None else "")
+    interval = f" [{low:+z.2f}, {high:+z.2f}]" if low is not None and high is not None else ""  # z: no -0.00
+    return f"{value:+z.2f}{interval}"
 
 
 def _then(here: Clone, record: RunRecord, champions: set[str]) -> str:
@@ -114,7 +111,7 @@ def _goes_on(here: Clone, record: RunRecord) -> bool:
 
 
 def _next(here: Clone, shown: Sequence[RunRecord], champions: set[str]) -> Iterator[str]:
-    """What can be done with the newest that waits for somebody, to be pasted."""
+    """Yield commands to paste, for the newest runs that wait for somebody."""
     from flows.results import approval
 
     if going_on := [record for record in shown if record.state == "paused" or _goes_on(here, record)]:
@@ -124,7 +121,7 @@ def _next(here: Clone, shown: Sequence[RunRecord], champions: set[str]) -> Itera
 
 
 def _champions(here: Clone) -> set[str]:
-    """The runs that are served: of each model the last that was moved to."""
+    """Return the runs that are served: per model, the last that the champion moved to."""
     from tasks.promotion import ledger
 
     moved = {act.model: act.run for act in ledger.acts(here) if act.action in ("promote", "rollback")}

@@ -6,8 +6,8 @@ Prints 'listening HOST:PORT' when ready.
   curl -s localhost:8100/health
   curl -s localhost:8100/tools/search -d '{"arguments": "{\\"query\\": \\"angina\\"}"}'
 
-Set RFT_TOOL_KEY to ask for a bearer key; a --host that other machines reach needs one. To train on
-a server that runs elsewhere, name it in params.yaml: tools.server_url.
+Set RFT_TOOL_KEY to require a bearer key. A --host that other machines can reach needs one. To train
+with a server that runs elsewhere, name it in params.yaml: tools.server_url.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--options", default="{}", metavar="JSON", help="the recipe's options, as in params.yaml (default: {})"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    parser.add_argument("--port", default=0, type=_port, help="0, the default, takes a free port")
+    parser.add_argument("--port", default=0, type=_port, help="port to listen on (default: 0, any free port)")
 
 
 def _port(text: str) -> int:
     number = int(text)
     if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{number} is no port: they go from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{number} is not a port: give a number from 0 to 65535")
     return number
 
 
@@ -40,8 +40,8 @@ def run(options: argparse.Namespace) -> int:
 
     if not _is_loopback(options.host) and not os.environ.get(toolserver.KEY):
         raise UserError(
-            f"--host {options.host} lets other machines call these tools. Set {toolserver.KEY} to a key that they "
-            "must send, or leave --host out."
+            f"--host {options.host} lets other machines call these tools. "
+            f"Set {toolserver.KEY} to a key that they must send, or leave --host out."
         )
     toolserver.run(options.recipe, options.options, options.host, options.port)
     return 0

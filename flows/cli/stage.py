@@ -1,6 +1,6 @@
 """Run one stage alone, in this folder.
 
-What it reads must lie in data/ already. For trying things: nothing is recorded.
+What it reads must be in data/ already. This is for trying things: nothing is recorded.
 """
 
 from __future__ import annotations
@@ -29,6 +29,6 @@ def run(options: argparse.Namespace) -> int:
     wanted = settings.resolve(place, options.params, options.overrides)
     with watched():
         by_hand.run_stage(place, wanted, name)
-    made_with = f"{options.params or 'params.yaml'}{' and of --set' if options.overrides else ''}"
-    say(f"Its shelf: data/{name}, made with the settings of {made_with}")
+    settings_of = f"{options.params or 'params.yaml'}{' and of --set' if options.overrides else ''}"
+    say(f"Its shelf: data/{name}, made with the settings of {settings_of}")
     return 0

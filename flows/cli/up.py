@@ -1,6 +1,6 @@
-"""Serve the schedule of infra/schedule.yaml until Ctrl-C.
+"""Run the ladder on the schedule in infra/schedule.yaml, until Ctrl-C.
 
-Prefect's pages are at the address that it prints, for this machine only.
+It prints the address of Prefect's pages, which only this machine can reach.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, default=4200, help="of Prefect's server (default: 4200)")
+    parser.add_argument("--port", type=int, default=4200, help="port of Prefect's server (default: 4200)")
 
 
 def run(options: argparse.Namespace) -> int:

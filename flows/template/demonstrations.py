@@ -1,8 +1,8 @@
 """Dialogues for the warm start of the embedded policy: a mediocre colleague at work, who often
 guesses instead of looking.
 
-Only needed without `policy.model`. Leave room above it: what RFT can teach is what the policy does
-sometimes, and is rewarded for.
+Only needed without `policy.model`. Leave room for improvement: RFT can only teach what the policy
+does sometimes, and is rewarded for.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .examples import Options, examples, parcel
 from .tools import CITIES, track
 
 INSTRUCTIONS = {" you answer customers .": 0.5, " look it up , then answer .": 0.9}
-"""System prompt -> how often the colleague looks it up under it."""
+"""System prompt -> how often the colleague, given this prompt, looks it up."""
 
 
 def vocabulary(options: Options) -> list[str]:
-    """What an embedded tokenizer takes whole: so small a model copies a few tokens well, and spells
-    badly."""
+    """Return what the embedded tokenizer keeps as one token: so small a model copies a few tokens
+    well, and spells badly."""
     return [*(f"{pair:02d}" for pair in range(100)), *CITIES]
 
 

@@ -1,9 +1,9 @@
-"""What the agent is asked, and the right answer. One `Example` a case: an id, the opening messages,
-the target, and a slice to watch apart.
+"""What the agent is asked, and the right answer. One `Example` per case: an id, the opening
+messages, the target, and a slice that the gate checks separately.
 
-Splits must not share what has to be generalized over: here parcels, by a stable hash of their
-number. Yours might be customers, codes or repositories. The engine refuses texts that stand in two
-splits, and targets too unless `examples.disjoint_targets` is false.
+Splits must not share what the agent has to generalize over: here parcels, by a stable hash of their
+number. Yours might be customers, codes or repositories. The engine refuses texts that are in two
+splits, and also targets, unless `examples.disjoint_targets` is false.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def example(options: Options, number: int, rng: random.Random) -> Example:
 
 
 def from_traffic(options: Options, conversation: Conversation) -> Example | None:
-    """A graded production conversation as a training example; None when it cannot be one."""
+    """Make a training example of a graded production conversation; None if it cannot be one."""
     question = [message for message in conversation.messages if message["role"] == "user"][:1]
     if not question or not isinstance(conversation.feedback, str) or tenth(parcel(question)) not in TENTHS["train"]:
         return None
@@ -55,7 +55,7 @@ def from_traffic(options: Options, conversation: Conversation) -> Example | None
 
 
 def features(messages: list[Message]) -> dict[str, Any]:
-    """Categories that the drift stage watches."""
+    """Return categories that the drift stage compares."""
     return {"manners": "polite" if any("please" in str(message.get("content")) for message in messages) else "plain"}
 
 
@@ -68,5 +68,5 @@ def tenth(number: str) -> int:
 
 
 def exploit_values(options: Options, example: Example) -> dict[str, Any]:
-    """What fills the placeholders of exploits.jsonl beside {note} and {result}."""
+    """Return values for the placeholders of exploits.jsonl, other than {note} and {result}."""
     return {"parcel": parcel(list(example.messages)), "other": "1000"}

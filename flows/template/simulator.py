@@ -1,4 +1,4 @@
-"""Invented traffic, to try the ladder before there is a window of your own. Nobody's parcels."""
+"""Invented traffic, to try the ladder before you have a window of your own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .examples import Options, examples
 def write_window(
     options: Options, path: Path, start: datetime.date, days: int, conversations: int, drifted: bool, seed: int
 ) -> None:
-    """OpenAI chat JSONL, one conversation a line. Equal arguments give equal bytes."""
+    """Write OpenAI chat JSONL, one conversation per line. Equal arguments give equal bytes."""
     if drifted:
         options = options.model_copy(update={"polite_share": 0.9})
     rng = random.Random(f"window {start} {drifted} {seed}")

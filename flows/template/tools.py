@@ -1,9 +1,9 @@
 """What the agent may call, and what its answer is worth. `rft.tools.server` serves both over HTTP,
 in a process of its own.
 
-A tool is a function with type hints: they become its JSON schema, and its docstring the
-description. `ToolError` is shown to the model, any other exception is an outage: the rollout is
-then unscored, never zero. Grade strictly: what parses leniently is what a policy learns to write.
+A tool is a function with type hints: they become its JSON schema, and its docstring becomes the
+description. The model sees a `ToolError`. Any other exception is an outage: the rollout is then
+unscored, never zero. Grade strictly, because a policy learns to write whatever passes.
 """
 
 from __future__ import annotations
@@ -30,23 +30,19 @@ TOOLS = [track]
 
 
 def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """All or nothing: the city, and not one word beside it. `hack` names what seeks reward without
-    doing the task; in doubt, none."""
+    """Grade all or nothing: the city, and not one word more. `hack` names a way to seek reward
+    without doing the task; in doubt it is None."""
     answer = sample["output_text"].strip()
     right = answer == item["target"]
-    named = [city for city in CITIES if city in answer]
-    return {
-        "score": float(right),
-        "solved": right,
-        "hack": "spoke to the grader"
-        if "grader" in answer.lower()
-        else "named every city"
-        if len(named) == len(CITIES)
-        else None,
-        "reason": "the right city" if right else f"expected {item['target']}, the answer was {answer[:40]!r}",
-    }
+    hack = None
+    if "grader" in answer.lower():
+        hack = "spoke to the grader"
+    elif all(city in answer for city in CITIES):
+        hack = "named every city"
+    reason = "the right city" if right else f"expected {item['target']}, the answer was {answer[:40]!r}"
+    return {"score": float(right), "solved": right, "hack": hack, "reason": reason}
 
 
 def city_of(number: str) -> str:
-    """Stands for your systems."""
+    """Stand in for your systems."""
     return CITIES[zlib.crc32(number.encode()) % len(CITIES)]

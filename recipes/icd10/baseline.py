@@ -1,5 +1,5 @@
-"""The scripted baseline: what no learning at all would reach. It is told where the phrases are,
-searches each, takes the first hit."""
+"""The scripted baseline, which learns nothing: it is told where the phrases are, searches each, and
+takes the first hit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .examples import Options
 
 
 def scripted_answer(options: Options, example: Example) -> tuple[list[str], int]:
-    """(codes answered, tool calls made)."""
+    """Return the codes answered, and the number of tool calls made."""
     del options  # the settings that matter travel with the example
     phrases: list[str] = example.metadata["phrases"]
     replies = [tools.search(phrase, item=example.row()) for phrase in phrases]

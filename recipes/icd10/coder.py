@@ -1,10 +1,10 @@
 """A scripted coder with habits: the source of demonstrations and of simulated traffic.
 
-It is mediocre on purpose. Warm-started on it, a policy starts where an unpolished agent in
-production stands: most episodes follow *old habits* (one search at a time, half-hearted queries,
-the same search again, the first hit taken, a diagnosis forgotten), some never stop searching, and a
-minority works *in parallel*: every diagnosis searched in one turn, the hit with the most words in
-common taken. Reinforcement has both to choose from.
+It is mediocre on purpose, so that a policy that is warm-started on it is like an unpolished agent
+in production. Most episodes follow *old habits*: one search at a time, poor queries, the same
+search again, the first hit taken, a diagnosis forgotten. Some never stop searching. A minority
+works *in parallel*: it searches every diagnosis in one turn, and takes the hit with the most words
+in common. Reinforcement learning can choose between the two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .examples import Note, answer
 
 @dataclass(frozen=True)
 class View:
-    """How search shows its hits: the settings that a policy can be served with."""
+    """How search shows its hits; a policy can be served with either setting."""
 
     k: int = 3
     form: codes.LineFormat = codes.DEFAULT_FORMAT
@@ -30,8 +30,8 @@ class View:
 
 @dataclass(frozen=True)
 class Habits:
-    """Chances of a lapse. With a quarter of the episodes in parallel they give F1 0.57 and 4.8
-    calls a note, P95 11."""
+    """Chances of a lapse. With a quarter of the episodes in parallel, F1 is 0.57 with 4.8 calls per
+    note (P95: 11)."""
 
     poor_query: float = 0.70  # one word of the phrase
     wrong_word: float = 0.20
@@ -70,7 +70,7 @@ class Episode:
         self._say([("children", {"code": code})], [codes.children_reply(code)])
 
     def fail(self, query: str) -> None:
-        """A search that the tool server did not answer."""
+        """Add a search that the tool server did not answer."""
         self._say([("search", {"query": f" {query}"})], ["Error: search is not available"])
 
     def answer(self, found: list[str]) -> None:
@@ -93,8 +93,7 @@ class Episode:
 
 
 MAX_TURNS, MAX_CALLS = 7, 16
-"""Of searching: the answer makes eight turns, and an episode stays within a small policy's
-context."""
+"""Limits on searching. With the answer it is eight turns, within a small policy's context."""
 
 
 def work_in_parallel(note: Note, episode: Episode) -> list[str]:
@@ -128,7 +127,7 @@ def follow_old_habits(note: Note, episode: Episode, habits: Habits, rng: random.
 
 
 def best_overlap(phrase: str, hits: tuple[index.Hit, ...]) -> index.Hit:
-    """Most words in common, fewest words besides; the earlier hit when equal."""
+    """Return the hit with most words in common and fewest others; if equal, the earlier one."""
     wanted = set(phrase.split())
 
     def likeness(hit: index.Hit) -> float:
@@ -141,8 +140,7 @@ def best_overlap(phrase: str, hits: tuple[index.Hit, ...]) -> index.Hit:
 def _search_one(
     phrase: str, note: Note, episode: Episode, habits: Habits, rng: random.Random, room: int, chatty: bool
 ) -> tuple[index.Hit, ...]:
-    """Searches until the habit is satisfied or the turns are spent. The last hits are those it will
-    answer from."""
+    """Search until the habit is satisfied or the turns are spent. Returns the last hits."""
     query = _query(phrase, note, habits, rng)
     hits: tuple[index.Hit, ...] = ()
     for attempt in range(room):

@@ -33,8 +33,7 @@ FORMAT = 1
 CACHE = Path(".rft/cache")
 MAX_WORDS, MAX_CHARACTERS = 7, 50
 DISTRACTORS = ("no ", "family history of ")
-"""What marks a phrase as not to be coded. Terms that begin so themselves are left out: nobody could
-tell."""
+"""How a phrase begins that must not be coded. Terms that begin so themselves are left out."""
 CLIP = 44
 """Characters of a text that a tool shows, cut at a word."""
 Split = Literal["train", "validation", "test"]
@@ -100,26 +99,26 @@ def line(text: str, code: str, form: LineFormat = DEFAULT_FORMAT) -> str:
 
 
 def children_reply(code: str) -> str:
-    """What the tool answers: the codes one level below, a line each."""
+    """Return the tool's answer: the codes one level below, one per line."""
     known = catalogue()
     return "\n".join(line(known.text(child), child) for child in known.children(code)) or " no children"
 
 
 def split_of(code: str) -> Split:
-    """80 / 10 / 10, for ever the same code in the same split."""
+    """Assign 80 / 10 / 10 by hash, so that a code never changes its split."""
     bucket = int.from_bytes(hashlib.sha256(code.encode()).digest()[:8], "big") % 10
     return "test" if bucket == 9 else "validation" if bucket == 8 else "train"
 
 
 @functools.cache
 def pairs(split: Split) -> list[tuple[str, str]]:
-    """Usable (term, leaf code) of one split, sorted."""
+    """Return the usable (term, leaf code) pairs of one split, sorted."""
     return [(term, code) for term, code in _usable() if split_of(code) == split]
 
 
 @functools.cache
 def names() -> dict[str, set[str]]:
-    """Text -> the leaf codes that it stands for."""
+    """Map each text to the leaf codes that it stands for."""
     found: dict[str, set[str]] = defaultdict(set)
     for text, code in catalogue().entries():
         found[text].add(code)
@@ -155,7 +154,7 @@ def cache_path(name: str) -> Path:
 
 
 def publish(path: Path, content: bytes) -> None:
-    """Whole or not at all: two processes may write the same file at once."""
+    """Write a file whole or not at all, because two processes may write it at once."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,17 +21,12 @@ from .examples import Options, write_notes
 
 INSTRUCTIONS = {"seed": (0.50, 0.25), "at_once": (0.15, 0.60), "one_by_one": (0.20, 0.05), "brief": (0.15, 0.25)}
 """Instruction of prompts.json -> (share of the dialogues, share of these that work in parallel)."""
-OTHER_VIEWS = (
-    coder.View(k=1),
-    coder.View(k=5),
-    coder.View(form="code | description"),
-)
+OTHER_VIEWS = (coder.View(k=1), coder.View(k=5), coder.View(form="code | description"))
 OTHER_VIEW_SHARE = 0.1
 
 
 def demonstrations(options: Options, count: int, seed: int) -> Iterator[list[Message]]:
-    """Whole dialogues: system, user, assistant and tool messages, the answer last. Training codes
-    only."""
+    """Yield whole dialogues, from the system message to the answer. Training codes only."""
     rng = random.Random(f"demonstrations {seed}")
     notes = write_notes(options, codes.pairs("train"), rng)
     names, shares = list(INSTRUCTIONS), [share for share, _ in INSTRUCTIONS.values()]
@@ -57,10 +52,10 @@ def instructions() -> dict[str, str]:
 
 
 def vocabulary(options: Options) -> list[str]:
-    """What an embedded tokenizer takes whole: the pieces of an answer and of a hit, and the
-    category of a code.
+    """Return what the embedded tokenizer keeps as one token: the pieces of an answer and of a hit,
+    and the category of a code.
 
-    A code is then two or three tokens and its first says which hit it comes from; with plain byte
+    A code is then two or three tokens, and the first says which hit it comes from. With plain byte
     pairs F1 stalled at 0.04.
     """
     categories = sorted({code[:3] for code in codes.catalogue().codes})

@@ -1,9 +1,9 @@
 """Examples: short encounter notes, and the codes that they are billed as.
 
-A note is an opening, one to three diagnoses in the words of inclusion terms, and in a share of the
-notes a distractor: a finding that is denied, or one that the family had. Half of the longer phrases
-lose a word, so that no note is simply a text of the index. All of a note's codes, those of its
-distractors included, come from one split.
+A note has an opening, one to three diagnoses in the words of inclusion terms, and sometimes a
+distractor: a finding that is denied, or that the family had. Half of the longer phrases lose a
+word, so that no note is simply a text of the index. All codes of a note, also those of its
+distractors, come from one split.
 
 The defaults are what the embedded policy of a million parameters can carry. For a real model raise
 `distractor_share` and `max_diagnoses`, set `hide_phrase` (a note's own terms are passed over by
@@ -44,16 +44,15 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     distractor_share: float = Field(0.1, ge=0, le=1)
-    """Notes with a denied or a family finding. 0.1 is what the embedded policy carries; production
-    notes are nearer to 0.5."""
+    """Share of notes with a denied or a family finding. The embedded policy can carry 0.1;
+    production notes are nearer to 0.5."""
     max_diagnoses: int = Field(3, ge=1, le=8)
     drop_word_share: float = Field(0.5, ge=0, le=1)
-    """Of the phrases with three words or more, those that lose one."""
+    """Share of the phrases with three words or more that lose one."""
     hide_phrase: bool = False
-    """Search passes over the note's own terms. First hit right for about a quarter of the phrases:
-    for real models."""
+    """Search skips the note's own terms. For real models: a quarter of first hits is right."""
     code_order: bool = False
-    """Search answers in the order of codes instead of scores: the policy must choose."""
+    """Search answers in the order of codes instead of scores, so the policy must choose."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,8 @@ class Note:
 
 
 def examples(options: Options, split: codes.Split, count: int, seed: int) -> list[Example]:
-    """Equal arguments give equal examples; every pair of the split is dealt once before any is
-    dealt again."""
+    """Return examples, equal for equal arguments. Every pair of the split is used once before any
+    is used again."""
     notes = write_notes(options, codes.pairs(split), random.Random(f"{split} {seed}"))
     return [_example(f"{split}-{n:05d}", next(notes), options) for n in range(count)]
 
@@ -75,7 +74,7 @@ def examples(options: Options, split: codes.Split, count: int, seed: int) -> lis
 def write_notes(
     options: Options, pairs: list[tuple[str, str]], rng: random.Random, openings: tuple[tuple[str, str], ...] = OPENINGS
 ) -> Iterator[Note]:
-    """Notes without end, from these (term, code) pairs alone."""
+    """Yield notes without end, from these (term, code) pairs alone."""
     deck = _deal(pairs, rng)
     while True:
         opening, between = rng.choice(openings)
@@ -101,13 +100,13 @@ def write_notes(
 
 
 def answer(found: list[str] | tuple[str, ...]) -> str:
-    """The one form of a final answer; the order is free."""
+    """Write the final answer in its only form; the order is free."""
     return json.dumps({"codes": list(found)})
 
 
 def from_traffic(options: Options, conversation: Conversation) -> Example | None:
-    """A graded conversation whose feedback is made of training codes alone; any other could leak
-    what is tested."""
+    """Make an example of a graded conversation whose feedback has training codes only; others could
+    leak what is tested."""
     feedback = conversation.feedback
     if not isinstance(feedback, list) or not feedback:
         return None
@@ -131,11 +130,9 @@ def from_traffic(options: Options, conversation: Conversation) -> Example | None
 
 
 def features(messages: list[Message]) -> dict[str, str | list[str]]:
-    """What drift watches beside lengths and words: the chapters that a note speaks of, and how it
-    begins.
+    """Return what drift compares beside lengths and words: a note's chapters, and how it begins.
 
-    Both come from the note alone, never from the agent's answer, so a worse agent does not look
-    like other patients.
+    Both come from the note alone, so a worse agent does not look like other patients.
     """
     note = next((message["content"] for message in messages if message["role"] == "user"), "")
     hits = [hit for part in stretches(note) for hit in index.search(part, 1)]
@@ -143,15 +140,15 @@ def features(messages: list[Message]) -> dict[str, str | list[str]]:
 
 
 def stretches(note: str) -> list[str]:
-    """The parts of a note between its punctuation, without the opening's words."""
+    """Split a note at its punctuation, without the words of the opening."""
     for opening, _ in OPENINGS:
         note = note.removeprefix(opening)
     return [folded for part in re.split(r"[,;.]", note) if (folded := codes.words(part))]
 
 
 def exploit_values(options: Options, example: Example) -> dict[str, str | list[str]]:
-    """What fills the placeholders of exploits.jsonl. `hit` is a code of the target, found by
-    searching when the search finds one."""
+    """Return values for the placeholders of exploits.jsonl. `hit` is a code of the target, if
+    possible one that search finds."""
     del options
     known, phrase = codes.catalogue(), example.metadata["phrases"][0]
     hit = next((found.code for found in index.search(phrase, 10) if found.code in example.target), example.target[0])
@@ -173,7 +170,7 @@ def exploit_values(options: Options, example: Example) -> dict[str, str | list[s
 
 @functools.cache
 def _frequent() -> list[str]:
-    """Training codes, those with the most names first."""
+    """Return the training codes, those with most names first."""
     counts = Counter(code for _, code in codes.pairs("train"))
     return sorted(counts, key=lambda code: (-counts[code], code))
 
@@ -199,7 +196,7 @@ def _metadata(target: list[str], phrases: list[str], hidden: list[str], options:
 
 
 def _perturb(term: str, options: Options, rng: random.Random) -> str:
-    """The term, or the term less one word; never such that it becomes a name of anything."""
+    """Return the term, or the term without one word, unless that is a name of something else."""
     parts = term.split()
     if len(parts) < 3 or rng.random() >= options.drop_word_share:
         return term

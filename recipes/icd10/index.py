@@ -91,7 +91,7 @@ def search(query: str, k: int, hidden: frozenset[str] = frozenset()) -> tuple[Hi
 
 
 def reply(hits: tuple[Hit, ...], form: codes.LineFormat) -> str:
-    """What the tool answers: a hit a line."""
+    """Return the tool's answer: one hit per line."""
     return "\n".join(codes.line(hit.text, hit.code, form) for hit in hits) or " no hits"
 
 

@@ -1,5 +1,4 @@
-"""A simulator of production traffic, for the demo and the tests: nobody's patients, and no agent in
-production.
+"""A simulator of production traffic, for the demo and the tests. The patients are invented.
 
 It writes what a deployment would have logged: dated conversations of the scripted coder, with
 latency, tool errors and, for some, the codes that a person corrected the answer to. A window like
@@ -29,8 +28,8 @@ class World:
     """What a window's conversations are drawn from."""
 
     openings: tuple[tuple[str, str], ...] = OPENINGS
-    favoured_chapters: tuple[str, ...] = ()
-    favour: int = 6  # how many times a favoured chapter's pairs are in the deck
+    favored_chapters: tuple[str, ...] = ()
+    favor: int = 6  # how many times a favored chapter's pairs are in the deck
     parallel_share: float = 0.25
     error_share: float = 0.03  # conversations with a failed tool call
     slowness: float = 1.0
@@ -40,7 +39,7 @@ class World:
 REFERENCE = World()
 DRIFTED = World(
     openings=((" referred because of", " ."), (" new arrival reports", " ."), (" seen for", " ;")),
-    favoured_chapters=("S00-T88", "V00-Y99", "Z00-Z99"),
+    favored_chapters=("S00-T88", "V00-Y99", "Z00-Z99"),
     parallel_share=0.05,
     error_share=0.12,
     slowness=1.8,
@@ -51,7 +50,7 @@ DAY_S = 24 * 3600
 def write_window(
     options: Options, path: Path, start: datetime.date, days: int, conversations: int, drifted: bool, seed: int
 ) -> None:
-    """OpenAI chat JSONL, ordered by time. Equal arguments give equal bytes."""
+    """Write OpenAI chat JSONL, ordered by time. Equal arguments give equal bytes."""
     rng = random.Random(f"traffic {start.isoformat()} {drifted} {seed}")
     world = DRIFTED if drifted else REFERENCE
     if drifted:
@@ -99,5 +98,5 @@ def _pairs(world: World) -> list[tuple[str, str]]:
     return [
         pair
         for pair in codes.pairs("train")
-        for _ in range(world.favour if known.chapter(pair[1]) in world.favoured_chapters else 1)
+        for _ in range(world.favor if known.chapter(pair[1]) in world.favored_chapters else 1)
     ]

@@ -1,9 +1,9 @@
 """What the agent may call, and what its answer is worth. Served over HTTP by `rft.tools.server`.
 
-Grading is strict, because what parses leniently is what a policy learns to write: the final text is
-`{"codes": ["E11.9", "I10"]}`, whole, or it scores 0. Then the score is F1 between the set of codes
-and the target; a string that is no leaf code counts as a wrong code. What a rollout did to please
-the grader instead of the task is named beside the score (hacks.py), which is then 0.
+Grading is strict, because a policy learns to write whatever passes. The final text must be
+`{"codes": ["E11.9", "I10"]}` and nothing else, or it scores 0. The score is F1 between the set of
+codes and the target; a string that is not a leaf code counts as a wrong code. If a rollout tried to
+please the grader instead of doing the task, hacks.py names how, and the score is 0.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TOOLS = [search, lookup, children]
 
 
 def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """The wire's endpoint grader. A broken row raises: it is nobody's score."""
+    """Grade as the wire's endpoint grader. A broken row raises, so that it scores nobody."""
     target = set(item["target"])
     if not target or not all(codes.catalogue().has_leaf(code) for code in target):
         raise ValueError(f"row {item.get('id')}: the target {item['target']!r} is not a list of leaf codes")
@@ -74,7 +74,7 @@ def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_answer(sample: dict[str, Any]) -> tuple[set[str] | None, str]:
-    """The codes answered, or None and why this is no answer."""
+    """Return the codes answered, or None and why this is not an answer."""
     if any(choice["message"].get("tool_calls") for choice in sample.get("choices") or []):
         return None, "ended on a tool call, without an answer"
     text = (sample.get("output_text") or "").strip()

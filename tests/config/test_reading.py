@@ -107,9 +107,7 @@ def test_r21_the_command_line_and_the_schedule_too(tmp_path: Path) -> None:
         ConfigError, match=r"^--set train\.kl={weight: 1, weight: 2}: 'weight' is written twice, in lines 1 and 1"
     ):
         settings.resolve(made.clone, overrides=["train.kl={weight: 1, weight: 2}"])
-    with pytest.raises(
-        ConfigError, match=r"^--set train\.steps\.x=1: 'steps' is no section in that file, it holds int"
-    ):
+    with pytest.raises(ConfigError, match=r"^--set train\.steps\.x=1: 'steps' is not a section, it holds int"):
         settings.resolve(made.clone, overrides=["train.steps=1", "train.steps.x=1"])
     params = made.root / "params.yaml"
     write(params, params.read_text() + "recipe: {}\n")

@@ -100,7 +100,7 @@ def test_each_verb_is_a_module_of_its_name(repository: Path) -> None:
         (["run", "--set", "run.max_hours=0"], "params.yaml: 'run.max_hours' = 0:"),
         (["approve", "nothing", "--by", "Ada", "--reason", "why"], "no run named 'nothing'"),
         (["reject", "nothing", "--by", "Ada", "--reason", "why"], "no run named 'nothing'"),
-        (["drift", "missing.jsonl"], "missing.jsonl: no such window of traffic"),
+        (["drift", "missing.jsonl"], "missing.jsonl: no such file. Name a window of traffic"),
         (["new", "recipes/tiny"], "recipes/tiny exists already"),
         (["new", "../elsewhere"], "lies outside the clone"),
         (["up"], "infra/schedule.yaml: missing"),
@@ -225,17 +225,18 @@ def test_settings_and_windows(scripted: ladder_clone.Scripted) -> None:
         (inbox / name).touch()
     assert settings.newest(scripted.clone, "data/inbox/2026-*.jsonl", "recipes/tiny") == inbox / "2026-W10.jsonl"
     assert settings.newest(scripted.clone, "data/inbox/2026-W09.jsonl", "recipes/tiny") == inbox / "2026-W09.jsonl"
-    with pytest.raises(UserError, match="no file fits the pattern"):
+    with pytest.raises(UserError, match="no file matches the pattern"):
         settings.newest(scripted.clone, "data/inbox/*.csv", "recipes/tiny")
     # N11: a pattern never takes another agent's traffic
     (inbox / "tiny").mkdir()
     (inbox / "tiny" / "2026-W11.jsonl").touch()
     with pytest.raises(
         UserError,
-        match=r"finds data/inbox/window.jsonl, no traffic of that recipe; the recipe is tiny. Write data/inbox/tiny/",
+        match=r"matches data/inbox/window.jsonl, which is in no recipe's folder; this recipe is tiny. "
+        r"Use data/inbox/tiny/",
     ):
         settings.newest(scripted.clone, "data/inbox/*.jsonl", "recipes/tiny")
-    with pytest.raises(UserError, match=r"traffic of recipe tiny; the recipe is other"):
+    with pytest.raises(UserError, match=r"which is traffic of recipe tiny; this recipe is other"):
         settings.newest(scripted.clone, "data/inbox/*/*.jsonl", "recipes/other")
     assert (
         settings.newest(scripted.clone, "data/inbox/tiny/*.jsonl", "recipes/tiny") == inbox / "tiny" / "2026-W11.jsonl"

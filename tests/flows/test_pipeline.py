@@ -113,7 +113,7 @@ def test_drift_that_says_stop_ends_the_ladder_with_its_numbers(tmp_path: Path, m
     scripted = ladder_clone.make(tmp_path / "a", "drift_stop")
     done = scripted.rft("run", "--set", "train.steps=3")
     assert done.returncode == 0, done.stderr
-    assert "Stopped after drift, and that is a result" in done.stdout
+    assert "Stopped after drift, which is a result too" in done.stdout
     assert scripted.ran() == ["traffic", "drift"]
     [record] = records.load_all(scripted.clone)
     assert (record.state, record.verdict, record.decision) == ("stopped", "stop", None)

@@ -227,12 +227,15 @@ def test_nothing_fits(rft: Rft) -> None:
         (["--reward", "low"], "--reward 'low': write a bound such as '<0.2'"),
         (["--reward", "1.2.3"], "--reward '1.2.3': write a bound"),
         (["--show", "9"], "--show 9: no rollout of run"),
-        (["--show", "1"], "rollouts begin so"),
+        (["--show", "1"], "rollouts begin with it"),
         (["--group", "n-9999"], "--group n-9999: no rollout of that example"),
         (["nothing"], "no run named 'nothing'"),
         (["--here", "--live"], "name one place"),
-        (["--here", "--export-traces"], "traces hang on a run in MLflow"),
-        (["--export", "missing/chat.jsonl"], "missing/chat.jsonl: cannot be written there"),
+        (["--here", "--export-traces"], "traces belong to a run in MLflow"),
+        (
+            ["--export", "missing/chat.jsonl"],
+            "missing/chat.jsonl: cannot be written (No such file or directory). Name a file",
+        ),
     ],
 )
 def test_wrong_input_is_one_message(
@@ -362,8 +365,7 @@ def test_traces_in_mlflow_once(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRe
         code, out, err = rft("rollouts", "--stage", "train", "--export-traces")
         assert code == 0, err
         assert out == (
-            f"8 traces of run {record.name} are in MLflow's experiment 'tiny'; exported again, they are the same "
-            "traces.\n"
+            f"8 traces of run {record.name} are in MLflow's experiment 'tiny'; another export adds none twice.\n"
         )
     assert err.splitlines()[-1] == "[traces] 8/8"
     found = client.search_traces(locations=[experiment], run_id=known.mlflow_run_id)

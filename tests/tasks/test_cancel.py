@@ -108,7 +108,7 @@ def test_from_the_command_line(scripted: ladder_clone.Scripted) -> None:
         out, errors = driver.communicate(timeout=120)
     assert f"[run] {record.name}, adopted" in out
     assert cancelled.returncode == 0, cancelled.stderr
-    assert f"Run {record.name} is asked to end at its next checkpoint." in cancelled.stdout
+    assert f"Run {record.name} is asked to stop at its next checkpoint." in cancelled.stdout
     assert f"Run {record.name} is cancelled" in cancelled.stdout
     assert errors.startswith(
         f"stopped: run {record.name} was cancelled by `rft cancel` (stage train: stopped in order after step "

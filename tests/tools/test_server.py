@@ -268,7 +268,7 @@ def test_options_are_checked_before_it_listens(tmp_path: Path, how: tuple[str, .
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--port", "99999"), "99999 is no port: they go from 0 to 65535"),
+        (("--port", "99999"), "99999 is not a port: give a number from 0 to 65535"),
         (("--host", "0.0.0.0"), "--host 0.0.0.0 lets other machines call these tools. Set RFT_TOOL_KEY"),
         (("--host", "tools.example"), "--host tools.example lets other machines"),
     ],
