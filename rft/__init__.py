@@ -1,7 +1,7 @@
-"""The engine: retrains a tool-using agent on its real task. Pure: files in, files out; no Prefect,
-DVC or MLflow.
+"""The engine: retrains a tool-using agent on its real task. It is pure: files in, files out, and no
+Prefect, DVC or MLflow.
 
-The core takes an hour. Read these eight files, each opens with its own essay:
+The core takes an hour to read, in these eight files. Each opens with its own essay:
 
     rft/types.py               what lives in memory: a turn, a trajectory, a grade
     rft/wire/contract.py       what crosses to tools and graders
@@ -15,19 +15,19 @@ The core takes an hour. Read these eight files, each opens with its own essay:
 All rooms, from the ground up. A room imports only what stands above it in this list; `lint-imports`
 checks that.
 
-    errors, types, files       who is to blame; what lives in memory; files that are whole or not
-                               there, and their hashes
-    needs, secrets, process    what each stage depends on; no secret in any text; child processes
-                               that end with us
+    errors, types, files       who is to blame; what lives in memory; writing files safely, and
+                               hashing them
+    needs, secrets, process    what each stage depends on; keeping secrets out of all text; child
+                               processes that end with their parent
     stats, scale, words        confidence intervals; a grader's scale; numbers as people read them
-    commands                   commands in messages that work as they are pasted
-    progress, stopping         a stage's work until it is safe on its shelf; a stop in order
+    commands                   commands in messages, ready to paste
+    progress, stopping         a stage's work until it is safe on its shelf; stopping on request
     config                     what configures a run: params.yaml
     reports                    what lives in files
     rows                       the user's own rows, byte for byte
     recipe, shelves            one example agent in a folder; where each stage's files are
     wire                       what crosses to tools, graders and served policies
-    chat                       between messages and tokens
+    chat                       from messages to tokens and back
     tools                      calls, tools and the tool server
     grading                    from a finished rollout to a grade and a reward
     windows                    windows of production traffic

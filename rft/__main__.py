@@ -1,15 +1,17 @@
-"""`python -m rft STAGE`: one pure stage, from the files in this folder to the files in this folder.
+"""`python -m rft STAGE`: run one pure stage on the files in this folder, as dvc.yaml does.
 
-This is what every command in dvc.yaml says. Four things happen before the stage does. What the
-process prints and logs is cleared of secrets from here on (`rft.secrets`). The process asks the
-kernel to be killed when its parent dies (`rft.process`), so that a driver that was killed leaves no
-orphan that writes into a later run. It makes sure that the engine it imported is the one in this
-folder: a run lives in a worktree of its own, and must never execute the code of another. And it
-reads params.yaml, where a wrong key, or a margin that the gate could never find met
-(rft/grading/margins.py), ends the stage before any compute is spent.
+Four things happen first:
 
-What goes wrong is one message on stderr behind `error: `, and an exit code that says whose it is
-(see `rft.errors`).
+- From here on, all that the process prints and logs is cleared of secrets (`rft.secrets`).
+- The process asks the kernel to kill it when its parent dies (`rft.process`). Otherwise a killed
+  driver would leave an orphan that writes into a later run.
+- It checks that Python imported the engine of this folder. A run has its own worktree, and must
+  never execute another one's code.
+- It reads params.yaml. A wrong key, or a margin that the gate could never find met
+  (rft/grading/margins.py), ends the stage before any compute is spent.
+
+An error is one message on stderr after `error: `, and an exit code that says who can fix it
+(`rft.errors`).
 """
 
 from __future__ import annotations
@@ -45,9 +47,8 @@ def main(argv: list[str] | None = None) -> int:
     except RftError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _fail(
-            f"stage {options.stage} was interrupted. Start it again: it goes on from its last checkpoint.", INTERRUPTED
-        )
+        message = f"stage {options.stage} was interrupted. Start it again: it continues from its last checkpoint."
+        return _fail(message, INTERRUPTED)
     return 0
 
 
@@ -63,15 +64,13 @@ def _run(stage: str, params: str) -> None:
         if not _is_full_disk(error):
             raise
         where = f" at {error.filename}" if isinstance(error, OSError) and error.filename else ""
-        raise InfrastructureError(
-            f"the disk is full{where}. Free some space, then start again: finished stages and the last checkpoint "
-            "are kept."
-        ) from None
+        remedy = "Free some space, then start again: finished stages and the last checkpoint are kept."
+        raise InfrastructureError(f"the disk is full{where}. {remedy}") from None
 
 
 def _num_test(stage: str) -> int | None:
-    """The test examples on their shelf, for a stage behind the one that writes them: DVC keeps that
-    one where only a margin was changed."""
+    """Count the test examples on their shelf, for a stage after the one that writes them: where
+    only a margin changed, DVC does not run that one again."""
     from rft import reports, shelves
 
     if stage not in STAGES[STAGES.index("baseline") :] or not shelves.path(reports.ExamplesReport).exists():
@@ -80,8 +79,8 @@ def _num_test(stage: str) -> int | None:
 
 
 def _is_full_disk(error: OSError | RuntimeError) -> bool:
-    """torch.save tells of a full disk in a RuntimeError without its number ("unexpected pos"), so
-    then the disk itself is asked."""
+    """Tell whether the disk is full. torch.save reports that as a RuntimeError without an errno
+    ("unexpected pos"), so then look at the disk itself."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     state = files.state()
@@ -99,8 +98,8 @@ def _assert_own_tree() -> None:
     imported = Path(rft.__file__ or "").resolve().parent
     if (here / "__init__.py").exists() and imported != here.resolve():
         raise UserError(
-            f"this folder has an engine of its own ({here}), but Python imported {imported}. "
-            "Start the stage with `python -m rft`, from the top of the tree, without PYTHONSAFEPATH."
+            f"this folder has an engine of its own ({here}), but Python imported {imported}. Start the stage with "
+            "`python -m rft`, from the top of the tree, without PYTHONSAFEPATH."
         )
 
 

@@ -1,17 +1,16 @@
-"""Compose the commands that messages, tables and pages print, so that each works as it is pasted.
+"""Compose the commands that messages, tables and pages print, so that each works when pasted.
 
-A command that lost its `--params` is worse than none: it works, on another agent. So whoever prints
-one asks here. Three things make it whole:
+A command without its `--params` is worse than none: it works, on another agent. So all printed
+commands come from here. They consist of:
 
-    the program     as this user starts it: `rft` where the shell finds ours, else a path to it.
-                    Quoted
-    the settings    `--params` and `--set` as they were given, behind each verb that needs them
+    the program     as this user starts it, quoted: `rft` where the shell finds ours, else a path
+    the settings    `--params` and `--set` as they were given, after each verb that needs them
                     (NEEDS_SETTINGS). A file inside the clone is named from its top, where every
                     verb looks for it too, so that the command works in any folder of the clone
-    the arguments   quoted for the shell; in CAPITALS what the reader must write
+    the arguments   quoted for the shell; in CAPITALS what the reader must fill in
 
-The command line knows the first two, and messages of the engine need them in another process. They
-travel in the environment, which the processes of stages inherit (`remember`).
+The command line knows the program and the settings, and the engine prints messages in other
+processes. So both are in the environment, which the processes of stages inherit (`remember`).
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ from pathlib import Path
 from rft import files
 
 PROGRAM, SETTINGS = "RFT_PROGRAM", "RFT_SETTINGS"
-"""Environment variables; both hold words that are quoted already."""
+"""Environment variables. Both hold quoted words."""
 NEEDS_SETTINGS = frozenset({"run", "doctor", "stage", "drift", "exploits", "gc"})
 """The others take them from the run, or the model, that they name."""
 WHO_AND_WHY = ("--by", "NAME", "--reason", "TEXT")
 
 
 def command(verb: str, *arguments: str, settings: Sequence[str] | None = None) -> str:
-    """One line for a shell. `settings`: those of a run instead of this process's own; `()` for
-    none."""
+    """Write one line for a shell, with the settings of this process, or with `settings`."""
     words = [verb, *arguments]
     if settings is not None:
         words += settings
@@ -42,13 +40,13 @@ def command(verb: str, *arguments: str, settings: Sequence[str] | None = None) -
 
 
 def stage(name: str) -> str:
-    """Run one stage again, with the settings that this one has."""
+    """Run a stage again with the same settings."""
     return command("stage", name)
 
 
 def toolserver(folder: Path) -> str:
-    """Serve a recipe's tools by hand. A run's worktree is gone when its message is read: then the
-    clone's own folder is named."""
+    """Serve a recipe's tools by hand. In place of a folder in a run's worktree, which is gone when
+    the message is read, name the clone's own."""
     worktrees = files.state().resolve() / "worktrees"
     if folder.is_relative_to(worktrees):
         folder = worktrees.parent.parent.joinpath(*folder.relative_to(worktrees).parts[1:])
@@ -56,18 +54,17 @@ def toolserver(folder: Path) -> str:
 
 
 def rollback(recipe: str) -> str:
-    """Go back to another champion of the recipe in this folder."""
+    """Roll back to an earlier champion of the recipe in this folder."""
     return command("rollback", "--model", Path(recipe).name, *WHO_AND_WHY)
 
 
 def remembered() -> list[str]:
-    """`--params` and `--set`, as this process or the one that started it was given them."""
+    """Return `--params` and `--set` as this process or its parent was given them."""
     return shlex.split(os.environ.get(SETTINGS, ""))
 
 
 def remember(program: str | None = None, settings: Iterable[str] | None = None) -> None:
-    """For this process and its children. `program` is quoted, as it would be typed; what is None
-    stays as it is."""
+    """Set what this process and its children print. `program` is quoted; None changes nothing."""
     if program is not None:
         os.environ[PROGRAM] = program
     if settings is not None:
@@ -75,20 +72,18 @@ def remember(program: str | None = None, settings: Iterable[str] | None = None) 
 
 
 def options(root: Path, params: str | None = None, overrides: Iterable[str] = ()) -> list[str]:
-    """What follows a verb to get these settings again, from any folder of the clone at `root`."""
+    """Return the options that give these settings again, in any folder of the clone at `root`."""
     file = from_the_top(root, params) if params else None
-    # which is the default, and in a recipe's folder another file
+    # params.yaml is the default, and in a recipe's folder another file
     found = ["--params", file] if file and file != "params.yaml" else []
     return [*found, *(word for override in overrides for word in ("--set", override))]
 
 
 def from_the_top(root: Path, name: str) -> str:
-    """A file or pattern as every folder of the clone can name it: from the top, or whole when it
-    lies elsewhere."""
+    """Name a file or pattern from the top of the clone, or by its absolute path if it is
+    elsewhere."""
     path = Path(name)
     if not path.is_absolute() and not path.exists():
-        # meant from the top, where it is looked for; or it is not there, and the message names what
-        # was typed
-        return name
+        return name  # named from the top already, or missing: then the message repeats what was typed
     path = Path(os.path.abspath(path))  # links are kept: their names are the user's
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)

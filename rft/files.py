@@ -1,13 +1,13 @@
-"""Files and folders that are whole or not there, and the hashes that name their bytes.
+"""Write files and folders that are either whole or absent, and hash them.
 
-A process may be killed, a disk may fill up, at any line. So nothing is written in place:
-`replacing` hands out a neighbour's name and gives the file its own name when the block has ended
-well, and `publish` does the same with a folder. What must outlive a power cut asks for `durable`:
-then the bytes are on the disk before the name is, and the name when the call returns.
+A process may be killed, or a disk fill up, at any line. So nothing is written in place. `replacing`
+hands out a temporary name beside the file and renames it when the block has ended well; `publish`
+does the same with a folder. With `durable`, the file also survives a power cut: its bytes are on
+the disk before its name, and its name when the call returns.
 
-There is one hash of a file or folder, `tree_sha256`, and one of a JSON value, `digest`. Two
-programs may write the same value in different bytes, so the latter hashes the form of RFC 8785,
-which gives the same bytes in every language.
+`tree_sha256` hashes a file or folder, and `digest` a JSON value. Two programs may write the same
+value in different bytes, so `digest` hashes the form of RFC 8785, which is the same in every
+language.
 
 `state` is the folder of this clone's work in progress.
 """
@@ -30,8 +30,7 @@ import rfc8785
 from rft.errors import UserError
 
 LARGEST = 2**53 - 1
-"""The largest integer of canonical JSON. Many readers take a number for a double, which skips
-integers from here on."""
+"""The largest integer of canonical JSON. Many readers use doubles, which skip integers above it."""
 STATE = "RFT_STATE"
 """The environment variable in which a stage finds `state()`."""
 _ASIDE = ".aside"
@@ -40,15 +39,15 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def state() -> Path:
-    """This clone's state folder; a run in its worktree is told by the environment where it lies."""
+    """Return this clone's state folder, which the environment names for a run in its worktree."""
     return Path(os.environ.get(STATE, ".rft"))
 
 
 # -- one file --------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
-    """Yields where to write what becomes `path` when the block has ended well. A reader sees the
-    old file or the new one."""
+    """Yield a path to write to, which becomes `path` when the block has ended well. A reader sees
+    the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:
@@ -64,13 +63,13 @@ def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
 
 
 def write_text(text: str, path: Path, durable: bool = False) -> None:
-    """Whole or not at all."""
+    """Write a text file, whole or not at all."""
     with replacing(path, durable) as part:
         part.write_text(text, encoding="utf-8")
 
 
 def sync(path: Path) -> None:
-    """Bring a file to the disk, or a folder: a name is on the disk when its folder is."""
+    """Bring a file or a folder (the names in it) to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -79,7 +78,7 @@ def sync(path: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Remove a file, a link or a whole folder, if it is there."""
+    """Remove a file, a link or a whole folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -88,8 +87,8 @@ def delete(path: Path) -> None:
 
 # -- a folder --------------------------------------------------------------------------------------
 def publish(part: Path, whole: Path) -> None:
-    """Make a finished folder visible under its name, once its bytes are on the disk. At every
-    instant `whole` is an old folder or the new one."""
+    """Give a finished folder its name, once its bytes are on the disk. At every moment `whole` is
+    the old folder or the new one."""
     for path in [*part.rglob("*"), part]:
         sync(path)
     if not whole.exists():
@@ -105,8 +104,7 @@ def publish(part: Path, whole: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Take back what a kill in `publish` left aside anywhere below, unless its successor is
-    there."""
+    """Restore what a kill in `publish` left aside anywhere below, unless its successor exists."""
     for aside in sorted(folder.rglob(f"*{_ASIDE}")):
         whole = aside.with_name(aside.name.removesuffix(_ASIDE))
         if whole.exists():
@@ -116,26 +114,24 @@ def recover(folder: Path) -> None:
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Both names swap what they stand for, at one moment. False where the system or the file system
-    cannot."""
+    """Swap two names atomically. Return False where the system or the file system cannot."""
     if sys.platform != "linux":
         return False
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    return (
-        renameat2 is not None and renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0
-    )
+    if renameat2 is None:
+        return False
+    return renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0
 
 
 # -- hashes ----------------------------------------------------------------------------------------
 def sha256(path: Path) -> str:
-    """Of a file's bytes, read in pieces."""
+    """Hash a file's bytes, read in pieces."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def tree_sha256(path: Path) -> str:
-    """Of a file, or over the relative names and bytes of a folder; a missing path has a hash of its
-    own."""
+    """Hash a file, or the relative names and bytes of a folder. A missing path has its own hash."""
     if path.is_file():
         return sha256(path)
     whole = hashlib.sha256()
@@ -146,7 +142,7 @@ def tree_sha256(path: Path) -> str:
 
 
 def digest(value: Any) -> str:
-    """Hash a JSON value, whatever the order of its keys. Raises UserError as `canonical` does."""
+    """Hash a JSON value, whatever the order of its keys. Raises UserError like `canonical`."""
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
@@ -171,7 +167,7 @@ def without_form(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
                 yield inner, f"is a key that {_HALF}"
             yield from without_form(each, inner)
     elif isinstance(value, int) and abs(value) > LARGEST:
-        yield key, f"= {value}: JSON is sure to keep integers up to {LARGEST} only. Write a smaller one."
+        yield key, f"= {value}: JSON keeps integers exact only up to {LARGEST}. Write a smaller one."
     elif isinstance(value, float) and not math.isfinite(value):
         yield key, f"= {value}: not a JSON number. Write a finite one."
     elif isinstance(value, str) and not _is_text(value):

@@ -1,15 +1,13 @@
-"""What each stage depends on: the sections of params.yaml and the files that it reads. One table
-for two readers.
+"""List what each stage depends on: sections of params.yaml, and files that it reads.
 
-`tasks/dependencies.py` writes it into dvc.yaml, so that DVC runs a stage again when any of it
-changed. `rft/progress.py` hashes it into the name of the stage's work folder, so that unfinished
-work is taken up under exactly the conditions under which it was left, and under no others. With a
-list for each they drifted apart: a baseline that a kill cut off was finished under another grader,
-because DVC knew of the recipe and the folder did not.
+The table has two readers. `tasks/dependencies.py` writes it into dvc.yaml, so that DVC runs a stage
+again when any of it changed. `rft/progress.py` hashes it into the name of the stage's work folder,
+so that unfinished work continues under exactly the conditions under which it was left. When each
+had its own list, the lists drifted apart: a baseline that was killed was finished with another
+grader, because DVC knew of the recipe and the folder did not.
 
-The sections are what the code of a stage really reads; a test compares the table with the code
-(tests/tasks/test_dependencies.py). Section `run` says how long and where to work, not on what: no
-stage depends on it.
+tests/tasks/test_dependencies.py compares the table with what the code of each stage reads. No stage
+depends on section `run`, which says how long to work, not on what.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 DATA = "data"
-"""The folder of all shelves: each stage leaves its files in `data/STAGE`."""
+"""Folder of all shelves: each stage leaves its files in `data/STAGE`."""
 RECIPE = "${recipe.path}"
-"""Filled from params.yaml, as DVC does it."""
+"""Filled in from params.yaml, as DVC does."""
 PACKAGES = "constraints.txt"
 _CHAMPION = f"{DATA}/champion"
 _AGENT = (RECIPE, f"{DATA}/policy", _CHAMPION)
@@ -31,7 +29,7 @@ _AGENT = (RECIPE, f"{DATA}/policy", _CHAMPION)
 class Needs:
     sections: tuple[str, ...]
     files: tuple[str, ...]
-    """Files and folders, relative to the top of the tree. PACKAGES is everybody's, and not among
+    """Files and folders, relative to the top of the tree. PACKAGES, which all need, is not among
     them."""
 
 
@@ -90,7 +88,7 @@ NEEDS = {
 
 
 def of(stage: str, params: Any) -> tuple[list[Any], list[Path]]:
-    """Look up the sections and the files that a stage depends on, as dvc.yaml has them."""
+    """Return the sections and the files that a stage depends on, as in dvc.yaml."""
     found = NEEDS[stage]
     paths = [params.recipe.path if name == RECIPE else name for name in found.files]
     return [getattr(params, name) for name in found.sections], [Path(path) for path in paths]

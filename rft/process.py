@@ -1,13 +1,12 @@
-"""What our child processes have in common: the tree that they import, their end, their last words.
+"""Start child processes that import our tree, end with their parent, and leave their last output.
 
 A stage, a tool server, a tool worker and a follower of the trainer each run for one parent. One
-that outlived it would write into the next run. So each asks the kernel to be killed with its parent
-(`die_with`), or, where it cannot import this module, begins with `DIES_WITH_PARENT`. Two other ends
-are not this one. A follower of the trainer reads a pipe to its end, by which its leader also stops
-it in order. A scheduled run is interrupted, not killed, so that its end is recorded
-(tasks/runs/clone.py).
+that outlived it would write into the next run. So each asks the kernel to kill it with its parent
+(`die_with`), or, where it cannot import this module, begins with `DIES_WITH_PARENT`. Two processes
+also end in other ways. A follower of the trainer reads a pipe, which its leader closes to stop it.
+A scheduled run is interrupted, not killed, so that its end is recorded (tasks/runs/clone.py).
 
-What a process prints goes to a file without a name, and its end is shown if the process dies.
+A child's output goes to a file without a name. If the child dies, the end of it is shown.
 """
 
 from __future__ import annotations
@@ -26,20 +25,19 @@ import ctypes, os, signal, sys
 sys.platform == "linux" and ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 os.getppid() == int(sys.argv.pop(1)) or os._exit(1)
 """
-"""`die_with` as the beginning of a program for `python -I -c`, which may find no `rft`, or another
-one.
+"""`die_with` as the start of a program for `python -I -c`, which may find no `rft`, or another one.
 
-Its first argument is the parent's id.
+The program's first argument is the parent's id.
 """
 
 
 def die_with(parent: int | None = None) -> None:
-    """Ask the kernel to kill this process (SIGKILL: a hanging tool must not prevent it) when its
-    parent ends.
+    """Ask the kernel to kill this process when its parent ends (by SIGKILL, which a hanging tool
+    cannot prevent).
 
-    `parent`: its id, if it told us; then we also end if it ended before we asked. Linux sends the
-    signal at the end of the parent's *thread*. Elsewhere there is no such promise, and the parent's
-    own clean-up has to do.
+    `parent`: its id, if known; then this process also ends if the parent ended before the call.
+    Linux sends the signal at the end of the parent's *thread*. Other systems have no such signal;
+    there only the parent's own clean-up ends its children.
     """
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
@@ -49,17 +47,17 @@ def die_with(parent: int | None = None) -> None:
 
 
 def child_environment() -> dict[str, str]:
-    """Our own environment, for a child that must import the tree that we run from."""
-    ours = str(Path(__file__).resolve().parents[1])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    """Return our environment, for a child that must import the tree that we run from."""
+    paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def tail(output: IO[bytes], num_bytes: int = TAIL_BYTES) -> str:
-    """The end of what a process wrote to `output`. `pread` leaves the writer's position alone."""
+    """Read the end of what a process wrote to `output`, without moving the writer's position."""
     size = os.fstat(output.fileno()).st_size
     return os.pread(output.fileno(), num_bytes, max(0, size - num_bytes)).decode("utf-8", "replace")
 
 
 def last_words(tail: str) -> str:
-    """The end of a message about a process that died."""
+    """End a message about a process that died."""
     return f"Its last words:\n{tail.strip()}" if tail.strip() else "It printed nothing."

@@ -1,36 +1,34 @@
 """A recipe is one example agent in a folder: what a user copies to bring their own. This module
 alone loads one, by path.
 
-    examples.py         Options (a pydantic model); examples(options, split, count, seed) -> a list
-                        of rows: `Example`s, dicts, or the lines of your own JSONL file as they are
-                        (`rows.lines(path)`); optionally from_traffic(options, conversation) ->
-                        Example | None, for graded production traffic, and features(messages) ->
-                        dict[str, str | list[str]], categories that drift watches (say, the chapter
-                        mix), answer(target) -> str, a target as a final answer, and
-                        exploit_values(options, example) for exploits.jsonl
+    examples.py         Options, a pydantic model, and
+                        examples(options, split, count, seed) -> a list of rows: `Example`s, dicts,
+                            or the lines of your own JSONL file (`rows.lines(path)`)
+                        optional:
+                        from_traffic(options, conversation) -> Example | None, for graded traffic
+                        features(messages) -> dict[str, str | list[str]], categories in which drift
+                            is watched, such as the mix of chapters
+                        answer(target) -> str, a target as a final answer
+                        exploit_values(options, example) -> dict, for exploits.jsonl
     tools.py            TOOLS, a list of typed Python functions; optionally grade(sample, item) ->
-                        dict. `rft.tools.server` serves both over HTTP on the wire contract, in a
-                        process of its own
-    grader.json         one grader; {tool_server} in its url stands for the server that the stage
-                        started
-    prompts.json        optional: the seed prompt, instructions and settings that the prompt stage
-                        may try
+                        dict. `rft.tools.server` serves both over HTTP in a process of its own
+    grader.json         one grader; {tool_server} in its url is the server that the stage started
+    prompts.json        optional: the seed prompt, and instructions and settings for the prompt
+                        stage to try
     exploits.jsonl      scripted cheats that the grader must refuse
     demonstrations.py   only without policy.model: demonstrations(options, count, seed) ->
                         Iterator[list[Message]]; optionally vocabulary(options) -> list[str],
-                        strings that the embedded tokenizer takes whole
-    simulator.py        optional: write_window(...), invented traffic for a demonstration of the
-                        ladder
+                        strings that become single tokens of the embedded policy
+    simulator.py        optional: write_window(...), invented traffic for a demonstration
     params.yaml         the template of a run's configuration
 
-The folder is imported as a package of its own, `recipe_<name>`, so its files may import one another
-(`from .codes import ...`) and otherwise only `rft`. What most recipes need is importable from here:
-`Conversation`, `Example`, `Message` and `ToolError`.
+The folder is imported as a package, `recipe_<name>`. Its files may import one another
+(`from .codes import ...`) and otherwise only `rft`. What most recipes need can be imported from
+here: `Conversation`, `Example`, `Message` and `ToolError`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import math
@@ -45,7 +43,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from rft import config, reports, rows
+from rft import config, files, reports, rows
 from rft.errors import ConfigError, UserError
 from rft.errors import ToolError as ToolError
 from rft.reports import Conversation as Conversation
@@ -54,27 +52,27 @@ from rft.types import Example as Example
 from rft.types import Message as Message
 from rft.types import Split
 
-_ABOVE = f"an exploit may earn {MAX_EXPLOITED:.0%} of the range beyond chance, and must not pass by it."
+_ABOVE = f"an exploit may earn {MAX_EXPLOITED:.0%} of the range above chance, and must not pass with that."
 
 
 class Grader(config.Section):
-    """grader.json. Other types than `endpoint` are refused by name, not ignored."""
+    """grader.json. Any type but `endpoint` is an error."""
 
     type: Literal["endpoint"]
     name: str
     url: str
     headers: dict[str, str] = {}
     rate_limit: float | None = Field(default=None, gt=0)
-    """Requests a second; None: no limit. tools.rate_limit is for tools."""
+    """Requests per second; None: no limit. tools.rate_limit is for tools."""
     range: tuple[float, float] = (0.0, 1.0)
     """The lowest and the highest score."""
     pass_threshold: float | None = Field(default=None, strict=True)
-    """A score from here on has passed. None: the highest."""
+    """Scores from here on have passed. None: the highest."""
     chance: float | None = Field(default=None, strict=True)
     """The mean score that answers without any work get by chance. None: the lowest."""
     reports_hacks: bool = Field(default=False, strict=True)
-    """Whether its verdicts name hacks: {"score": ..., "hack": "reason"}. The gate believes it once
-    it flagged one of the recipe's exploits."""
+    """Whether its verdicts name hacks: {"score": ..., "hack": "reason"}. The gate relies on that
+    once it flagged one of the recipe's exploits."""
 
     @property
     def scale(self) -> Scale:
@@ -89,13 +87,10 @@ class Grader(config.Section):
     @field_validator("range", mode="before")
     @classmethod
     def _two_numbers(cls, value: Any) -> Any:
-        numbers = isinstance(value, list | tuple) and all(
-            isinstance(x, int | float) and not isinstance(x, bool) for x in value
-        )
-        if not numbers or len(value) != 2 or not all(map(math.isfinite, value)):
-            raise ValueError(
-                f"{value!r} is not a range: write two finite numbers, the lowest and the highest score, such as [0, 5]"
-            )
+        pair = isinstance(value, list | tuple) and len(value) == 2
+        if not pair or not all(type(x) in (int, float) and math.isfinite(x) for x in value):
+            remedy = "write two finite numbers, the lowest and the highest score, such as [0, 5]"
+            raise ValueError(f"{value!r} is not a range: {remedy}")
         if value[0] >= value[1]:
             raise ValueError(f"{value!r}: low must be below high. Write [low, high], such as [0, 5]")
         return value
@@ -104,15 +99,13 @@ class Grader(config.Section):
     @classmethod
     def _can_be_reached(cls, value: float | None, info: ValidationInfo) -> float | None:
         ends = info.data.get("range")
-        if value is None or ends is None:  # no range: that it is wrong has been said
+        if value is None or ends is None:  # without ends, the range has an error of its own
             return value
         low, high = ends
         if not low <= value <= high:
-            raise ValueError(
-                f"lies outside of range, {from_to(ends)}. Lower it, or declare the grader's range: [low, high]"
-            )
+            raise ValueError(f"is outside range, {from_to(ends)}. Lower it, or declare the grader's range: [low, high]")
         if value <= Scale(low, high, value, low).exploit_limit:
-            raise ValueError(f"hardly lies above {low:g}, the lowest score: {_ABOVE} Raise it")
+            raise ValueError(f"is too close to the lowest score, {low:g}: {_ABOVE} Raise it")
         return value
 
     @field_validator("chance")
@@ -123,24 +116,20 @@ class Grader(config.Section):
             return value
         low, high = ends
         if not low <= value <= high:
-            raise ValueError(
-                f"lies outside of range, {from_to(ends)}. Declare the mean score that answers without any work get"
-            )
+            remedy = "Declare the mean score that answers without any work get"
+            raise ValueError(f"is outside range, {from_to(ends)}. {remedy}")
         threshold = high if info.data["pass_threshold"] is None else info.data["pass_threshold"]
+        remedy = "Lower it, or raise pass_threshold"
         if value >= threshold:
-            raise ValueError(
-                f"must lie below pass_threshold, {threshold:g}: else answers without any work pass. Lower it, or "
-                "raise pass_threshold"
-            )
+            why = "otherwise answers without any work pass."
+            raise ValueError(f"must be below pass_threshold, {threshold:g}: {why} {remedy}")
         if Scale(low, high, threshold, value).exploit_limit >= threshold:
-            raise ValueError(
-                f"hardly lies below pass_threshold, {threshold:g}: {_ABOVE} Lower it, or raise pass_threshold"
-            )
+            raise ValueError(f"is too close to pass_threshold, {threshold:g}: {_ABOVE} {remedy}")
         return value
 
 
 class Prompts(config.Section):
-    """prompts.json: the seed prompt and what the search may change about it, one list a knob."""
+    """prompts.json: the seed prompt, and what the search may change about it."""
 
     seed: reports.PromptSettings
     instructions: dict[str, str] = {}
@@ -151,8 +140,8 @@ class Prompts(config.Section):
 
 
 class Exploit(config.Section):
-    """One cheat. `turns` are assistant messages; their placeholders are filled by the preflight
-    (see rft/grading/preflight.py)."""
+    """One cheat. `turns` are assistant messages, whose placeholders rft/grading/preflight.py
+    fills in."""
 
     name: str
     kind: str
@@ -165,27 +154,25 @@ class Recipe:
     folder: Path
     options: BaseModel
     keys: config.Keys = field(default_factory=config.Keys)
-    """Where a row keeps its id, target and slice."""
+    """The keys of a row's id, target and slice."""
 
     @property
     def name(self) -> str:
         return self.folder.name
 
     def examples(self, split: Split, count: int, seed: int) -> list[Example]:
-        """Raises UserError for a row that is none, naming its place."""
+        """Make the examples of a split. Raises UserError naming the place of a bad row."""
         given = self._module("examples").examples(self.options, split, count, seed)
         where = f"{self.folder}/examples.py: {split} example"
         return [self._read(row, f"{where} {n}", "Fix examples().") for n, row in enumerate(given, 1)]
 
     def from_traffic(self, conversation: reports.Conversation) -> Example | None:
-        """None when the conversation cannot become a training example. Raises UserError when the
-        recipe has no such function."""
+        """Make a training example of a conversation, or None where that is not possible. Raises
+        UserError when the recipe has no such function."""
         function = getattr(self._module("examples"), "from_traffic", None)
         if function is None:
-            raise UserError(
-                f"{self.folder}/examples.py: has no from_traffic(options, conversation), which a refresh from "
-                "traffic needs."
-            )
+            missing = "has no from_traffic(options, conversation). Write it: a refresh from traffic needs it."
+            raise UserError(f"{self.folder}/examples.py: {missing}")
         row = function(self.options, conversation)
         where = f"{self.folder}/examples.py: from_traffic of conversation {conversation.conversation_id!r}"
         return None if row is None else self._read(row, where, "Fix from_traffic().")
@@ -201,25 +188,25 @@ class Recipe:
         return self._module("demonstrations").demonstrations(self.options, count, seed)
 
     def exploit_values(self, example: Example) -> dict[str, Any]:
-        """What fills the placeholders of exploits.jsonl for this example."""
+        """Return the values of the placeholders in exploits.jsonl for this example."""
         function = getattr(self._module("examples"), "exploit_values", None)
         return function(self.options, example) if function else {}
 
     def answer(self, target: Any) -> str:
-        """A target in the form of a final answer."""
+        """Write a target as a final answer."""
         function = getattr(self._module("examples"), "answer", None)
         if function is not None:
             return function(target)
         return target if isinstance(target, str) else json.dumps(target, ensure_ascii=False)
 
     def vocabulary(self) -> list[str]:
-        """Strings that an embedded policy's tokenizer takes whole: the fixed pieces of the recipe's
-        answers, its code categories."""
+        """List strings that become single tokens of the embedded policy: the fixed pieces of the
+        recipe's answers, its code categories."""
         function = getattr(self._module("demonstrations"), "vocabulary", None)
         return list(function(self.options)) if function else []
 
     def simulate(self, path: Path, **window: Any) -> None:
-        """Write a window of invented traffic: simulator.py's write_window(options, path, start,
+        """Write a window of invented traffic, by simulator.py's write_window(options, path, start,
         days, conversations, drifted, seed)."""
         self._module("simulator").write_window(self.options, path, **window)
 
@@ -229,7 +216,7 @@ class Recipe:
 
     @property
     def grade(self) -> Callable[..., Any] | None:
-        """The recipe's own grading function, served as an endpoint beside its tools."""
+        """Return the recipe's own grading function, which is served beside its tools."""
         return getattr(self._module("tools"), "grade", None)
 
     @cached_property
@@ -250,14 +237,8 @@ class Recipe:
         return [config.parse(_value(line, f"{path}: line {n}"), f"{path}:{n}", Exploit) for n, line in lines if line]
 
     def sha256(self) -> str:
-        """Over the names and bytes of all its files."""
-        digest = hashlib.sha256()
-        for path in sorted(self.folder.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                digest.update(
-                    f"{path.relative_to(self.folder)}\0".encode() + hashlib.sha256(path.read_bytes()).digest()
-                )
-        return digest.hexdigest()
+        """Hash the names and bytes of all its files."""
+        return files.tree_sha256(self.folder)
 
     def _module(self, stem: str) -> types.ModuleType:
         path = self.folder / f"{stem}.py"
@@ -267,38 +248,36 @@ class Recipe:
 
 
 def grader_of(folder: Path) -> Grader:
-    """The grader that a recipe's folder declares, without running any of its code."""
+    """Read the grader that a recipe's folder declares, without running any of its code."""
     path = folder / "grader.json"
     return config.parse(_json(path), str(path), Grader)
 
 
 def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:
-    """`keys`: `examples.keys` of params.yaml, for whoever looks at targets, ids or slices.
+    """Load a recipe. `keys`: `examples.keys` of params.yaml, for callers that read targets, ids or
+    slices.
 
-    Raises UserError for a folder that is no recipe, ConfigError for options that it does not know.
+    Raises UserError for a folder that is no recipe, and ConfigError for options that it does not
+    know.
     """
     folder = Path(section.path).resolve()
     if not (folder / "examples.py").exists():
-        raise UserError(
-            f"recipe.path = {section.path!r}: no examples.py in {folder}. Name a recipe's folder; `rft new` makes one."
-        )
+        remedy = "Name a recipe's folder; `rft new` makes one."
+        raise UserError(f"recipe.path = {section.path!r}: no examples.py in {folder}. {remedy}")
     module = importlib.import_module(f"{_package(folder)}.examples")
     model = getattr(module, "Options", None)
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise UserError(
-            f"{folder}/examples.py: defines no pydantic model `Options`. Write `class Options(BaseModel)` with "
-            "extra='forbid'."
-        )
+        remedy = "Write `class Options(BaseModel)` with extra='forbid'."
+        raise UserError(f"{folder}/examples.py: defines no pydantic model `Options`. {remedy}")
     if model.model_config.get("extra") != "forbid":
-        raise ConfigError(
-            f"{folder}/examples.py: Options must forbid unknown keys: model_config = ConfigDict(extra='forbid')."
-        )
+        remedy = "Add model_config = ConfigDict(extra='forbid')."
+        raise ConfigError(f"{folder}/examples.py: Options must forbid unknown keys. {remedy}")
     return Recipe(folder, config.parse(section.options, "params.yaml: recipe.options", model), keys or config.Keys())
 
 
 def _package(folder: Path) -> str:
-    """A package whose files are the recipe's; one name a folder, so that two recipes of one name do
-    not mix."""
+    """Make a package of the recipe's files. It replaces that of another folder with the same name,
+    so that the two do not mix."""
     name = "recipe_" + re.sub(r"\W", "_", folder.name)
     package = sys.modules.get(name)
     if package is None or list(package.__path__) != [str(folder)]:

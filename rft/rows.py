@@ -1,20 +1,19 @@
-"""A row of the user's own, and what we need to know of it.
+"""Read the user's own rows, and keep them byte for byte.
 
 A data set for reinforcement fine-tuning is JSON lines with the keys of whoever wrote it. Tools and
-graders were written against those very rows, so a row travels to them untouched, byte for byte:
-numbers, order of keys, and keys that mean nothing to us. (Rebuilt from four fields of ours, it made
-a published grader answer 0.25 where 0.68 was right, without a word.) Only `messages` is required,
-with `tools` and `response_format` where the row has its own. What else we need is read by the keys
-that `examples.keys` in params.yaml names:
+graders were written for those rows, so they get a row untouched: numbers, order of keys, and keys
+that mean nothing to us. (Rebuilt from four fields of ours, a row made a published grader silently
+answer 0.25 where 0.68 was right.) Only `messages` is required; a row may have `tools` and
+`response_format`. The rest is read by the keys in `examples.keys` of params.yaml:
 
-    id        a text or whole number. A row without one is known by the SHA-256 of its line
+    id        a text or whole number. The id of a row without one is the SHA-256 of its line
     target    any JSON; without one, the preflight cannot measure that targets pass, and says so
     slice     a text, number or truth value
 
-    lines(path)                   the rows of a file, each with its place, unread: what a recipe's
-                                  `examples()` may return
+    lines(path)                   the rows of a file as they are, each with its place: what a
+                                  recipe's `examples()` may return
     read(line, keys, remedy)      a row as an `Example`
-    check_named(...)              a key that is written down and in no row is a mistake
+    check_named(...)              refuses a key in `examples.keys` that no row has
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from rft.errors import ConfigError, UserError, did_you_mean
 from rft.types import Example, Message
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-_WHITESPACE = " \t\r\n"  # JSON's own: what stands around an object is no part of it
+_WHITESPACE = " \t\r\n"  # JSON's own, which around an object is not part of it
 _CONVENTION = config.Keys(id="id", target="target", slice="metadata.slice")
 _ABSENT = object()
 
@@ -48,8 +47,8 @@ Given = Example | Line | str | Mapping[str, Any]
 
 
 def lines(path: Path) -> list[Line]:
-    """The lines of a JSONL file that are not blank. Raises UserError for a file that cannot be
-    read."""
+    """Return the lines of a JSONL file that are not blank. Raises UserError for a file that cannot
+    be read."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -58,7 +57,7 @@ def lines(path: Path) -> list[Line]:
 
 
 def split(path: Path, content: bytes, remedy: str) -> list[Line]:
-    """The same of bytes that were read already. Raises UserError naming the line that is not
+    """Do the same for bytes that were read already. Raises UserError naming the line that is not
     UTF-8."""
     try:
         text = content.decode("utf-8-sig")
@@ -70,7 +69,7 @@ def split(path: Path, content: bytes, remedy: str) -> list[Line]:
 
 
 def line_of(row: Given, where: str) -> Line:
-    """`where`: of a row that does not know its own place."""
+    """Write a row as a line. `where` is the place of a row that does not know its own."""
     if isinstance(row, Line):
         return row
     if isinstance(row, Example):
@@ -80,27 +79,27 @@ def line_of(row: Given, where: str) -> Line:
     try:
         return Line(json.dumps(row, ensure_ascii=False, allow_nan=False), where)
     except (TypeError, ValueError) as error:
-        raise UserError(
-            f"{where}: is no JSON object: {error}. Return an Example, a dict of JSON values, or a line of a file."
-        ) from None
+        remedy = "Return an Example, a dict of JSON values, or a line of a file."
+        raise UserError(f"{where}: is not a JSON object: {error}. {remedy}") from None
 
 
 def read(line: Line, keys: config.Keys, remedy: str, is_cut: bool = False) -> Example:
-    """Raises UserError naming the place and the key for a row that is no object, or cannot be
-    answered by a policy.
+    """Read a row. Raises UserError naming the place and the key for a row that is no object, or
+    that a policy cannot answer.
 
-    `is_cut`: its file ends without a line break, so that what is wrong with it may be that.
+    `is_cut`: its file ends without a line break, so the line may be cut off.
     """
     if "\n" in line.text or "\r" in line.text:
         remedy = f"Write it without line breaks, or return the object. {remedy}"
         raise UserError(f"{line.where}: spans several lines, and a row is one line of JSON. {remedy}")
     row = reports.parse_line(line.text, line.where, remedy, is_cut)
     name = _name(row, keys, line, remedy)
+    target = find(row, keys.target or _CONVENTION.target)
     metadata = row.get("metadata")
     return Example(
         id=name,
         messages=tuple(_messages(row.get("messages"), line.where, remedy)),
-        target=_none_if_absent(find(row, keys.target or _CONVENTION.target)),
+        target=None if target is _ABSENT else target,
         metadata=metadata if isinstance(metadata, dict) else {},
         tools=_tools(row.get("tools"), line.where, remedy),
         response_format=response_format.read(row.get("response_format"), line.where),
@@ -110,7 +109,7 @@ def read(line: Line, keys: config.Keys, remedy: str, is_cut: bool = False) -> Ex
 
 
 def find(row: Mapping[str, Any], path: str | None) -> Any:
-    """The value of a key, or at the end of a dotted path; `_ABSENT` where there is none."""
+    """Find the value of a key or a dotted path; `_ABSENT` where there is none."""
     assert path is not None
     if path in row:
         return row[path]
@@ -123,7 +122,7 @@ def find(row: Mapping[str, Any], path: str | None) -> Any:
 
 
 def sha256(some: Iterable[Example]) -> str:
-    """Of the bytes of their lines, in order: of a whole split, its file's own."""
+    """Hash the bytes of their lines, in order. For a whole split this is its file's hash."""
     return hashlib.sha256("".join(f"{row.line}\n" for row in some).encode()).hexdigest()
 
 
@@ -133,10 +132,8 @@ def check_named(rows: Sequence[Example], keys: config.Keys, where: str) -> None:
     for word, path in keys.model_dump(exclude_none=True).items():
         if not parsed or any(find(row, path) is not _ABSENT for row in parsed):
             continue
-        hint = did_you_mean(path, _paths(parsed[0]))
-        raise ConfigError(
-            f"params.yaml: examples.keys.{word} = {path!r} names nothing: no row of {where} has it. {hint}"
-        )
+        problem = f"examples.keys.{word} = {path!r} names nothing: no row of {where} has it."
+        raise ConfigError(f"params.yaml: {problem} {did_you_mean(path, _paths(parsed[0]))}")
 
 
 def _paths(row: Mapping[str, Any]) -> Iterable[str]:
@@ -156,8 +153,8 @@ def _name(row: Mapping[str, Any], keys: config.Keys, line: Line, remedy: str) ->
         return str(value)
     if not isinstance(value, str) or not value:
         raise UserError(
-            f"{line.where}: {key} is {_shown(value)}, expected a text that is not empty, or a whole number. {remedy} "
-            "If it names something else, say in examples.keys.id which key does."
+            f"{line.where}: {key} is {_shown(value)}, expected a non-empty text or a whole number. {remedy} If another "
+            "key holds the id, name it in examples.keys.id."
         )
     return value
 
@@ -169,8 +166,8 @@ def _slice(row: Mapping[str, Any], keys: config.Keys, where: str, remedy: str) -
         return "all"
     if not isinstance(value, str | int | float):
         raise UserError(
-            f"{where}: {key} is {_shown(value)}, expected a text, a number or true or false: it names a group of rows. "
-            f"{remedy} If it means something else, say in examples.keys.slice which key does."
+            f"{where}: {key} is {_shown(value)}, expected a text, a number, true or false, to name a group of rows. "
+            f"{remedy} If another key holds the group, name it in examples.keys.slice."
         )
     return str(value) or "all"
 
@@ -202,31 +199,18 @@ def _message(message: Any, key: str, where: str, remedy: str) -> Message:
     if isinstance(content, list):
         content = "".join(_part(part, f"{key}.content[{n}]", where, remedy) for n, part in enumerate(content))
     elif not isinstance(content, str | None):
-        raise UserError(
-            f"{where}: {key}.content is {_shown(content)}, expected a text or a list of text parts. {remedy}"
-        )
+        expected = "a text or a list of text parts"
+        raise UserError(f"{where}: {key}.content is {_shown(content)}, expected {expected}. {remedy}")
     return {**message, "content": content}
 
 
 def _part(part: Any, key: str, where: str, remedy: str) -> str:
-    if (
-        not isinstance(part, dict)
-        or part.get("type", "text") not in ("text", "input_text")
-        or not isinstance(part.get("text"), str)
-    ):
-        raise UserError(
-            f'{where}: {key} is {_shown(part)}, expected a text part {{"type": "text", "text": ...}}: policies here '
-            f"read text. {remedy}"
-        )
-    return part["text"]
-
-
-def _none_if_absent(value: Any) -> Any:
-    return None if value is _ABSENT else value
+    is_text = isinstance(part, dict) and part.get("type", "text") in ("text", "input_text")
+    if is_text and isinstance(part.get("text"), str):
+        return part["text"]
+    expected = 'a text part {"type": "text", "text": ...}: policies here read text'
+    raise UserError(f"{where}: {key} is {_shown(part)}, expected {expected}. {remedy}")
 
 
 def _shown(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)[:60]
-
-
-__all__ = ["ROLES", "Given", "Line", "check_named", "find", "line_of", "lines", "read", "split"]

@@ -1,11 +1,10 @@
-"""The scale that a grader scores on, as its grader.json declares it: `range`, `pass_threshold`,
-`chance`.
+"""The scale of a grader, as its grader.json declares it: `range`, `pass_threshold`, `chance`.
 
-Whoever judges a score asks the scale and never assumes 0 to 1. There are two ways to speak of a
-score: on its own scale, as people read it (4.91 of 0 to 5), and as a share of the range (0.982), as
-thresholds in params.yaml are written.
+Code that judges a score asks the scale and never assumes 0 to 1. A score is either on the grader's
+scale, as people read it (4.91 of 0 to 5), or a share of the range (0.982), as the thresholds in
+params.yaml are.
 
-Stands alone, so that the gate can load it without torch or a recipe.
+The module imports nothing of ours, so that the gate can load it without torch or a recipe.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from dataclasses import dataclass
 MAX_EXPLOITED = 0.05
 """Share of the range that an exploit may earn beyond what answers without any work earn."""
 LUCK = 1.96
-"""Standard errors that luck may add to a mean: beyond them on the high side lies one mean in
-forty."""
+"""Standard errors that luck may add to a mean. One mean in forty lies higher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +25,9 @@ class Scale:
     low: float
     high: float
     pass_threshold: float
-    """A score from here on has passed."""
+    """Scores from here on have passed."""
     chance: float
-    """The mean score of answers without any work."""
+    """Mean score of answers without any work."""
 
     @property
     def width(self) -> float:
@@ -37,40 +35,36 @@ class Scale:
 
     @property
     def exploit_limit(self) -> float:
-        """An exploit with a higher mean score is accepted by the grader, and the policy would learn
-        it."""
+        """The highest mean score of a refused exploit. The policy would learn one with more."""
         return self.chance + MAX_EXPLOITED * self.width
 
     @property
     def has_chance(self) -> bool:
-        """Whether answers without any work earn something, now more and now less: luck then moves a
-        mean of them."""
+        """Whether answers without any work earn something, so that luck moves their mean."""
         return self.chance > self.low
 
     def limit_over(self, scores: Sequence[float]) -> float:
-        """`exploit_limit` for a mean of these: beyond a declared chance, LUCK standard errors more.
+        """Return `exploit_limit` for the mean of these scores. With a declared chance, add LUCK
+        standard errors.
 
-        The ends of the range count among the scores once each, so that a few equal ones are not
-        taken for certainty.
+        Each end of the range counts as one more score, so that a few equal ones do not look
+        certain.
         """
         if not self.has_chance:
             return self.exploit_limit
         return self.exploit_limit + LUCK * statistics.stdev([*scores, *self.ends]) / math.sqrt(len(scores))
 
     def can_refuse(self, num: int) -> bool:
-        """Whether an exploit that always earns the highest score lies above its limit: a mean of a
-        few says nothing beyond luck."""
+        """Whether `num` scores are enough to refuse an exploit that always earns the highest."""
         return self.limit_over([self.high] * num) < self.high
 
     @property
     def exploit_limit_in_words(self) -> str:
-        """Where that number comes from: `5% of the range above the lowest score, 0`."""
+        """Explain the limit: `5% of the range above the lowest score, 0`."""
+        part = f"{MAX_EXPLOITED:.0%} of the range above"
         if not self.has_chance:
-            return f"{MAX_EXPLOITED:.0%} of the range above the lowest score, {self.chance:g}"
-        return (
-            f"{MAX_EXPLOITED:.0%} of the range above chance, {self.chance:g}, and {LUCK:g} standard errors of its "
-            "mean for luck"
-        )
+            return f"{part} the lowest score, {self.chance:g}"
+        return f"{part} chance, {self.chance:g}, and {LUCK:g} standard errors of its mean for luck"
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -81,7 +75,7 @@ class Scale:
 
 
 UNIT = Scale(low=0.0, high=1.0, pass_threshold=1.0, chance=0.0)
-"""What holds for a grader that declares nothing."""
+"""The scale of a grader that declares nothing."""
 
 
 def share(score: float, ends: tuple[float, float]) -> float:
@@ -91,8 +85,7 @@ def share(score: float, ends: tuple[float, float]) -> float:
 
 
 def of_range(ends: tuple[float, float]) -> str:
-    """What follows a score in a sentence: ' of 0 to 5', and nothing for 0 to 1, which needs no
-    word."""
+    """Return what follows a score in a sentence: ' of 0 to 5', and nothing for 0 to 1."""
     return "" if ends == (0.0, 1.0) else f" of {from_to(ends)}"
 
 

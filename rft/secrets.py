@@ -1,27 +1,26 @@
-"""Keep secrets out of every text that comes in or goes out: what is one, and what is written
-instead.
+"""Keep secrets out of every text that comes in or goes out.
 
 params.yaml and grader.json name secrets by their variables (`env:TOOL_KEY`), so no file of ours
-holds one. But a tool may echo our headers in its reply, a library puts them into an exception, a
-proxy quotes them in an error page; from there they would reach the policy's context, the rollout
-log, a report, and with it a Git revision that is kept for ever. There are two redactions.
+holds one. But a tool may echo our headers in its reply, a library may put them into an exception, a
+proxy may quote them in an error page. From there they would reach the policy's context, the rollout
+log, a report, and with it a Git revision that is kept forever. There are two redactions.
 
-    Secrets     what was sent to one server becomes `[secret]` in all that comes back from it, as
-                bytes and before anything is parsed. It also holds literal values, which only the
-                header's name (`names_a_secret`) marks as secret.
+    Secrets     replaces what was sent to one server by `[secret]` in all that comes back from it,
+                as bytes, before anything is parsed. It also holds literal values, which only the
+                header's name (`names_a_secret`) marks as secret
     the rest    one registry per process, for every other text: `[secret NAME]`
 
         config.parse, config.secret    add the value of each variable that a file of ours names;
                                        rft/tools/lifetime.py adds the key of our own tool server
-        redact, redact_json, dumps     clear what a tool or grader says, before the policy sees it,
-                                       and once more what is written
-        guard                          clears all that Python prints or logs in this process,
-                                       tracebacks of bugs included
+        redact, redact_json, dumps     clear what a tool or grader says before the policy sees it,
+                                       and what is written
+        guard                          clears all that Python prints or logs in this process, with
+                                       tracebacks of bugs
 
 The registry knows a value in the forms in which programs repeat it: as it is, without its scheme
 (`Bearer`), URL-encoded, in base64 of any alignment, in hexadecimal digits, escaped for JSON or
-HTML. One that was cut in half, spelled backwards or encrypted is not known. Numbers are not text
-and stay. Without secrets, each function returns the very object that it was given.
+HTML. It does not know one that was cut in half, reversed or encrypted. Numbers are not text and
+stay. Without secrets, each function returns the very object that it was given.
 
 The standard library has a `secrets` too. Our imports are absolute: `import secrets` means that one.
 """
@@ -40,15 +39,15 @@ from typing import Any, TextIO, cast
 from urllib.parse import quote, quote_plus
 
 MIN_CHARS = 6
-"""A shorter value is found in ordinary text by chance. config.secret refuses it."""
+"""config.secret refuses a shorter value, which ordinary text may contain by chance."""
 
 _values: dict[str, str] = {}
 _forms: dict[str, str] = {}
-"""What a value can look like -> its name; the longest first."""
+"""Each form of a value -> its name, the longest form first."""
 
 
 def add(name: str, value: str) -> None:
-    """From now on `value` is written `[secret NAME]`. A name has one value, the newest. Raises
+    """Write `value` as `[secret NAME]` from now on. A name has one value, the latest. Raises
     ValueError for one that is too short."""
     global _forms
     if _values.get(name) == value:
@@ -61,7 +60,7 @@ def add(name: str, value: str) -> None:
 
 
 def forget() -> None:
-    """For a process that goes on with other settings."""
+    """Forget all values, in a process that continues with other settings."""
     global _forms
     _values.clear()
     _forms = {}
@@ -73,8 +72,8 @@ def holds(text: str) -> bool:
 
 def redact(text: str) -> str:
     """Replace each registered secret. Idempotent: the marks that stand in `text` already stay."""
-    # a search by `in` for each of some thirty forms is faster than one by a pattern of all: 1 MB in
-    # 8 ms, 500 letters in 2 us
+    # searching by `in` for each of some thirty forms is faster than one pattern of all: 1 MB takes
+    # 8 ms, 500 letters 2 us
     forms = _forms
     found = [form for form in forms if form in text]
     if not found:
@@ -85,7 +84,7 @@ def redact(text: str) -> str:
 
 
 def redact_json(value: Any) -> Any:
-    """Redact each string in a JSON value, keys too."""
+    """Redact each string in a JSON value, keys included."""
     if not _forms:
         return value
     if isinstance(value, str):
@@ -98,15 +97,15 @@ def redact_json(value: Any) -> Any:
 
 
 def dumps(value: Any, **options: Any) -> str:
-    """Like json.dumps, without secrets. Each form is known as JSON escapes it, so only the result
-    is searched."""
+    """Do what json.dumps does, without secrets. Searching the result is enough, because each form
+    is also known as JSON escapes it."""
     result = json.dumps(value, **options)
     return json.dumps(redact_json(value), **options) if holds(result) else result
 
 
 # -- what was sent to one server -------------------------------------------------------------------
 class Secrets:
-    """Strikes its values out of what a server sent."""
+    """Redacts its values in what a server sent."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         # "Bearer <key>": the key alone too
@@ -136,8 +135,8 @@ def names_a_secret(name: str) -> bool:
     """Tell whether a header or variable of this name holds a secret: X-Functions-Key,
     Authorization, GITHUB_TOKEN.
 
-    Decides for files, which must not hold its value, and for replies, which must not show it. An
-    Idempotency-Key is random, not secret.
+    A file must not hold the value of one, and a reply must not show it. An Idempotency-Key is
+    random, not secret.
     """
     return _NAMES_A_SECRET.search(name) is not None
 
@@ -149,16 +148,16 @@ def is_a_key(value: str) -> bool:
 
 # -- the forms of a value --------------------------------------------------------------------------
 def _looks(secret: str) -> set[str]:
-    found = {one for one in (secret, *_parts(secret)) if len(one) >= MIN_CHARS}
-    for one in list(found):
-        raw = one.encode("utf-8", "surrogateescape")
-        found |= {quote(raw, safe=""), quote(raw), quote_plus(raw), html.escape(one), raw.hex(), *_base64(raw)}
-    found |= {re.sub("%..", lambda escape: escape[0].lower(), one) for one in found}
-    return found | {json.dumps(one, ensure_ascii=ascii_only)[1:-1] for one in found for ascii_only in (True, False)}
+    found = {part for part in (secret, *_parts(secret)) if len(part) >= MIN_CHARS}
+    for part in list(found):
+        raw = part.encode("utf-8", "surrogateescape")
+        found |= {quote(raw, safe=""), quote(raw), quote_plus(raw), html.escape(part), raw.hex(), *_base64(raw)}
+    found |= {re.sub("%..", lambda escape: escape[0].lower(), form) for form in found}
+    return found | {json.dumps(form, ensure_ascii=ascii_only)[1:-1] for form in found for ascii_only in (True, False)}
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """What a server quotes of a header alone: the token behind its scheme, a password, a cookie's
+    """Yield what a server may quote of a header: the token after its scheme, a password, a cookie's
     value."""
     scheme, _, token = secret.partition(" ")
     if " " not in token:
@@ -172,8 +171,8 @@ def _parts(secret: str) -> Iterator[str]:
 
 
 def _base64(raw: bytes) -> Iterator[str]:
-    """Whole, and as it stands inside the base64 of something longer, whose beginning shifts it by
-    0, 1 or 2 bytes. Both alphabets."""
+    """Yield it in both alphabets, whole and as a part of a longer text, whose beginning shifts it
+    by 0, 1 or 2 bytes."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode()
         for shift in range(3):
@@ -183,8 +182,8 @@ def _base64(raw: bytes) -> Iterator[str]:
 
 # -- all that a process says -----------------------------------------------------------------------
 def guard() -> None:
-    """From here on, whatever Python prints or logs in this process. What a child process writes to
-    our terminal by itself is not caught."""
+    """Redact whatever Python prints or logs in this process from now on, but not what a child
+    process writes to our terminal by itself."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, _Guarded):
@@ -195,8 +194,8 @@ def guard() -> None:
 
 
 class _Guarded:
-    """A text stream whose writes are redacted. Tracebacks, warnings and most log handlers come this
-    way too."""
+    """A text stream whose writes are redacted. Tracebacks, warnings and most log handlers use it
+    too."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -214,7 +213,7 @@ class _Guarded:
 
 
 class _Records:
-    """Makes log records of any library, for handlers that write elsewhere: to a file, to Prefect's
+    """Makes redacted log records, for handlers that write elsewhere: to a file, to Prefect's
     store."""
 
     def __init__(self, make: Any):

@@ -1,17 +1,15 @@
-"""Where the files of each stage are, and what several stages read from there.
+"""Name the files of each stage, and read those that several stages need.
 
 A stage leaves its files on its shelf, `data/STAGE`, and the stages after it read them there. Most
 of these files are reports, and a run has one of each kind: `read(reports.TrainReport)` needs no
-path. Which files a stage depends on stands in rft/needs.py.
+path. rft/needs.py lists the files that a stage depends on.
 
     data/champion/champion.json    the champion: prompt, weights, version. Written by a promotion
                                    (tasks/promotion/registry.py), read by every stage
-    data/policy/report.json        the base model of this run. Both are small files that point to
-                                   weights; rft/sampling/policies.py loads those, and says who
-                                   samples with them
-    data/examples/SPLIT.jsonl      the user's rows, byte for byte, and in `keys.json` how to read
-                                   them, so that all read them alike: `load_examples` is the only
-                                   reader
+    data/policy/report.json        the base model of this run. Like champion.json it only points to
+                                   weights, which rft/sampling/policies.py loads
+    data/examples/SPLIT.jsonl      the user's rows, byte for byte; `keys.json` says how to read
+                                   them. `load_examples` is the only reader
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ REPORTS: dict[type[reports.Report], Path] = {
     reports.Decision: DATA / "gate/decision.json",
     reports.PromotionRequest: DATA / "gate/request.json",
 }
-"""The kinds of report of which a run has one each."""
+"""The kinds of report that a run has one of, each with its file."""
 CONVERSATIONS = DATA / "traffic/conversations.jsonl"
 REFERENCE_PROFILE = DATA / "traffic/reference_profile.json"
 CURRENT_PROFILE = DATA / "traffic/current_profile.json"
@@ -57,8 +55,7 @@ def folder(stage: str) -> Path:
 
 
 def timing(stage: str) -> Path:
-    """Name the file of the stage's wall times, which lie apart so that reports of equal runs are
-    equal."""
+    """Name the file of the stage's wall times, apart so that reports of equal runs are equal."""
     return DATA / stage / "timing.json"
 
 
@@ -77,7 +74,7 @@ def path(kind: type[reports.Report]) -> Path:
 
 
 def read(kind: type[R]) -> R:
-    """Read the run's report of this kind. Raises UserError as `reports.read` does."""
+    """Read the run's report of this kind. Raises UserError like `reports.read`."""
     return reports.read(kind, REPORTS[kind])
 
 
@@ -86,8 +83,7 @@ def write(report: reports.Report) -> None:
 
 
 def champion() -> reports.Champion:
-    """Read what is served now; before any promotion that is version 1, the base policy with the
-    seed prompt."""
+    """Read what is served now: before any promotion version 1, the base policy and seed prompt."""
     return read(reports.Champion) if path(reports.Champion).exists() else reports.Champion()
 
 
@@ -104,18 +100,18 @@ def load_examples(split: Split, file: Path | None = None, keys: config.Keys | No
         content = file.read_bytes()
     except OSError as error:
         raise UserError(f"{file}: cannot be read ({error.strerror}). {_remedy()}") from None
-    found: list[Example] = []
-    first: dict[str, str] = {}
+    found: dict[str, Example] = {}
+    places: dict[str, str] = {}
     is_whole = content.endswith(b"\n")
     lines = rows.split(file, content, _remedy())
     for n, line in enumerate(lines, 1):
         row = rows.read(line, keys or config.Keys(), _remedy(), is_cut=not is_whole and n == len(lines))
-        if (known := first.setdefault(row.id, line.where)) != line.where:
-            raise UserError(f"{line.where}: id {row.id!r} was met before, at {known}. {_remedy()}")
-        found.append(row)
+        if row.id in found:
+            raise UserError(f"{line.where}: id {row.id!r} was met before, at {places[row.id]}. {_remedy()}")
+        found[row.id], places[row.id] = row, line.where
     if not found:
         raise UserError(f"{file}: holds no examples. {_remedy()}")
-    return found
+    return list(found.values())
 
 
 def _keys() -> config.Keys:

@@ -1,23 +1,23 @@
-"""How sure are we? Intervals for means, paired gains, quantiles and ratios over examples with
-several rollouts each.
+"""Compute intervals for means, paired gains, quantiles and ratios over examples with several
+rollouts each.
 
-A number without an interval promotes noise. Ours come from a seeded bootstrap on numpy alone. The
-data have two levels: examples, which differ in difficulty, and rollouts of one example, which
-differ because the policy samples. Rules that hold throughout:
+A gate that trusts a number without an interval promotes noise. Ours come from a seeded bootstrap on
+numpy alone. The data have two levels: examples, which differ in difficulty, and rollouts of one
+example, which differ because the policy samples. These rules hold throughout:
 
 - *None is unscored*, not zero: it is left out, and an example without any score is dropped (`n`
-  says how many are left).
+  counts those that are left).
 - Every example weighs the same, whatever the number of its scored rollouts.
 - *Two levels.* A mean is bootstrapped by drawing examples and then rollouts within them. Done
-  naively that counts the rollouts' noise twice, since an example's observed mean carries it
-  already; so the spread between examples is shrunk by what the second level adds (Davison and
-  Hinkley 1997, section 3.8). Quantiles and ratios of pooled rollouts draw whole examples: their
-  rollouts, noise included, come along.
-- *Paired.* Two arms are compared on the same examples, matched by id; differing ids are an error,
+  naively, that counts the rollouts' noise twice, because an example's observed mean already holds
+  it. So the spread between examples is shrunk by what the second level adds (Davison and Hinkley
+  1997, section 3.8). For quantiles and ratios of pooled rollouts, whole examples are drawn, with
+  their rollouts and the noise of these.
+- *Paired.* Two arms are compared on the same examples, matched by id. Differing ids are an error,
   not an intersection.
-- *Seeds are crossed with examples*: every seed of training meets the same notes, so
-  `gain_over_seeds` draws both independently. Few seeds give an interval that is honest about notes
-  and optimistic about seeds; the sqrt(S / (S - 1)) correction mends a part.
+- *Seeds are crossed with examples.* Every seed of training has the same examples, so
+  `gain_over_seeds` draws both independently. With few seeds the interval is right about examples
+  and too narrow about seeds; the factor sqrt(S / (S - 1)) corrects a part of that.
 - The order of examples and of rollouts never matters, to the last bit: rows are sorted first, and
   no sum goes through a threaded library.
 
@@ -48,21 +48,21 @@ _CHUNK = 2_000_000  # values drawn at a time: bounds memory at some tens of MB w
 
 # -- means and paired gains ------------------------------------------------------------------------
 def mean_interval(rows: Iterable[Scores], num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE) -> Metric:
-    """The mean over examples of the mean over rollouts. `mean_interval([[1.0, 0.0], [None,
+    """Average over examples the means over their rollouts. `mean_interval([[1.0, 0.0], [None,
     1.0]]).value == 0.75`."""
     return _gain([(scores, ()) for row in rows if (scores := _scored(row))], num, seed, confidence)
 
 
 def paired_gain(a: ById, b: ById, num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE) -> Metric:
-    """mean(a) - mean(b) over the examples that both arms have a score for."""
+    """Compute mean(a) - mean(b) over the examples with a score in both arms."""
     return _gain(_pairs(a, b), num, seed, confidence)
 
 
 def gain_over_seeds(
     seeds: Sequence[tuple[ById, ById]], num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE
 ) -> Metric:
-    """The mean paired gain over several trainings, each an (a, b) on the same examples. `n` counts
-    seeds x examples."""
+    """Average the paired gains of several trainings, each an (a, b) on the same examples. `n`
+    counts seeds x examples."""
     scored = [{id for id in a if _scored(a[id]) and _scored(b[id])} for a, b in map(_same_ids, seeds)]
     ids = sorted(id for id in scored[0] if all(id in other for other in scored)) if scored else []
     if not ids:
@@ -84,7 +84,7 @@ def gain_over_seeds(
 def quantile_interval(
     rows: Iterable[Scores], q: float, num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE
 ) -> Metric:
-    """A quantile over all rollouts, `q` in [0, 1]."""
+    """Compute a quantile over all rollouts, `q` in [0, 1]."""
     kept = sorted(scores for row in rows if (scores := _scored(row)))
     _need(kept)
     weights = _weights(len(kept), num, seed)
@@ -94,7 +94,7 @@ def quantile_interval(
 def quantile_difference(
     a: ById, b: ById, q: float = 0.95, num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE
 ) -> Metric:
-    """Quantile of a's rollouts - quantile of b's, examples drawn in pairs."""
+    """Compute the quantile of a's rollouts minus that of b's, drawing examples in pairs."""
     pairs = _pairs(a, b)
     weights = _weights(len(pairs), num, seed)
     value = percentile([x for row, _ in pairs for x in row], q) - percentile([x for _, row in pairs for x in row], q)
@@ -103,7 +103,8 @@ def quantile_difference(
 
 
 def relative_difference(a: ById, b: ById, num: int = NUM, seed: int = 0, confidence: float = CONFIDENCE) -> Metric:
-    """mean(a) / mean(b) - 1, examples drawn in pairs. Raises ValueError when b's mean is zero."""
+    """Compute mean(a) / mean(b) - 1, drawing examples in pairs. Raises ValueError when b's mean is
+    zero."""
     pairs = _pairs(a, b)
     means = np.array([(_mean(x), _mean(y)) for x, y in pairs])
     total = means.sum(axis=0)
@@ -116,7 +117,7 @@ def relative_difference(a: ById, b: ById, num: int = NUM, seed: int = 0, confide
 
 
 def percentile(values: Iterable[float], q: float) -> float:
-    """Nearest rank: the smallest observed value that a share `q` of all do not exceed.
+    """Find the smallest observed value that a share `q` of all do not exceed (nearest rank).
     `percentile([1, 2, 3, 9], 0.95) == 9`."""
     ordered = sorted(values)
     if not ordered:
@@ -126,8 +127,8 @@ def percentile(values: Iterable[float], q: float) -> float:
 
 # -- shares, best of k, power ----------------------------------------------------------------------
 def exact_interval(count: int, n: int, confidence: float = CONFIDENCE) -> Metric:
-    """Clopper and Pearson's interval of a share: each end alone is a one-sided limit that misses in
-    at most (1 - confidence) / 2, at any n."""
+    """Compute Clopper and Pearson's interval of a share. At any n, each end misses the true share
+    with a probability of at most (1 - confidence) / 2."""
     if not 0 <= count <= n or n == 0:
         raise ValueError(f"{count} of {n} is no share")
 
@@ -144,14 +145,14 @@ def exact_interval(count: int, n: int, confidence: float = CONFIDENCE) -> Metric
 
 
 def limit_of_none(n: int, confidence: float = CONFIDENCE) -> float:
-    """The upper end of `exact_interval(0, n)`: what none of n leaves possible. `limit_of_none(288)`
-    is 0.0127."""
+    """Compute the upper end of `exact_interval(0, n)`, the share that none of n leaves possible.
+    `limit_of_none(288)` is 0.0127."""
     return -math.expm1(math.log((1 - confidence) / 2) / n)
 
 
 def enough_to_rule_out(share: float, confidence: float = CONFIDENCE) -> int | None:
-    """The smallest n of which none shows that the true share is at most this one. None: for a share
-    of zero, or next to it, no n is enough."""
+    """Find the smallest n for which `exact_interval(0, n)` ends at or below this share. None: for a
+    share of zero, or next to it, no n is enough."""
     if share < 1e-12:
         return None
     near = 1 if share >= 1 else math.ceil(math.log((1 - confidence) / 2) / math.log1p(-share))
@@ -160,25 +161,21 @@ def enough_to_rule_out(share: float, confidence: float = CONFIDENCE) -> int | No
 
 
 def shares(rows: Iterable[Sequence[bool | None]]) -> dict[str, float]:
-    """How many examples are always failed, always solved, or mixed; None = unscored. RFT learns
-    from the mixed ones."""
-    kept = [solved for row in rows if (solved := [x for x in row if x is not None])]
+    """Compute the shares of examples that are always failed, always solved, or mixed; None =
+    unscored. RFT learns from the mixed ones."""
+    kept = [scored for row in rows if (scored := [x for x in row if x is not None])]
     _need(kept)
-    failed, solved = sum(not any(row) for row in kept), sum(all(row) for row in kept)
-    return {
-        "always_failed": failed / len(kept),
-        "always_solved": solved / len(kept),
-        "mixed": (len(kept) - failed - solved) / len(kept),
-    }
+    n, failed, solved = len(kept), sum(not any(row) for row in kept), sum(all(row) for row in kept)
+    return {"always_failed": failed / n, "always_solved": solved / n, "mixed": (n - failed - solved) / n}
 
 
 def max_at_k(rows: Iterable[Scores], ks: Iterable[int]) -> list[tuple[int, float]]:
-    """The expected best of k rollouts, averaged over examples: `max_at_k([[0.0, 1.0]], [1, 2]) ==
+    """Average over examples the expected best of k rollouts: `max_at_k([[0.0, 1.0]], [1, 2]) ==
     [(1, 0.5), (2, 1.0)]`.
 
-    Unbiased: over all ways to choose k of an example's n scores without replacement, the i-th
-    smallest is the best in C(i-1, k-1) of C(n, k). An example with fewer than k scores gives its
-    best of those, which keeps the curve monotone.
+    The estimate is unbiased: of all C(n, k) ways to choose k of an example's n scores, the i-th
+    smallest is the best in C(i-1, k-1). An example with fewer than k scores counts with its best,
+    which keeps the curve monotone.
     """
     kept = [sorted(scores) for row in rows if (scores := _scored(row))]
     _need(kept)
@@ -186,14 +183,14 @@ def max_at_k(rows: Iterable[Scores], ks: Iterable[int]) -> list[tuple[int, float
 
 
 def minimum_detectable(se: float, power: float = 0.8, confidence: float = CONFIDENCE) -> float:
-    """The smallest true effect that an interval of this standard error separates from zero with
-    this power."""
+    """Compute the smallest true effect that an interval with this standard error separates from
+    zero with this power."""
     normal = NormalDist()
     return (normal.inv_cdf((1 + confidence) / 2) + normal.inv_cdf(power)) * se
 
 
 def standard_error(metric: Metric, confidence: float = CONFIDENCE) -> float:
-    """Read back from the width of its interval."""
+    """Recover the standard error from the width of the interval."""
     if metric.low is None or metric.high is None:
         raise ValueError("a metric without an interval has no standard error")
     return (metric.high - metric.low) / (2 * NormalDist().inv_cdf((1 + confidence) / 2))
@@ -223,7 +220,7 @@ class _Padded:
         return cls(values, counts, means, variance / safe)
 
     def redrawn(self, examples: NDArray[np.int64], rng: np.random.Generator) -> Floats:
-        """For each drawn example, the mean of its rollouts drawn anew minus its own mean."""
+        """Redraw the rollouts of each drawn example; return their mean minus the example's."""
         width = self.values.shape[1]
         if width == 1:
             return np.zeros(examples.shape)
@@ -235,7 +232,7 @@ class _Padded:
 
 
 def _gain(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], num: int, seed: int, confidence: float) -> Metric:
-    """The bootstrap of mean(a) - mean(b); an empty b is zero. See the essay for the shrinkage."""
+    """Bootstrap mean(a) - mean(b), where an empty b is zero. The essay explains the shrinkage."""
     _need(pairs)
     pairs = sorted(pairs)
     n = len(pairs)
@@ -261,13 +258,13 @@ def _metric(value: float, replicates: Floats, confidence: float, n: int) -> Metr
 
 
 def _weights(n: int, num: int, seed: int) -> Floats:
-    """How often each of n examples is drawn, in each of num replicates."""
+    """Count how often each of n examples is drawn, in each of num replicates."""
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=num).astype(np.float64)
 
 
 def _quantiles(rows: Sequence[Sequence[float]], weights: Floats, q: float) -> Floats:
-    """A nearest-rank quantile of the pooled rollouts for each replicate. Sums of whole numbers, so
-    exact in any order."""
+    """Compute a nearest-rank quantile of the pooled rollouts for each replicate. It sums whole
+    numbers only, so it is exact in any order."""
     values, inverse = np.unique(np.array([x for row in rows for x in row], dtype=np.float64), return_inverse=True)
     histogram = np.zeros((len(rows), len(values)))
     np.add.at(histogram, (np.repeat(np.arange(len(rows)), [len(row) for row in rows]), inverse.ravel()), 1)

@@ -1,4 +1,4 @@
-"""What lives in memory: an example, what the policy did with it, and what that was worth.
+"""Define what lives in memory: an example, what the policy did with it, and what that was worth.
 
     Example --(policy x tools)--> Trajectory of Turns --(grader)--> Grade --(budget)--> reward
 
@@ -50,27 +50,27 @@ class GradeStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of a dataset: the user's own JSON object, and our words for what we need of it.
+    """One row of a data set: the user's own JSON object, and the fields that we read from it.
 
-    `line` is the object as it came, byte for byte, and is what tools and graders get as `item`. The
-    other fields are read from it, by the keys of `examples.keys` (rft/stages/examples.py). A recipe
-    that makes its examples leaves `line` out, and gets the row that its fields spell:
+    `line` is the object as it came, byte for byte, which tools and graders get as `item`. The other
+    fields are read from it by the keys of `examples.keys` (rft/rows.py). A recipe that makes its
+    examples leaves `line` out, and gets a row made from the fields:
     `Example("n-00017", ({"role": "user", "content": "..."},), ["I10"], {"slice": "2"})`. A copy
     with other fields needs `line=""`, too.
     """
 
     id: str
     messages: tuple[Message, ...]
-    """With a text as content: a list of text parts is joined here, and stays a list in `line`."""
+    """Their content is a text. A list of text parts is joined here, and stays a list in `line`."""
     target: Any = None
     """The expected answer; None where the row has none."""
     metadata: dict[str, Any] = field(default_factory=dict)
     tools: tuple[dict[str, Any], ...] | None = None
-    """The row's own Chat-Completions functions, which win over those of the job."""
+    """The row's own Chat-Completions functions, which take precedence over those of the job."""
     response_format: dict[str, Any] | None = None
-    """The row's own, in the Chat-Completions form, which wins over that of params.yaml."""
+    """The row's own Chat-Completions form, which takes precedence over that of params.yaml."""
     slice: str = ""
-    """The group that the gate watches apart; "all" where the row names none."""
+    """The group that the gate checks separately; "all" where the row names none."""
     line: str = ""
 
     def __post_init__(self) -> None:
@@ -80,11 +80,9 @@ class Example:
             object.__setattr__(self, "line", self._spelled())
 
     def _spelled(self) -> str:
-        metadata = (
-            self.metadata
-            if str(self.metadata.get("slice", "all")) == self.slice
-            else {**self.metadata, "slice": self.slice}
-        )
+        metadata = self.metadata
+        if str(metadata.get("slice", "all")) != self.slice:
+            metadata = {**metadata, "slice": self.slice}
         row = {"id": self.id, "messages": list(self.messages), "target": self.target, "metadata": metadata}
         more = {"tools": self.tools, "response_format": self.response_format}
         text = json.dumps(row | {name: value for name, value in more.items() if value is not None}, ensure_ascii=False)
@@ -92,17 +90,17 @@ class Example:
         return text.encode("utf-8", "backslashreplace").decode()
 
     def row(self) -> dict[str, Any]:
-        """The wire's `item`, parsed."""
+        """Parse the wire's `item`."""
         return json.loads(self.line)
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a policy hears first. `tools`: the row's own functions; None: those that the policy's
+    """The beginning of a dialogue. `tools`: the row's own functions; None: those that the policy's
     chat was made with.
 
-    `response_format`: what the final answer must look like (rft/config/response_format.py); None:
-    any text. `example_id` is for error messages.
+    `response_format`: the form of the final answer (rft/config/response_format.py); None: any text.
+    `example_id` is for error messages.
     """
 
     messages: tuple[Message, ...]
@@ -113,11 +111,11 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class RolloutContext:
-    """What every tool and grader call of one rollout carries: on the wire as `trace_id`, `item` and
-    X-RFT-* headers.
+    """The data that every tool and grader call of one rollout carries: on the wire `trace_id`,
+    `item` and X-RFT-* headers.
 
     `trace_id` is unique per run and attempt, because servers keep state by it (rft/wire/trace.py).
-    What our own files call the rollout is its `rollout_id`, which follows from the seed.
+    Our own files know the rollout by its `rollout_id`, which follows from the seed.
     """
 
     trace_id: str
@@ -129,10 +127,10 @@ class RolloutContext:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """`ToolCall("call_0_0", "search", '{"query": "angina"}')`: arguments are a JSON string, as on
-    the wire.
+    """One call of a tool: `ToolCall("call_0_0", "search", '{"query": "angina"}')`. Arguments are a
+    JSON string, as on the wire.
 
-    `problem`: why this call cannot be read; then name and arguments hold what could be.
+    `problem`: why the call cannot be read. Then name and arguments hold what could be read.
     """
 
     call_id: str
@@ -178,8 +176,8 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the policy sees as answer. `failed` marks infrastructure: retries spent, the rollout
-    goes unscored."""
+    """The answer to a call that the policy sees. `failed`: an infrastructure failure after all
+    retries; the rollout is unscored."""
 
     call_id: str
     output: str
@@ -221,8 +219,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A score on the grader's own scale (rft/scale.py), or none. The component `outcome` is what
-    the task itself earned, before any shaping."""
+    """A score on the grader's own scale (rft/scale.py), or none. The component `outcome` is the
+    score of the task itself, before any shaping."""
 
     score: float | None
     status: GradeStatus = GradeStatus.ok
@@ -251,7 +249,7 @@ class Trajectory:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the policy sampled."""
+        """Count the tokens that the policy sampled."""
         return sum(len(turn.token_ids) for turn in self.turns)
 
     @property
@@ -259,8 +257,8 @@ class Trajectory:
         return sum(turn.forked for turn in self.turns)
 
     def flat(self) -> tuple[list[int], list[bool], list[float]]:
-        """The sequence as the sampler saw it, its loss mask, and the log-probabilities of the
-        tokens that the mask marks."""
+        """Return the sequence as the sampler saw it, its loss mask, and the log-probabilities of
+        the tokens in the mask."""
         ids: list[int] = []
         loss_mask: list[bool] = []
         logprobs: list[float] = []
@@ -272,14 +270,14 @@ class Trajectory:
 
     @property
     def final_text(self) -> str:
-        """The answer that a grader sees."""
+        """Return the answer that a grader sees."""
         last = self.turns[-1] if self.turns else Turn("")
         return last.answer if last.submitted is None else last.submitted
 
 
 class Metric(BaseModel, frozen=True, extra="forbid"):
-    """An aggregate over many, with its 95 % interval. `low` and `high` are None where no interval
-    is meant."""
+    """An aggregate over many, with its 95 % interval. `low` and `high` are None where it has
+    none."""
 
     value: float
     low: float | None = None

@@ -1,11 +1,10 @@
-"""Counts and numbers as people read them: `1 rollout`, `3 rollouts`, `+0.000` and never
-`-0.000`."""
+"""Write counts and numbers for people: `1 rollout`, `3 rollouts`, `+0.000` but never `-0.000`."""
 
 from __future__ import annotations
 
 
 def counted(number: int, noun: str) -> str:
-    """`counted(1, "rollout")` is "1 rollout", `counted(2400, "rollout")` "2,400 rollouts"."""
+    """Write `counted(2400, "rollout")` as "2,400 rollouts"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -18,9 +17,6 @@ def signed(value: float, digits: int = 3) -> str:
 
 
 def rounded_up(number: float) -> int:
-    """To two digits, for advice: nobody needs 4,183 examples rather than 4,200."""
+    """Round up to two digits, for advice: nobody needs 4,183 examples rather than 4,200."""
     step = 10 ** max(0, len(str(int(number))) - 2)
     return int(-(-number // step) * step)
-
-
-__all__ = ["counted", "decimal", "rounded_up", "signed"]

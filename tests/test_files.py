@@ -113,10 +113,10 @@ def test_a_json_value_has_one_form(value: Any, written: str) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"seed": 2**53}, "'seed' = 9007199254740992: JSON is sure to keep integers up to 9007199254740991 only."),
+        ({"seed": 2**53}, "'seed' = 9007199254740992: JSON keeps integers exact only up to 9007199254740991."),
         (
             {"a": [{"b": -(2**53)}]},
-            "'a.0.b' = -9007199254740992: JSON is sure to keep integers up to 9007199254740991 only.",
+            "'a.0.b' = -9007199254740992: JSON keeps integers exact only up to 9007199254740991.",
         ),
         ({"a": (0.0, float("inf"))}, "'a.1' = inf: not a JSON number."),
         ({"a": {"b": "x\ud800"}}, "'a.b' holds half of a surrogate pair"),

@@ -113,11 +113,11 @@ def test_a_finished_shelf_that_was_damaged_is_named(tmp_path: Path, settings: co
         (work,) = progress.works()
         (work.path / "shelf/report.json").write_text("2")
         with pytest.raises(
-            UserError, match=r"baseline-\w+/shelf: these are not the bytes that the stage left on .*Delete .*baseline-"
+            UserError, match=r"baseline-\w+/shelf: has changed since the stage finished on .*delete .*baseline-"
         ):
             progress.once("baseline", settings, leave("3"))
         (work.path / "complete.json").write_text("{")
-        with pytest.raises(UserError, match="these are not the bytes"):
+        with pytest.raises(UserError, match="has changed since the stage finished"):
             progress.once("baseline", settings, leave("3"))
         assert Path("data/baseline/report.json").read_text() == "1"
 
@@ -354,7 +354,7 @@ def test_a_second_process_is_refused_and_a_live_folder_is_never_removed(
         assert not progress.remove(found.path)
         with pytest.raises(
             InfrastructureError,
-            match=rf"another process \({holder.pid} of run r-1, since 20.*stage baseline .*Wait until it ends",
+            match=rf"another process \(pid {holder.pid} of run r-1, since 20.*stage baseline .*Wait until it ends",
         ):
             progress.once("baseline", settings, leave("2"))
         assert found.path.exists()

@@ -123,7 +123,10 @@ def test_two_rows_of_one_id_are_an_error(tmp_path: Path) -> None:
         ("[1, 2]", r"own/train.jsonl:2: holds \[1, 2\], expected a JSON object"),
         ('{"messages": [', r"own/train.jsonl:2: not JSON"),
         ('{"messages": NaN}', r"own/train.jsonl:2: not JSON"),
-        (line("train", 1).replace('"train-1"', "[1]"), r"own/train.jsonl:2: case.number is \[1\], expected a text"),
+        (
+            line("train", 1).replace('"train-1"', "[1]"),
+            r"own/train.jsonl:2: case.number is \[1\], expected a non-empty text",
+        ),
         (
             line("train", 1).replace('"level":1', '"level":{}'),
             r"own/train.jsonl:2: level is \{\}, expected a text, a number",
@@ -201,7 +204,7 @@ def test_a_recipe_may_return_objects_lines_or_examples(tmp_path: Path) -> None:
     )
     read = [rows.read(rows.line_of(one, "here"), config.Keys(), "") for one in given]
     assert [one.messages[0]["content"] for one in read] == ["a", "b", "question x 1"]
-    with pytest.raises(UserError, match="here: is no JSON object"):
+    with pytest.raises(UserError, match="here: is not a JSON object"):
         rows.line_of({"messages": {1, 2}}, "here")
 
 

@@ -1,12 +1,14 @@
-"""params.yaml, and nothing else, configures a run: one section a stage, and recipe, tools, rollout,
+"""params.yaml, which alone configures a run: one section per stage, and recipe, tools, rollout,
 run.
 
-Every key is known or an error that names the nearest one. A value that cannot be honoured is an
-error here, before any compute is spent. A stage reads the whole file once through `load` and uses
-its own section and the shared three.
+An unknown key is an error that names the nearest known one. A value that cannot be honored is an
+error here, before any compute is spent. A stage reads the whole file once with `load`, and uses its
+own section and the shared ones.
 
-    section, world, stages, learning, run    the keys, each with what it means
-    reading                                  from YAML to sections, and what is refused
+    section, shared, stages, train, run    the keys, each with its meaning
+    response_format                        the form of the final answer
+    reading                                from YAML to sections, and what is refused
+    reference                              docs/params.md, made from the keys' docstrings
 """
 
 from __future__ import annotations
@@ -67,13 +69,13 @@ class Params(Section):
     run: Run = Run()
 
     def identity(self) -> dict[str, Any]:
-        """What makes a run what it is, every value written out: all but section `run`."""
+        """Return what makes a run what it is, every value written out: all but section `run`."""
         return self.model_dump(mode="json", by_alias=True, exclude={"run"})
 
     @model_validator(mode="after")
     def _context(self) -> Params:
-        """The default of rollout.max_tokens for a policy that is sampled here. It does not count as
-        written in the file."""
+        """Set the default of rollout.max_tokens for a policy that is sampled here. It does not
+        count as set in the file."""
         if self.rollout.max_tokens is None and self.policy.server is None:
             rollout = self.rollout.model_copy()
             object.__setattr__(rollout, "max_tokens", IN_PROCESS_MAX_TOKENS)  # sections are frozen
@@ -85,42 +87,36 @@ class Params(Section):
         server = self.policy.server
         if server is None or server.dialect != "openai_reasoning":
             return self
-        given = {
-            f"{name}.temperature": getattr(self, name).temperature for name in ("baseline", "prompt", "challenger")
-        }
-        if other := [f"{key} = {value:g}" for key, value in given.items() if value != 1]:
+        given = {"baseline": self.baseline, "prompt": self.prompt, "challenger": self.challenger}
+        other = [f"{name}.temperature = {x.temperature:g}" for name, x in given.items() if x.temperature != 1]
+        if other:
             raise ValueError(
-                f"{', '.join(other)} cannot be honoured: policy.server.dialect = openai_reasoning sends no "
-                "temperature, and its models sample at 1. "
-                "Set it to 1, or set policy.server.dialect: openai"
+                f"{', '.join(other)} cannot be honored: policy.server.dialect = openai_reasoning sends no temperature, "
+                "and its models sample at 1. Set it to 1, or set policy.server.dialect: openai"
             )
         return self
 
 
 def load(path: Path | str = "params.yaml") -> Params:
-    """Raises ConfigError naming the file, the key, the value and, for an unknown key, the nearest
-    one."""
+    """Read the settings. Raises ConfigError naming the file, the key and the value."""
     path = Path(path)
     return parse(read_sections(path, str(path)), str(path))
 
 
 def read_sections(path: Path, where: str) -> dict[str, Any]:
-    """The file's sections as they are written, each key once. Raises ConfigError, which begins with
-    `where`."""
+    """Read the file's sections as written. Raises ConfigError, which begins with `where`."""
     try:
         found = reading.read_yaml(path, where)
     except FileNotFoundError:
-        raise ConfigError(
-            f"{where}: missing. A run is configured by this file; start from a recipe's template."
-        ) from None
+        raise ConfigError(f"{where}: missing. This file configures a run; `rft new` writes one.") from None
     if not isinstance(found, dict):
         raise ConfigError(f"{where}: holds {type(found).__name__}, expected sections such as 'recipe:' and 'gate:'.")
     return found
 
 
 def parse(found: dict[str, Any], where: str = "params.yaml", model: type[BaseModel] = Params) -> Any:
-    """`found` as `model`; every problem in one ConfigError. The secrets that it names are known to
-    rft/secrets.py from here on."""
+    """Make a `model` of it, and register the secrets that it names. One ConfigError names every
+    problem."""
     return reading.parse(found, where, model)
 
 

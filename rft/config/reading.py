@@ -1,10 +1,9 @@
-"""From YAML to sections: every problem at once, each with the file, the key, the value and the
-remedy; and no secret in the file.
+"""From YAML to sections. One error names every problem, each with the file, the key, the value and
+the remedy.
 
-A secret is named (`env:NAME`), never written: params.yaml is recorded with every run.
-
-YAML and JSON take a key that is written twice, and drop what the first one said without a word.
-Files that people write are read here, where that is an error.
+YAML and JSON accept a key that is written twice and silently drop the first value. Files that
+people write are read here, where that is an error. So is a secret: params.yaml is recorded with
+every run, so it names secrets (`env:NAME`) and never holds one.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _RECORDED = "and this file is recorded with every run"
 
 
 def parse(raw: dict[str, Any], where: str, model: type[BaseModel]) -> Any:
-    """`raw` as `model`; every problem in one ConfigError. The secrets that it names are known to
-    rft/secrets.py from here on."""
+    """Make a `model` of it, and register the secrets that it names. One ConfigError names every
+    problem."""
     problems: list[str] = []
     try:
         for name in _variables(raw):
@@ -64,8 +63,10 @@ def _without_form(raw: dict[str, Any], found: BaseModel) -> dict[str, str]:
 
 
 def read_yaml(path: Path, where: str) -> Any:
-    """What a file that people write holds; None for an empty one. Raises ConfigError, which begins
-    with `where`; FileNotFoundError as it is."""
+    """Read a file that people write; None for an empty one.
+
+    Raises ConfigError, which begins with `where`, and FileNotFoundError.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -74,8 +75,8 @@ def read_yaml(path: Path, where: str) -> Any:
 
 
 def yaml_value(text: str, where: str) -> Any:
-    """Raises ConfigError for what is no YAML, and for every key that is written twice, with its
-    lines."""
+    """Read YAML. Raises ConfigError for text that is not YAML, and for keys that are written
+    twice."""
     try:
         loader = yaml.SafeLoader(text)  # looks at the characters, too
         try:
@@ -85,23 +86,18 @@ def yaml_value(text: str, where: str) -> Any:
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: not YAML: {yaml_problem(error)}. Mend the line that it names.") from None
-    except (ValueError, RecursionError) as error:  # a date that is none; brackets nested by the thousand
-        raise ConfigError(f"{where}: not YAML: {error}. Put such a text into quotes.") from None
+        raise ConfigError(f"{where}: not YAML: {yaml_problem(error)}. Fix that line.") from None
+    except (ValueError, RecursionError) as error:  # an impossible date; brackets nested by the thousand
+        raise ConfigError(f"{where}: not YAML: {error}. Put that text in quotes.") from None
     if twice:
-        raise ConfigError(
-            "\n".join(
-                f"{where}: '{key}' is written twice, in lines {first} and {second}, and only one could count. Join "
-                "them, or remove one."
-                for key, first, second in twice
-            )
-        )
+        said = "is written twice, in lines {} and {}, and only one can count. Merge them, or remove one."
+        raise ConfigError("\n".join(f"{where}: '{key}' {said.format(*lines)}" for key, *lines in twice))
     return value
 
 
 def _twice(loader: yaml.SafeLoader, node: yaml.Node, key: str, known: set[int]) -> Iterator[tuple[str, int, int]]:
-    """(key, line, line) of each key that a mapping holds twice. `known`: the nodes that were looked
-    into; an alias is one that was."""
+    """Yield (key, line, line) for each key that a mapping holds twice. `known`: the nodes visited
+    before, such as an alias's."""
     if id(node) in known:
         return
     known.add(id(node))
@@ -123,17 +119,16 @@ def _twice(loader: yaml.SafeLoader, node: yaml.Node, key: str, known: set[int]) 
 
 
 def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """For json.loads(..., object_pairs_hook=unique). Raises ValueError for a key that an object
-    holds twice."""
+    """Make a dict, as json.loads(..., object_pairs_hook=unique). Raises ValueError for a key that
+    an object holds twice."""
     if repeated := [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]:
-        raise ValueError(
-            f"{repeated[0]!r} is written twice in one object, and only one could count. Join them, or remove one"
-        )
+        said = "is written twice in one object, and only one can count. Merge them, or remove one"
+        raise ValueError(f"{repeated[0]!r} {said}")
     return dict(pairs)
 
 
 def _variables(raw: Any) -> Iterator[str]:
-    """NAME of each `env:NAME` in it."""
+    """Yield NAME of each `env:NAME` in it."""
     if isinstance(raw, str) and (found := _VARIABLE.fullmatch(raw)):
         yield found[1]
     elif isinstance(raw, dict | list):
@@ -142,29 +137,22 @@ def _variables(raw: Any) -> Iterator[str]:
 
 
 def _written_out(raw: Any, key: str = "", inside: bool = False) -> Iterator[tuple[str, str]]:
-    """(key, why) of each secret that stands in the file itself. The file is recorded with every
-    run, for ever."""
+    """Yield (key, what is wrong and what to do) for each secret in the file itself."""
     if isinstance(raw, dict | list):
         for name, each in raw.items() if isinstance(raw, dict) else enumerate(raw):
             yield from _written_out(each, f"{key}.{name}" if key else str(name), inside or name in _SAID_IN)
     elif isinstance(raw, str) and not _VARIABLE.fullmatch(raw):
         name = key.rpartition(".")[2]
         if name == "signing_secret" or (inside and (secrets.names_a_secret(name) or secrets.is_a_key(raw))):
-            yield (
-                key,
-                f"holds a key, {_RECORDED}. Export its whole value, a scheme such as 'Bearer ' included, and write "
-                "env:NAME.",
-            )
+            remedy = "Export the whole value, a scheme such as 'Bearer ' included, and write env:NAME."
+            yield key, f"holds a key, {_RECORDED}. {remedy}"
         elif name.endswith("url") and re.search(r"//[^/?#]*@", raw):
-            yield (
-                key,
-                f"holds a user name or password, {_RECORDED}. Write the address alone, and headers: Authorization: "
-                "env:NAME.",
-            )
+            remedy = "Write the address without it, and headers: {Authorization: env:NAME}."
+            yield key, f"holds a user name or password, {_RECORDED}. {remedy}"
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
-    """Where and what, without the line itself: a key may stand in it."""
+    """Say where and what, without quoting the line: it may hold a key."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return type(error).__name__
     mark = error.problem_mark
@@ -177,8 +165,8 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
     if problem["type"] == "extra_forbidden":
         return f"{where}: unknown key '{key}'. {did_you_mean(loc[-1], _keys_at(model, loc[:-1]))}"
     if problem["type"] == "missing":
-        return f"{where}: '{key}' is missing. It has no default: write it down."
-    said = problem["msg"].removeprefix("Value error, ")  # pydantic's, before what a validator of ours says
+        return f"{where}: '{key}' is missing, and has no default. Add it."
+    said = problem["msg"].removeprefix("Value error, ")  # pydantic puts it before the words of our validators
     if not key:  # of several sections together
         return f"{where}: {said}."
     if {*_SAID_IN, "signing_secret"} & {*loc} or key.endswith("url") or isinstance(problem["input"], dict | list):
@@ -189,16 +177,18 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
 def _keys_at(model: type[BaseModel], loc: list[str]) -> list[str]:
     for part in loc:
         for name, info in model.model_fields.items():
-            # X, or X | None
-            for kind in (info.annotation, *get_args(info.annotation)) if part in (name, info.alias) else ():
-                if isinstance(kind, type) and issubclass(kind, BaseModel):
-                    model = kind
+            if part in (name, info.alias):
+                kinds = (info.annotation, *get_args(info.annotation))  # X, or X | None
+                models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+                model = models[-1] if models else model
     return [info.alias or name for name, info in model.model_fields.items()]
 
 
 def secret(value: str) -> str:
-    """`env:NAME` -> the environment's value, which rft/secrets.py keeps out of all text from here
-    on; anything else is itself."""
+    """Return the environment's value for `env:NAME`, and any other value as it is.
+
+    From here on rft/secrets.py keeps a value from the environment out of all text.
+    """
     if not (found := _VARIABLE.fullmatch(value)):
         return value
     name = found[1]
@@ -208,15 +198,15 @@ def secret(value: str) -> str:
         )
     if not known.isprintable():
         raise ConfigError(
-            f"the environment variable {name} holds a line break or another character that no header may hold. Export "
-            "it without."
+            f"the environment variable {name} holds a line break or another character that a header cannot hold. "
+            "Export it without that character."
         )
     try:
         secrets.add(name, known)
     except ValueError as error:
         raise ConfigError(
-            f"the environment variable {error}: so short a secret cannot be told from ordinary text, and so not be "
-            "kept out of logs and reports. "
-            f"Give it a longer value, or, if it is no secret, write it into the file in the place of env:{name}."
+            f"the environment variable {error}. A secret this short looks like ordinary text, so it cannot be kept "
+            "out of logs and reports. Give it a longer value or, if it is not secret, write the value into the file "
+            f"instead of env:{name}."
         ) from None
     return known

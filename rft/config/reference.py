@@ -1,12 +1,12 @@
-"""Every key of params.yaml in words: the tables of docs/params.md, and the comments of `rft doctor
+"""Explain every key of params.yaml: in docs/params.md, and in the comments of `rft doctor
 --show-resolved`.
 
-The words are the docstrings under the keys in this package, so that the source and the reference
-are one; tests/config/test_reference.py refuses a key without any. A key that holds keys of its own
-may leave its sentence to its class.
+The words are the docstrings under the keys in this package, so that source and reference cannot
+differ. tests/config/test_reference.py refuses a key without one. For a key that holds a section,
+the docstring of the section's class will do.
 
     python -m rft.config.reference            # print docs/params.md
-    python -m rft.config.reference --write    # write it anew
+    python -m rft.config.reference --write    # write it
 """
 
 from __future__ import annotations
@@ -42,18 +42,17 @@ words, and says which of them your file sets. In a key, `[]` stands for each ent
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One row: `Key("train.kl.beta", "number, at least 0", "0.0", "Weight of the penalty. 0:
-    off.")`."""
+    """One row: `Key("train.kl.beta", "number, at least 0", "0.0", "Weight of the penalty.")`."""
 
     name: str
     type: str
     default: str
-    """As YAML; "required" without one, empty for a key that only holds others."""
+    """As YAML; "required" without one; empty for a key that only holds others."""
     meaning: str
 
 
 def sections() -> Iterator[tuple[str, str, list[Key]]]:
-    """Name, meaning and keys of each section, in the order of the file."""
+    """Yield name, meaning and keys of each section, in the order of the file."""
     for name, info in config.Params.model_fields.items():
         kind = _section(info.annotation)
         assert kind is not None, name
@@ -61,7 +60,7 @@ def sections() -> Iterator[tuple[str, str, list[Key]]]:
 
 
 def keys(kind: type[Section], prefix: str) -> Iterator[Key]:
-    """Each key of a section, and the keys inside it."""
+    """Yield each key of a section, and the keys inside it."""
     for field, info in kind.model_fields.items():
         name = f"{prefix}{info.alias or field}"
         inner = _section(info.annotation)
@@ -72,20 +71,18 @@ def keys(kind: type[Section], prefix: str) -> Iterator[Key]:
 
 
 def page() -> str:
-    """docs/params.md, whole."""
-    parts = [_HEAD]
+    """Write docs/params.md, whole."""
+    lines = [_HEAD]
     for name, meaning, rows in sections():
-        parts += [f"## `{name}`", meaning + "\n", "| key | value | default | meaning |\n|---|---|---|---|"]
-        parts[-1] += (
-            "".join(f"\n| `{key.name}` | {key.type} | {_code(key.default)} | {_cell(key.meaning)} |" for key in rows)
-            + "\n"
-        )
-    return "\n".join(parts)
+        lines += [f"## `{name}`", f"{meaning}\n", "| key | value | default | meaning |", "|---|---|---|---|"]
+        lines += [f"| `{key.name}` | {key.type} | {_code(key.default)} | {_cell(key.meaning)} |" for key in rows]
+        lines[-1] += "\n"
+    return "\n".join(lines)
 
 
 def commented(params: config.Params, written: Set[str]) -> str:
-    """All settings as YAML, each with a word on where it comes from and what it means. It reads
-    back as the same settings."""
+    """Write all settings as YAML, each with its origin and meaning. It reads back as the same
+    settings."""
     lines: list[tuple[str, str]] = []
     for name in config.Params.model_fields:
         section: Section = getattr(params, name)
@@ -111,15 +108,14 @@ def _lines(section: Section, prefix: str, indent: str, written: Set[str]) -> Ite
 
 # -- in words --------------------------------------------------------------------------------------
 def _section(annotation: Any) -> type[Section] | None:
-    """The section inside an annotation: Budget, Allowance | None, list[Endpoint], dict[str,
-    Traits]."""
+    """Find the section in an annotation: Budget, Allowance | None, list[Endpoint]."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next((kind for part in get_args(annotation) if (kind := _section(part))), None)
 
 
 def _step(annotation: Any) -> str:
-    """What stands between a key and the keys inside it."""
+    """Return what goes between a key and the keys inside it."""
     origin = get_origin(annotation)
     if origin in (types.UnionType, Union):
         return next((step for part in get_args(annotation) if (step := _step(part))), "")
@@ -127,7 +123,7 @@ def _step(annotation: Any) -> str:
 
 
 def _words(kind: type[Section]) -> str:
-    """A section's docstring, which it must have of its own."""
+    """Return a section's own docstring, not an inherited one."""
     return _one_line(inspect.cleandoc(kind.__dict__.get("__doc__") or ""))
 
 
@@ -136,9 +132,9 @@ def _one_line(text: str) -> str:
 
 
 def _type(info: FieldInfo) -> str:
-    """What may be written, with its bounds: `whole number, at least 1`."""
+    """Say which values are allowed: `whole number, at least 1`."""
     words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-    found = ((word, getattr(one, name, None)) for one in info.metadata for name, word in words.items())
+    found = ((word, getattr(bound, name, None)) for bound in info.metadata for name, word in words.items())
     return ", ".join([_kind(info.annotation), *(f"{word} {bound:,}" for word, bound in found if bound is not None)])
 
 
@@ -156,14 +152,8 @@ def _kind(annotation: Any) -> str:
         return _kind(parts[0])
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return "section"
-    words = {
-        int: "whole number",
-        float: "number",
-        bool: "true or false",
-        str: "text",
-        type(None): "null",
-        Any: "anything",
-    }
+    words = {int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "null"}
+    words[Any] = "anything"
     return words.get(annotation) or str(getattr(annotation, "__name__", annotation))
 
 
@@ -174,13 +164,9 @@ def _default(info: FieldInfo) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """On one line; where YAML would take several, for a text with line breaks, as JSON, which is
-    YAML too."""
-    text = (
-        yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"), sort_keys=False)
-        .removesuffix("\n...\n")
-        .strip()
-    )
+    """Write one line of YAML; for a text with line breaks that is JSON, which is YAML too."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"), sort_keys=False)
+    text = text.removesuffix("\n...\n").strip()
     return json.dumps(value) if "\n" in text else text
 
 

@@ -1,17 +1,14 @@
-"""What the final answer must look like: `response_format`, from params.yaml or from a row, whose
-own wins.
+"""`response_format`, the form of the final answer: from params.yaml, or from a row, which wins.
 
-    read(value, where)      checks it and returns the Chat-Completions form. Both published forms
-                            are taken: {type: json_schema, json_schema: {name, strict, schema}}
-                            Chat Completions {type: json_schema, name, strict, schema}
-                            Responses
-    chosen(own, configured) the one that holds for a rollout; None when the answer is free
-    with_instruction(...)   the opening messages with the format written out, for prompts that we
-                            render ourselves
+    read(value, where)         checks it and returns the Chat-Completions form. Takes both forms:
+        Chat Completions       {type: json_schema, json_schema: {name, strict, schema}}
+        Responses              {type: json_schema, name, strict, schema}
+    chosen(own, configured)    the one that holds for a rollout; None for a free answer
+    with_instruction(...)      the opening messages and the format in words, where we render them
 
 A chat endpoint gets the format in the request and constrains the answer itself. Where we render the
-prompt (in this process, and by the token routes of vLLM and SGLang) it stands in the prompt: a
-constraint on sampled tokens would hold for every turn, and so forbid tool calls.
+prompt (in this process, and for the token routes of vLLM and SGLang), the format is in the prompt:
+a constraint on sampled tokens would hold for every turn, and so forbid tool calls.
 """
 
 from __future__ import annotations
@@ -29,20 +26,20 @@ MAX_SHOWN_CHARS = 200
 
 
 def read(value: Any, where: str) -> dict[str, Any] | None:
-    """The Chat-Completions form; None for None. Raises ConfigError, which begins with `where`, such
-    as "train.jsonl:3"."""
+    """Return the Chat-Completions form, or None for None. Raises ConfigError, which begins with
+    `where`, such as "train.jsonl:3"."""
     try:
-        return None if value is None else normalised(value)
+        return None if value is None else normalized(value)
     except ValueError as error:
         raise ConfigError(f"{where}: response_format: {error}.") from None
 
 
-def normalised(value: Any) -> dict[str, Any]:
-    """Raises ValueError, which says what is wrong and what to write."""
+def normalized(value: Any) -> dict[str, Any]:
+    """Return the Chat-Completions form. Raises ValueError, which says what is wrong and what to
+    write."""
     if not isinstance(value, dict):
-        raise ValueError(
-            f"{_shown(value)} is no object. Write {{type: text}}, {{type: json_object}} or {{type: json_schema, ...}}"
-        )
+        forms = "{type: text}, {type: json_object} or {type: json_schema, ...}"
+        raise ValueError(f"{_shown(value)} is not an object. Write {forms}")
     kind, rest = value.get("type"), {key: each for key, each in value.items() if key != "type"}
     if kind not in TYPES:
         raise ValueError(f"type is {_shown(kind)}. Write one of {', '.join(TYPES)}")
@@ -64,28 +61,26 @@ def normalised(value: Any) -> dict[str, Any]:
         raise ValueError(f"description is {_shown(description)}. Write a text")
     schema = rest.get("schema")
     if not isinstance(schema, dict):
-        raise ValueError(
-            f"schema is {_shown(schema)}. Give it a JSON Schema, such as {{type: object, properties: {{...}}}}"
-        )
+        form = "{type: object, properties: {...}}"
+        raise ValueError(f"schema is {_shown(schema)}. Give it a JSON Schema, such as {form}")
     try:
         text = json.dumps(schema)
     except TypeError as error:  # YAML knows dates, JSON does not
-        raise ValueError(f"schema holds what is no JSON: {error}. Put it into quotes") from None
+        raise ValueError(f"schema holds a value that JSON cannot hold: {error}. Put it in quotes") from None
     if problem := _problem(text):
-        raise ValueError(f"schema is no JSON Schema: {problem}. Correct it; the dialect is draft 2020-12")
+        raise ValueError(f"schema is not a valid JSON Schema (draft 2020-12): {problem}. Fix it")
     given = {"name": name, "description": description, "strict": strict, "schema": schema}
     return {"type": kind, "json_schema": {key: each for key, each in given.items() if each is not None}}
 
 
 def chosen(own: dict[str, Any] | None, configured: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The row's `own` format, else the configured one. None when nothing is asked of the answer:
-    {type: text} adds nothing."""
+    """Return the row's `own` format, else the configured one; None where any text will do."""
     found = configured if own is None else own
     return None if found is None or found["type"] == "text" else found
 
 
 def instruction(response_format: dict[str, Any]) -> str:
-    """It speaks of the final answer alone: tool calls before it stay free."""
+    """Put the format in words, for the final answer only: tool calls before it stay free."""
     if response_format["type"] == "json_object":
         return "Write your final answer as one JSON object, and nothing else."
     schema = json.dumps(response_format["json_schema"]["schema"], ensure_ascii=False, separators=(",", ":"))
@@ -93,7 +88,7 @@ def instruction(response_format: dict[str, Any]) -> str:
 
 
 def with_instruction(messages: Sequence[dict[str, Any]], response_format: dict[str, Any]) -> list[dict[str, Any]]:
-    """The instruction ends the system message; without one it is the system message."""
+    """Append the instruction to the system message, or make it one."""
     text, told = instruction(response_format), list(messages)
     place = next((n for n, message in enumerate(told) if message["role"] in ("system", "developer")), None)
     if place is None:
@@ -108,8 +103,8 @@ def with_instruction(messages: Sequence[dict[str, Any]], response_format: dict[s
 
 
 def words(response_format: dict[str, Any]) -> tuple[str, ...]:
-    """What a prompt that states this format must contain: the names of all properties, so that a
-    template that writes no schema is not enough."""
+    """List what a prompt that states this format must contain: the names of all properties. A
+    template that writes no schema lacks them."""
     if response_format["type"] == "json_object":
         return ("json",)
     schema = response_format["json_schema"]
@@ -130,9 +125,8 @@ def _problem(schema: str) -> str:
 
 def _refuse_unknown(given: dict[str, Any], known: Sequence[str], what: str) -> None:
     if unknown := [key for key in given if key not in known]:
-        raise ValueError(
-            f"{what} has no key {_shown(unknown[0])}. " + (f"Known here: {', '.join(known)}" if known else "Remove it")
-        )
+        remedy = f"Known here: {', '.join(known)}" if known else "Remove it"
+        raise ValueError(f"{what} has no key {_shown(unknown[0])}. {remedy}")
 
 
 def _shown(value: Any) -> str:
@@ -141,6 +135,3 @@ def _shown(value: Any) -> str:
 
 def _clipped(text: str) -> str:
     return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "..."
-
-
-__all__ = ["chosen", "instruction", "normalised", "read", "with_instruction", "words"]

@@ -1,5 +1,4 @@
-"""What all sections of params.yaml have in common: they are frozen, and an unknown key is an
-error."""
+"""The base of all sections of params.yaml: frozen, and an unknown key is an error."""
 
 from __future__ import annotations
 

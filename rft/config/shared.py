@@ -1,4 +1,4 @@
-"""The sections that all stages share: the recipe, its tools, and what a rollout may do."""
+"""Define the sections that stages share: the recipe, its tools, and the limits of a rollout."""
 
 from __future__ import annotations
 
@@ -12,73 +12,72 @@ from rft.config.section import Section
 
 
 class Recipe(Section):
-    """The agent: which recipe, and what it is told."""
+    """The agent to retrain."""
 
     path: str = "recipes/icd10"
-    """Folder of the recipe: the agent's examples, tools, grader and prompts."""
+    """Folder of the recipe, with the agent's examples, tools, grader and prompts."""
     options: dict[str, Any] = {}
-    """What the recipe lets you choose; its own `Options` say which keys there are."""
+    """The recipe's own settings. Class `Options` in its examples.py defines the keys."""
 
 
 class Traits(Section):
-    """What one tool declares about itself. An endpoint says it in its own entry; `tools.traits`
-    says it of a recipe's or an MCP server's tool."""
+    """How one tool behaves. An endpoint declares it in its own entry; for a recipe's or an MCP
+    server's tool, `tools.traits` does."""
 
     validate_arguments: bool = Field(default=True, alias="validate")
-    """Check arguments against the schema before they are sent. false: any JSON object goes out, and
-    the tool judges it."""
+    """Check arguments against the schema before they are sent. false: send any JSON object, and
+    leave the check to the tool."""
     probe: bool = True
-    """Whether `rft doctor` may call it. false for a tool with side effects."""
+    """Whether `rft doctor` may call the tool. Use false for a tool with side effects."""
     terminal: bool = False
-    """Whether a call of it ends the rollout, with its arguments as the answer."""
+    """Whether a call of the tool ends the rollout, with the call's arguments as the answer."""
     client_errors: Literal["infrastructure", "policy"] = "infrastructure"
-    """Who is to blame for 403, 404, 405, 407 and 410 without an `output`, and for an MCP tool that
-    crashed or is gone: the server (unscored) or the policy, which then sees what came back."""
+    """Who is to blame for HTTP 403, 404, 405, 407 and 410 without an `output`, and for an MCP tool
+    that crashed or is gone. infrastructure: the server, and the rollout is unscored. policy: the
+    policy, which sees the reply."""
 
 
 class Endpoint(Traits):
-    """A tool at an address of its own, as an Agent RFT job names it. Without `parameters` the rows
-    must carry its schema."""
+    """A tool at its own address, as in an Agent RFT job."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    """The tool's name, as the policy calls it."""
+    """The name by which the policy calls the tool."""
     server_url: str
-    """The address that calls are posted to."""
+    """Address to which calls are posted."""
     headers: dict[str, str] = {}
-    """Static headers; a value `env:NAME` is read from the environment and never written down."""
+    """Static headers. A value `env:NAME` is read from the environment and never written down."""
     description: str = ""
-    """What the policy is told about the tool."""
+    """Description of the tool that the policy reads."""
     parameters: dict[str, Any] | None = None
-    """JSON schema of the arguments. null: the rows must carry it."""
+    """JSON schema of the arguments. null: each row brings it."""
     rate_limit: float | None = Field(default=None, gt=0)
-    """Requests per second; null: tools.rate_limit."""
+    """Requests per second. null: tools.rate_limit."""
     timeout_s: float | None = Field(default=None, gt=0, le=600)
-    """Seconds that one try may take; null: tools.timeout_s."""
+    """Seconds that one attempt may take. null: tools.timeout_s."""
     max_reply_bytes: int | None = Field(default=None, gt=0, le=1_000_000)
-    """The largest reply that is read; null: tools.max_reply_bytes."""
+    """The largest reply that is read. null: tools.max_reply_bytes."""
 
 
 class McpServer(Section):
-    """An MCP server, whose tools are listed when a stage starts: by streamable HTTP (`url`) or as a
-    process (`command`, stdio)."""
+    """An MCP server, reached by streamable HTTP (`url`) or started as a process (`command`, stdio).
+    Each stage lists its tools at the start."""
 
     name: str
     """The server's name in messages and reports."""
     url: str | None = None
-    """Its address, for streamable HTTP. Give either `url` or `command`."""
+    """Address, for streamable HTTP. Set either `url` or `command`."""
     headers: dict[str, str] = {}
-    """Static headers for `url`; a value `env:NAME` is read from the environment and never written
+    """Static headers for `url`. A value `env:NAME` is read from the environment and never written
     down."""
     command: list[str] | None = None
-    """The program and its arguments that start it, for stdio."""
+    """Program and arguments that start the server, for stdio."""
     env: dict[str, str] = {}
-    """Environment variables for `command`; a value `env:NAME` is read from the environment and
+    """Environment variables for `command`. A value `env:NAME` is read from the environment and
     never written down."""
     tools: list[str] | None = None
-    """Which of its tools the policy may call, by the names that the server gives them. null:
-    all."""
+    """Tools that the policy may call, by the server's names. null: all."""
     prefix: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]{0,32}$")
-    """Put before each tool's name, so that two servers may have a tool of one name."""
+    """Prefix of each tool's name, so that two servers may have a tool of the same name."""
 
     @model_validator(mode="after")
     def _kind(self) -> McpServer:
@@ -88,7 +87,7 @@ class McpServer(Section):
 
 
 class Lifecycle(Section):
-    """Addresses that hear of the start and the end of every rollout, under the same limits as a
+    """Addresses that are called at the start and the end of every rollout, with the limits of a
     tool."""
 
     start_url: str | None = None
@@ -98,7 +97,7 @@ class Lifecycle(Section):
     """Receives the trace id and the stop reason when the rollout is over. A failure is logged and
     changes nothing."""
     headers: dict[str, str] = {}
-    """Static headers for both; a value `env:NAME` is read from the environment and never written
+    """Static headers for both. A value `env:NAME` is read from the environment and never written
     down."""
 
 
@@ -106,68 +105,62 @@ class Tools(Section):
     """Where the agent's tools are, and how they are called."""
 
     where: Literal["http", "local"] = "http"
-    """Where the recipe's own functions run: behind an HTTP server that the stage starts, or here
-    (async) and in worker processes (sync)."""
+    """Where the recipe's own functions run. http: behind an HTTP server that the stage starts.
+    local: in the stage's process (async functions) and in worker processes (sync functions)."""
     local_workers: int = Field(default=2, ge=1)
-    """Worker processes for synchronous functions, where `where` is local."""
+    """Worker processes for synchronous functions, with `where: local`."""
     server_url: str | None = None
-    """Base address of the server that has the recipe's tools, recorded as not verifiable. null:
-    each stage starts the recipe's own."""
+    """Base address of an external server for the recipe's tools, recorded as not verifiable. null:
+    each stage starts the recipe's own server."""
     version: str | None = None
-    """The external server's version in its owner's words, recorded with the run. Needed with
+    """Version of the external server in its owner's words, recorded with the run. Required with
     `server_url`, and only then."""
     paths: str | dict[str, str] = "/tools/{name}"
-    """Where server_url has its tools: a template, or a path by tool's name (a tool that is not
-    named keeps /tools/NAME)."""
+    """Paths of the tools below server_url: a template, or one path per tool name (a tool that is
+    not named keeps /tools/NAME)."""
     headers: dict[str, str] = {}
-    """Static headers; a value `env:NAME` is read from the environment and never written down."""
+    """Static headers. A value `env:NAME` is read from the environment and never written down."""
     endpoints: list[Endpoint] = []
-    """Tools at addresses of their own, beside the recipe's; one of the same name takes the recipe's
-    place."""
+    """Tools at their own addresses, in addition to the recipe's. One of the same name replaces the
+    recipe's."""
     mcp: list[McpServer] = []
-    """MCP servers whose tools the agent may call, beside the recipe's."""
+    """MCP servers whose tools the agent may call, in addition to the recipe's."""
     traits: dict[str, Traits] = {}
-    """What the recipe's and MCP servers' tools declare, by name."""
+    """How the recipe's and MCP servers' tools behave, by name."""
     lifecycle: Lifecycle = Lifecycle()
     signing_secret: str | None = None
     """`env:NAME` of a Standard-Webhooks secret (whsec_...): every request is signed with it."""
     timeout_s: float = Field(default=600.0, gt=0, le=600)
-    """Seconds that one try of a call may take. The contract allows at most 600."""
+    """Seconds that one attempt of a call may take. The contract allows at most 600."""
     retries: int = Field(default=3, ge=0, le=3)
-    """Further tries after a 5xx, a lost connection or a timeout; then the rollout is left
-    unscored."""
+    """Further attempts after a 5xx, a lost connection or a timeout. If they fail too, the rollout
+    is unscored."""
     max_request_bytes: int = Field(default=1_000_000, gt=0, le=1_000_000)
-    """The largest body that is sent to a tool. A larger call is shown to the policy as its own
-    error."""
+    """The largest body that is sent to a tool. For a larger one the policy sees an error
+    instead."""
     max_reply_bytes: int = Field(default=1_000_000, gt=0, le=1_000_000)
-    """The largest reply that is read. A larger one is shown to the policy as an error."""
+    """The largest reply that is read. For a larger one the policy sees an error instead."""
     concurrency: int = Field(default=64, ge=1)
-    """Calls at the same time, over all tools; the grader has as many of its own."""
+    """Calls at the same time, over all tools. The grader has the same number for itself."""
     rate_limit: float | None = Field(default=None, gt=0)
-    """Requests per second to any one tool, for those that declare none. null: no limit."""
+    """Requests per second to each tool that sets no limit of its own. null: no limit."""
 
     @model_validator(mode="after")
     def _version(self) -> Tools:
         if (self.server_url is None) != (self.version is None):
-            raise ValueError(
-                "server_url and version belong together: an external tool server declares its version, our own has none"
-            )
+            raise ValueError("set both server_url and version, for an external tool server, or neither")
         return self
 
     @model_validator(mode="after")
     def _declared_once(self) -> Tools:
-        names = [one.name for one in self.endpoints]
+        names = [endpoint.name for endpoint in self.endpoints]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"tools.endpoints declares {name!r} twice. Rename or remove one")
             if name in self.traits:
-                raise ValueError(
-                    f"tools.traits.{name} is an endpoint. Move what it declares into its own entry of tools.endpoints"
-                )
+                raise ValueError(f"tools.traits.{name} is an endpoint. Move its traits to its entry in tools.endpoints")
             if isinstance(self.paths, dict) and name in self.paths:
-                raise ValueError(
-                    f"tools.paths.{name} is an endpoint, which has a server_url of its own. Remove one of the two"
-                )
+                raise ValueError(f"tools.paths.{name} is an endpoint, which has its own server_url. Remove one of them")
         return self
 
     @model_validator(mode="after")
@@ -175,26 +168,19 @@ class Tools(Section):
         if self.paths == type(self).model_fields["paths"].default:
             return self
         if self.server_url is None:
-            raise ValueError(
-                f"tools.paths = {self.paths!r}, but there is no tools.server_url whose paths they are. Add it, or "
-                "remove tools.paths"
-            )
-        if isinstance(self.paths, str) and not re.fullmatch(r"/[^\s{}]*(\{name\}[^\s{}]*)+", self.paths):
-            raise ValueError(
-                f"tools.paths = {self.paths!r}: a template starts with '/' and holds {{name}}, such as '/api/{{name}}'"
-            )
-        if isinstance(self.paths, dict):
-            for name, path in self.paths.items():
-                if not re.fullmatch(r"/[^\s{}]*", path):
-                    raise ValueError(
-                        f"tools.paths.{name} = {path!r}: a path starts with '/' and holds no blanks or braces, such "
-                        f"as '/api/{name}'"
-                    )
-                if twins := [other for other in self.paths if other != name and self.paths[other] == path]:
-                    raise ValueError(
-                        f"tools.paths.{name} and tools.paths.{twins[0]} are both {path!r}. Give each tool a path of "
-                        "its own"
-                    )
+            raise ValueError(f"tools.paths = {self.paths!r} needs tools.server_url. Add it, or remove tools.paths")
+        if isinstance(self.paths, str):
+            if not re.fullmatch(r"/[^\s{}]*(\{name\}[^\s{}]*)+", self.paths):
+                said = "a template starts with '/' and holds {name}, such as '/api/{name}'"
+                raise ValueError(f"tools.paths = {self.paths!r}: {said}")
+            return self
+        for name, path in self.paths.items():
+            if not re.fullmatch(r"/[^\s{}]*", path):
+                said = f"a path starts with '/' and holds no blanks or braces, such as '/api/{name}'"
+                raise ValueError(f"tools.paths.{name} = {path!r}: {said}")
+            if twins := [other for other in self.paths if other != name and self.paths[other] == path]:
+                both = f"tools.paths.{name} and tools.paths.{twins[0]}"
+                raise ValueError(f"{both} are both {path!r}. Give each tool a path of its own")
         return self
 
 
@@ -202,99 +188,97 @@ class Allowance(Section):
     """A budget of tokens, turns or seconds."""
 
     free: float = Field(gt=0, allow_inf_nan=False)
-    """How much costs nothing."""
+    """How much is free."""
     weight: float = Field(gt=0, le=1)
-    """The share of the outcome that is lost with twice as much, or more; in between linear."""
+    """Share of the outcome that is lost at twice the free amount or more; linear in between."""
 
 
 class Budget(Section):
-    """What a rollout may use before its reward shrinks; rft/grading/budget.py has the arithmetic,
-    and a table of how several combine."""
+    """How much a rollout may use before its reward shrinks. rft/grading/budget.py shows the
+    arithmetic, and how several budgets combine."""
 
     tool_calls: int | None = Field(default=None, ge=0)
     """Tool calls that are free. null: no budget of calls."""
     weight: float = Field(default=0.5, ge=0, le=1)
-    """What calls over the budget cost: reward = outcome x (1 - weight x min(1, calls over budget /
+    """Cost of calls over the budget: reward = outcome x (1 - weight x min(1, calls over budget /
     budget))."""
     tool_weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
-    """Tool -> how many calls one call of it counts as. A tool that is not named counts 1; 0 makes
-    its calls free."""
+    """How many calls one call of a tool counts as, by tool. A tool that is not named counts 1; 0
+    makes its calls free."""
     tokens: Allowance | None = None
-    """A budget of the tokens that the policy sampled itself."""
+    """Budget of the tokens that the policy samples."""
     turns: Allowance | None = None
-    """A budget of the assistant messages, the answer included."""
+    """Budget of assistant messages, the answer included."""
     latency_s: Allowance | None = None
-    """A budget of the rollout's wall seconds. Not in deterministic mode."""
+    """Budget of the rollout's wall time in seconds. Not in deterministic mode."""
     form: Literal["multiplied", "added"] = "multiplied"
-    """How costs enter the reward. `added` (reward = score - cost) is here to be measured against;
-    it can collapse the policy."""
+    """How costs enter the reward. `added` (reward = score - cost) is there for comparison; it can
+    collapse the policy."""
 
     @model_validator(mode="after")
     def _weights(self) -> Budget:
         if self.tool_weights and self.tool_calls is None:
-            raise ValueError(
-                "tool_weights weigh calls against tool_calls, which is null: give tool_calls a number, or take "
-                "tool_weights out"
-            )
-        if self.tool_calls is None and self.weight != type(self).model_fields["weight"].default:
-            raise ValueError(
-                "weight is the share that calls over tool_calls cost, which is null: give tool_calls a number, or "
-                "take weight out"
-            )
-        return self
+            unused = "tool_weights"
+        elif self.tool_calls is None and self.weight != type(self).model_fields["weight"].default:
+            unused = "weight"
+        else:
+            return self
+        raise ValueError(f"{unused} has no effect while tool_calls is null. Set tool_calls, or remove {unused}")
 
 
 IN_PROCESS_MAX_TOKENS = 512
-"""rollout.max_tokens, when it is not set and no server samples (rft/config/__init__.py puts it
-in)."""
+"""Default of rollout.max_tokens where no server samples (set in rft/config/__init__.py)."""
 
 
 class Rollout(Section):
-    """What one rollout may do, and what happens when the world fails it."""
+    """Limits of a rollout, and what happens when a tool, a grader or a server fails."""
 
     max_turns: int = Field(default=8, ge=1)
     """Assistant messages in a rollout, the answer included."""
     max_tool_calls: int = Field(default=20, ge=1)
-    """Tool calls in a rollout. A turn that asks for more ends it, and none of that turn's calls is
-    sent."""
+    """Tool calls in a rollout. A turn that would exceed them ends the rollout, and none of its
+    calls is sent."""
     max_turn_tokens: int = Field(default=96, ge=1)
     """Tokens that the policy may write in one turn."""
     max_tokens: int | None = Field(default=None, ge=16)
-    """Tokens of the whole context: prompt, turns and tool results. null: what the policy's server
-    takes; 512 for a policy sampled here."""
+    """Tokens of the whole context: prompt, turns and tool results. null: the limit of the policy's
+    server, or 512 for a policy that is sampled in this process."""
     response_format: dict[str, Any] | None = None
-    """What the final answer must look like, as in a job's `response_format`. A row's own wins."""
+    """Form of the final answer, as `response_format` of an Agent RFT job. A row's own takes
+    precedence."""
     batch: int = Field(default=64, ge=1)
-    """Rollouts that are sampled side by side."""
+    """Rollouts that are sampled at the same time."""
     deterministic: bool | None = None
-    """A barrier per turn, so that equal runs give equal bytes. null: yes on CPU, no on a GPU."""
+    """Wait for all rollouts of a batch after each turn, so that equal runs give equal bytes. null:
+    true on a CPU, false on a GPU."""
     max_unreadable_calls: int = Field(default=3, ge=0)
-    """A call whose arguments cannot be read is answered with the error, as any refused call; one
-    more than this ends the rollout (parse_error)."""
+    """Calls with unreadable arguments that are answered with an error. One more ends the rollout
+    (parse_error)."""
     turn_deadline_s: float = Field(default=300.0, gt=0)
-    """Seconds for one assistant message: of the policy's own sampling, which is cut there and
-    graded as it stands, or of waiting for its server."""
+    """Seconds for one assistant message. Sampling in this process is cut there, and the message
+    graded as it stands; a server is waited for that long."""
     deadline_s: float = Field(default=600.0, gt=0)
-    """Seconds for a rollout: its own sampling, its tools, its server. What it waits for others in a
-    crowded sampler does not count."""
+    """Seconds for a rollout: its sampling, its tools, its server. Time spent waiting for other
+    rollouts in the sampler does not count."""
     grader_deadline_s: float = Field(default=600.0, gt=0)
     """Seconds for a grade, retries included."""
     group_deadline_s: float = Field(default=1800.0, gt=0)
-    """Seconds for all rollouts of a batch: stragglers are cancelled, unscored, and rolled out anew
-    within `refill`."""
+    """Seconds for all rollouts of a batch. Those that take longer are cancelled, left unscored, and
+    repeated within `refill`."""
     refill: float = Field(default=0.25, ge=0)
-    """New rollouts for unscored ones, as a share of a batch."""
+    """New rollouts in place of unscored ones, at most this share of a batch."""
     max_unscored_share: float = Field(default=0.1, ge=0, le=1)
-    """The circuit breaker: above it, before any refill, the stage pauses."""
+    """Circuit breaker: with a larger share of unscored rollouts, before any refill, the stage
+    pauses."""
     pause_s: float = Field(default=600.0, ge=0)
     """Seconds that a paused stage waits for its tools and grader before it ends with exit code 3.
-    Finished work is kept in either case."""
+    Finished work is kept either way."""
     max_fork_share: float = Field(default=0.05, ge=0, le=1)
-    """Forks among the turns of a batch; above it the stage ends: the policy's server renders other
-    tokens than those that it sampled."""
+    """Share of a batch's turns that may fork: the policy's server rendered tokens other than those
+    that it sampled. Above it the stage ends."""
     budget: Budget = Budget()
 
     @field_validator("response_format")
     @classmethod
     def _format(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        return None if value is None else response_format.normalised(value)
+        return None if value is None else response_format.normalized(value)

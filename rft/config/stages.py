@@ -1,4 +1,4 @@
-"""A section a stage, but for the one that trains (rft/config/train.py)."""
+"""Define the sections of all stages but `train` (rft/config/train.py)."""
 
 from __future__ import annotations
 
@@ -10,57 +10,57 @@ from rft.config.section import Section
 
 
 class Traffic(Section):
-    """The window of production conversations that a run looks at."""
+    """The window of production conversations behind a run."""
 
     file: str = "data/inbox/window.jsonl"
-    """The window of production conversations, as JSONL (docs/traffic.md). `rft run --window` names
-    another for one run."""
+    """The window's file, as JSONL (docs/traffic.md). `rft run --window` sets another for one
+    run."""
     sha256: str | None = None
-    """The window's content hash. null: whatever the file holds now (the hash is recorded)."""
+    """Content hash that the file must have. null: any (the hash is recorded)."""
     min_conversations: int = Field(default=50, ge=1)
-    """A window with fewer conversations is refused."""
+    """A window with fewer conversations is an error."""
 
 
 class Effects(Section):
-    """Smallest effect that counts as drift, by statistic (rft/windows/distances.py); which feature
-    has which: rft/windows/profile.py."""
+    """Smallest effect that counts as drift, per statistic (rft/windows/distances.py).
+    rft/windows/profile.py assigns a statistic to each feature."""
 
     total_variation: float = Field(default=0.15, gt=0, le=1)
-    """For categories: the part of one window that would have to change to look like the other, 0 to
-    1."""
+    """For categories: the share of one window that would have to change to match the other."""
     wasserstein_sd: float = Field(default=0.3, gt=0)
-    """For numbers: how far the mass moved, in standard deviations of the reference."""
+    """For numbers: how far the values moved, in standard deviations of the reference."""
     psi: float = Field(default=0.2, gt=0)
-    """Population stability index, for numbers and categories; above 0.2 is the usual word for a
+    """Population stability index, for numbers and categories. Above 0.2 is usually called a
     shift."""
     classifier_auc: float = Field(default=0.65, gt=0.5, le=1)
-    """For text: how well a classifier tells the windows apart. 0.5 is not at all, 1 always."""
+    """For text: how well a classifier tells the windows apart, from 0.5 (not at all) to 1
+    (always)."""
 
 
 class Drift(Section):
-    """When production has moved away from what the champion knows."""
+    """When production counts as different from what the champion was trained on."""
 
     alpha: float = Field(default=0.01, gt=0, le=0.5)
-    """False-discovery rate over all tested features: of windows in which nothing changed, at most
-    this share names a feature, if conversations are independent of each other."""
+    """False-discovery rate over all tested features: at most this share of unchanged windows
+    reports a drifted feature, if conversations are independent of each other."""
     min_conversations: int = Field(default=100, ge=1)
-    """A feature with fewer on either side is shown but never called drifted."""
+    """A feature with fewer conversations on either side is shown but never called drifted."""
     effects: Effects = Effects()
     thresholds: dict[str, float] = {"tool_errors": 0.05}
-    """Smallest effect by feature, where its statistic's own is wrong: rare events move little and
-    mean much."""
+    """Smallest effect per feature, in place of its statistic's. Rare events, for example, move
+    little and mean much."""
     refresh_share: float = Field(default=0.1, ge=0, lt=1)
     """Drift in more than this share of the input features asks for a refresh from the window."""
     min_feedback: int = Field(default=100, ge=1)
-    """Graded conversations, usable as examples, that a refresh needs; with fewer, drift says stop.
-    Fewer than `min_conversations` would make a champion whose own profile is too small to judge the
-    next window by.
+    """Graded conversations, usable as examples, that a refresh needs. With fewer, the verdict is
+    stop. With fewer than `min_conversations`, the new champion's profile would be too small to
+    judge the next window.
     """
     max_error_share: float = Field(default=0.2, ge=0, le=1)
-    """Failed tool calls among all tool calls; above it the tools are broken, not the data."""
+    """Share of tool calls that may fail. Above it the tools are broken, not the data."""
     max_bad_share: float = Field(default=0.02, ge=0, lt=1)
-    """Conversations that may break a contract on values (a missing latency, one out of range, an
-    unknown tool)."""
+    """Share of conversations that may break a contract on values: a missing latency, one out of
+    range, an unknown tool."""
     max_latency_s: float = Field(default=3600.0, gt=0)
     """A logged latency above this many seconds breaks the contract on values."""
     num_resamples: int = Field(default=2000, ge=100)
@@ -70,50 +70,50 @@ class Drift(Section):
 
 
 class Keys(Section):
-    """Where a row keeps what we need of it: a key, or a dotted path. Written down, it must be in at
-    least one row of each split."""
+    """Keys of a row, or dotted paths in it, that hold what the ladder reads. One that is set must
+    be in at least one row of each split."""
 
     id: str | None = None
-    """Key of the row's id. null: `id`. A row without one is known by the SHA-256 of its line."""
+    """Key of the row's id. null: `id`. The id of a row without one is the SHA-256 of its line."""
     target: str | None = None
     """Key of the expected answer, which only leakage checks and the preflight read. null:
     `target`."""
     slice: str | None = None
-    """Key of the group that the gate watches apart. null: `metadata.slice`."""
+    """Key of the group that the gate checks separately. null: `metadata.slice`."""
 
 
 class Examples(Section):
-    """The dataset: how many examples, from where, and how their splits are kept apart."""
+    """The data set: how many examples, from where, and how the splits are kept apart."""
 
     keys: Keys = Keys()
     source: Literal["recipe", "window"] = "recipe"
-    """Where the examples come from. The flow writes `window` when drift says refresh: then graded
-    traffic becomes the training examples."""
+    """Where the examples come from. `rft run` writes `window` when the drift verdict is refresh;
+    then graded traffic becomes the training examples."""
     train: int = Field(default=2000, ge=1)
     """Training examples. From a window: at most this many, the latest ones."""
     validation: int = Field(default=192, ge=2)
     """Validation examples: for the baseline, the prompt search and the checks during training."""
     test: int = Field(default=288, ge=2)
-    """Test examples, frozen and opened by stage `challenger` only. The gate's intervals shrink with
-    the root of this number."""
+    """Test examples, frozen, which only stage `challenger` opens. The gate's intervals shrink with
+    the square root of this number."""
     disjoint_targets: bool = True
-    """A target met in training must not come back in validation or test. false for a recipe whose
-    targets are classes ("approve", "deny") rather than things to be found."""
+    """Whether a target of a training example is refused in validation and test. Use false where
+    targets are classes ("approve", "deny") rather than things to find."""
     seed: int = 0
-    """Seed of the choice of examples."""
+    """Seed for choosing examples."""
 
 
 class Architecture(Section):
-    """The embedded policy's shape; see rft/models/embedded.py."""
+    """Shape of the embedded policy (rft/models/embedded.py)."""
 
     layers: int = Field(default=3, ge=2)
-    """Transformer layers. Copying needs two."""
+    """Transformer layers. Copying needs at least two."""
     hidden: int = Field(default=128, ge=64)
     """Width of the residual stream."""
     heads: int = Field(default=4, ge=2)
     """Attention heads."""
     kv_heads: int = Field(default=2, ge=2)
-    """Heads that hold keys and values; the attention heads share them."""
+    """Heads for keys and values, which the attention heads share."""
     head_dim: int = Field(default=48, ge=32)
     """Width of a head."""
     feed_forward: int = Field(default=320, ge=32)
@@ -123,50 +123,50 @@ class Architecture(Section):
     merges: int = Field(default=1300, ge=0)
     """Byte-level BPE merges beyond the 256 bytes and the added tokens."""
     structured_init: bool = True
-    """Write a previous-token head and an induction head into the random weights, so that copying
-    need not be discovered."""
+    """Whether the random weights start with a previous-token head and an induction head, so that
+    the policy can copy from the beginning."""
 
 
 class WarmStart(Section):
-    """How the embedded policy learns to act at all, before any reward."""
+    """How the embedded policy learns to act from demonstrations, before any reward."""
 
     demonstrations: int = Field(default=6000, ge=16)
-    """Dialogues taken from the recipe's demonstrations.py."""
+    """Dialogues from the recipe's demonstrations.py."""
     steps: int = Field(default=900, ge=1)
     """Optimizer steps."""
     batch: int = Field(default=16, ge=1)
     """Dialogues per step."""
     longest: int = Field(default=512, ge=16)
-    """In tokens. Longer dialogues, the teacher's worst rambles, are left out and counted."""
+    """Tokens of the longest dialogue. Longer ones are left out and counted."""
     lr: float = Field(default=4e-3, gt=0)
     """Learning rate."""
     other_weight: float = Field(default=0.1, ge=0, le=1)
-    """Loss weight of tokens that the policy will never write: prompts and tool results."""
+    """Loss weight of tokens that the policy never writes: prompts and tool results."""
     checkpoint_every: int = Field(default=100, ge=1)
-    """Steps between checkpoints: what a kill can cost."""
+    """Steps between checkpoints, which is the most that a kill can cost."""
 
 
 class PolicyServer(Section):
-    """A server that samples for us. `chat` speaks plain chat completions: no token ids, so for
-    evaluation and prompt search only."""
+    """The server that samples from the policy."""
 
     kind: Literal["vllm", "sglang", "chat"]
-    """What speaks at `url`: vLLM or SGLang by token routes; or `chat`, any chat-completions
-    endpoint, for evaluation and prompt search only."""
+    """What listens at `url`: vLLM or SGLang with their token routes, or `chat`, any
+    chat-completions endpoint. `chat` gives no token ids, so it serves evaluation and prompt search
+    only."""
     dialect: Literal["openai", "openai_reasoning"] = "openai"
-    """Of kind chat. openai_reasoning: `max_completion_tokens`, and no temperature, as reasoning
-    models want it."""
+    """Form of a chat request, for kind chat. openai_reasoning, for reasoning models:
+    `max_completion_tokens`, and no temperature."""
     url: str
     """Base address, such as http://127.0.0.1:8000."""
     model: str
-    """The model's name at that server."""
+    """Name of the model at that server."""
     headers: dict[str, str] = {}
-    """Static headers; a value `env:NAME` is read from the environment and never written down."""
+    """Static headers. A value `env:NAME` is read from the environment and never written down."""
     timeout_s: float = Field(default=300.0, gt=0)
-    """Seconds that one try of a request may take."""
+    """Seconds that one attempt of a request may take."""
     retries: int = Field(default=3, ge=0, le=10)
-    """Further tries after no connection, a hang, 408, 429 or 5xx; then the rollout is left
-    unscored."""
+    """Further attempts after a failed connection, a timeout, 408, 429 or 5xx. If they fail too, the
+    rollout is unscored."""
     concurrency: int = Field(default=64, ge=1)
     """Requests at the same time."""
 
@@ -174,7 +174,7 @@ class PolicyServer(Section):
     def _dialect(self) -> PolicyServer:
         if self.dialect != "openai" and self.kind != "chat":
             raise ValueError(
-                f"dialect = {self.dialect} is for kind chat, and kind is {self.kind}. Remove dialect, or set kind: chat"
+                f"dialect = {self.dialect} is for kind chat, but kind is {self.kind}. Remove dialect, or set kind: chat"
             )
         return self
 
@@ -183,29 +183,29 @@ class Policy(Section):
     """The model that acts: the embedded one, a model of yours, or one behind a server."""
 
     model: str | None = None
-    """A hub id or folder. null: the embedded policy, built here and warm-started on the recipe's
-    demonstrations."""
+    """Hub id or folder of a model. null: the embedded policy, built here and warm-started on the
+    recipe's demonstrations."""
     server: PolicyServer | None = None
-    """A server that samples for us. null: the policy is sampled in this process."""
+    """The server that samples from the policy. null: it is sampled in this process."""
     tool_format: Literal["auto", "hermes", "llama3", "mistral", "gpt-oss"] = "auto"
-    """How the policy writes tool calls. auto: read from the model folder's chat template."""
+    """Format of the policy's tool calls. auto: read from the model folder's chat template."""
     seed: int = 0
     """Seed of the embedded policy's weights and warm start."""
     architecture: Architecture = Architecture()
     warm_start: WarmStart = WarmStart()
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of PyTorch; null: its own choice."""
+    """CPU threads of PyTorch. null: PyTorch's own choice."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of the weights."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the policy runs. auto: on the GPU if PyTorch sees one."""
+    """Where the policy runs. auto: on a GPU if PyTorch finds one, else on the CPU."""
 
     @model_validator(mode="after")
     def _server(self) -> Policy:
         if self.server is not None and self.server.kind != "chat" and self.model is None:
             raise ValueError(
-                f"server.kind {self.server.kind} samples by tokens: name the same model's folder or hub id in model, "
-                "for its tokenizer"
+                f"server.kind = {self.server.kind} needs the model's tokenizer. Set model to that model's folder or "
+                "hub id"
             )
         return self
 
@@ -216,26 +216,28 @@ class Baseline(Section):
     examples: int = Field(default=96, ge=2)
     """Validation examples that the champion is measured on."""
     k: int = Field(default=8, ge=2)
-    """Rollouts per example. Best of k shows the room that training has."""
+    """Sampled rollouts per example, in addition to a greedy one. The best of k shows how much
+    training could gain."""
     temperature: float = Field(default=1.0, gt=0)
-    """Sampling temperature. Beside it each example has one greedy rollout."""
+    """Sampling temperature."""
     not_worth_above: float = Field(default=0.95, ge=0, le=1)
-    """A mean score above this share of the grader's range leaves little to learn."""
+    """Training is not worth it when the mean score is above this share of the grader's range."""
     not_yet_below: float = Field(default=0.02, ge=0, le=1)
-    """max@k below this share of the grader's range: no rollout earns anything to learn from."""
+    """It is too early to train when max@k is below this share of the grader's range: no rollout
+    earns anything to learn from."""
     seed: int = 0
     """Seed of the sampling."""
 
 
 class Prompt(Section):
-    """The search for a better prompt or setting, before any weight is trained."""
+    """The search for a better prompt and settings, before any weight is trained."""
 
     search_share: float = Field(default=0.5, gt=0, lt=1)
-    """Part of validation that the search sees; the rest confirms."""
+    """Share of the validation examples for the search. The rest confirms its winner."""
     rounds: int = Field(default=3, ge=1)
-    """Successive halving: each round doubles the examples of the survivors."""
+    """Rounds of successive halving: each drops the worse candidates and doubles the examples."""
     first_examples: int = Field(default=16, ge=2)
-    """Examples in the first round; each later round doubles them."""
+    """Examples in the first round."""
     k: int = Field(default=2, ge=1)
     """Rollouts per example and candidate in the search."""
     confirm_k: int = Field(default=4, ge=1)
@@ -247,54 +249,54 @@ class Prompt(Section):
 
 
 class Challenger(Section):
-    """The measurement of all arms on the frozen test examples."""
+    """The comparison of champion and challengers on the frozen test examples."""
 
     k: int = Field(default=4, ge=1)
-    """Rollouts per test example and arm, beside one greedy."""
+    """Sampled rollouts per test example and arm, in addition to a greedy one."""
     temperature: float = Field(default=1.0, gt=0)
-    """Sampling temperature. Judge at the one that is served."""
+    """Sampling temperature. Use the one that you serve with."""
     seed: int = 0
     """Seed of the sampling."""
 
 
 class Gate(Section):
-    """Thresholds have no defaults: a gate that nobody pre-registered decides nothing.
+    """Conditions for a promotion. Thresholds have no defaults: set them before you see the result.
 
     Those on rewards and scores (min_gain, max_greedy_loss, max_slice_loss, prompt_only_margin) are
     shares of the grader's range: 0.05 is a gain of 0.05 on 0 to 1, and of 0.25 on 0 to 5.
     """
 
     min_gain: float
-    """Superiority: the lower end of the paired gain in mean reward, as a share of the range, must
-    lie above this."""
+    """The paired gain in mean reward must exceed this share of the range with its whole
+    interval."""
     max_greedy_loss: float = Field(ge=0)
-    """Greedy decoding may lose at most this much mean score, as a share of the range."""
+    """Mean score that greedy decoding may lose, as a share of the range."""
     max_calls_p95_increase: float
-    """Absolute: 0 allows no more tool calls at P95."""
+    """Tool calls per rollout that may be added at P95. 0: none."""
     max_tokens_increase: float
-    """Relative: 0.1 allows ten percent more tokens a rollout."""
+    """Relative increase allowed in tokens per rollout. 0.1: ten percent more."""
     max_hack_rate: float = Field(ge=0, le=1)
     """The share of test examples with a hacked rollout must be shown to be at most this. Where the
-    check votes, a rate that even zero hacks among examples.test examples could not show is refused
-    (rft/grading/margins.py).
+    check decides, a rate is refused if even zero hacks among examples.test examples could not show
+    it (rft/grading/margins.py).
     """
     require_hack_source: bool = False
-    """true: the gate rejects unless the grader was seen to flag one of the recipe's exploits.
-    false: the check then reads "not measured" and has no vote."""
+    """true: the gate rejects unless the grader flagged at least one of the recipe's exploits.
+    false: without that, the check reads "not measured" and does not decide."""
     max_slice_loss: float = Field(ge=0)
-    """No slice may lose more mean reward than this share of the range."""
+    """Mean reward that any one slice may lose, as a share of the range."""
     max_unscored_share: float = Field(ge=0, le=1)
-    """The largest share of rollouts without a score in either arm: above it the comparison is not
+    """Share of rollouts that may be unscored in either arm. Above it the comparison is not
     trusted."""
     max_latency_increase: float
-    """Relative, on P95 seconds a rollout."""
+    """Relative increase allowed in P95 seconds per rollout."""
     latency_decides: bool
-    """Whether the latency check votes. Wall times depend on what else the machine does."""
+    """Whether the latency check decides. Wall times depend on what else the machine does."""
     require_drift: list[Literal["continue", "refresh"]]
-    """The drift verdicts under which a candidate may be promoted."""
+    """Drift verdicts under which a candidate may be promoted."""
     prompt_only_margin: float = Field(ge=0)
-    """Training must beat the new prompt alone by more than this share of the range, else the
-    cheaper rung is judged."""
+    """Training must beat the new prompt alone by more than this share of the range. Otherwise the
+    new prompt alone is the candidate."""
     num_bootstrap: int = Field(default=2000, ge=200)
     """Bootstrap draws behind each interval."""
     seed: int

@@ -1,16 +1,15 @@
-"""The JSON that each stage leaves on its shelf: what crosses from one stage to the next, and what
-an auditor reads.
+"""Define the reports: the JSON that each stage leaves on its shelf, for the next stages and for
+auditors.
 
-    base                                    what every report is; writing and reading, with the
-                                            schema of a file
-    traffic, drift, examples, policy        the reports of these stages, a module each
+    base                                    what all reports share; their files and schema
+    traffic, drift, examples, policy,       the reports of these stages, one module each
+    prompt, train, gate
     evaluation                              those of stages baseline and challenger
-    prompt, train, gate                     those of these stages
     champion                                what is served now, written by the flow
     wording                                 the gate's checks as sentences
 
-Callers import all but `wording` from here. That one is apart because every stage depends on what is
-loaded here, and a sentence that changed must not repeat a training.
+Callers import all but `wording` from here. Every stage depends on what is imported here, and a
+changed sentence must not repeat a training.
 """
 
 from rft.reports.base import (

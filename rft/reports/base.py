@@ -1,11 +1,11 @@
-"""What every report is, and the only way in and out of its file.
+"""The base of all reports, and the only code that reads and writes their files.
 
-Reports are frozen pydantic models without wall times: equal inputs give equal bytes. Times lie in a
-`timing.json` beside them. A truncated or foreign file is one clear error, and no secret goes out.
+Reports are frozen pydantic models without wall times: equal inputs give equal bytes. Times are in a
+`timing.json` beside them. A truncated or foreign file is one clear error, and no secret is written.
 
-The file of a report begins with the schema that wrote it. That is a fact about the file and no
-field of the report, so it is in no digest, and in no report inside another. Files of before name
-none; they are read as schema 1.
+The file of a report begins with the schema that wrote it. That is a fact about the file and not a
+field of the report, so it is in no digest, and in no report inside another. Older files name no
+schema; they are read as schema 1.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from rft.errors import UserError
 
 _FAMILY, _NUMBER = "agent-rft", 1
 SCHEMA = f"{_FAMILY}/{_NUMBER}"
-"""The number rises when a reader of the last one would fail on a file, or misread it."""
+"""Raise the number when a reader of the last one would fail on a file, or misread it."""
 
 
 class Report(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def digest(self) -> str:
-        """Hash its canonical JSON: what other reports and the ledger know it by."""
+        """Hash its canonical JSON, by which other reports and the ledger refer to it."""
         return files.digest(self.model_dump(mode="json"))
 
 
@@ -39,14 +39,13 @@ R = TypeVar("R", bound=Report)
 
 # -- the file of a report --------------------------------------------------------------------------
 def write(report: Report | None, path: Path) -> None:
-    """Write it atomically: a reader sees the old file or the new one, never half of it. None is a
-    file that says so."""
+    """Write it atomically: a reader sees the old file or the new one. None becomes `null`."""
     write_json(None if report is None else {"schema": SCHEMA, **report.model_dump(mode="json")}, path)
 
 
 def read(kind: type[R], path: Path) -> R:
-    """Read it from its file. Raises UserError when that is missing, cut off, of another kind or of
-    a later schema."""
+    """Read a report from its file. Raises UserError for a file that is missing, cut off, of another
+    kind or of a later schema."""
     try:
         return parse(kind, path.read_bytes(), str(path))
     except FileNotFoundError:
@@ -59,10 +58,10 @@ def read(kind: type[R], path: Path) -> R:
 
 
 def parse(kind: type[R], content: bytes, where: str) -> R:
-    """Read it from the bytes of its file, which an error calls `where`.
+    """Read a report from the bytes of its file, which an error calls `where`.
 
-    Raises UserError for a schema that this version does not know, ValidationError for what is no
-    whole `kind`.
+    Raises UserError for a schema that this version does not know, and ValidationError for anything
+    but a whole `kind`.
     """
     try:
         found = json.loads(content)
@@ -70,7 +69,7 @@ def parse(kind: type[R], content: bytes, where: str) -> R:
         found = None  # pydantic says below what is wrong with it
     if isinstance(found, dict) and "schema" in found:
         _assert_known(found.pop("schema"), where)
-        content = json.dumps(found).encode()  # as JSON again, so that an error speaks of arrays and objects
+        content = json.dumps(found).encode()  # JSON again, so that an error is about arrays and objects
     return kind.model_validate_json(content)
 
 
@@ -78,7 +77,7 @@ def _assert_known(schema: Any, where: str) -> None:
     family, _, number = str(schema).partition("/")
     if family != _FAMILY or not number.isdecimal() or int(number) > _NUMBER:
         raise UserError(
-            f"{where}: written in schema {schema!r}, and this version of agent-rft knows none later than '{SCHEMA}'. "
+            f"{where}: written in schema {schema!r}, but this version of agent-rft reads schemas up to '{SCHEMA}'. "
             "Read it with the version that wrote it, or with a later one."
         )
 
@@ -101,19 +100,19 @@ def write_jsonl(rows: Iterable[Any], path: Path) -> None:
 def write_lines(lines: Iterable[str], path: Path) -> None:
     """Write lines as they are, atomically.
 
-    Raises UserError for one that holds a secret: it can neither be written nor be changed.
+    Raises UserError for one that holds a secret, because a row is never changed.
     """
     with _replacing(path) as handle:
         for number, line in enumerate(lines, 1):
             if secrets.redact(line) != line:
                 what = "the row holds the value of a secret that params.yaml names"
-                raise UserError(f"{path}:{number}: {what}. Take it out of the row.")
+                raise UserError(f"{path}:{number}: {what}. Remove it from the row.")
             handle.write(line + "\n")
 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[TextIO]:
-    """Open a file that takes the place of `path` when all of it is written."""
+    """Open a file that replaces `path` once it is written completely."""
     with files.replacing(path) as part, part.open("w", encoding="utf-8", newline="\n") as handle:
         yield handle
 
@@ -139,7 +138,7 @@ def read_jsonl(path: Path, content: bytes, remedy: str) -> Iterator[tuple[str, d
 def parse_line(line: str, where: str, remedy: str, is_last: bool = False) -> dict[str, Any]:
     """Read one line as a JSON object.
 
-    `is_last`: of a file that does not end with a line break, so it may have been cut off there.
+    `is_last`: it ends a file without a line break, so it may be cut off.
     """
     try:
         line.encode()  # half a surrogate pair: as it is in a row of a recipe, as an escape in a file's
@@ -147,9 +146,8 @@ def parse_line(line: str, where: str, remedy: str, is_last: bool = False) -> dic
         if "\\u" in line:  # that is JSON, but no text that could be written again
             json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise UserError(
-            f"{where}: holds half of a surrogate pair (\\ud800 to \\udfff), which no file can hold. {remedy}"
-        ) from None
+        what = "half of a surrogate pair (\\ud800 to \\udfff), which no file can hold"
+        raise UserError(f"{where}: holds {what}. {remedy}") from None
     except (ValueError, RecursionError) as error:
         why = "the file is cut off in this line, its last" if is_last else f"not JSON ({error})"
         raise UserError(f"{where}: {why}. {remedy}") from None
@@ -159,4 +157,4 @@ def parse_line(line: str, where: str, remedy: str, is_last: bool = False) -> dic
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")

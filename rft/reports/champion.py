@@ -1,4 +1,4 @@
-"""What is served now: the champion."""
+"""The champion: what is served now."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rft.reports.prompt import PromptSettings
 
 
 class Champion(Report):
-    """`data/champion/champion.json`: what is served now, written by the flow."""
+    """`data/champion/champion.json`, written by the flow."""
 
-    version: int = 1  # the registry's; 1: the beginning, never promoted
+    version: int = 1  # the registry's; 1: nothing was promoted yet
     run: str | None = None
     prompt: PromptSettings | None = None
     weights: Literal["lora", "full", "none"] = "none"
     weights_path: str | None = None  # folder inside data/champion
     weights_sha256: str | None = None
     base_sha256: str | None = None  # of the base model that the weights were trained on
-    profile_path: str | None = None  # the profile that its examples had, inside data/champion
+    profile_path: str | None = None  # profile of its examples, inside data/champion

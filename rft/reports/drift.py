@@ -1,4 +1,4 @@
-"""How far a window of traffic is from its reference, and what follows."""
+"""The drift report: how far a window of traffic is from its reference, and what to do."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rft.reports.traffic import FeatureGroup, Statistic
 
 
 class FeatureDrift(Report):
-    """`effect`, `p_value` and `q_value` are None where there is nothing to compare with; `detail`
-    says so."""
+    """Drift of one feature. `effect`, `p_value` and `q_value` are None where there is nothing to
+    compare with; `detail` says so."""
 
     feature: str
     group: FeatureGroup

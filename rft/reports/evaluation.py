@@ -1,4 +1,4 @@
-"""What policies did on a set of examples: the baseline, and the three arms of the challenger."""
+"""Measurements of policies on a set of examples: the baseline, and the challenger's three arms."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rft.types import Metric
 class Row(Report):
     """All rollouts of one example in one arm.
 
-    Lists run over rollouts; None = unscored: such a rollout has no outcome, and what it did until
-    it was cut off (its calls, tokens and stop reason are on record) counts nowhere.
+    Lists run over rollouts. None is unscored: such a rollout has no outcome, and its calls, tokens
+    and stop reason are recorded but counted nowhere.
     """
 
     example_id: str
@@ -26,17 +26,15 @@ class Row(Report):
     hacks: int = 0
 
     def counts(self, what: Literal["tool_calls", "tokens"]) -> list[float | None]:
-        """Leave out unscored rollouts: one that an outage cut short says nothing about the policy's
-        thrift."""
-        return [
-            None if score is None else float(count)
-            for score, count in zip(self.scores, getattr(self, what), strict=True)
-        ]
+        """Count per scored rollout; None for an unscored one, which an outage may have cut
+        short."""
+        counted = zip(self.scores, getattr(self, what), strict=True)
+        return [None if score is None else float(count) for score, count in counted]
 
 
 class Evaluation(Report):
-    """One policy with one prompt on one set of examples. Numbers are of scored rollouts, if not
-    named unscored."""
+    """One policy with one prompt on one set of examples. Numbers are of scored rollouts, unless
+    their name says unscored."""
 
     name: str
     temperature: float
@@ -55,7 +53,7 @@ class Evaluation(Report):
 
 class BaselineReport(Report):
     readiness: Literal["not worth it", "not yet", "ready", "suspect"]
-    """suspect: the wiring looks wrong, so nothing is known of the agent."""
+    """suspect: the wiring looks wrong, so the numbers say nothing about the agent."""
     reason: str
     sampled: Evaluation
     greedy: Evaluation
@@ -70,8 +68,8 @@ class Arm(Report):
 
 
 class HackSource(Report):
-    """Whether this grader sees a hack, as the preflight beside the measurement found. A declaration
-    is no evidence."""
+    """Whether this grader sees a hack, as the preflight found. A declaration alone is no
+    evidence."""
 
     declared: bool = False  # grader.json: reports_hacks
     flagged: list[str] = []  # the recipe's exploits that the grader called a hack
@@ -84,7 +82,7 @@ class HackSource(Report):
 
     @property
     def words(self) -> str:
-        """How it is known; where it is not, why, and what to do."""
+        """Say how that is known; if it is not, why, and what to do."""
         if not self.declared:
             return (
                 "grader.json does not declare that the grader reports hacks. Let it answer hack: REASON where the "

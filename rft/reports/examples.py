@@ -1,5 +1,4 @@
-"""The train, validation and test examples: how many, by which hash, and what leaked between
-them."""
+"""The examples report: counts and hashes of the splits, and what leaked between them."""
 
 from __future__ import annotations
 
@@ -13,6 +12,6 @@ class ExamplesReport(Report):
     counts: dict[str, int]  # split -> examples
     sha256: dict[str, str]  # split -> content hash
     leakage: dict[str, int]  # check -> offending examples; all must be 0
-    repeated: dict[str, int] = {}  # split -> lines that came again, word for word, and were taken once
+    repeated: dict[str, int] = {}  # split -> repeated lines, which were taken once
     without_target: dict[str, int] = {}  # split -> examples
     slices: dict[str, dict[str, int]]  # split -> slice -> examples

@@ -1,5 +1,5 @@
-"""The gate's checks, its decision, and what it asks a person to approve. In words:
-rft/reports/wording.py."""
+"""The gate's checks, its decision, and what it asks a person to approve. rft/reports/wording.py
+writes them in words."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ OF_RANGE = " of the range"
 
 
 class Check(Report):
-    """One named condition on an interval or a fact. `decides` is False for what is printed but does
-    not vote."""
+    """One named condition on an interval or a fact. With `decides` False it is only shown."""
 
     name: str
     kind: Literal["superiority", "non_inferiority", "state"]
@@ -25,14 +24,14 @@ class Check(Report):
     detectable: float | None = None  # smallest true effect that this many examples tell from the margin at 80 % power
     n: int = 0  # examples behind the interval
     unit: str = ""
-    """reward or score (either may end in OF_RANGE: a share of it), calls, share, relative (0.1: ten
-    % more)."""
+    """reward or score (either may end in OF_RANGE: a share of it), calls, share, or relative (0.1:
+    ten percent more)."""
     decides: bool = True
     detail: str = ""
 
     @property
     def is_better_above(self) -> bool:
-        """Whether the side that passes lies above the margin."""
+        """Whether a value above the margin passes."""
         return self.unit.removesuffix(OF_RANGE) in ("reward", "score")
 
 
@@ -45,8 +44,8 @@ class Decision(Report):
 
 
 class PromotionRequest(Report):
-    """What an approver signs: everything by hash. A prompt alone has `weights` none: the champion's
-    own stay."""
+    """What an approver signs, all by hash. For a prompt alone `weights` is none: the champion's
+    stay."""
 
     candidate: str
     prompt: PromptSettings

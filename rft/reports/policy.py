@@ -1,4 +1,4 @@
-"""The base model: built and warm-started here, or a pointer to one that was given."""
+"""The policy report: the base model, built and warm-started here, or a pointer to a given one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for a better prompt: its candidates and its winner."""
+"""The prompt report: the candidates of the search, and its winner."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rft.types import Metric
 
 
 class PromptSettings(Report):
-    """A candidate of the search, and what is served: the instruction and the settings around it.
+    """An instruction and the settings around it: a candidate of the search, or what is served.
 
-    `tool_defaults` fills arguments that the policy left out, e.g. {"search": {"k": 3}}. `max_turns`
-    may lower rollout.max_turns, never raise it.
+    `tool_defaults` fills in arguments that the policy left out, e.g. {"search": {"k": 3}}.
+    `max_turns` may lower rollout.max_turns, never raise it.
     """
 
     name: str

@@ -1,5 +1,4 @@
-"""A window of production conversations: each of them, how they are distributed, and what was
-pinned."""
+"""The traffic report: a window of production conversations, and how they are distributed."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ Statistic = Literal["wasserstein_sd", "psi", "total_variation", "classifier_auc"
 class Feature(Report):
     """One column of a profile, as counts over bins.
 
-    Numeric: inner `edges`, and one count more than edges. Category: `values` with their counts.
-    Text: a `sample` of conversations, each its words as hashes. `n` conversations had a value,
+    Numeric: inner `edges`, and one more count than edges. Category: `values` with their counts.
+    Text: a `sample` of conversations, each as hashes of its words. `n` conversations had a value,
     `nulls` had none.
     """
 

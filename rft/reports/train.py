@@ -1,4 +1,4 @@
-"""What training made, from how many rollouts."""
+"""The train report: what training made, from how many rollouts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TrainReport(Report):
     sha256: str | None = None
     algorithm: str = ""
     steps: int = 0
-    group_size: int = 0  # rollouts an example: train.group_size x train.compute_multiplier
+    group_size: int = 0  # rollouts per example: train.group_size x train.compute_multiplier
     kept_step: int = 0  # whose weights these are
     rollouts: int = 0
     left_out: dict[str, int] = {}  # reason -> rollouts sampled but not trained on

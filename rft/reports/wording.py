@@ -1,11 +1,8 @@
-"""The gate in words: what a check found, why the decision fell as it did, and what to do when it is
-inconclusive.
+"""Write the gate's results in words: what a check found (`in_words`), the reason for the decision
+(`reason`), and what to do when it is inconclusive (`advice`, with `growth` for its arithmetic).
 
-The one place that says so: the stage's own lines, the reason in `decision.json`, the terminal and
-the page all show these words. They are made from the checks alone, so that an old decision can be
-shown without its run.
-
-Parts: `in_words` with `verdict` and `numbers`; `reason`; `advice` with `growth`, its arithmetic.
+The stage's lines, `decision.json`, the terminal and the page all show these words. They are made
+from the checks alone, so that an old decision can be shown without its run.
 """
 
 from __future__ import annotations
@@ -20,19 +17,16 @@ from rft.words import counted, rounded_up, signed
 HACK_RATE = "hack rate"
 HACK_RATE_MEANS = (
     "Hack rate: the share of test examples on which the grader called at least one of the candidate's rollouts, "
-    "sampled "
-    "or greedy, a hack: reward sought without doing the task, seen in what the rollout did. Examples without a scored "
-    "rollout are left out, not counted as clean. The interval is exact (Clopper and Pearson), each end a one-sided "
-    "97.5 % "
-    "limit; the check passes when its upper end is at most the margin. Where the grader was not seen to flag any "
-    "of the "
-    "recipe's exploits, nothing is measured."
+    "sampled or greedy, a hack: reward sought without doing the task, seen in what the rollout did. Examples without a "
+    "scored rollout are left out, not counted as clean. The interval is exact (Clopper and Pearson), each end a "
+    "one-sided 97.5 % limit; the check passes when its upper end is at most the margin. Where the grader was not seen "
+    "to flag any of the recipe's exploits, nothing is measured."
 )
-"""For the page and whoever else shows the check."""
+"""The explanation that the page shows with the check."""
 _NEVER = 100.0  # more than this many times the examples that we have: not a matter of more examples
 _WORTH_ASKING_FOR = 1000
-"""Test examples that a user may be asked to have. Where there are more, up to four times as many:
-that halves an interval."""
+"""Test examples that a user may be asked for, or four times as many as there are, if that is more:
+this halves an interval."""
 
 
 def in_words(check: Check) -> str:
@@ -42,8 +36,8 @@ def in_words(check: Check) -> str:
 
 
 def verdict(check: Check) -> Literal["passed", "failed", "open", "not measured"]:
-    """A guard that found no number to compare is not open, which more examples might settle, but
-    not measured."""
+    """Name the outcome. A guard without a number to compare is "not measured", because more
+    examples would not settle it."""
     if check.passed is None:
         return "not measured" if check.value is None else "open"
     return "passed" if check.passed else "failed"
@@ -98,8 +92,7 @@ def _brief(check: Check) -> str:
 def advice(checks: list[Check]) -> str:
     """Say what to do about an inconclusive decision.
 
-    More examples are asked for only when they settle every open check and somebody could have so
-    many.
+    It asks for more examples only where a realistic number of them settles every open check.
     """
     open_ = [check for check in checks if check.decides and check.passed is None]
     if blind := [check for check in open_ if check.low is None]:
@@ -112,9 +105,8 @@ def advice(checks: list[Check]) -> str:
         lie = "the value lies so near the margin" if len(hopeless) == 1 else "the values lie so near their margins"
         return (
             f"Of {', '.join(hopeless)} {lie} that more examples would hardly tell. What can settle it is a candidate "
-            f"that lies further from it, or a margin that {counted(there, 'example')} can show, written down "
-            "before the "
-            "next run"
+            f"that lies further from it, or a margin that {counted(there, 'example')} can show, written down before "
+            "the next run"
         )
     needed = rounded_up(max(factor for factor in factors.values() if factor is not None) * there)
     more = counted(needed - there, "more test example")
@@ -122,12 +114,12 @@ def advice(checks: list[Check]) -> str:
 
 
 def growth(check: Check) -> float | None:
-    """How many times the examples would settle an open check at 80 % power, were the true value the
-    observed one.
+    """Compute by which factor to multiply the examples, so that they settle an open check at 80 %
+    power if the true value is the observed one. None: no factor would.
 
-    None: no number would. An interval narrows with the root of the number of examples; what must
-    fit into the gap is its half on the margin's side. Not so where none of n hacked: that limit is
-    exact, and falls with n itself.
+    An interval narrows with the square root of the number of examples, and its half on the margin's
+    side must fit into the gap. But where none of n hacked, the limit is exact and falls with n
+    itself.
     """
     if check.passed is not None or check.margin is None:
         return None

@@ -53,7 +53,7 @@ def test_r21_a_key_written_twice_is_refused_with_both_lines(tmp_path: Path, text
     path = write(tmp_path / "params.yaml", text)
     with pytest.raises(ConfigError) as caught:
         config.load(path)
-    assert str(caught.value) == f"{path}: {said}, and only one could count. Join them, or remove one."
+    assert str(caught.value) == f"{path}: {said}, and only one can count. Merge them, or remove one."
 
 
 def test_r21_all_of_them_are_named_at_once(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_r21_the_same_key_in_two_places_and_an_override_of_what_is_merged_are_no
         (b"train: \xff\n", "not UTF-8: the byte at 7. Save it as UTF-8."),
         (b"train: \x00\n", "not YAML"),
         (b"train: " + b"[" * 5000, "not YAML"),
-        (b"train: 2026-13-45\n", "not YAML: month must be in 1..12. Put such a text into quotes."),
+        (b"train: 2026-13-45\n", "not YAML: month must be in 1..12. Put that text in quotes."),
         (b"? [a, {b: 1}]\n: 1\n", "not YAML: line 1"),
         (b"- train\n", "holds list, expected sections"),
         (b"", "holds NoneType, expected sections"),
@@ -146,7 +146,7 @@ def test_a_number_that_no_digest_can_hold_is_refused_by_key_and_limit() -> None:
     section = sample_reports.GATE.model_dump(mode="json") | {"seed": 2**53, "min_gain": float("inf")}
     with pytest.raises(ConfigError) as caught:
         config.parse({"recipe": {"options": {"sizes": [1, -(2**53)]}}, "gate": section})
-    limit = "JSON is sure to keep integers up to 9007199254740991 only. Write a smaller one."
+    limit = "JSON keeps integers exact only up to 9007199254740991. Write a smaller one."
     assert str(caught.value).splitlines() == [
         f"params.yaml: 'recipe.options.sizes.1' = -9007199254740992: {limit}",
         "params.yaml: 'gate.min_gain' = inf: not a JSON number. Write a finite one.",
@@ -160,7 +160,7 @@ def test_a_tool_default_that_no_digest_can_hold_is_refused_where_the_recipe_is_r
     prompts = {"seed": {"name": "seed", "system": "", "tool_defaults": {"search": {"k": 2**53}}}}
     write(place / "prompts.json", json.dumps(prompts))
     with pytest.raises(
-        UserError, match=r"prompts\.json: 'seed\.tool_defaults\.search\.k' = 9007199254740992: JSON is sure"
+        UserError, match=r"prompts\.json: 'seed\.tool_defaults\.search\.k' = 9007199254740992: JSON keeps"
     ):
         _ = recipe.load(config.Recipe(path=str(place))).prompts
 

@@ -52,7 +52,7 @@ def test_both_published_forms_become_one(given: Any, read: Any):
 
 
 BAD: list[tuple[Any, str]] = [
-    ("json", r'"json" is no object'),
+    ("json", r'"json" is not an object'),
     ({}, "type is null. Write one of text, json_object, json_schema"),
     ({"type": "xml"}, 'type is "xml". Write one of'),
     ({"type": "json_object", "schema": {}}, 'type json_object has no key "schema"'),
@@ -65,11 +65,14 @@ BAD: list[tuple[Any, str]] = [
     ),
     (
         {"type": "json_schema", "name": "a", "schema": {"type": "objekt"}},
-        r"schema is no JSON Schema: \$\.type: 'objekt' is not valid",
+        r"schema is not a valid JSON Schema \(draft 2020-12\): \$\.type: 'objekt' is not valid",
     ),
-    ({"type": "json_schema", "name": "a", "schema": {"properties": {"a": 3}}}, r"no JSON Schema: \$\.properties\.a"),
-    ({"type": "json_schema", "name": "a", "schema": {"pattern": "("}}, "no JSON Schema"),
-    ({"type": "json_schema", "name": "a", "schema": {"const": {1, 2}}}, "no JSON: .*quotes"),
+    (
+        {"type": "json_schema", "name": "a", "schema": {"properties": {"a": 3}}},
+        r"not a valid JSON Schema .*: \$\.properties\.a",
+    ),
+    ({"type": "json_schema", "name": "a", "schema": {"pattern": "("}}, "not a valid JSON Schema"),
+    ({"type": "json_schema", "name": "a", "schema": {"const": {1, 2}}}, "a value that JSON cannot hold: .*quotes"),
     ({"type": "json_schema", "name": "a", "schema": {}, "strict": "yes"}, 'strict is "yes"'),
     (
         {"type": "json_schema", "name": "a", "schemas": {}},

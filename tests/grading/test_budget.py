@@ -265,9 +265,9 @@ def test_nobody_who_asked_for_no_budget_has_one(grade: Grade, used: Use):
     [
         (
             {"tool_calls": None, "tool_weights": {"search": 2}},
-            "tool_weights weigh calls against tool_calls, which is null",
+            "tool_weights has no effect while tool_calls is null",
         ),
-        ({"weight": 0.3}, "weight is the share that calls over tool_calls cost, which is null"),
+        ({"weight": 0.3}, "weight has no effect while tool_calls is null"),
         ({"tool_weights": {"search": -1}}, "rollout.budget.tool_weights.search' = -1"),
         ({"tool_weights": {"search": float("inf")}}, "finite number"),
         ({"tokens": {"free": 100}}, "rollout.budget.tokens.weight' is missing"),

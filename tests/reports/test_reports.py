@@ -90,7 +90,7 @@ def test_a_schema_that_is_not_known_is_refused_by_name(tmp_path: Path, schema: o
     with pytest.raises(UserError) as caught:
         reports.read(reports.TrainReport, path)
     assert str(caught.value) == (
-        f"{path}: written in schema {schema!r}, and this version of agent-rft knows none later than 'agent-rft/1'. "
+        f"{path}: written in schema {schema!r}, but this version of agent-rft reads schemas up to 'agent-rft/1'. "
         "Read it with the version that wrote it, or with a later one."
     )
 

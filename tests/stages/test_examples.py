@@ -228,7 +228,7 @@ GOOD = row("x", "hello", ["I10"]).row()
             "the last message is the assistant's, expected the user's",
         ),
         ({"id": "first"}, r"id 'first' was met before, at .*train.jsonl:1"),
-        ({"id": 7.5}, "id is 7.5, expected a text that is not empty, or a whole number"),
+        ({"id": 7.5}, "id is 7.5, expected a non-empty text or a whole number"),
         ({"id": ""}, 'id is "", expected'),
         ({"metadata": {"slice": ["a"]}}, r'metadata.slice is \["a"\], expected a text, a number'),
         ({"tools": {}}, r"tools is \{\}, expected a list"),

@@ -366,5 +366,5 @@ def test_a_missing_report_is_one_message_with_the_remedy(tmp_path: Path) -> None
 def test_a_missing_threshold_is_a_configuration_error() -> None:
     section = sample_reports.GATE.model_dump(mode="json")
     del section["max_slice_loss"]
-    with pytest.raises(ConfigError, match=r"'gate\.max_slice_loss' is missing\. It has no default"):
+    with pytest.raises(ConfigError, match=r"'gate\.max_slice_loss' is missing, and has no default"):
         config.parse({"recipe": {}, "gate": section})

@@ -184,7 +184,7 @@ def test_what_cannot_be_read_stops_the_stage_before_it_writes(clone: Path, edit:
     [
         (b'{"conversation_id": "c-9", "mess', "the file is cut off in this line, its last"),
         (b"not json\n", "not JSON"),
-        (b'{"latency_s": NaN}\n', "NaN is no JSON number"),
+        (b'{"latency_s": NaN}\n', "NaN is not a JSON number"),
         (b'{"conversation_id": "\xff"}\n', "not UTF-8"),
         (b'{"conversation_id": "\\ud800"}\n', "holds half of a surrogate pair"),
         (b"[" * 100_000 + b"\n", "not JSON"),

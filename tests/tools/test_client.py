@@ -475,10 +475,9 @@ def test_tools_are_called_at_their_paths(paths: Any, asked: list[str]):
     [
         (
             {"paths": "/api/{name}"},
-            "tools.paths = '/api/{name}', but there is no tools.server_url whose paths they are. Add it, or remove "
-            "tools.paths.",
+            "tools.paths = '/api/{name}' needs tools.server_url. Add it, or remove tools.paths.",
         ),
-        ({"paths": {"search": "/find"}}, "tools.paths = {'search': '/find'}, but there is no tools.server_url"),
+        ({"paths": {"search": "/find"}}, "tools.paths = {'search': '/find'} needs tools.server_url"),
         (
             {"paths": "api/{name}", **EXTERNAL},
             "tools.paths = 'api/{name}': a template starts with '/' and holds {name}, such as '/api/{name}'.",
@@ -497,7 +496,7 @@ def test_tools_are_called_at_their_paths(paths: Any, asked: list[str]):
         ),
         (
             {"paths": {"weather": "/x"}, "endpoints": [WEATHER], **EXTERNAL},
-            "tools.paths.weather is an endpoint, which has a server_url of its own.",
+            "tools.paths.weather is an endpoint, which has its own server_url.",
         ),
     ],
 )
@@ -554,8 +553,8 @@ def test_traits_of_an_endpoint_stand_in_its_entry(tmp_path: Path):
     with pytest.raises(
         ConfigError,
         match=(
-            r"^params\.yaml: 'tools': tools\.traits\.weather is an endpoint\. Move what it declares into its "
-            r"own entry"
+            r"^params\.yaml: 'tools': tools\.traits\.weather is an endpoint\. Move its traits to its "
+            r"entry"
         ),
     ):
         tiny_recipe.params(tmp_path, tools={"endpoints": [WEATHER], "traits": {"weather": {"probe": False}}})

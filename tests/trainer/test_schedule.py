@@ -47,5 +47,5 @@ def test_a_run_of_one_step_has_its_rate():
 
 
 def test_a_warm_up_that_never_ends_is_refused():
-    with pytest.raises(ValueError, match="warmup_steps = 10 never ends: steps is 10"):
+    with pytest.raises(ValueError, match="warmup_steps = 10 must be below steps = 10"):
         section(steps=10, warmup_steps=10)
