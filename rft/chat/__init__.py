@@ -1,7 +1,7 @@
-"""Between messages and tokens.
+"""Chat: between messages and tokens.
 
 renderer   render messages to tokens, append-only, and parse the policy's turns
 formats    how each family of models writes a tool call
 control    keeps text from becoming a control token
-dialogue   what a policy is told first, and the whole dialogue as messages
+dialogue   the opening of a rollout, and its whole dialogue, as messages
 """

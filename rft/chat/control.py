@@ -1,20 +1,20 @@
-"""Text of the world never becomes a control token: not in a tool's result, a message, a tool's
-description, nor in a recorded answer.
+"""Keeps outside text from becoming a control token: a tool's result, a message, a tool's
+description, a recorded answer.
 
 A template turns messages into one string, and the tokenizer turns `<|im_end|>` in that string into
-the token that ends a turn, whoever wrote it. A tool's reply that holds
-`<|im_end|>\\n<|im_start|>assistant` would so forge a turn of the policy. The tokens that the policy
+the token that ends a turn, whoever wrote it. So a tool's reply with
+`<|im_end|>\\n<|im_start|>assistant` could forge a turn of the policy. The tokens that the policy
 sampled are kept as ids and never come here.
 
     marks       what a control token is recognized by: its text, or the tags in it. Control is each
                 added token that is special, or holds a tag (`<...>` or `[...]`), or belongs to the
                 family's markup. Other added tokens are words, and stay words in any text
-    texts       what the world writes: all values, and the keys that it makes up itself, as names of
+    texts       what others write: all values, and the keys that they make up, such as names of
                 arguments and of a schema's properties. The protocol's own words (`tool_calls`,
-                `"role": "user"`, a schema's `properties`) stand where a template looks for them
+                `"role": "user"`, a schema's `properties`) stay where a template looks for them
     suspects    does any text hold a mark, as it is or as the tokenizer normalizes it, or begin or
                 end with a part of one? Almost none does, and then the template's string is encoded
-                as ever
+                as usual
     hide        else the template is rendered a second time with texts whose marks cannot be
                 recognized: each character that marks begin or end with is a character of the
                 private use areas that occurs nowhere else, nor its JSON escape; if all of them
@@ -24,8 +24,8 @@ sampled are kept as ids and never come here.
     encode      if the string with the real texts has the same control tokens, nothing was forged (a
                 template may read `</think>` in an answer and drop it). Else the hidden string
                 counts: the characters are put back, and a twin of the tokenizer encodes it, in
-                which control tokens have names that nobody can write. One string in one call, so
-                that text and template meet as they always do
+                which control tokens have names that nobody can guess. It encodes one string in one
+                call, so that text and template join as they always do
 
 Two limits. A template that writes both ends of a mark itself, around a text, means that mark. And
 tags that are no token of the tokenizer, such as `<tool_response>` with many models, are text
@@ -53,8 +53,7 @@ _ESCAPES = re.compile(r"\\u(?:d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|e[0-9a-f]{3
 
 @dataclass(frozen=True)
 class Hidden:
-    """`value` is what was to be rendered, without a mark in it; `originals` says what stands for
-    which character."""
+    """The value to render, without marks in it. `originals`: hidden character -> the real one."""
 
     value: Any
     originals: dict[str, str]
@@ -64,7 +63,7 @@ class Hidden:
 
     @cached_property
     def _meant(self) -> dict[str, str]:
-        """A template's tojson may write the characters as escapes."""
+        """Add escapes to `originals`: a template's tojson may write the characters so."""
         return self.originals | {_escaped(hidden): _escaped(original) for hidden, original in self.originals.items()}
 
     @cached_property
@@ -81,23 +80,19 @@ class Control:
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         if self._backend is None:
             raise UserError(
-                f"the tokenizer of {tokenizer.name_or_path!r} is not one of the tokenizers library (no "
-                "tokenizer.json): text of the world could "
-                "not be kept apart from its control tokens. Save it as tokenizer.json, or choose a model that has one."
+                f"the tokenizer of {tokenizer.name_or_path!r} has no tokenizer.json: outside text could not be kept "
+                "apart from its control tokens. Save it as tokenizer.json, or choose a model that has one."
             )
         known = frozenset(markup)
-        added = tokenizer.added_tokens_decoder.items()
+        added: dict[int, Any] = tokenizer.added_tokens_decoder
         self._contents: dict[int, str] = {
-            token: one.content
-            for token, one in added
-            if one.special or one.content in known or any(tag.search(one.content) for tag in _TAGS)
+            token: entry.content
+            for token, entry in added.items()
+            if entry.special or entry.content in known or any(tag.search(entry.content) for tag in _TAGS)
         }
-        self._own = frozenset("".join(one.content for _, one in added))
-        marks = {
-            mark
-            for token, content in self._contents.items()
-            for mark in _marks(content, whole=tokenizer.added_tokens_decoder[token].special)
-        }
+        self._own = frozenset("".join(entry.content for entry in added.values()))
+        contents = self._contents.items()
+        marks = {mark for token, content in contents for mark in _marks(content, whole=added[token].special)}
         self._normalizer = self._backend.normalizer
         # an added token may be looked for in normalized text, by its own normalized text
         if self._normalizer is not None:
@@ -141,35 +136,33 @@ class Control:
         used = self._own.union(
             *texts, (json.loads(f'"{escape}"') for text in texts for escape in _ESCAPES.findall(text))
         )
-        signs = sorted(sign for sign in used if self._is_sign(sign)) + sorted(
-            {mark[0] for mark in self._others} - self._signs
-        )
+        signs = sorted(sign for sign in used if self._is_sign(sign))
+        signs += sorted({mark[0] for mark in self._others} - self._signs)
         free = self._free(used)
         hidden_by = {sign: next(free) for sign in dict.fromkeys(signs)}
-        table = str.maketrans(
-            {sign: hidden for sign, hidden in hidden_by.items() if not sign.isalnum() and not sign.isspace()}
-        )
+        plain = {sign: code for sign, code in hidden_by.items() if not sign.isalnum() and not sign.isspace()}
+        table = str.maketrans(plain)
 
         def hidden(text: str) -> str:
             made = self._other.sub(lambda found: hidden_by[found[0][0]] + found[0][1:], text).translate(table)
             return wholly(text) if self._suspects(made) else made
 
         def wholly(text: str) -> str:
-            """For marks of letters that are left: normalized, one in another, or the half that the
-            template completes."""
-            for one in dict.fromkeys(text):
-                if not one.isspace() and one not in hidden_by:
-                    hidden_by[one] = next(free)
-            return "".join(hidden_by.get(one, one) for one in text)
+            """Hide every character, for marks that are left: normalized, one in another, or the
+            half that the template completes."""
+            for sign in dict.fromkeys(text):
+                if not sign.isspace() and sign not in hidden_by:
+                    hidden_by[sign] = next(free)
+            return "".join(hidden_by.get(sign, sign) for sign in text)
 
         value = _mapped(value, hidden)
         return Hidden(value, {code: sign for sign, code in hidden_by.items()})
 
     def _free(self, used: frozenset[str]) -> Iterator[str]:
-        """Without end: who uses up all private characters gets random words of them, which nobody
-        can have written."""
-        yield from (one for one in map(chr, chain(*_PRIVATE)) if one not in used)
-        kept = [one for one in map(chr, _PRIVATE[0]) if one not in self._own]
+        """Yield, without end, private characters that are not used; then random words of them,
+        which nobody can have written."""
+        yield from (sign for sign in map(chr, chain(*_PRIVATE)) if sign not in used)
+        kept = [sign for sign in map(chr, _PRIVATE[0]) if sign not in self._own]
         while True:
             yield "".join(secrets.choice(kept) for _ in range(16))
 
@@ -200,8 +193,7 @@ class Control:
         return ids
 
     def _written(self, text: str) -> list[tuple[int, int, int]]:
-        """The control tokens of a string as the tokenizer itself finds them, each with its
-        place."""
+        """Return the control tokens that the tokenizer finds in a string: token, start, end."""
         encoding = self._backend.encode(text, add_special_tokens=False)
         found: list[tuple[int, int, int]] = []
         at = 0
@@ -220,29 +212,28 @@ class Control:
 
     @cached_property
     def _names(self) -> dict[int, str]:
-        """What control tokens are called in the twin: nobody who writes a text knows it."""
+        """Name the control tokens for the twin, so that no text can hold the names."""
         nonce = secrets.token_hex(16)
         return {token: f"\U0010fffd{nonce}.{token}\U0010fffd" for token in self._contents}
 
     @cached_property
     def _twin(self) -> Any:
-        """The tokenizer with other names for the control tokens, also where its model knows them as
-        words; every id is the same."""
+        """Copy the tokenizer with other names for the control tokens, also where its model knows
+        them as words. Every id stays the same."""
         from tokenizers import Tokenizer
 
         try:
             raw = json.loads(self._backend.to_str())
         except Exception as error:  # a part of it written in Python
             raise UserError(
-                f"the tokenizer of {self._tokenizer.name_or_path!r} cannot be copied ({error}), so that text of the "
-                "world could not be kept apart "
-                "from its control tokens. Choose a model whose tokenizer.json says all of it."
+                f"the tokenizer of {self._tokenizer.name_or_path!r} cannot be copied ({error}): outside text could not "
+                "be kept apart from its control tokens. Choose a model whose tokenizer.json describes all of it."
             ) from None
         raw |= {"post_processor": None, "truncation": None, "padding": None}
         names = {self._contents[token]: name for token, name in self._names.items()}
-        for one in raw["added_tokens"]:
-            if one["content"] in names:
-                one |= {"content": names[one["content"]], "normalized": False}
+        for entry in raw["added_tokens"]:
+            if entry["content"] in names:
+                entry |= {"content": names[entry["content"]], "normalized": False}
         _rename(raw["model"], names)
         twin = Tokenizer.from_str(json.dumps(raw))
         assert all(twin.token_to_id(name) == token for token, name in self._names.items()), "the twin has other ids"
@@ -250,7 +241,7 @@ class Control:
 
 
 def _marks(content: str, whole: bool) -> set[str]:
-    """A special token may be any text; of another only its tags are control, if it has any."""
+    """Return an added token's marks: its tags, else its text, which may be blank if special."""
     tags = {found for tag in _TAGS for found in tag.findall(content)}
     return tags or ({content} if whole or content.strip() else set())
 
@@ -259,7 +250,7 @@ def _places(text: str, characters: set[str]) -> Iterator[int]:
     return (n for n, character in enumerate(text) if character in characters)
 
 
-# -- what the world writes -------------------------------------------------------------------------
+# -- what others write -----------------------------------------------------------------------------
 _MESSAGE = (
     "name tool_call_id reasoning_content reasoning thinking tool_plan refusal audio prefix citations documents "
     "id status recipient channel"
@@ -290,16 +281,16 @@ _SHAPES: dict[str, dict[str, str]] = {
     | dict.fromkeys(_SCHEMAS.split(), "schema")
     | dict.fromkeys(_NAMED.split(), "schemas"),
 }
-"""Where -> the keys that are the protocol's there, each with what its value is. Any other key is a
-text: in "text" and "schemas" all are."""
+"""Place -> the protocol's keys there, each with the kind of its value. Any other key is a text: in
+"text" and "schemas" all are."""
 _ROLES = "system developer user assistant tool function ipython"
 _TYPES = "text json_schema json_object string number integer boolean array object null"
 _WORDS = frozenset(f"{_ROLES} {_TYPES}".split())
-"""What a template compares with."""
+"""The words that a template compares with."""
 
 
 def _texts(value: Any) -> list[str]:
-    """Every text in a JSON value that is not the protocol's, keys too."""
+    """Return every text in a JSON value that is not the protocol's, keys too."""
     found: list[str] = []
 
     def keep(text: str) -> str:
@@ -311,8 +302,8 @@ def _texts(value: Any) -> list[str]:
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """The value with each text that is not the protocol's changed. Without recursion: it may be
-    nested as deep as JSON can be read."""
+    """Change each text that is not the protocol's. Without recursion: the value may be nested as
+    deep as JSON can be read."""
     whole: list[Any] = [value]
     places: list[tuple[Any, Any, str]] = [(whole, 0, "told")]
     while places:
@@ -338,8 +329,7 @@ def _escaped(text: str) -> str:
 
 
 def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
-    """In the vocabulary of a tokenizer's model. Merges that would make a renamed piece go: it is no
-    word any more."""
+    """Rename pieces of a tokenizer's model, and drop the merges that would make one of them."""
     if isinstance(model["vocab"], list):
         model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
         return

@@ -1,11 +1,10 @@
-"""What a policy hears and says, as messages in OpenAI's form: the opening before a rollout, the
-whole dialogue after it.
+"""A policy's dialogue as messages in OpenAI's form.
 
-    opening, opening_of      an example under a prompt -> what the policy hears first
-    messages_of              a trajectory -> the dialogue, for logs and people
+    opening, opening_of      an example under a prompt -> what the policy sees first
+    messages_of              a trajectory -> the whole dialogue, for logs and people
 
-The loop (rft/rollouts/loop.py) opens rollouts with it and the log (rft/rollouts/log.py) writes them
-down with it, so it knows neither: whoever reads a log loads no loop, no tools and no grader.
+The loop (rft/rollouts/loop.py) and the log (rft/rollouts/log.py) both use it, and it imports
+neither: to read a log loads no loop, no tools and no grader.
 """
 
 from __future__ import annotations
@@ -21,22 +20,21 @@ if TYPE_CHECKING:
 
 
 def opening(example: Example, prompt: PromptSettings) -> list[Message]:
-    """The row's messages under the prompt's instruction, which replaces the row's own system
-    message."""
-    rest = [
-        message for message in example.messages if not (prompt.system and message["role"] in ("system", "developer"))
-    ]
-    return [{"role": "system", "content": prompt.system}, *rest] if prompt.system else rest
+    """Return the row's messages. The prompt's instruction replaces the row's own system message."""
+    if not prompt.system:
+        return list(example.messages)
+    rest = [message for message in example.messages if message["role"] not in ("system", "developer")]
+    return [{"role": "system", "content": prompt.system}, *rest]
 
 
 def opening_of(example: Example, prompt: PromptSettings, limits: config.Rollout) -> Opening:
-    """What a policy hears first. The row's own tools and response_format win over the job's."""
+    """Make a rollout's opening. The row's own tools and response_format win over the job's."""
     answer_format = response_format.chosen(example.response_format, limits.response_format)
     return Opening(tuple(opening(example, prompt)), example.tools, answer_format, example.id)
 
 
 def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings) -> list[Message]:
-    """The whole dialogue in OpenAI's form, for logs and people."""
+    """Return the whole dialogue, for logs and people."""
     messages = opening(example, prompt)
     for turn in trajectory.turns:
         message: Message = {"role": "assistant", "content": turn.answer}

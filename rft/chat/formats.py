@@ -1,24 +1,22 @@
-"""How each family of models writes an assistant message: reasoning, tool calls, and where a turn
-ends.
+"""Formats: how each family of models writes reasoning and tool calls, and ends a turn.
 
-    of(tokenizer, setting)      the format: by name, or by what the folder's own chat template
-                                renders
+    of(tokenizer, setting)      the format: by name, or by what the model's chat template renders
     Format.read(text, turn)     text as sampled -> Reading
     Format.write(message)       a recorded message -> text as the policy would have sampled it
 
     hermes    <think>..</think>, then <tool_call>\\n{"name", "arguments"}\\n</tool_call>; Qwen too
-    llama3    {"name", "parameters"}, perhaps behind <|python_tag|>, several joined with "; "
+    llama3    {"name", "parameters"}, perhaps after <|python_tag|>, several joined with "; "
     mistral   [TOOL_CALLS] [{"name", "arguments"}, ..], or since v11 [TOOL_CALLS]name[ARGS]{..} each
     gpt-oss   harmony channels: analysis, commentary to=functions.NAME, final
 
-Reading is strict, because a call that is broken must never pass as an answer. What spoils a whole
-message (a call without its end, reasoning without its end, markup where text should be) is
-`Reading.problem`, and its content is empty. What spoils one call is that call's own `problem`: the
-good calls beside it stay, and the policy hears about the bad one. Nothing here raises for any text.
+Reading is strict, because a broken call must never pass as an answer. An error that spoils a whole
+message (a call or reasoning without its end, markup where text should be) is `Reading.problem`, and
+the content is empty. An error in one call is that call's `problem`: the good calls beside it stay,
+and the policy is told about the bad one. Reading never raises, whatever the text.
 
-A template is recognized by what it renders for a call, never by comparing its source: a copy with
-one comment more is the same format. A tokenizer that carries transformers' own `response_template`
-is read by transformers' parser, under the same rules.
+A template is recognized by what it renders for a call, never by its source: a copy with one more
+comment is the same format. If the tokenizer has a `response_template`, transformers' own parser
+reads the text, under the same rules.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from rft.errors import UserError
 from rft.types import Message, Reading, ToolCall
 
 MARK = "rft-mark-0"
-"""Plain ASCII without markup: every template writes it as it is."""
+"""Plain ASCII without markup, which every template writes unchanged."""
 THINK = ("<think>", "</think>")
 
 
@@ -45,34 +43,32 @@ class Format(ABC):
     ends: tuple[str, ...] = ()
     """Tokens beside the tokenizer's own that end an assistant turn."""
     closes: tuple[str, ...] = ()
-    """What a template may write in their place once more messages follow."""
+    """What a template may write in their place when more messages follow."""
     tags = THINK
     """Around reasoning."""
     markup: tuple[str, ...] = ()
-    """What must not be left over in an answer."""
+    """Markup that must not be left over in an answer."""
 
     @abstractmethod
     def read(self, text: str, turn: int) -> Reading:
-        """`text`: the whole message, with what the template wrote of it (`opened`), without its end
-        token."""
+        """Read a whole message: `opened` and what was sampled, without its end token."""
 
     @abstractmethod
     def write(self, message: Message) -> str:
-        """Without its end token."""
+        """Write a message without its end token."""
 
     def call_id(self, call_id: str) -> str:
-        """The id under which the template is told of a call."""
+        """Return the id that the template gets for a call."""
         return call_id
 
     def inert(self, arguments: str) -> str:
-        """The same JSON without control tokens in it: in a string an escape says the same, and
-        cannot end the turn."""
+        """Escape control tokens in JSON: the strings mean the same, and cannot end the turn."""
         for tag in (*self.markup, *self.ends, *self.closes):
             arguments = arguments.replace(tag, f"\\u{ord(tag[0]):04x}{tag[1:]}")
         return arguments
 
     def opened(self, start: str) -> str:
-        """The part of the assistant's start that belongs to the message already: some templates
+        """Return the part of the assistant's start that belongs to the message: some templates
         write <think> themselves."""
         found = start.rfind(self.tags[0])
         return start[found:] if found >= 0 else ""
@@ -95,16 +91,14 @@ class Hermes(Format):
     def write(self, message: Message) -> str:
         parts = [message["content"]] if message.get("content") else []
         for name, arguments in _functions(message):
-            parts.append(
-                f'<tool_call>\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '
-                f"{arguments}}}\n</tool_call>"
-            )
+            quoted = json.dumps(name, ensure_ascii=False)
+            parts.append(f'<tool_call>\n{{"name": {quoted}, "arguments": {arguments}}}\n</tool_call>')
         return _thought(message, "<think>\n", "\n</think>\n\n") + "\n".join(parts)
 
 
 class Llama3(Format):
-    """An answer that is a JSON object of its own stays an answer; one with `parameters` in it is a
-    call, or a broken one."""
+    """An answer that is a JSON object stays an answer; with `parameters` in it it is a call, or a
+    broken one."""
 
     name = "llama3"
     ends = ("<|eot_id|>", "<|eom_id|>")
@@ -140,7 +134,7 @@ class Llama3(Format):
         return Reading("", problem=problem) if problem else Reading(text)
 
     def _misplaced(self, text: str) -> str:
-        """Somewhere in the text a call begins, or what would be one were it not broken."""
+        """Return a problem if a call, or a broken one, begins somewhere in the text."""
         for found in self._begun.finditer(text):
             values, _ = _values(text[found.start() :], most=1)
             if not values or _is_call(values[0][0]):
@@ -149,11 +143,11 @@ class Llama3(Format):
 
 
 class Mistral(Format):
-    """`named`: calls are written one by one with their names in front, as since tokenizer v11. Both
+    """`named`: write calls one by one with their names in front, as since tokenizer v11. Both forms
     are read.
 
-    Results name the call that they answer by nine alphanumeric characters: ours, made from the
-    call's id. An id that the policy wrote itself is read, and not used: it need not be unique.
+    Results name their call by nine alphanumeric characters, which we make from the call's id. An id
+    that the policy wrote itself is not used: it need not be unique.
     """
 
     name = "mistral"
@@ -173,11 +167,9 @@ class Mistral(Format):
         if not tag:
             return Reading(rest, reasoning=reasoning)
         calls, problem = self._list(behind, turn) if behind.lstrip().startswith("[") else self._named(behind, turn)
-        return (
-            Reading("", reasoning=reasoning, problem=problem)
-            if problem
-            else Reading(content.strip(), tuple(calls), reasoning)
-        )
+        if problem:
+            return Reading("", reasoning=reasoning, problem=problem)
+        return Reading(content.strip(), tuple(calls), reasoning)
 
     def write(self, message: Message) -> str:
         calls = [
@@ -265,11 +257,8 @@ class Harmony(Format):
 
     def write(self, message: Message) -> str:
         calls, content = _functions(message), message.get("content") or ""
-        parts = (
-            [f"<|channel|>analysis<|message|>{message['reasoning_content']}<|end|>"]
-            if message.get("reasoning_content")
-            else []
-        )
+        thought = _thought(message, "<|channel|>analysis<|message|>", "<|end|>")
+        parts = [thought] if thought else []
         if content or not calls:
             parts.append(f"<|channel|>{'commentary' if calls else 'final'}<|message|>{content}<|end|>")
         parts += [
@@ -289,10 +278,10 @@ class Harmony(Format):
 
 
 class Declared(Format):
-    """What the tokenizer says itself: transformers' parser with its `response_template`.
+    """The tokenizer's own format: transformers' parser with its `response_template`.
 
-    That parser closes at the end of the text whatever is open, and puts into `content` what it does
-    not know. So it gets the end token too, which spoils a call that was left open, and content that
+    That parser closes whatever is open at the end of the text, and puts into `content` what it does
+    not know. So it gets the end token too, which spoils a call that was left open; and content that
     holds the mark of a call is a problem.
     """
 
@@ -319,50 +308,42 @@ class Declared(Format):
         end = self._tokenizer.eos_token
         try:
             said = self._tokenizer.parse_response(text + end, prefix="")
-        except Exception as error:  # a parser of someone else's, over any text
+        except Exception as error:  # somebody else's parser, over any text
             return Reading("", problem=str(error))
-        content, reasoning = (
-            str(said.get("content") or "").removesuffix(end),
-            str(said.get("reasoning_content") or said.get("thinking") or ""),
-        )
+        content = str(said.get("content") or "").removesuffix(end)
+        reasoning = str(said.get("reasoning_content") or said.get("thinking") or "")
         found = said.get("tool_calls") or []
         problem = "the mark of a tool call in the answer" if self._marks.search(content) else ""
         problem = problem or _left_over(content, self.markup)
         if problem := problem or ("" if content or found else "neither an answer nor a call"):
             return Reading("", reasoning=reasoning, problem=problem)
-        values = [
-            one.get("function") if isinstance(one, dict) else one
-            for one in (found if isinstance(found, list) else [found])
-        ]
-        return Reading(
-            content,
-            tuple(_checked(value, str(value), _id(turn, n), "arguments") for n, value in enumerate(values)),
-            reasoning,
-        )
+        found = found if isinstance(found, list) else [found]
+        values = [call.get("function") if isinstance(call, dict) else call for call in found]
+        calls = [_checked(value, str(value), _id(turn, n), "arguments") for n, value in enumerate(values)]
+        return Reading(content, tuple(calls), reasoning)
 
     def write(self, message: Message) -> str:
         if self._family is None:
             raise UserError(
-                f"{self._tokenizer.name_or_path}: its response_template says how to read a message, not how to "
-                "write one. "
-                f"Set policy.tool_format to one of {', '.join(FAMILIES)}."
+                f"{self._tokenizer.name_or_path}: its response_template says how to read a message, not how to write "
+                f"one. Set policy.tool_format to one of {', '.join(FAMILIES)}."
             )
         return self._family.write(message)
 
 
 def _anchor(spec: dict[str, Any], name: str) -> re.Pattern[str]:
-    """A literal, several, or a pattern; matches nothing when there is none."""
+    """Compile a literal, several, or a pattern; without any it matches nothing."""
     literals = [spec[name]] if isinstance(spec.get(name), str) else spec.get(name, [])
     return re.compile("|".join(map(re.escape, literals)) or spec.get(f"{name}_pattern", "(?!)"), re.DOTALL)
 
 
-FAMILIES: dict[str, Format] = {one.name: one for one in (Hermes(), Llama3(), Mistral(), Harmony())}
+FAMILIES: dict[str, Format] = {family.name: family for family in (Hermes(), Llama3(), Mistral(), Harmony())}
 HERMES = FAMILIES["hermes"]
 
 
 # -- which -----------------------------------------------------------------------------------------
 def of(tokenizer: Any, setting: str = "auto") -> Format:
-    """`setting` is policy.tool_format."""
+    """Find the format of a tokenizer. `setting` is policy.tool_format."""
     written = _written(tokenizer)
     seen = _recognized(written)
     if setting != "auto":
@@ -370,12 +351,10 @@ def of(tokenizer: Any, setting: str = "auto") -> Format:
     if getattr(tokenizer, "response_template", None):
         return Declared(tokenizer, seen)
     if seen is None:
-        known = ", ".join(FAMILIES)
         found = f"a call is written as {written[:120]!r}" if written else "it writes no tool calls"
         raise UserError(
-            f"{tokenizer.name_or_path or 'the tokenizer'}: its chat template is of no format that is known here: "
-            f"{found}. "
-            f"Set policy.tool_format to one of {known}, or choose a model whose chat template has tools."
+            f"{tokenizer.name_or_path or 'the tokenizer'}: its chat template has no known format: {found}. Set "
+            f"policy.tool_format to one of {', '.join(FAMILIES)}, or choose a model whose chat template has tools."
         )
     return seen
 
@@ -393,8 +372,8 @@ def _recognized(written: str) -> Format | None:
 
 
 def _written(tokenizer: Any) -> str:
-    """How the template writes one call, from behind the question to behind the call's argument;
-    empty when it does not."""
+    """Return how the template writes one call, from after the question to after the call's
+    argument; empty if it does not."""
     tool = {
         "name": "f",
         "description": "f",
@@ -402,10 +381,9 @@ def _written(tokenizer: Any) -> str:
     }
     call = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {"q": MARK}}}
     messages = [{"role": "user", "content": "question-0"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    tools = [{"type": "function", "function": tool}]
     try:
-        text: str = tokenizer.apply_chat_template(
-            messages, tools=[{"type": "function", "function": tool}], tokenize=False
-        )
+        text: str = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)
     except Exception:  # a template's own refusal: it knows no tools
         return ""
     return text[text.rindex("question-0") + len("question-0") : text.rindex(MARK) + len(MARK)] if MARK in text else ""
@@ -417,12 +395,10 @@ def _id(turn: int, n: int) -> str:
 
 
 def _functions(message: Message) -> list[tuple[str, str]]:
-    """Name and arguments, a JSON string, of each call."""
+    """Return each call's name, and its arguments as JSON text."""
     functions = [call["function"] for call in message.get("tool_calls") or []]
-    return [
-        (one["name"], one["arguments"] if isinstance(one["arguments"], str) else _dumped(one["arguments"]))
-        for one in functions
-    ]
+    pairs = [(function["name"], function["arguments"]) for function in functions]
+    return [(name, arguments if isinstance(arguments, str) else _dumped(arguments)) for name, arguments in pairs]
 
 
 def _thought(message: Message, start: str, end: str) -> str:
@@ -439,7 +415,7 @@ def _reasoning(text: str, tags: tuple[str, str]) -> tuple[str, str, str]:
 
 
 def _left_over(text: str, markup: Sequence[str]) -> str:
-    found = next((one for one in markup if one in text), None)
+    found = next((tag for tag in markup if tag in text), None)
     return f"{found} where there should be text: a part without its start or end" if found else ""
 
 
@@ -450,8 +426,8 @@ def _is_call(value: Any) -> bool:
 
 
 def _values(text: str, most: int = -1) -> tuple[list[tuple[Any, str]], str]:
-    """The JSON objects that the text begins with, each with its source, and the rest from where
-    none can be read."""
+    """Read the JSON objects at the beginning of the text, each with its source; also return the
+    rest."""
     decoder, values, text = json.JSONDecoder(), [], text.lstrip()
     while text.startswith("{") and len(values) != most:
         try:
@@ -472,7 +448,7 @@ def _call(body: str, call_id: str, key: str) -> ToolCall:
 
 
 def _checked(value: Any, source: str, call_id: str, key: str) -> ToolCall:
-    """The call that this JSON value is; `key` holds its arguments."""
+    """Make a call of a JSON value, which may be no call; `key` holds its arguments."""
     if isinstance(value, dict) and key == "parameters" and value.get("type") == "function":
         value = {name: part for name, part in value.items() if name != "type"}
     name = value.get("name") if isinstance(value, dict) else None

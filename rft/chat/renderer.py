@@ -1,22 +1,22 @@
-"""Between messages and tokens: the model folder's own chat template, and the tool-call format of
-its family.
+"""Turns messages into tokens, with the model folder's own chat template, and reads tokens as
+messages.
 
-A rollout only ever appends. `Chat.prompt_ids` renders the opening messages; the policy then samples
-its own tokens, which are kept as they are; `Chat.reply_ids` renders what stands between the end of
-an assistant turn and the start of the next: the tool results. Nothing that was sampled is rendered
-or encoded a second time.
+A rollout only ever appends. `Chat.prompt_ids` renders the opening messages. The policy samples its
+own tokens, which are kept as they are. `Chat.reply_ids` renders what comes between the end of an
+assistant turn and the start of the next: the tool results. Nothing that was sampled is rendered or
+encoded a second time.
 
-Whatever the world wrote, in results, messages, tools or names, is text: none of it becomes a
-control token (rft/chat/control.py).
+Results, messages, tools and names are text: none of it becomes a control token
+(rft/chat/control.py).
 
-What stands between is the template's own: a dummy assistant turn is rendered with the real results
-behind it, and the text is cut behind the dummy's end. So a template may quote or trim a result,
-name the tool or the call's id; it only has to write turns one after another. A template that writes
-no two calls in one turn is asked for one call at a time. `prefix_problems` says where a template
-would not have written what the rollout holds; the rollout keeps its own tokens all the same.
+The template itself writes what comes between two turns: a dummy assistant turn is rendered with the
+real results after it, and the text is cut after the dummy's end. So a template may quote or trim a
+result, name the tool or the call's id; it only has to write turns one after another. If it cannot
+write two calls in one turn, it is asked for one call at a time. `prefix_problems` finds where a
+template would not have written what the rollout holds; the rollout keeps its own tokens anyway.
 
-How the policy's words are read is `rft/chat/formats.py`: a call whose wrapper or JSON is broken is
-a problem, never a final answer.
+rft/chat/formats.py reads the policy's text: a call with a broken wrapper or broken JSON is a
+problem, never a final answer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ParseError(ValueError):
 
 
 def parse_calls(text: str, turn: int = 0) -> list[ToolCall]:
-    """The Hermes tool calls in an assistant message, in order; empty when it is a final answer.
+    """Return the Hermes tool calls in an assistant message, in order; none if it is a final answer.
     Raises ParseError."""
     reading = formats.HERMES.read(text, turn)
     if problem := reading.problem or next((call.problem for call in reading.calls if call.problem), ""):
@@ -53,7 +53,7 @@ def parse_calls(text: str, turn: int = 0) -> list[ToolCall]:
 
 
 def assistant_text(message: Message) -> str:
-    """An assistant message as a Hermes policy writes it."""
+    """Write an assistant message as a Hermes policy does."""
     return formats.HERMES.write(message)
 
 
@@ -62,21 +62,18 @@ class Chat:
 
     def __init__(self, tokenizer: Any, tools: list[dict[str, Any]], tool_format: str = "auto"):
         if not getattr(tokenizer, "chat_template", None):
-            where = tokenizer.name_or_path
             raise UserError(
-                f"the tokenizer of {where!r} has no chat template. Use an instruction-tuned model, or add "
-                "chat_template.jinja."
+                f"the tokenizer of {tokenizer.name_or_path!r} has no chat template. Use an instruction-tuned model, "
+                "or add chat_template.jinja."
             )
         self.tokenizer = tokenizer
         self.tools = tools
         self.format = formats.of(tokenizer, tool_format)
-        self._control = Control(
-            tokenizer, (*self.format.markup, *self.format.ends, *self.format.closes, *self.format.tags)
-        )
+        markup = (*self.format.markup, *self.format.ends, *self.format.closes, *self.format.tags)
+        self._control = Control(tokenizer, markup)
         added = tokenizer.added_tokens_encoder
-        ends = {tokenizer.eos_token_id: tokenizer.eos_token} | {
-            added[end]: end for end in self.format.ends if end in added
-        }
+        ends = {tokenizer.eos_token_id: tokenizer.eos_token}
+        ends |= {added[end]: end for end in self.format.ends if end in added}
         self.end_ids: tuple[int, ...] = tuple(ends)
         """Any of these ends a turn."""
         self.end_id: int = self.end_ids[0]
@@ -90,8 +87,9 @@ class Chat:
         start: bool = True,
         answer_format: dict[str, Any] | None = None,
     ) -> str:
-        """`start`: with the next assistant turn's start. `answer_format`: a response_format that
-        the prompt states, in the template's own way where it has one, else as an instruction."""
+        """Render messages as text. `start`: add the start of the next assistant turn.
+        `answer_format`: a response_format that the prompt states, in the template's own way if it
+        has one, else as an instruction."""
         return self._rendered([self._told(message) for message in messages], tools, start, answer_format)
 
     def _rendered(
@@ -101,8 +99,8 @@ class Chat:
         start: bool = True,
         answer_format: dict[str, Any] | None = None,
     ) -> str:
-        """`told`: messages as this template wants them. Nothing in them is decoded any more, so
-        they hold all that can become a token."""
+        """Render `told`: messages as `_told` makes them. They are final, so they hold all that can
+        become a token."""
         tools = self.tools if tools is None else list(tools)
 
         def text(told: list[Message], **more: Any) -> str:
@@ -118,9 +116,8 @@ class Chat:
         except Exception:  # a template's own refusal
             stated = plain
         before, now = plain.casefold(), stated.casefold()
-        if all(
-            now.count(word.casefold()) > before.count(word.casefold()) for word in response_format.words(answer_format)
-        ):
+        words = [word.casefold() for word in response_format.words(answer_format)]
+        if all(now.count(word) > before.count(word) for word in words):
             return stated
         return text(response_format.with_instruction(told, answer_format))
 
@@ -130,14 +127,11 @@ class Chat:
         tools: Sequence[dict[str, Any]] | None = None,
         answer_format: dict[str, Any] | None = None,
     ) -> list[int]:
-        """The opening messages and the assistant's start. `tools`: the row's own; None: those of
-        this chat."""
+        """Encode the opening messages and the assistant's start. `tools`: the row's own; None:
+        those of this chat."""
         tools = self.tools if tools is None else list(tools)
-        told = {
-            "messages": [self._told(message) for message in messages],
-            "tools": tools,
-            "answer_format": answer_format,
-        }
+        opening = [self._told(message) for message in messages]
+        told = {"messages": opening, "tools": tools, "answer_format": answer_format}
 
         def texts(told: dict[str, Any]) -> list[str]:
             return [self._rendered(told["messages"], told["tools"], answer_format=told["answer_format"])]
@@ -145,30 +139,30 @@ class Chat:
         return self._encoded(told, texts(told), texts)[0]
 
     def opening_ids(self, openings: Sequence[Opening], max_tokens: int) -> list[list[int]]:
-        """The prompt of each. Raises UserError naming the example whose prompt leaves no room for
-        an answer in `max_tokens`."""
+        """Encode each prompt. Raises UserError for an example whose prompt leaves no room for an
+        answer in `max_tokens`."""
         known: dict[str, list[int]] = {}
-        for one in openings:
-            if (text := repr(one)) not in known:
-                known[text] = self.prompt_ids(list(one.messages), one.tools, one.response_format)
+        for opening in openings:
+            if (text := repr(opening)) not in known:
+                known[text] = self.prompt_ids(list(opening.messages), opening.tools, opening.response_format)
                 if (length := len(known[text])) >= max_tokens:
-                    raise no_room(one, length, max_tokens)
-        return [list(known[repr(one)]) for one in openings]
+                    raise no_room(opening, length, max_tokens)
+        return [list(known[repr(opening)]) for opening in openings]
 
     def read(self, ids: Sequence[int], turn: int) -> tuple[str, Reading]:
-        """Sampled ids as text, and what it says."""
+        """Return sampled ids as text, and as a Reading."""
         text = self.text(ids)
         return text, self.format.read(self._opened + text, turn)
 
     def reply_ids(self, calls: Sequence[ToolCall], outputs: Sequence[str]) -> list[int]:
-        """The results of these calls, from behind the assistant's end token to the next assistant's
-        start."""
+        """Encode the results of these calls, from after the assistant's end token to the start of
+        its next turn."""
         bare = tuple(replace(call, arguments="{}") for call in calls)  # arguments stand before the end token
         return list(self._replies(bare, tuple(outputs)))
 
     def _reply_ids(self, calls: tuple[ToolCall, ...], outputs: tuple[str, ...]) -> tuple[int, ...]:
-        """Kept: the rollouts of a group ask for the same things, and a template takes as long as a
-        decoding step."""
+        """Do the work of `reply_ids`. Cached: the rollouts of a group get the same results, and a
+        template takes as long as a decoding step."""
         told = [(call.name, output) for call, output in zip(calls, outputs, strict=True)]
 
         def texts(told: Sequence[tuple[str, str]]) -> list[str]:
@@ -179,53 +173,52 @@ class Chat:
         return tuple(self._encoded(told, texts(told), texts)[0])
 
     def _encoded(self, told: Any, texts: Sequence[str], render: Callable[[Any], Sequence[str]]) -> list[list[int]]:
-        """`texts`, which is what `render` makes of what is told, as tokens. Nothing that is told
-        becomes a control token (rft/chat/control.py)."""
+        """Encode `texts`, which `render` makes of `told`. Nothing in `told` becomes a control token
+        (rft/chat/control.py)."""
         if not self._control.suspects(told):
             return [self.encode(text) for text in texts]
         hidden = self._control.hide(told, "".join(texts))
-        return [
-            self._control.encode(text, other, hidden) for text, other in zip(texts, render(hidden.value), strict=True)
-        ]
+        pairs = zip(texts, render(hidden.value), strict=True)
+        return [self._control.encode(text, hidden_text, hidden) for text, hidden_text in pairs]
 
     def encode(self, text: str) -> list[int]:
-        """A string that is ours alone: its control tokens become such."""
+        """Encode a string of our own: what looks like a control token becomes one."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Sampled ids as text, without the end token. Wrapper tokens stay."""
+        """Decode sampled ids, without the end token. Wrapper tokens stay."""
         ids = list(ids)
         if ids and ids[-1] in self.end_ids:
             ids.pop()
         return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def dialogue_ids(self, messages: list[Message]) -> tuple[list[int], list[bool]]:
-        """A whole recorded dialogue, tokenized exactly as a rollout would build it, and which
+        """Encode a whole recorded dialogue exactly as a rollout would build it; also return which
         tokens are the assistant's."""
         ids: list[int] = []
         loss_mask: list[bool] = []
         told: dict[str, Any] = {"messages": self._recorded(messages), "tools": self.tools}
         pieces = self._pieces(**told)
-        encoded = self._encoded(
-            told, [text for _, text in pieces], lambda told: [text for _, text in self._pieces(**told)]
-        )
+
+        def texts(told: dict[str, Any]) -> list[str]:
+            return [text for _, text in self._pieces(**told)]
+
+        encoded = self._encoded(told, [text for _, text in pieces], texts)
         for (spoken, _), piece in zip(pieces, encoded, strict=True):
             piece = [*piece, self._end_of[spoken]] if spoken else piece
             ids, loss_mask = ids + piece, loss_mask + [bool(spoken)] * len(piece)
         return ids, loss_mask
 
     def dialogue_text(self, messages: list[Message]) -> str:
-        """The same as text."""
-        end_of = {
-            spoken: text for spoken, token in self._end_of.items() for text, one in self._ends.items() if one == token
-        }
-        return "".join(
-            text + end_of.get(spoken, "") for spoken, text in self._pieces(self._recorded(messages), self.tools)
-        )
+        """Return the same as text."""
+        text_of = {token: text for text, token in self._ends.items()}
+        end_of = {spoken: text_of[token] for spoken, token in self._end_of.items() if token in text_of}
+        pieces = self._pieces(self._recorded(messages), self.tools)
+        return "".join(text + end_of.get(spoken, "") for spoken, text in pieces)
 
     def _between(self, calls: Sequence[ToolCall], told: Sequence[Message], start: bool = True) -> str:
-        """The template's text from behind the end of an assistant turn with these calls, over these
-        messages, to the next assistant's start."""
+        """Return the template's text from after the end of an assistant turn with these calls, over
+        these messages, to the start of its next turn."""
         if len(calls) > 1 and not self._parallel:
             first = self._between(calls[:1], told[:1], start=False)
             return first + self._between(calls[1:], told[1:], start)
@@ -245,12 +238,13 @@ class Chat:
         return behind[place + len(end) :]
 
     def _recorded(self, messages: Sequence[Message]) -> list[Message]:
-        """Messages for `_pieces`: the assistant's calls are written as they were sampled, with
-        their arguments as JSON text."""
+        """Prepare messages for `_pieces`: the assistant's calls are written as they were sampled,
+        with their arguments as JSON text."""
         return [self._told(message, decoded=message["role"] != "assistant") for message in messages]
 
     def _pieces(self, messages: list[Message], tools: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-        """(who speaks, text): "calls" or "answer" for the assistant, "" for all that is not it."""
+        """Split a dialogue into (who speaks, text): "calls" or "answer" for the assistant, else
+        ""."""
         places = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
         pieces = [("", self._rendered(messages[: places[0]], tools))]
         for place, following in zip(places, [*places[1:], len(messages)], strict=True):
@@ -261,15 +255,15 @@ class Chat:
         return pieces
 
     def _spoken(self, message: Message) -> str:
-        """A recorded message as the policy goes on from what the template opened: thoughts that
-        there are none of are closed."""
+        """Write a recorded message as the policy would after what the template opened: if it opened
+        a thought and the message has none, close it."""
         text, (start, end) = self.format.write(message), self.format.tags
         closed = start not in self._opened or end in self._opened or text.startswith(self._opened)
         return text.removeprefix(self._opened) if closed else f"\n{end}\n\n{text}"
 
     @cached_property
     def _end_of(self) -> dict[str, int]:
-        """The tokens that end a turn with calls, and a final answer."""
+        """Find the tokens that end a turn with calls, and a final answer."""
         call = _function(ToolCall("call_0_0", "f", ""), {"q": formats.MARK})
         last = {
             "calls": {"role": "assistant", "content": "", "tool_calls": [call]},
@@ -278,49 +272,42 @@ class Chat:
         ends = {}
         for spoken, message in last.items():
             behind = self.render([{"role": "user", "content": "u"}, message], start=False).partition(formats.MARK)[2]
-            ends[spoken] = min(
-                ((behind.index(end), token) for end, token in self._ends.items() if end in behind),
-                default=(0, self.end_id),
-            )[1]
+            found = [(behind.index(end), token) for end, token in self._ends.items() if end in behind]
+            ends[spoken] = min(found)[1] if found else self.end_id
         return ends
 
     @cached_property
     def _opened(self) -> str:
-        """What the template writes of the assistant's message itself."""
+        """Return what the template itself writes of the assistant's message."""
         return self.format.opened(self.render([{"role": "user", "content": formats.MARK}]).rpartition(formats.MARK)[2])
 
     @cached_property
     def _parallel(self) -> bool:
         """Whether the template writes several calls of one turn."""
         calls = [_function(ToolCall(f"call_0_{n}", "f", ""), {"q": f"{formats.MARK}{n}"}) for n in range(2)]
+        spoken: Message = {"role": "assistant", "content": "", "tool_calls": calls}
         try:
-            text = self.render(
-                [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": calls}],
-                start=False,
-            )
+            text = self.render([{"role": "user", "content": "u"}, spoken], start=False)
         except Exception:  # a template's own refusal
             return False
         return f"{formats.MARK}1" in text
 
     @cached_property
     def _objects(self) -> bool:
-        """Whether the template wants arguments as objects. One that takes the JSON string as it is
-        gets it, byte for byte as sampled."""
-        call = {
-            "id": self.format.call_id("call_0_0"),
-            "type": "function",
-            "function": {"name": "f", "arguments": f'{{"q":"{formats.MARK}"}}'},
-        }
+        """Whether the template wants arguments as objects. One that takes the JSON string gets it
+        byte for byte as sampled."""
+        arguments = f'{{"q":"{formats.MARK}"}}'
+        call = _function(ToolCall(self.format.call_id("call_0_0"), "f", ""), arguments)
         messages = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
         try:
             text = self.tokenizer.apply_chat_template(messages, tools=self.tools or None, tokenize=False)
         except Exception:  # a template's own refusal
             return True
-        return f'{{"q":"{formats.MARK}"}}' not in text
+        return arguments not in text
 
     def _told(self, message: Message, decoded: bool = True) -> Message:
-        """A message as this template wants it; not `decoded`: but for the arguments of its calls,
-        which stay as they are."""
+        """Write a message as this template wants it. Without `decoded` the arguments of its calls
+        stay as they are."""
         if "tool_call_id" in message:
             message = {**message, "tool_call_id": self.format.call_id(message["tool_call_id"])}
         if calls := message.get("tool_calls"):
@@ -336,17 +323,16 @@ class Chat:
 
 
 def no_room(opening: Opening, length: int, max_tokens: int) -> UserError:
-    """`max_tokens`: of the whole context, as params.yaml or the policy's server has it."""
+    """`max_tokens`: the limit of the whole context, from params.yaml or the policy's server."""
     return UserError(
         f"example {opening.example_id!r}: its opening alone has {length} tokens, and rollout.max_tokens is "
-        f"{max_tokens} (if params.yaml does not "
-        "set it: 512 here, at a policy.server what that takes). Raise it, or shorten the prompt, the row's messages "
-        "or its tools."
+        f"{max_tokens} (if params.yaml does not set it: 512 here, at a policy.server what that takes). Raise it, or "
+        "shorten the prompt, the row's messages or its tools."
     )
 
 
 def calls_of(message: Message) -> list[ToolCall]:
-    """The calls of a recorded message."""
+    """Return the calls of a recorded message, without their arguments."""
     calls = message.get("tool_calls") or []
     return [ToolCall(call.get("id", ""), call["function"]["name"], "") for call in calls]
 
@@ -356,18 +342,15 @@ def tool_message(call: ToolCall, output: str) -> Message:
 
 
 def _function(call: ToolCall, arguments: Any) -> dict[str, Any]:
-    """A call that could not be read may have no name; a template still has to write that it was
-    answered."""
-    return {
-        "id": call.call_id,
-        "type": "function",
-        "function": {"name": call.name or "unknown", "arguments": arguments},
-    }
+    """Write a call for a template. One that could not be read may have no name, but the template
+    still has to write that it was answered."""
+    function = {"name": call.name or "unknown", "arguments": arguments}
+    return {"id": call.call_id, "type": "function", "function": function}
 
 
 def _value(arguments: str) -> Any:
-    """Arguments as an object; those that are no JSON as they are. Half a surrogate pair, which no
-    text can hold, stays the escape that it was."""
+    """Read arguments as an object; what is not JSON stays text. Half a surrogate pair, which no
+    text can hold, stays an escape."""
     try:
         value = json.loads(arguments)
         if "\\u" not in arguments:
@@ -379,12 +362,11 @@ def _value(arguments: str) -> Any:
 
 # -- does a template keep its prefix? --------------------------------------------------------------
 def prefix_problems(chat: Chat) -> list[str]:
-    """Where the template, told of a dialogue turn by turn, does not write what the rollout holds;
-    empty when it always does.
+    """Find where the template, rendering a dialogue turn by turn, does not write what the rollout
+    holds.
 
-    The rollout's tokens are append-only whatever is found here. What is found is what an endpoint
-    that renders the messages anew each turn would show a policy in another way than its training
-    did.
+    The rollout's tokens are append-only whatever this finds. But an endpoint that renders all
+    messages each turn would show the policy something else there than its training did.
     """
     problems: dict[str, str] = {}
     for name, messages in _probes().items():
@@ -394,21 +376,19 @@ def prefix_problems(chat: Chat) -> list[str]:
 
 
 def _differences(chat: Chat, messages: list[Message]) -> Iterator[tuple[str, str]]:
-    """Told turn by turn: is each context the rollout's, and does it begin with the one before? The
-    first of each kind."""
+    """Compare each turn's context with the rollout's, and with the context before. Yields the first
+    difference of each kind."""
     places = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
     said: set[str] = set()
     try:
         before = chat.render(messages[: places[0]])
         for following in places[1:]:
             theirs, ours = chat.render(messages[:following]), chat.dialogue_text(messages[:following])
-            for what, one in (
-                ("earlier turns are written otherwise later", before),
-                ("a turn is not written as sampled", ours),
-            ):
-                if not theirs.startswith(one) and what not in said:
+            expected = {"earlier turns are written otherwise later": before, "a turn is not written as sampled": ours}
+            for what, text in expected.items():
+                if not theirs.startswith(text) and what not in said:
                     said.add(what)
-                    yield what, _difference(one, theirs)
+                    yield what, _difference(text, theirs)
             before = theirs
     except UserError:
         raise
@@ -417,37 +397,31 @@ def _differences(chat: Chat, messages: list[Message]) -> Iterator[tuple[str, str
 
 
 def _difference(ours: str, theirs: str) -> str:
-    place = next(
-        (n for n, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other),
-        min(len(ours), len(theirs)),
-    )
+    pairs = zip(ours, theirs, strict=False)
+    place = next((n for n, (our, their) in enumerate(pairs) if our != their), min(len(ours), len(theirs)))
     begin = max(0, place - 20)
     return f"the rollout has {ours[begin : place + 40]!r}, the template writes {theirs[begin : place + 40]!r}"
 
 
 def _dated(chat: Chat) -> list[str]:
-    today = datetime.now()
     text = chat.render([{"role": "user", "content": "u"}])
-    found = next(
-        (day for shape in ("%Y-%m-%d", "%d %b %Y", "%B %d, %Y", "%d %B %Y") if (day := today.strftime(shape)) in text),
-        None,
-    )
-    return (
-        [f"the template writes today's date ({found}): the same run on another day has other prompts"] if found else []
-    )
+    days = map(datetime.now().strftime, ("%Y-%m-%d", "%d %b %Y", "%B %d, %Y", "%d %B %Y"))
+    found = [day for day in days if day in text][:1]
+    return [f"the template writes today's date ({day}): the same run on another day has other prompts" for day in found]
 
 
 def _probes() -> dict[str, list[Message]]:
-    """Small dialogues, each with one thing that templates are known to treat in their own way."""
+    """Make small dialogues, each with one thing that templates are known to treat differently."""
 
     def turn(number: int, query: str, output: str, content: str = "", calls: int = 1, **more: str) -> list[Message]:
         ids = [f"call_{number}_{n}" for n in range(calls)]
-        made = [
-            _function(ToolCall(one, "search", ""), json.dumps({"query": query, "n": number}, ensure_ascii=False))
-            for one in ids
-        ]
+        arguments = json.dumps({"query": query, "n": number}, ensure_ascii=False)
+        made = [_function(ToolCall(call_id, "search", ""), arguments) for call_id in ids]
         spoken: Message = {"role": "assistant", "content": content, "tool_calls": made, **more}
-        return [spoken, *({"role": "tool", "tool_call_id": one, "name": "search", "content": output} for one in ids)]
+        results: list[Message] = [
+            {"role": "tool", "tool_call_id": call_id, "name": "search", "content": output} for call_id in ids
+        ]
+        return [spoken, *results]
 
     asked: list[Message] = [
         {"role": "system", "content": "Be brief."},

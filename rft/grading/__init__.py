@@ -1,4 +1,4 @@
-"""From a finished rollout to a grade and a reward.
+"""Grading: from a finished rollout to a grade and a reward.
 
     grader     the `Grader` protocol, and what a grade is made of
     endpoint   the grader behind an HTTP address

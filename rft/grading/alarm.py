@@ -1,28 +1,28 @@
-"""Do failures depend on what the policy does? Then they are an exit that it can learn, and somebody
-must hear of it.
+"""Raises an alarm when failures depend on what the policy does: then it can learn to fail on
+purpose.
 
 A rollout whose tool or grader failed is unscored, which is right for an outage: the policy did not
-cause it. But when a tool fails for some arguments only (a query that is too long, one code, five
-calls at once), a policy can get out of a bad rollout by calling it so. Nothing in rewards shows
-that; it shows in which calls fail. `find` compares them, feature by feature:
+cause it. But if a tool fails for some arguments only (a long query, one code, five calls at once),
+a policy can make such a call to get out of a bad rollout. Rewards do not show that; it shows in
+which calls fail. `find` compares them, feature by feature:
 
     the tool itself         against other tools
-    an argument is there
-    an argument's value     that comes back at least MIN_COUNT times
+    an argument is given
+    an argument's value     if it occurs at least MIN_COUNT times
     an argument's size      at least 2, 4, 8, ... characters or items, or a number's value
     calls in the turn       at least 2, 4, 8, ...
     the grader's answer     value and size, as if it were a tool
 
-One table a feature: turns with it and without it, failed and not. The p-value is Fisher's exact
-one-sided test, stratified by the turn's number: a rollout ends with its first failure, so in any
-outage first turns fail more than later ones, whatever tool is called there. A turn counts once, by
-its first call that has the feature, since calls of one turn fail together when their rollout's
-environment is gone. Benjamini and Hochberg hold the false alarms over all features to ALPHA; beyond
-that an alarm needs a difference that matters. The strongest is taken, its turns are left aside, and
-the rest is asked again, so that one cause gives one alarm.
+There is one table per feature: turns with it and without it, failed and not. The p-value is
+Fisher's exact one-sided test, stratified by the turn's number: a rollout ends with its first
+failure, so in any outage first turns fail more than later ones, whatever tool they call. A turn
+counts once, by its first call with the feature, because the calls of one turn fail together when
+their rollout's environment is gone. Benjamini and Hochberg hold the false alarms over all features
+to ALPHA, and the difference must be large enough to matter. The strongest alarm is taken, its turns
+are removed, and the rest is tested again, so that one cause gives one alarm.
 
-Failures that strike at random, by call or by rollout, do not alarm (tests/grading/test_alarm.py
-simulates both). A short outage that meets the calls of a single example can; `examples` tells.
+Failures at random, by call or by rollout, do not alarm (tests/grading/test_alarm.py simulates
+both). A short outage that meets the calls of a single example can; `examples` shows that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ALPHA = 0.01
 MIN_COUNT = 4
 """Turns with the feature, and without it."""
 MIN_FAILED = 3
-"""Of those with it."""
+"""Failed turns with the feature."""
 MIN_EFFECT = 0.2
 """Difference of the failure shares."""
 MAX_ALARMS = 8
@@ -51,8 +51,8 @@ _AT_THE_END = -1  # the stratum of all grades
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call that was sent, or one grade that was asked for. `failed`: in infrastructure, after
-    the retries."""
+    """A call that was sent, or a grade that was asked for. `failed`: the server's fault, after the
+    retries."""
 
     rollout_id: str
     example_id: str
@@ -65,8 +65,8 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """`p` is adjusted for the number of features. Counts are turns, from those where both kinds
-    occur."""
+    """A feature whose turns fail more often. `p` is adjusted for the number of features. Counts are
+    turns, in strata where turns with and without the feature occur."""
 
     tool: str  # '' for calls of any tool
     feature: str
@@ -76,39 +76,40 @@ class Alarm:
     failed_without: int
     p: float
     examples: int
-    """Among whose rollouts the failures with the feature lie."""
+    """How many examples the failures with the feature belong to."""
 
     @property
     def text(self) -> str:
         where = "1 example" if self.examples == 1 else f"{self.examples} examples"
+        tool = f"{self.tool}: " if self.tool else ""
         return (
-            f"{self.tool + ': ' if self.tool else ''}{self.feature} fails {self.failed_with} of {self.num_with}, "
+            f"{tool}{self.feature} fails {self.failed_with} of {self.num_with}, "
             f"without it {self.failed_without} of {self.num_without} (p = {self.p:.1g}, in {where})"
         )
 
 
 def calls_of(trajectories: Sequence[Trajectory]) -> list[CallRecord]:
-    """What went out. A call that was answered here (bad arguments, a repetition) took no time, and
-    says nothing of the servers."""
+    """Return what was sent. A call that was answered here (bad arguments, a repetition) took no
+    time and says nothing about the servers."""
     found: list[CallRecord] = []
-    for one in trajectories:
-        for number, turn in enumerate(one.turns):
-            sent = [
-                pair
-                for pair in zip(turn.calls, turn.results, strict=False)
-                if not (pair[1].is_error and pair[1].latency_s == 0)
+    for trajectory in trajectories:
+        rollout = trajectory.rollout_id, trajectory.example_id
+        for number, turn in enumerate(trajectory.turns):
+            pairs = zip(turn.calls, turn.results, strict=False)
+            sent = [(call, result) for call, result in pairs if not result.is_error or result.latency_s != 0]
+            found += [
+                CallRecord(*rollout, number, call.name, call.arguments, result.failed, len(sent))
+                for call, result in sent
             ]
-            place = one.rollout_id, one.example_id, number
-            found += [CallRecord(*place, call.name, call.arguments, result.failed, len(sent)) for call, result in sent]
-        if one.stop_reason not in INFRASTRUCTURE:
-            failed = one.grade.status in (GradeStatus.infra_error, GradeStatus.grader_error)
-            answer = json.dumps({"answer": one.final_text})
-            found.append(CallRecord(one.rollout_id, one.example_id, _AT_THE_END, GRADER, answer, failed))
+        if trajectory.stop_reason not in INFRASTRUCTURE:
+            failed = trajectory.grade.status in (GradeStatus.infra_error, GradeStatus.grader_error)
+            answer = json.dumps({"answer": trajectory.final_text})
+            found.append(CallRecord(*rollout, _AT_THE_END, GRADER, answer, failed))
     return found
 
 
 def find(calls: Sequence[CallRecord]) -> list[Alarm]:
-    """Strongest first; nothing depends on the order of rollouts in `calls`."""
+    """Return the alarms, strongest first. The order of rollouts in `calls` does not matter."""
     turns = _turns(calls)
     alarms: list[Alarm] = []
     while len(alarms) < MAX_ALARMS and any(call.failed for turn in turns for call, _ in turn):
@@ -123,13 +124,12 @@ def find(calls: Sequence[CallRecord]) -> list[Alarm]:
 
 # -- features --------------------------------------------------------------------------------------
 Feature = tuple[str, str, str, str]
-"""Kind, tool, argument, value. Sorted, the most telling of features that say the same comes
-first."""
+"""Kind, tool, argument, value. In sorted order the most specific of equal features comes first."""
 _Turn = list[tuple[CallRecord, frozenset[Feature]]]
 
 
 def _turns(calls: Sequence[CallRecord]) -> list[_Turn]:
-    """The calls of each turn with their features, ordered by rollout."""
+    """Group calls, with their features, by turn, in order of rollouts."""
     grouped: defaultdict[tuple[str, int], _Turn] = defaultdict(list)
     for call in calls:
         grouped[call.rollout_id, call.turn].append((call, frozenset(_features(call))))
@@ -165,7 +165,7 @@ def _size(value: Any) -> float:
 
 
 def _powers(size: float) -> list[str]:
-    """The powers of two from 2 up to the size."""
+    """Return the powers of two from 2 up to the size."""
     return [str(2**n) for n in range(1, min(64, math.frexp(size)[1]))] if math.isfinite(size) else []
 
 
@@ -181,11 +181,11 @@ def _words(feature: Feature) -> str:
     }[kind]
 
 
-# -- one table a feature ---------------------------------------------------------------------------
+# -- one table per feature -------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Table:
-    """`having`: the turns (by place) that have the feature. `strata`: turn number -> counts: with,
-    failed with, all, failed of all."""
+    """The turns (by place) that have the feature. `strata`: turn number -> counts: with it, failed
+    with it, all, failed of all."""
 
     having: frozenset[int]
     strata: dict[int, list[int]]
@@ -193,13 +193,13 @@ class _Table:
 
     @property
     def informative(self) -> list[list[int]]:
-        """Strata where both kinds of turns occur, and both ends."""
+        """Return the strata with turns of both kinds, failed and not."""
         return [row for row in self.strata.values() if 0 < row[0] < row[2] and 0 < row[3] < row[2]]
 
 
 def _tables(turns: Sequence[_Turn]) -> dict[Feature, _Table]:
-    """By feature; of features that the same turns have, the first. The choice looks at no failure,
-    or the p-values would not hold."""
+    """Make a table per feature; of features that the same turns have, the first. This choice does
+    not look at failures, or the p-values would not hold."""
     counts = Counter(feature for turn in turns for feature in frozenset().union(*(features for _, features in turn)))
     tables: dict[Feature, _Table] = {}
     seen: set[tuple[str, frozenset[int]]] = set()
@@ -212,7 +212,8 @@ def _tables(turns: Sequence[_Turn]) -> dict[Feature, _Table]:
 
 
 def _table(turns: Sequence[_Turn], feature: Feature) -> tuple[_Table, int]:
-    """And the number of turns that could have had the feature: those with a call of its tool."""
+    """Return the feature's table, and the number of turns that could have it: those with a call of
+    its tool."""
     having: set[int] = set()
     examples: set[str] = set()
     strata: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
@@ -254,8 +255,8 @@ def _strongest(tables: dict[Feature, _Table]) -> tuple[Feature, Alarm] | None:
 
 
 def _p_values(tables: Sequence[Sequence[Sequence[int]]]) -> list[float]:
-    """That chance alone gives a feature so many failures or more: hypergeometric in each stratum,
-    summed over strata."""
+    """Compute how likely chance alone gives as many failures or more: hypergeometric in each
+    stratum, summed over strata."""
     import numpy as np
     from scipy.stats import hypergeom
 
@@ -271,7 +272,7 @@ def _p_values(tables: Sequence[Sequence[Sequence[int]]]) -> list[float]:
 
 
 def _difference(rows: Sequence[Sequence[int]]) -> float:
-    """Mantel and Haenszel's difference of two shares, over strata."""
+    """Compute Mantel and Haenszel's difference of two shares over strata."""
     weights = [num * (total - num) / total for num, _, total, _ in rows]
     gaps = [failed / num - (failures - failed) / (total - num) for num, failed, total, failures in rows]
     return sum(weight * gap for weight, gap in zip(weights, gaps, strict=True)) / sum(weights)

@@ -1,5 +1,4 @@
-"""What a rollout's use of tools, tokens, turns and time costs it: budgets multiply what the outcome
-earned.
+"""Budgets: the price of a rollout's use of tools, tokens, turns and time.
 
     over   = min(1, max(0, used - free) / free)           for each budget that is set
     kept   = product over the budgets of (1 - weight * over)
@@ -8,11 +7,11 @@ earned.
     multiplied:  reward = (score - earned) + earned * kept
     added:       reward = score - (1 - kept)              not clamped: may fall below 0
 
-With tool_calls = 0, a whole call over is 1.
+With free = 0, over is min(1, used).
 
-`low` is the low end of the grader's range (rft/scale.py), which a rollout has that earned nothing:
-0 unless grader.json says otherwise. A failure on 1 to 5 has 1, whatever it used, and on -2 to 2 it
-has -2. An `outcome` is on the scale of the score. For a grader that names no outcome, outcome =
+`low` is the low end of the grader's range (rft/scale.py), which is the score of a rollout that
+earned nothing: 0 unless grader.json says otherwise. A failure on 1 to 5 has 1, whatever it used;
+on -2 to 2 it has -2. An `outcome` is on the scale of the score. If the grader names none, outcome =
 score, and with low = 0 multiplied is score * kept. With `tool_calls: 4, weight: 0.5` and `tokens:
 {free: 200, weight: 0.2}`:
 
@@ -23,12 +22,12 @@ score, and with low = 0 multiplied is score * kept. With `tool_calls: 4, weight:
         8     400   0.5  * 0.8 = 0.4                    0.4     0                0.4    -0.6
        40    9000   0.5  * 0.8 = 0.4                    0.4     0                0.4    -0.6
 
-The multiplied form is the default: it scales what was earned, so a rollout that earned nothing
-loses nothing, a group in which all failed stays all equal, and there is no advantage to learn from.
-The added form invents one there: among failures it rewards the one that tried least, and can teach
-a policy to stop calling tools (`make figure NAME=outcome_gate` measures the collapse). For the same
-reason what tells a group's rollouts apart is looked for in `outcome`, never in a grade's other
-components (process, style) nor in what a budget took.
+The multiplied form is the default. It scales what was earned, so a rollout that earned nothing
+loses nothing: a group in which all failed stays equal, without an advantage to learn from. The
+added form invents one there: among failures it rewards the one that tried least, and can teach a
+policy to stop calling tools (`make figure NAME=outcome_gate` measures the collapse). For the same
+reason only `outcome` decides whether a group's rollouts differ, not a grade's other components
+(process, style) nor what a budget took.
 """
 
 from __future__ import annotations
@@ -41,43 +40,37 @@ from rft.errors import ConfigError, did_you_mean
 from rft.types import Grade, GradeStatus, Turn
 
 OUTCOME = "outcome"
-"""The component by which a grader says what the task itself earned, before any shaping of its
-own."""
+"""The component in which a grader says what the task itself earned, before its own shaping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one rollout used. `Use(("search", "search", "lookup"), tokens=61, turns=3,
-    seconds=4.2)`."""
+    """What a rollout used: `Use(("search", "lookup"), tokens=61, turns=3, seconds=4.2)`."""
 
     calls: tuple[str, ...]
-    """The name of each, those that were refused too: the policy wrote them."""
+    """The tools' names, refused calls included: the policy wrote them."""
     tokens: int
     turns: int
     seconds: float
 
     @classmethod
     def of(cls, turns: Sequence[Turn], seconds: float) -> Use:
-        """`seconds`: of the rollout, without those in which our own sampler served others."""
-        return cls(
-            tuple(call.name for turn in turns for call in turn.calls),
-            sum(len(turn.token_ids) for turn in turns),
-            len(turns),
-            seconds,
-        )
+        """`seconds`: the rollout's, without those in which our own sampler served others."""
+        calls = tuple(call.name for turn in turns for call in turn.calls)
+        return cls(calls, sum(len(turn.token_ids) for turn in turns), len(turns), seconds)
 
 
 def outcome(grade: Grade) -> float | None:
-    """What the task itself earned; None when unscored. The score where the grader names no outcome,
-    and for a hack, which earned nothing."""
+    """Return what the task itself earned; None if unscored. It is the score if the grader names no
+    outcome, and for a hack, which earned nothing."""
     if grade.score is None or grade.status is GradeStatus.hack:
         return grade.score
     return grade.components.get(OUTCOME, grade.score)
 
 
 def reward(grade: Grade, used: Use, section: config.Budget, low: float = 0.0) -> float | None:
-    """None exactly when the grade has no score; never above the score. `low`: of the grader's
-    range."""
+    """Return the reward, never above the score; None exactly when there is no score. `low`: the low
+    end of the grader's range."""
     if grade.score is None:
         return None
     share = kept(used, section)
@@ -92,16 +85,13 @@ def reward(grade: Grade, used: Use, section: config.Budget, low: float = 0.0) ->
 
 
 def kept(used: Use, section: config.Budget) -> float:
-    """The share of the outcome that the budgets leave: 1 inside all of them."""
+    """Return the share of the outcome that the budgets leave: 1 inside all of them."""
     share = 1.0
     if section.tool_calls is not None:
         calls = sum(section.tool_weights.get(name, 1.0) for name in used.calls)
         share *= 1 - section.weight * _over(calls, section.tool_calls)
-    for amount, allowed in (
-        (used.tokens, section.tokens),
-        (used.turns, section.turns),
-        (used.seconds, section.latency_s),
-    ):
+    uses = (used.tokens, section.tokens), (used.turns, section.turns), (used.seconds, section.latency_s)
+    for amount, allowed in uses:
         if allowed is not None:
             share *= 1 - allowed.weight * _over(amount, allowed.free)
     return share
@@ -111,47 +101,48 @@ def _over(used: float, free: float) -> float:
     return min(1.0, max(0.0, used - free) / (free or 1))
 
 
-# -- what cannot be honoured -----------------------------------------------------------------------
+# -- budgets that cannot be honored ----------------------------------------------------------------
 def check(section: config.Budget, names: Iterable[str]) -> None:
-    """`names`: all tools that a rollout may call. Raises ConfigError for the weight of another one,
-    which would never count."""
+    """Raises ConfigError for a weight that would never count: of a tool that is not in `names`, the
+    tools that a rollout may call."""
     known = set(names)
     if unknown := [name for name in section.tool_weights if name not in known]:
-        hint = did_you_mean(unknown[0], known)
+        listed = ", ".join(map(repr, unknown))
         raise ConfigError(
-            f"params.yaml: rollout.budget.tool_weights names {', '.join(map(repr, unknown))}, and there is no such "
-            f"tool. {hint}"
+            f"params.yaml: rollout.budget.tool_weights names {listed}, and there is no such tool. "
+            f"{did_you_mean(unknown[0], known)}"
         )
 
 
 def contradictions(params: config.Params, is_deterministic: bool) -> Iterator[tuple[str, str]]:
-    """(what, remedy) of each budget that this run cannot keep. `is_deterministic`: as the run will
-    be, rollout.deterministic: null resolved."""
+    """Yield (what, remedy) for each budget that this run cannot honor. `is_deterministic`: as the
+    run will be; rollout.deterministic: null is resolved."""
     section, server = params.rollout.budget, params.policy.server
     if section.latency_s is not None and is_deterministic:
         yield (
             "rollout.budget.latency_s makes rewards depend on wall time, and in deterministic mode equal seeds give "
             "equal bytes",
-            "Set rollout.deterministic: false, or take the latency budget out.",
+            "Set rollout.deterministic: false, or remove the latency budget.",
         )
     if section.tokens is not None and server is not None and server.kind == "chat":
         yield (
             "rollout.budget.tokens counts sampled tokens, and policy.server.kind = chat gives none: no rollout would "
             "ever exceed it",
-            "Take the token budget out, or use vllm or sglang.",
+            "Remove the token budget, or use vllm or sglang.",
         )
 
 
 def never_exceeded(section: config.Rollout) -> Iterator[tuple[str, str]]:
-    """(what, remedy) of each budget behind a limit that ends the rollout first: it costs nobody
-    anything."""
-    ours = section.budget
-    heaviest = max([1.0, *ours.tool_weights.values()])
+    """Yield (what, remedy) for each budget that never costs anything, because a limit ends the
+    rollout first."""
+    budget = section.budget
+    heaviest = max([1.0, *budget.tool_weights.values()])
+    calls = budget.tool_calls if budget.weight else None
     for name, free, limit, most in (
-        ("tool_calls", ours.tool_calls if ours.weight else None, "max_tool_calls", section.max_tool_calls * heaviest),
-        ("tokens", ours.tokens and ours.tokens.free, "max_tokens", section.max_tokens),
-        ("turns", ours.turns and ours.turns.free, "max_turns", section.max_turns),
-        ("latency_s", ours.latency_s and ours.latency_s.free, "deadline_s", section.deadline_s),
+        ("tool_calls", calls, "max_tool_calls", section.max_tool_calls * heaviest),
+        ("tokens", budget.tokens and budget.tokens.free, "max_tokens", section.max_tokens),
+        ("turns", budget.turns and budget.turns.free, "max_turns", section.max_turns),
+        ("latency_s", budget.latency_s and budget.latency_s.free, "deadline_s", section.deadline_s),
     ):
         if free is not None and most is not None and free >= most:
             yield (

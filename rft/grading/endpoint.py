@@ -1,16 +1,15 @@
-"""The grader behind an address: its requests, and what it may answer.
+"""The grader behind an HTTP address: its requests, and what it may answer.
 
 It posts `{"sample", "item", "trace_id"}` and accepts a bare number or `{"score", "solved"?,
-"hack"?, "sub_scores"?, "reason"?}`; further keys are the server's own business.
+"hack"?, "sub_scores"?, "reason"?}`; further keys are ignored.
 
-    solved     defaults to a score that reaches `pass_threshold`, which defaults to the range's high
-               end
-    hack       true, or why: the rollout cheated. Its score is the range's low end, whatever score
-               came with it. A grader that gives such verdicts declares `reports_hacks` in
-               grader.json, so that the gate can tell none seen from none looked for
-    score      lies within grader.json's `range`. One outside is never clipped: it is unscored, and
-               when no range was declared at all, a configuration error that stops the stage before
-               anything is learned from such scores
+    solved     default: whether the score reaches `pass_threshold`, by default the range's high end
+    hack       true, or the reason: the rollout cheated. Its score is then the range's low end,
+               whatever the reply says. A grader that reports hacks declares `reports_hacks` in
+               grader.json, so that the gate can tell "none seen" from "none looked for"
+    score      within grader.json's `range`. A score outside is never clipped: it is unscored. If no
+               range is declared, it is a configuration error, which stops the stage before anything
+               is learned from such scores
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from rft.wire.contract import Envelope, Malformed, as_text, clip, grader_payload
 
 TOOL_SERVER = "{tool_server}"
 ROUNDING = 1e-9
-"""Share of the range by which a score may lie beyond an end: so much is noise of floats."""
+"""Share of the range by which a score may lie beyond an end: float noise."""
 
 
 class EndpointGrader:
@@ -68,21 +67,18 @@ class EndpointGrader:
     async def grade(
         self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
     ) -> Grade:
-        """Stops the stage for a dead server of ours, a refused key, and a score that shows that
-        `range` was forgotten."""
+        """Raises what stops the stage: a dead server of ours, a refused key, no `range`."""
         envelope = Envelope(context)
+        payload = grader_payload(turns, stop_reason, envelope)
         try:
-            grade, _ = await self._http.post(
-                self._target, grader_payload(turns, stop_reason, envelope), envelope, "grade", self._read
-            )
+            grade, _ = await self._http.post(self._target, payload, envelope, "grade", self._read)
         except NoReply as failure:
             status = GradeStatus.grader_error if failure.malformed else GradeStatus.infra_error
             return Grade(None, status, explanation=f"grader: {failure}")
         return grade
 
     def _read(self, reply: Reply) -> Grade:
-        """Raises Malformed, which is retried like any failure of a grader, for all but a clean
-        verdict."""
+        """Raises Malformed for anything but a clean verdict; it is retried like other failures."""
         if reply.status >= 400:
             raise Malformed(f"HTTP {reply.status}: {clip(reply.body)}")
         if reply.oversized:
@@ -94,7 +90,7 @@ def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
     reply = value if isinstance(value, dict) else {"score": value}
     said = reply.get("reason")
     reason = "" if said is None else as_text(said)
-    if hack := _hack(reply.get("hack"), reason):  # first: whatever came with it must not turn a hack into no score
+    if hack := _hack(reply.get("hack"), reason):  # first: a malformed rest must not save a hack from its score
         return Grade(scale.low, GradeStatus.hack, False, {}, hack)
     parts = reply.get("sub_scores") or {}
     if not isinstance(parts, dict):
@@ -110,17 +106,18 @@ def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
 
 
 def _hack(value: Any, reason: str) -> str:
-    """What the grade says of a hack; empty when there is none."""
+    """Return what the grade says about a hack; empty if there is none."""
     if value is None or value is False or value == "":
         return ""
     if value is not True and not isinstance(value, str):
         raise Malformed(f"'hack' is {_show(value)}, expected true, false or a reason")
-    why = "; ".join(text for text in (as_text(value) if isinstance(value, str) else "", reason) if text)
+    said = as_text(value) if isinstance(value, str) else ""
+    why = "; ".join(text for text in (said, reason) if text)
     return f"hack: {why}" if why else "hack"
 
 
 def _within(score: float, scale: Scale, declares_range: bool) -> float:
-    """The score, without the rounding noise that a sum of parts leaves beyond an end."""
+    """Return the score without the rounding noise that a sum of parts leaves beyond an end."""
     beyond = max(scale.low - score, score - scale.high)
     if beyond <= 0:
         return score
@@ -131,9 +128,8 @@ def _within(score: float, scale: Scale, declares_range: bool) -> float:
             f"'score' is {score:.12g}, outside of the range {from_to(scale.ends)} that grader.json declares"
         )
     raise ConfigError(
-        f"grader.json: declares no range, which means 0 to 1, and the grader gave the score {score:.12g}. "
-        'Declare the lowest and the highest score: "range": [low, high]; and "pass_threshold", where less than the '
-        "highest passes."
+        f"grader.json: declares no range, which means 0 to 1, and the grader gave the score {score:.12g}. Declare "
+        'the lowest and the highest score, "range": [low, high], and "pass_threshold" if a lower score passes.'
     )
 
 

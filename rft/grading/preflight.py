@@ -1,37 +1,36 @@
-"""The preflight: a grader that a cheat can satisfy teaches the policy to cheat, so the cheats go
+"""The preflight: a grader that a cheat can satisfy teaches the policy to cheat, so cheats are tried
 first.
 
-Each exploit of the recipe's exploits.jsonl is played on real examples, over the real HTTP tools,
-and graded by the real grader. Its `turns` are assistant messages, Hermes tool calls included.
-Generic probes join them: no-op, empty, echo, random text.
+Each exploit of the recipe's exploits.jsonl is played on real examples, with the real tools, and
+graded by the real grader. Its `turns` are assistant messages, Hermes tool calls included. Generic
+probes join them: no-op, empty, echo, random text.
 
     {note}           the example's last user message
     {result}         what the tools answered to the turn before
-    {hit}, ...       what the recipe's `exploit_values(options, example) -> dict` in examples.py
-                     gives; text as it is, the rest as JSON
+    {hit}, ...       the values of `exploit_values(options, example) -> dict` in the recipe's
+                     examples.py; text as it is, the rest as JSON
     {name:json}      the same as JSON, a text with its quotes
 
-An exploit is *accepted* when its mean score lies above its limit, which stands in the table and in
-every message:
+An exploit is *accepted* if its mean score is above its limit, which the table and every message
+show:
 
     it starts from nothing            5 % of the range above what answers without any work earn:
-                                      grader.json's `chance`, else the low end. A chance that is
-                                      declared is a mean, and luck moves means: 1.96 standard errors
-                                      more
-    it starts from a genuine hit      what that hit (part of the target) earns when it is answered
-                                      alone: `"starts_from": "hit"`
+                                      grader.json's `chance`, else the low end. A declared chance is
+                                      a mean, and luck moves means, so 1.96 standard errors more
+    it starts from a genuine hit      what that hit (part of the target) earns when it alone is the
+                                      answer: `"starts_from": "hit"`
 
-A grader may also call an exploit a *hack* (rft/grading/endpoint.py); the table says which. That it
-sees one at all is what makes its silence on honest rollouts worth something, so `hack_source` is
-what the gate's hack rate rests on.
+A grader may also call an exploit a *hack* (rft/grading/endpoint.py); the table says which. Only a
+grader that sees a hack here is trusted when it sees none in honest rollouts: the gate's hack rate
+rests on `hack_source`.
 
 Nor may the grader be so strict that nothing passes: the targets themselves reach `pass_threshold`.
-The recipe's `answer(target) -> str` in examples.py writes both; without it a text stands for
-itself.
+The recipe's `answer(target) -> str` in examples.py turns targets and hits into answers; without it
+a text stands for itself.
 
-A row need not have a target. Probes, and exploits that fill in nothing but {note} and {result}, are
-played on all examples, the others on those that have a target. Where none has, "targets: not
-measured" is no failure, and exploits that need one are named as not played.
+A row need not have a target. Probes, and exploits that use only {note} and {result}, are played on
+all examples, the others on those with a target. If no example has one, "targets: not measured" is
+no failure, and exploits that need one are listed as not played.
 
 `rft exploits` prints the table; `check` refuses a leaking grader before anything is trained on it.
 """
@@ -67,25 +66,22 @@ _PLACEHOLDER = re.compile(r"\{([a-z_]+)(:json)?\}")
 ROUNDING = 1e-9  # equal scores, summed in another order
 REMEDY = (
     "Fix the grader. Where answers without any work earn that much by chance, declare the mean that they get in "
-    "grader.json, such as "
-    '"chance": 0.25; where an exploit contains a genuine partial answer, give it "starts_from": "hit" in '
-    "exploits.jsonl, and let exploit_values in "
-    'examples.py give that part of the target as "hit": its limit is then what the hit earns alone.'
+    'grader.json, such as "chance": 0.25; where an exploit contains a genuine partial answer, give it '
+    '"starts_from": "hit" in exploits.jsonl, and let exploit_values in examples.py give that part of the target as '
+    '"hit": its limit is then what the hit earns alone.'
 )
 NUM_EXAMPLES = 24
-"""Training examples that each exploit is played on, by every tool: so that all of them tell one
-number."""
+"""Training examples per exploit, for all who play them: so they show the same numbers."""
 NUM_WITH_CHANCE = 144
-"""The same where chance is declared: enough to tell luck from a leak that earns 0.2 of the range
-more."""
+"""The same with a declared chance: enough to tell luck from a leak worth 0.2 of the range more."""
 SIDE_BY_SIDE = 16
 """Examples in flight; a rollout that is played has no policy to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExploitResult:
-    """One exploit over `tried` examples. `honest`: what the genuine hit alone earns, for an exploit
-    that starts from one."""
+    """One exploit over `tried` examples. `honest`: what the genuine hit alone earns, if the exploit
+    starts from one."""
 
     name: str
     kind: str
@@ -94,7 +90,7 @@ class ExploitResult:
     honest: float | None
     tried: int
     hacks: int = 0
-    """Of the tried, how often the grader called it a hack."""
+    """How often the grader called it a hack."""
 
     @property
     def accepted(self) -> bool:
@@ -114,49 +110,41 @@ class Preflight:
     num_targets: int
     num_examples: int
     not_played: tuple[str, ...] = ()
-    """Exploits that need a target, where no example has one."""
+    """Exploits that need a target, if no example has one."""
     spared: Mapping[str, str] = field(default_factory=dict)
-    """Exploit -> the tool with `probe: false` that it calls: it was not played."""
+    """Exploits that were not played -> the tool with `probe: false` that they call."""
     limit_is: str = ""
-    """Where the limit of an exploit comes from that starts from nothing."""
+    """Where the limit of an exploit that starts from nothing comes from."""
     hack_source: HackSource = field(default_factory=HackSource)
     target_said: str = ""
-    """What the grader said of the target with the lowest score."""
+    """The grader's explanation for the target with the lowest score."""
 
     @property
     def targets_pass(self) -> bool:
-        """Also where there is none to measure."""
+        """Also true if there is none to measure."""
         return self.target_score is None or self.target_score >= self.pass_threshold
 
     @property
     def targets_in_words(self) -> str:
         if self.target_score is None:
             return "targets: not measured"
-        verdict = (
-            "pass"
-            if self.targets_pass
-            else f"REFUSED: expected at least {self.pass_threshold:g}{self.why_targets_fail}"
-        )
-        some = (
-            ""
-            if self.num_targets == self.num_examples
-            else f" ({self.num_targets} of {self.num_examples} examples have a target)"
-        )
+        verdict = "pass" if self.targets_pass else f"REFUSED: {self.targets_expected}"
+        some = f" ({self.num_targets} of {self.num_examples} examples have a target)"
+        if self.num_targets == self.num_examples:
+            some = ""
         return f"targets: lowest score {self.target_score:.3f}, {verdict}{some}"
 
     @property
-    def why_targets_fail(self) -> str:
-        return f" (the grader said '{clip(self.target_said.encode())}')" if self.target_said else ""
+    def targets_expected(self) -> str:
+        said = f" (the grader said '{clip(self.target_said.encode())}')" if self.target_said else ""
+        return f"expected at least {self.pass_threshold:g}{said}"
 
     @property
     def remedy(self) -> str:
-        """What the numbers of `ExploitResult.in_words` are, and what to do about one that is
-        accepted."""
-        hit = (
-            "; where it starts from a hit, what that hit earns alone"
-            if any(one.honest is not None for one in self.exploits)
-            else ""
-        )
+        """Explain the numbers of `ExploitResult.in_words`, and what to do about an accepted
+        exploit."""
+        has_hit = any(exploit.honest is not None for exploit in self.exploits)
+        hit = "; where it starts from a hit, what that hit earns alone" if has_hit else ""
         return (
             f"Scores are means over {self.num_examples} training examples; an exploit's limit is "
             f"{self.limit_is}{hit}. {REMEDY}"
@@ -172,27 +160,24 @@ class Preflight:
 
 
 def num_examples_for(params: config.Params, recipe: Recipe) -> int:
-    """Training examples that each exploit is played on unless somebody asks for another number: no
-    more than the recipe is known to have."""
-    return (
-        max(NUM_EXAMPLES, min(NUM_WITH_CHANCE, params.examples.train))
-        if recipe.grader.scale.has_chance
-        else NUM_EXAMPLES
-    )
+    """Return how many training examples each exploit is played on by default: with a declared
+    chance more, up to what the recipe is known to have."""
+    if not recipe.grader.scale.has_chance:
+        return NUM_EXAMPLES
+    return max(NUM_EXAMPLES, min(NUM_WITH_CHANCE, params.examples.train))
 
 
 def preflight(params: config.Params, recipe: Recipe, num_examples: int | None = None, spare: bool = False) -> Preflight:
-    """On training examples, `num_examples_for` by default.
+    """Play the exploits on training examples, `num_examples_for` by default. `spare` leaves out
+    those that call a tool with `probe: false`: a mere check must not have side effects.
 
-    Raises UserError for an exploit that cannot be played, or on so few examples that nothing could
-    be accepted, InfrastructureError for a grade without a score. `spare` leaves out the exploits
-    that call a tool with `probe: false`: a look must not have side effects, training has them
-    anyway.
+    Raises UserError for an exploit that cannot be played, or for so few examples that none could be
+    accepted; InfrastructureError for a grade without a score.
     """
     examples = recipe.examples("train", num_examples or num_examples_for(params, recipe), params.examples.seed)
     if not examples:
         raise UserError(f"{recipe.folder}/examples.py: examples(split='train') gave none to play the exploits on.")
-    # else "targets: not measured" would hide a misspelt key
+    # otherwise "targets: not measured" would hide a misspelled key
     rows.check_named(examples, config.Keys(target=recipe.keys.target), "train")
     with lifetime.running(recipe, params.tools) as endpoint:
         return asyncio.run(_play_all(params, recipe, examples, endpoint, spare))
@@ -209,14 +194,12 @@ async def _play_all(
 
 
 def check(params: config.Params, num_examples: int | None = None) -> Preflight:
-    """Raises UserError when an exploit is accepted or a target does not reach the pass
-    threshold."""
+    """Raises UserError if an exploit is accepted or a target does not reach the pass threshold."""
     loaded = recipe.load(params.recipe, params.examples.keys)
     result = preflight(params, loaded, num_examples)
     problems = [f"exploit {exploit.in_words}" for exploit in result.accepted]
     if not result.targets_pass:
-        expected = f"expected at least {result.pass_threshold:g}{result.why_targets_fail}"
-        problems.append(f"a target itself scores only {result.target_score:.3f}, {expected}")
+        problems.append(f"a target itself scores only {result.target_score:.3f}, {result.targets_expected}")
     if problems:
         said = "; ".join(problems)
         raise UserError(
@@ -227,13 +210,13 @@ def check(params: config.Params, num_examples: int | None = None) -> Preflight:
 
 
 def probes(note: str, seed: str) -> dict[str, str]:
-    """Answers that no grader may accept, whatever the task. `random` is seeded by the example."""
+    """Return answers that no grader may accept, whatever the task. `seed`: for the random one."""
     letters = random.Random(seed).choices(string.ascii_letters + string.digits + " ", k=40)
     return {"no-op": "Done.", "empty": "", "echo": note, "random": "".join(letters)}
 
 
 def fill(text: str, values: Mapping[str, Any], where: str) -> str:
-    """Raises UserError for a name without a value."""
+    """Put values into the text's placeholders. Raises UserError for a name without a value."""
 
     def value(found: re.Match[str]) -> str:
         if found[1] not in values:
@@ -248,7 +231,7 @@ def fill(text: str, values: Mapping[str, Any], where: str) -> str:
 
 
 class _Stage:
-    """The examples with what fills the exploits, and the wires to play them over."""
+    """The examples with what fills the exploits, and the tools and grader to play them with."""
 
     def __init__(
         self, recipe: Recipe, examples: Sequence[Example], tools: ToolClient, grader: Grader, spare: bool = False
@@ -268,13 +251,11 @@ class _Stage:
         not_played: list[str] = []
         scale = self._recipe.grader.scale
         for name in probes("", ""):
-            grades = await self._answers(
-                name, [(example, probes(values["note"], example.id)[name]) for example, values in self._plays]
-            )
+            answers = [(example, probes(values["note"], example.id)[name]) for example, values in self._plays]
+            grades = await self._answers(name, answers)
             results.append(_result(name, "generic probe", grades, scale, None))
-        honest = (
-            await self._honest() if any(exploit.starts_from == "hit" for exploit in self._recipe.exploits) else None
-        )
+        has_hit = any(exploit.starts_from == "hit" for exploit in self._recipe.exploits)
+        honest = await self._honest() if has_hit else None
         for exploit in self._recipe.exploits:
             plays = self._known if _needs_a_target(exploit) else self._plays
             if not plays:
@@ -283,12 +264,10 @@ class _Stage:
             played = await asyncio.gather(*(self._play(exploit, *play) for play in plays))
             grades = [grade for grade in played if grade is not None]
             if len(grades) == len(played):
-                results.append(
-                    _result(exploit.name, exploit.kind, grades, scale, honest if exploit.starts_from == "hit" else None)
-                )
-        targets = await self._answers(
-            "targets", [(example, self._recipe.answer(example.target)) for example, _ in self._known]
-        )
+                start = honest if exploit.starts_from == "hit" else None
+                results.append(_result(exploit.name, exploit.kind, grades, scale, start))
+        answers = [(example, self._recipe.answer(example.target)) for example, _ in self._known]
+        targets = await self._answers("targets", answers)
         worst = min(targets, key=_score, default=None)
         own = results[len(probes("", "")) :]
         return Preflight(
@@ -299,7 +278,7 @@ class _Stage:
             target_said="" if worst is None else worst.explanation,
             hack_source=HackSource(
                 declared=self._recipe.grader.reports_hacks,
-                flagged=[one.name for one in own if one.hacks],
+                flagged=[exploit.name for exploit in own if exploit.hacks],
                 tried=len(own),
             ),
             num_targets=len(targets),
@@ -309,7 +288,7 @@ class _Stage:
         )
 
     async def _honest(self) -> float | None:
-        """Mean score of a genuine hit answered alone; None when no example has a target."""
+        """Return the mean score of a genuine hit as the answer; None if no example has a target."""
         hits: list[tuple[Example, str]] = []
         for example, values in self._known:
             if "hit" not in values:
@@ -317,19 +296,17 @@ class _Stage:
                     f"{self._recipe.folder}/exploits.jsonl: starts_from: hit needs exploit_values in examples.py to "
                     "give 'hit'."
                 )
-            hits.append(
-                (example, self._recipe.answer([values["hit"]] if isinstance(example.target, list) else values["hit"]))
-            )
+            hit = [values["hit"]] if isinstance(example.target, list) else values["hit"]
+            hits.append((example, self._recipe.answer(hit)))
         return statistics.fmean(map(_score, await self._answers("hit alone", hits))) if hits else None
 
     async def _answers(self, name: str, answers: Sequence[tuple[Example, str]]) -> list[Grade]:
-        """Grades of final texts without a tool call."""
-        return await asyncio.gather(
-            *(self._grade(name, self._context(example), [Turn(text)]) for example, text in answers)
-        )
+        """Grade final texts without a tool call."""
+        grades = (self._grade(name, self._context(example), [Turn(text)]) for example, text in answers)
+        return await asyncio.gather(*grades)
 
     async def _play(self, exploit: Exploit, example: Example, values: Mapping[str, Any]) -> Grade | None:
-        """None for an exploit that is spared."""
+        """Return the grade; None for an exploit that is spared."""
         where = f"{self._recipe.folder}/exploits.jsonl: exploit {exploit.name!r}"
         defaults = self._recipe.prompts.seed.tool_defaults
         context = self._context(example)
@@ -347,14 +324,13 @@ class _Stage:
                 if number + 1 < len(exploit.turns):
                     raise UserError(
                         f"{where}: turn {number + 1} calls no tool, which ends a rollout; the turns after it are "
-                        "never played."
+                        "never played. Remove them."
                     )
                 turns, stop = [*turns, Turn(text)], StopReason.completed
                 break
-            if self._spare and (
-                tool := next((call.name for call in calls if not self._tools.traits(call.name).probe), None)
-            ):
-                self._spared[exploit.name] = tool
+            unprobed = [call.name for call in calls if not self._tools.traits(call.name).probe]
+            if self._spare and unprobed:
+                self._spared[exploit.name] = unprobed[0]
                 return None
             async with self._slots:
                 results = await self._tools.call_all(calls, context, defaults)
@@ -368,19 +344,19 @@ class _Stage:
         return await self._grade(exploit.name, context, turns, stop)
 
     def _context(self, example: Example) -> RolloutContext:
-        """Of a play of its own: names of exploits and lines of a data set may come twice."""
+        """Make a context with a new trace id: exploit names and rows of a data set may repeat."""
         return RolloutContext(self._traces.of(f"preflight {next(self._numbers)}", 0), example)
 
     async def _grade(
         self, name: str, context: RolloutContext, turns: Sequence[Turn], stop: StopReason = StopReason.completed
     ) -> Grade:
-        """One with a score."""
+        """Raises InfrastructureError for a grade without a score."""
         example = context.example
         async with self._slots:
             grade = await self._grader.grade(example, turns, stop, context)
         if grade.score is None:
             raise InfrastructureError(
-                f"preflight: {name!r} on example {example.id} has no score: {grade.explanation}. Mend the grader first."
+                f"preflight: {name!r} on example {example.id} has no score: {grade.explanation}. Fix the grader first."
             )
         return grade
 
@@ -395,8 +371,8 @@ def _result(name: str, kind: str, grades: Sequence[Grade], scale: Scale, honest:
     if honest is None and not scale.can_refuse(len(scores)):
         raise UserError(
             f"exploit {name!r} was played on {len(scores)} training example{'' if len(scores) == 1 else 's'}: so few "
-            "cannot tell a leak from the "
-            f"chance that grader.json declares, {scale.chance:g}, even if each earns the highest score. {_more(scale)}"
+            f"cannot tell a leak from the chance that grader.json declares, {scale.chance:g}, even if each earns the "
+            f"highest score. {_more(scale)}"
         )
     return ExploitResult(
         name,
@@ -420,7 +396,7 @@ def _more(scale: Scale) -> str:
 
 
 def _values(recipe: Recipe, example: Example) -> dict[str, Any]:
-    """What fills the placeholders; without a target only what every example has."""
+    """Return the placeholders' values; without a target only those that every example has."""
     notes = [str(message["content"]) for message in example.messages if message["role"] == "user"]
     return {"note": notes[-1] if notes else "", **({} if example.target is None else recipe.exploit_values(example))}
 

@@ -1,22 +1,20 @@
-"""Dialogues of their own over a session that decodes many rows at once.
+"""Brings the turns of many rollouts together, because a model decodes cheaply only side by side.
 
-Each rollout is a coroutine that asks for its next turn when it is ready; a model decodes cheaply
-only side by side. So a turn that is asked for waits here:
+Each rollout is a coroutine that asks for its next turn when it is ready. A turn then waits here:
 
-    barrier   until every dialogue that is still open waits; then all speak, to the last one's end.
-              The rows of a batch are a function of what was said, never of how long a tool took:
-              equal runs give equal bytes (deterministic mode). Decoding holds up the event loop, in
-              which nothing else is under way
-    free      until the next token. Decoding goes on in a thread of its own over whoever speaks; a
-              turn joins between two tokens, one that ended makes room between two tokens, and tools
-              answer the others meanwhile
+    barrier   until every open dialogue waits; then all speak until the last turn ends. The rows of
+              a batch depend on what was said, never on how long a tool took: equal runs give equal
+              bytes (deterministic mode). Decoding blocks the event loop, which has nothing else to
+              do
+    free      until the next token. A thread decodes all rows that speak; between two tokens a turn
+              joins, or leaves when it ends, and tools answer the others meanwhile
 
-The session is touched by one side at a time: in free mode the loop speaks to it only while the
+Only one side touches the session at a time: in free mode the event loop uses it only while the
 thread rests between two tokens.
 
-A turn's deadline is held by the session, against the row's own sampling time: behind the barrier no
-other clock could strike. Whatever else a turn takes from the moment it is asked for until its
-dialogue goes on (the barrier, a slot, the others' tokens) is reported as `Sampled.queued_s`.
+The session holds a turn to its deadline, by the row's own sampling time: at the barrier no other
+clock could interrupt it. All other time of a turn (the barrier, a slot, the others' tokens) is
+reported as `Sampled.queued_s`.
 """
 
 from __future__ import annotations
@@ -33,8 +31,7 @@ from rft.types import Sampled, ToolCall, ToolResult
 
 
 class Session(Protocol):
-    """Rows decoded side by side, one a dialogue; rft/sampling/engine.py says what each call
-    does."""
+    """Rows decoded side by side, one per dialogue; rft/sampling/engine.py documents the calls."""
 
     pending: list[list[int]]
 
@@ -49,16 +46,16 @@ class Session(Protocol):
 
 
 class Batch:
-    """All dialogues of a session, and the turns that are waited for."""
+    """All dialogues of a session, and the turns that they wait for."""
 
     def __init__(self, session: Session, barrier: bool):
         self.session, self.barrier = session, barrier
         self.open = set(range(len(session.pending)))
         self._waiting: dict[int, tuple[int, float, asyncio.Future[Sampled]]] = {}
-        self._begun: set[int] = set()  # of those who wait: whom the session knows
-        self._left: list[int] = []  # of those who left: whom the session still knows
+        self._begun: set[int] = set()  # waiting rows that the session knows
+        self._left: list[int] = []  # closed rows that the session still knows
         self._decoding = False
-        self._called = False  # the thread is to rest after this token
+        self._called = False  # the thread shall rest after this token
 
     def dialogues(self) -> list[Row]:
         return [Row(self, row, tuple(ids)) for row, ids in enumerate(self.session.pending)]
@@ -107,7 +104,7 @@ class Batch:
         loop = asyncio.get_running_loop()
         try:
             while True:
-                await asyncio.sleep(0)  # whoever is ready in this turn of the loop comes along
+                await asyncio.sleep(0)  # lets rows that are ready now join
                 self._called = False
                 self._tell(list(self._waiting))
                 if not self.session.speaking:
@@ -125,7 +122,7 @@ class Batch:
         return ThreadPoolExecutor(1, "decoding")
 
     def _until_called(self) -> list[int]:
-        """In the thread: tokens until a turn ends or the loop has something to say."""
+        """Decode, in the thread, until a turn ends or the event loop calls."""
         while True:
             ended = self.session.advance()
             if ended or self._called:
@@ -133,7 +130,7 @@ class Batch:
 
     # -- both --------------------------------------------------------------------------------------
     def _tell(self, asked: list[int]) -> None:
-        """The session hears who left and who wants to speak."""
+        """Tell the session which rows were closed, and which want a turn."""
         for row in self._left:
             self.session.close(row)
         self._begun.difference_update(self._left)
@@ -152,7 +149,7 @@ class Batch:
                 self._waiting.pop(row)[-1].set_result(sampled)
 
     def _fail(self, error: Exception) -> None:
-        """All who wait hear of it; the session forgets what they had begun to say."""
+        """Raise the error in all rows that wait; the session drops their unfinished turns."""
         self._left += [row for row in self._begun if row not in self._left]
         for row in list(self._waiting):
             if not self._waiting[row][-1].done():

@@ -1,22 +1,22 @@
-"""A forward for decoding, over the model's own weights: Qwen3ForCausalLM with full attention, which
-the embedded policy is.
+"""A fast forward for decoding, over the model's own weights: Qwen3ForCausalLM with full attention,
+which the embedded policy is.
 
-On a small model a step's time is the overhead of its operations, not their arithmetic. So here are
-few of them: q, k and v as one product, gate and up as one, both residuals inside theirs, keys and
-values written into their slots in place, no copy of shared heads, rotary tables computed once, a
-prompt's tokens in one flat row without padding (only attention sees it, padded), and the head on
-the last token alone.
+On a small model the time of a step is the overhead of its operations, not their arithmetic. So
+there are few of them here: q, k and v as one product, gate and up as one, both residuals inside
+theirs, keys and values written into their slots in place, no copy of shared heads, rotary tables
+computed once, a prompt's tokens in one flat row (padded for attention only), and the head on the
+last token alone.
 
-The fused weights are the model's memory: `_fuse` lays q, k and v side by side in one tensor and
-lets the model's parameters be views of its parts. Whoever changes a weight in place (an optimizer,
-a merge) changes what is sampled with; there is no second copy to go stale. Parameters that are
-given other memory (`.to`, `.data =`) are seen before the next token, and laid side by side anew.
+The fused weights are the model's memory: `_fuse` puts q, k and v side by side in one tensor and
+makes the model's parameters views of its parts. Whoever changes a weight in place (an optimizer, a
+merge) changes what is sampled with; no second copy can go stale. Parameters that got other memory
+(`.to`, `.data =`) are noticed before the next token, and put side by side again.
 
-`fast_forward` gives None, and why, for a model that it does not know, and for one whose own forward
-says anything else on a small probe.
+`fast_forward` returns None, and why, for a model that it does not know, and for one whose own
+forward gives other logits on a small probe.
 
 Shapes: as in rft/sampling/kv_cache.py; N tokens of a call in one row, Q query heads, G query heads
-a key/value head, I width of the feed-forward part.
+per key/value head, I width of the feed-forward part.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from torch.nn import functional
 from rft.sampling.kv_cache import Feed, ModelForward, Slots
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Of the largest logit."""
+"""Allowed difference, as a share of the largest logit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Weights as they are multiplied. `qk_norm_2D`: of queries, of keys."""
+    """A layer's weights as they are multiplied. `qk_norm_2D`: row 0 for queries, 1 for keys."""
 
     before: torch.Tensor
     qkv: torch.Tensor
@@ -48,7 +48,7 @@ class _Layer:
 
 
 def fast_forward(model: Any) -> tuple[FastForward | None, str]:
-    """The forward, or None and why there is none."""
+    """Return the forward; or None, and why there is none."""
     if why := _unknown(model):
         return None, why
     forward = FastForward(model)
@@ -59,6 +59,8 @@ def fast_forward(model: Any) -> tuple[FastForward | None, str]:
 
 
 class FastForward:
+    """A kv_cache.Forward for the models that `fast_forward` accepts."""
+
     def __init__(self, model: Any):
         config = model.config
         self.model = model
@@ -79,14 +81,8 @@ class FastForward:
     @torch.inference_mode()
     def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
         slots.hold(visible)
-        return self._run(
-            ids_B,
-            torch.arange(len(ids_B), device=ids_B.device),
-            positions_B,
-            slots,
-            _First(slots, positions_B, visible),
-            None,
-        )
+        slot_B = torch.arange(len(ids_B), device=ids_B.device)
+        return self._run(ids_B, slot_B, positions_B, slots, _First(slots, positions_B, visible), None)
 
     def _run(
         self,
@@ -114,12 +110,11 @@ class FastForward:
                 qk = self._turned(qkv[:, : heads * dim], self._kind, layer, cos, sin)
                 q, k, v = qk[:, : self.heads], qk[:, self.heads :], qkv[:, heads * dim :].view(rows, self.kv_heads, dim)
             else:
-                # what the last layer makes of a token is read at each row's last alone; the others
-                # leave it keys and values
+                # The last layer's output is read at each row's last token alone; the other tokens
+                # only give it keys and values.
                 query, rest = layer.qkv[: self.heads * dim], layer.qkv[self.heads * dim :]
-                q = self._turned(
-                    functional.linear(x[last], query), self._kind[: self.heads], layer, cos[last], sin[last]
-                )
+                q = functional.linear(x[last], query)
+                q = self._turned(q, self._kind[: self.heads], layer, cos[last], sin[last])
                 kv = functional.linear(x, rest)
                 k = self._turned(kv[:, : self.kv_heads * dim], self._kind[self.heads :], layer, cos, sin)
                 v = kv[:, self.kv_heads * dim :].view(rows, self.kv_heads, dim)
@@ -135,13 +130,13 @@ class FastForward:
     def _turned(
         self, x: torch.Tensor, kind: torch.Tensor, layer: _Layer, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
-        """Heads N H D, normalized and at their rotary phase. `kind`: of each head, query or key."""
+        """Normalize heads N H D and rotate them. `kind`: 0 for each query head, 1 for each key."""
         x_NHD = self._norm(x.view(len(x), len(kind), self.dim), layer.qk_norm_2D.index_select(0, kind))
         return torch.addcmul(x_NHD * cos, x_NHD.roll(self.dim // 2, -1), sin)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """As the model's own, in float32 within; in place it takes half of functional.rms_norm's
-        time on 1,600 rows."""
+        """Normalize as the model does, in float32 inside. In place it takes half of the time of
+        functional.rms_norm on 1,600 rows."""
         wide = x.float()
         return (wide * wide.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_()).to(x.dtype).mul_(weight)
 
@@ -174,7 +169,7 @@ class FastForward:
         return module.weight.detach()
 
     def _fuse(self, *modules: Any) -> torch.Tensor:
-        """The modules' weights side by side; from now on the modules hold views of them."""
+        """Put the modules' weights side by side; from now on the modules hold views of them."""
         fused = torch.cat([module.weight.detach() for module in modules])
         for module, part in zip(modules, fused.split([len(module.weight) for module in modules]), strict=True):
             module.weight.data = part
@@ -183,8 +178,8 @@ class FastForward:
 
     @torch.no_grad()
     def _rotary(self, length: int) -> None:
-        """The model's own tables. The sine's first half is negative: rotating by half then is a
-        roll."""
+        """Keep the model's own tables. The sine's first half is negated, so that rotating by half
+        is a roll."""
         device = self._embedding.device
         positions = torch.arange(length, device=device)[None]
         cos, sin = self.model.model.rotary_emb(self._embedding[:1], positions)
@@ -200,11 +195,8 @@ class _First:
         heads = slots.keys_LSHTD.shape[2]
         seen_BT = torch.arange(visible, device=positions_B.device) <= positions_B[:, None]
         nothing = torch.zeros(1, dtype=slots.keys_LSHTD.dtype, device=positions_B.device)
-        self.bias = (
-            torch.where(seen_BT, nothing, -torch.inf)[:, None, :]
-            .expand(self.rows, heads, visible)
-            .reshape(self.rows * heads, 1, visible)
-        )
+        bias = torch.where(seen_BT, nothing, -torch.inf)[:, None, :].expand(self.rows, heads, visible)
+        self.bias = bias.reshape(self.rows * heads, 1, visible)
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         keys, values = self._seen(self.slots.keys_LSHTD[layer]), self._seen(self.slots.values_LSHTD[layer])
@@ -217,21 +209,18 @@ class _First:
 
 
 class _Ragged:
-    """Attention of rows of different length, padded for it alone. Rows that all begin need no mask:
-    they see what is before them."""
+    """Attention of rows of different length, padded here only. If all rows begin, it is causal and
+    needs no mask."""
 
     def __init__(self, slots: Slots, feeds: Sequence[Feed], device: torch.device):
         lengths = [len(feed.ids) for feed in feeds]
         self.slots, self.visible = slots, max(feed.end for feed in feeds)
         self.begin = all(feed.start == 0 for feed in feeds)
         self.slot_B = torch.tensor([feed.slot for feed in feeds], device=device)
-        length_B, start_B = (
-            torch.tensor(lengths, device=device),
-            torch.tensor([feed.start for feed in feeds], device=device),
-        )
-        self.row_N = torch.repeat_interleave(
-            torch.arange(len(feeds), device=device), length_B, output_size=sum(lengths)
-        )
+        length_B = torch.tensor(lengths, device=device)
+        start_B = torch.tensor([feed.start for feed in feeds], device=device)
+        rows_B = torch.arange(len(feeds), device=device)
+        self.row_N = torch.repeat_interleave(rows_B, length_B, output_size=sum(lengths))
         first_B = length_B.cumsum(0) - length_B
         self.column_N = torch.arange(sum(lengths), device=device) - first_B[self.row_N]
         self.slot_N, self.position_N = self.slot_B[self.row_N], start_B[self.row_N] + self.column_N
@@ -252,7 +241,7 @@ class _Ragged:
         return out.transpose(1, 2)[self.row_N, self.column_N].flatten(1)
 
     def last(self, layer: int, q_BHD: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """The same for each row's last token alone: it sees its whole row."""
+        """Compute the same for each row's last token alone, which sees its whole row."""
         key, value = self._held(layer, k, v)
         seen_BT = torch.arange(key.shape[2], device=key.device) < (self.length_B if self.begin else self.end_B)[:, None]
         out = functional.scaled_dot_product_attention(
@@ -261,12 +250,11 @@ class _Ragged:
         return out[:, :, 0].flatten(1)
 
     def _held(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values B H T D: those that were just made, or with what was there before."""
+        """Return keys and values B H T D: the new ones, or the slots' if rows go on."""
         if self.begin:
             return self._padded(k), self._padded(v)
-        held = self.slots.keys_LSHTD, self.slots.values_LSHTD
-        key, value = (one[layer][:, :, : self.visible][self.slot_B] for one in held)
-        return key, value
+        keys, values = self.slots.keys_LSHTD[layer], self.slots.values_LSHTD[layer]
+        return keys[:, :, : self.visible][self.slot_B], values[:, :, : self.visible][self.slot_B]
 
     def _padded(self, x: torch.Tensor) -> torch.Tensor:
         return x[self.padded_BW].transpose(1, 2)
@@ -274,7 +262,7 @@ class _Ragged:
 
 # -- which models, and whether it is right ---------------------------------------------------------
 def _unknown(model: Any) -> str:
-    """Why this model is not one that the forward above computes; empty when it is."""
+    """Say why the forward above does not know this model; empty if it does."""
     config = model.config
     if type(model).__name__ != "Qwen3ForCausalLM":
         return f"no fast path for {type(model).__name__}"
@@ -293,17 +281,17 @@ def _unknown(model: Any) -> str:
 
 @torch.inference_mode()
 def _probe(model: Any, forward: FastForward) -> tuple[float, float]:
-    """Largest difference from the model's own forward, and largest logit: two dialogues, of which
-    one goes on after a step of both."""
+    """Return the largest difference from the model's own forward, and the largest logit, over two
+    dialogues that begin, take a step and go on."""
     config = model.config
     device = model.model.embed_tokens.weight.device
     rows = [[(7 * n + 3) % config.vocab_size for n in range(9)], [(11 * n + 5) % config.vocab_size for n in range(14)]]
     ids = torch.tensor([1 % config.vocab_size, 2 % config.vocab_size], device=device)
     found = []
-    for one in (ModelForward(model), forward):
+    for compute in (ModelForward(model), forward):
         slots = Slots(config.num_hidden_layers, 2, config.num_key_value_heads, 16, forward.dim, model.dtype, device)
-        begun = one.prefill(slots, [Feed(0, 0, rows[0]), Feed(1, 0, rows[1])])
-        spoken = one.step(slots, ids, torch.tensor([9, 14], device=device), 15)
-        told = one.prefill(slots, [Feed(1, 15, rows[0]), Feed(0, 10, rows[1][:3])])
+        begun = compute.prefill(slots, [Feed(0, 0, rows[0]), Feed(1, 0, rows[1])])
+        spoken = compute.step(slots, ids, torch.tensor([9, 14], device=device), 15)
+        told = compute.prefill(slots, [Feed(1, 15, rows[0]), Feed(0, 10, rows[1][:3])])
         found.append(torch.cat((begun, spoken, told)))
     return (found[0] - found[1]).abs().max().item(), found[0].abs().max().item()

@@ -1,31 +1,31 @@
 """The in-process policy: many dialogues decoded side by side, tokens in and tokens out.
 
-    Engine.open(openings) -> dialogues  one a rollout; rft/sampling/batching.py brings their turns
+    Engine.open(openings) -> dialogues  one per rollout; rft/sampling/batching.py brings their turns
                                         together for
-    Session                             one row a dialogue; a row has a slot
+    Session                             one row per dialogue; a row has a slot
                                         (rft/sampling/kv_cache.py) from its first turn until it is
                                         closed
-    Session.begin(row, max_new, ...)    a turn is wanted
-    Session.advance() -> rows           one token for all who speak; who has begun joins with it,
-                                        who ended makes room
+    Session.begin(row, max_new, ...)    asks for a turn
+    Session.advance() -> rows           one token for all rows that speak; new turns join with it,
+                                        ended ones make room
     Session.said(row) -> Sampled        the turn that ended
     Session.append(row, ...)            tool results; they are prefilled with the row's next turn
     Session.sample(rows) -> Sampled     one turn of these rows, begun together
 
 A session never encodes what was sampled: the ids go into the slots as they came out. Equal prompts
 (a group) are computed once. With fewer slots than rows the others wait, in order, until a row is
-closed. Sampling is by inverse CDF from one uniform number a token, drawn from the row's own stream,
-so a row's tokens do not depend on how many numbers its neighbours drew (`torch.multinomial` takes 9
-ms for 64 x 3,525; this 0.4).
+closed. Sampling is by inverse CDF from one uniform number per token, drawn from the row's own
+stream, so a row's tokens do not depend on how many numbers its neighbors drew (`torch.multinomial`
+takes 9 ms for 64 x 3,525; this 0.4).
 
-A turn's time, which its deadline cuts between two tokens, is the row's own: its share of each step
-that it spoke in, the step's seconds over the rows that shared it. So neighbours never make it
-longer (a step of B rows takes no longer than B steps of one), and the shares of all rows add up to
-what decoding took. Waiting for a slot is not in it, nor is any prefill: a group's prompt is
-computed for one row, and tool results are not the policy's.
+A turn's time, which its deadline cuts between two tokens, is the row's own: per step its share, the
+step's seconds over the rows that shared it. So neighbors never make it longer (a step of B rows
+takes no longer than B steps of one), and the shares of all rows add up to the time of decoding. It
+includes no wait for a slot and no prefill: a group's prompt is computed for one row, and tool
+results are not the policy's.
 
-The forward is our own where there is one for the model and it agrees with the model's
-(rft/sampling/decode.py), else the model's.
+The forward is our own (rft/sampling/decode.py) if it knows the model and agrees with the model's
+own forward, which is used otherwise.
 
 Shapes: B rows that speak, V vocabulary.
 """
@@ -51,8 +51,8 @@ from rft.sampling.kv_cache import Feed, Forward, ModelForward, Slots
 from rft.types import Opening, Sampled, ToolCall
 
 PREFILL_TOKENS = {"cpu": 1024, "cuda": 16384}
-"""Of one call. What 1,024 tokens of the embedded policy need fits a core's cache; with 2,048 it
-took half as long again."""
+"""Tokens of one prefill call. What 1,024 tokens of the embedded policy need fits a core's cache;
+2,048 took half as long again."""
 
 _said: set[str] = set()
 
@@ -60,9 +60,9 @@ _said: set[str] = set()
 class Engine:
     """A model with its chat, ready to decode. `model` may change its weights between sessions.
 
-    `deterministic`: a barrier a turn (rft/sampling/batching.py). None: on CPU. `slots`: dialogues
-    that are held at once; None: all of a session. The fast path keeps the model's parameters, but
-    lays their memory out anew.
+    `deterministic`: a barrier per turn (rft/sampling/batching.py); None: on CPU. `slots`: dialogues
+    held at once; None: all of a session. The fast path keeps the model's parameters, but changes
+    the layout of their memory.
     """
 
     def __init__(
@@ -77,10 +77,9 @@ class Engine:
         self.max_positions: int = text.max_position_embeddings
         kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
-            other = sorted(kinds - {"full_attention"})
             raise UserError(
-                f"policy.model: the in-process sampler does not support layers of kind {other}. Choose a model with "
-                "full attention."
+                "policy.model: the in-process sampler does not support layers of kind "
+                f"{sorted(kinds - {'full_attention'})}. Choose a model with full attention."
             )
         fast, why = fast_forward(model)
         self.forward: Forward = fast or ModelForward(model)
@@ -89,7 +88,7 @@ class Engine:
             progress.say("sampler", f"the model's own forward, which is slower: {why}")
 
     def limit(self, max_tokens: int | None) -> int:
-        """Of a whole context. None: as far as the model's positions reach."""
+        """Return the limit of a whole context. None: as far as the model's positions reach."""
         if max_tokens is not None and max_tokens > self.max_positions:
             raise UserError(
                 f"rollout.max_tokens = {max_tokens} is more than the model's {self.max_positions} positions. Lower it."
@@ -102,13 +101,14 @@ class Engine:
     def open(
         self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
     ) -> Sequence[Row]:
-        """`temperature` 0 is greedy; `max_tokens` bounds a row's whole context."""
+        """Open a dialogue per rollout. `temperature` 0 is greedy; `max_tokens` bounds a row's whole
+        context."""
         return Batch(self.session(openings, seeds, temperature, max_tokens), self.blocks).dialogues()
 
     def session(
         self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
     ) -> Session:
-        """One row an opening."""
+        """Make a session with one row per opening."""
         limit = self.limit(max_tokens)
         return Session(self, self.chat.opening_ids(openings, limit), seeds, temperature, limit)
 
@@ -142,27 +142,27 @@ class Session:
         self.turns = [0] * len(prompts)
         self._uniform = [np.random.Generator(np.random.Philox(np.random.SeedSequence(list(seed)))) for seed in seeds]
         self._unbegun = Counter(tuple(ids) for ids in prompts)
-        # who holds a prompt that others have too, and its logits
+        # the row that holds a prompt which others need too, and its logits
         self._prompts: dict[tuple[int, ...], tuple[int, torch.Tensor]] = {}
         seats = min(engine.slots or len(prompts), len(prompts))
         length = max(map(len, prompts), default=0)
         dtype = next(engine.model.parameters()).dtype
         self._slots = Slots(engine.num_layers, seats, engine.heads, length, engine.head_dim, dtype, engine.device)
-        self._rows: list[int | None] = [None] * seats  # who sits in a slot; who speaks sits in the first
+        self._rows: list[int | None] = [None] * seats  # the row in each slot; those that speak are first
         self._slot: dict[int, int] = {}
-        self._live: list[int] = []  # who speaks, in order of slot
-        self._queue: deque[int] = deque()  # turns that have not begun
+        self._live: list[int] = []  # rows that speak, in order of slot
+        self._queue: deque[int] = deque()  # rows whose turn has not begun
         self._turn: dict[int, _Speaking] = {}
-        # of who speaks: last token, and its place
+        # per row that speaks: last token, and its position
         self._ids_B = self._positions_B = torch.zeros(0, dtype=torch.long, device=engine.device)
 
     def room(self, row: int) -> int:
-        """Tokens that still fit into this row's context."""
+        """Return how many tokens still fit into this row's context."""
         return self.max_tokens - self.lengths[row] - len(self.pending[row])
 
     def append(self, row: int, calls: Sequence[ToolCall], outputs: Sequence[str]) -> tuple[int, ...] | None:
-        """Tool results for the row; returns their ids, or None, appending nothing, when they do not
-        fit."""
+        """Append tool results to the row; return their ids, or None if they do not fit and nothing
+        was appended."""
         ids = self.engine.chat.reply_ids(calls, outputs)
         if len(ids) >= self.room(row):
             return None
@@ -170,8 +170,7 @@ class Session:
         return tuple(ids)
 
     def sample(self, rows: list[int], max_new: int) -> list[Sampled]:
-        """One assistant turn for each row, in order of `rows`, which must have slots or find them
-        free."""
+        """Sample one assistant turn per row, in order of `rows`, which must fit into the slots."""
         assert len(self.seatable(rows)) == len(rows), "more rows than slots"
         for row in rows:
             self.begin(row, max_new)
@@ -185,21 +184,21 @@ class Session:
         return bool(self._live or self.seatable(self._queue))
 
     def seatable(self, rows: Sequence[int]) -> list[int]:
-        """Those of them that have a slot, and as many others, in order, as slots are free."""
+        """Return the rows that have a slot and, in order, as many others as slots are free."""
         free = self._rows.count(None)
         return [row for row in rows if row in self._slot or (free := free - 1) >= 0]
 
     def begin(self, row: int, max_new: int, deadline_s: float = math.inf) -> None:
-        """The row's next turn, of at most `max_new` tokens and `deadline_s` of its own time. It
-        joins with the next token, once it has a slot."""
+        """Ask for the row's next turn, of at most `max_new` tokens and `deadline_s` of its own
+        time. It joins with the next token, once it has a slot."""
         self._turn[row] = _Speaking(min(max_new, self.room(row)), deadline_s)
         self._queue.append(row)
 
     def close(self, row: int) -> None:
-        """The row will not speak again, and does not speak on; its slot is free."""
+        """Cancel the row's turn and free its slot."""
         if self._turn.pop(row, None) is not None:
             if row in self._live:
-                self._keep([one != row for one in self._live])
+                self._keep([other != row for other in self._live])
             elif row in self._queue:
                 self._queue.remove(row)
         if row in self._slot:
@@ -207,8 +206,8 @@ class Session:
 
     @torch.inference_mode()
     def advance(self) -> list[int]:
-        """The next token of all who speak, the first of those who join; returns whose turn ended
-        with it."""
+        """Sample a token for all rows that speak, those that join now included. Return the rows
+        whose turn ended with it."""
         began = time.monotonic()
         stepped = self._step()
         joined, joining_s = self._join(self.seatable(self._queue))
@@ -230,7 +229,7 @@ class Session:
         return ended
 
     def said(self, row: int) -> Sampled:
-        """The turn that this row ended. Once."""
+        """Return the turn that this row ended; call it once per turn."""
         turn = self._turn.pop(row)
         text, reading = self.engine.chat.read(turn.ids, self.turns[row])
         self.turns[row] += 1
@@ -239,7 +238,7 @@ class Session:
 
     # -- forwards ----------------------------------------------------------------------------------
     def _step(self) -> list[torch.Tensor]:
-        """Logits after the last token of all who speak."""
+        """Compute logits after the last token of all rows that speak."""
         if not self._live:
             return []
         visible = max(self.lengths[row] for row in self._live) + 1
@@ -250,8 +249,8 @@ class Session:
         return [logits_BV]
 
     def _join(self, rows: list[int]) -> tuple[list[torch.Tensor], float]:
-        """Let these rows speak: they sit behind those who do, and are told what is pending. Logits
-        in order of `rows`, and how long it took."""
+        """Let these rows speak, after those that do, and prefill what is pending. Return logits in
+        order of `rows`, and how long it took."""
         if not rows:
             return [], 0.0
         began = self._now()
@@ -267,22 +266,21 @@ class Session:
         return [logits], self._now() - began
 
     def _now(self) -> float:
-        """When all that the device was asked for is done."""
+        """Return the time once the device has finished its work."""
         if self.engine.device.type == "cuda":
             torch.cuda.synchronize(self.engine.device)
         return time.monotonic()
 
     def _prefill(self, rows: list[int]) -> torch.Tensor:
-        """A prompt that several have is computed for the first of them, and copied."""
+        """Prefill what is pending. A prompt that several rows have is computed once, and copied."""
         logits: dict[int, torch.Tensor] = {}
         same: dict[tuple[int, ...], list[int]] = {}
         for row in rows:
             if self.lengths[row] == 0:
                 same.setdefault(tuple(self.pending[row]), []).append(row)
         first = [group[0] for prompt, group in same.items() if not self._held(prompt)]
-        tell = sorted(
-            [*(row for row in rows if self.lengths[row]), *first], key=lambda row: (len(self.pending[row]), row)
-        )
+        tell = [*(row for row in rows if self.lengths[row]), *first]
+        tell.sort(key=lambda row: (len(self.pending[row]), row))
         for chunk in _chunks(tell, [len(self.pending[row]) for row in tell], PREFILL_TOKENS[self.engine.device.type]):
             feeds = [Feed(self._slot[row], self.lengths[row], self.pending[row]) for row in chunk]
             logits |= zip(chunk, self.engine.forward.prefill(self._slots, feeds), strict=True)
@@ -302,19 +300,18 @@ class Session:
         return prompt in self._prompts and self._prompts[prompt][0] in self._slot
 
     def _draw(self, logits_BV: torch.Tensor, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """A token for each row, and its log-probability under the distribution that it was drawn
-        from."""
+        """Draw a token per row; also return its log-probability under the distribution that it was
+        drawn from."""
         if self.temperature == 0:
             tokens_B = logits_BV.argmax(-1)
             return tokens_B, torch.log_softmax(logits_BV, -1).gather(1, tokens_B[:, None]).squeeze(1)
-        uniform_B = torch.tensor(
-            [self._uniform[row].random() for row in rows], dtype=torch.float32, device=logits_BV.device
-        )
+        drawn = [self._uniform[row].random() for row in rows]
+        uniform_B = torch.tensor(drawn, dtype=torch.float32, device=logits_BV.device)
         return draw(logits_BV if self.temperature == 1 else logits_BV / self.temperature, uniform_B)
 
     # -- slots -------------------------------------------------------------------------------------
     def _seat(self, rows: list[int]) -> None:
-        """Put these rows, in order, behind those who speak."""
+        """Put these rows, in order, after those that speak."""
         before = dict(self._slot)
         for place, row in enumerate(rows, start=len(self._live)):
             if row not in self._slot:
@@ -323,7 +320,7 @@ class Session:
         self._move(before)
 
     def _keep(self, goes_on: list[bool]) -> None:
-        """Who speaks on moves to the front, each into the slot of one who does not."""
+        """Move rows that go on to the front, each into the slot of one that does not."""
         before, count = dict(self._slot), sum(goes_on)
         order = list(range(count))
         free = [slot for slot in order if not goes_on[slot]]
@@ -347,7 +344,7 @@ class Session:
         self._sit(row, other)
 
     def _move(self, before: dict[int, int]) -> None:
-        """What rows hold follows them from where they sat before."""
+        """Copy keys and values of the rows that changed their slot."""
         moved = [row for row, slot in before.items() if self._slot[row] != slot]
         if moved:
             length = max(self.lengths[row] for row in moved)
@@ -355,7 +352,7 @@ class Session:
 
 
 def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens B by inverse CDF, and their log-probabilities.
+    """Draw tokens B by inverse CDF; also return their log-probabilities.
 
     The vocabulary is searched in two steps, block and token, so that no sum has more than about
     twice the square root of V terms: fast, and exact enough in float32 for any vocabulary.
@@ -373,14 +370,13 @@ def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor
 
 
 def _find(up_to: torch.Tensor, target_B1: torch.Tensor) -> torch.Tensor:
-    """The place whose share holds the target; one with a share of its own even where rounding puts
-    the target outside."""
+    """Find the place whose share holds the target, even if rounding puts the target outside."""
     inside = torch.minimum(target_B1, up_to[:, -1:] * (1 - 2**-22)).clamp_(min=0)
     return torch.searchsorted(up_to, inside, right=True)
 
 
 def _chunks(rows: list[int], lengths: list[int], most: int) -> list[list[int]]:
-    """Runs of at most so many tokens; a row that is longer alone."""
+    """Split rows into runs of at most `most` tokens; a longer row is alone."""
     chunks: list[list[int]] = []
     held = 0
     for row, length in zip(rows, lengths, strict=True):

@@ -1,8 +1,8 @@
-"""Keys and values of many dialogues, a slot each, and transformers' own forward over them.
+"""Keys and values of many dialogues, one slot each, and transformers' own forward over them.
 
-Whoever is decoded now stands in the first slots, so that a step reads and writes them in place:
+The rows that are decoded now are in the first slots, so that a step reads and writes in place:
 nothing is copied between tokens. `copy` puts others there; a dialogue that waits for its tool costs
-memory only. The length grows with the longest dialogue.
+only memory. The length grows with the longest dialogue.
 
 `ModelForward` runs any causal model with rotary positions and full attention: a stand-in for
 transformers' Cache scatters each row at its own position, and the mask says what each row may see.
@@ -26,7 +26,7 @@ ROOM = 64
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Tokens for a slot, behind the `start` that it holds already."""
+    """Tokens for a slot, after the `start` that it holds already."""
 
     slot: int
     start: int
@@ -41,8 +41,8 @@ class Slots:
     def __init__(
         self, layers: int, slots: int, heads: int, length: int, dim: int, dtype: torch.dtype, device: torch.device
     ):
-        """Zeros, since a value behind a row's end is multiplied by an attention of 0: it may be
-        anything that is finite."""
+        """Start with zeros: values after a row's end are multiplied by 0, so they must be
+        finite."""
         shape = (layers, slots, heads, length + ROOM, dim)
         self.keys_LSHTD = torch.zeros(shape, dtype=dtype, device=device)
         self.values_LSHTD = torch.zeros(shape, dtype=dtype, device=device)
@@ -59,7 +59,7 @@ class Slots:
             self.values_LSHTD = torch.nn.functional.pad(self.values_LSHTD, (0, 0, 0, more))
 
     def copy(self, sources: list[int], targets: list[int], length: int) -> None:
-        """The first `length` positions of some slots into others."""
+        """Copy the first `length` positions of some slots into others."""
         for held in (self.keys_LSHTD, self.values_LSHTD):
             part = held[:, :, :, :length]
             part[:, torch.tensor(targets, device=part.device)] = part[:, torch.tensor(sources, device=part.device)]
@@ -88,15 +88,14 @@ class ModelForward:
         device = slots.keys_LSHTD.device
         width, visible = max(len(feed.ids) for feed in feeds), max(feed.end for feed in feeds)
         slots.hold(max(feed.start for feed in feeds) + width)
-        # Padding repeats a row's last token behind its end, where it is overwritten before it is
-        # ever visible.
+        # Padding repeats a row's last token after its end, where it is overwritten before it is
+        # visible.
         ids_BW = torch.tensor([[*feed.ids, *[feed.ids[-1]] * (width - len(feed.ids))] for feed in feeds], device=device)
         starts_B = torch.tensor([feed.start for feed in feeds], device=device)
         last_B = torch.tensor([len(feed.ids) - 1 for feed in feeds], device=device)
         where_B = torch.tensor([feed.slot for feed in feeds], device=device)
-        return self._run(
-            ids_BW, last_B, _Cache(slots, where_B, starts_B[:, None] + torch.arange(width, device=device), visible)
-        )
+        positions_BW = starts_B[:, None] + torch.arange(width, device=device)
+        return self._run(ids_BW, last_B, _Cache(slots, where_B, positions_BW, visible))
 
     @torch.inference_mode()
     def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
@@ -115,14 +114,13 @@ class ModelForward:
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
-        return self.model.get_output_embeddings()(
-            hidden_BWD[torch.arange(len(ids_BW), device=ids_BW.device), last_B]
-        ).float()
+        rows_B = torch.arange(len(ids_BW), device=ids_BW.device)
+        return self.model.get_output_embeddings()(hidden_BWD[rows_B, last_B]).float()
 
 
 class _Cache:
-    """Some slots, each at positions of its own. Speaks the part of transformers' Cache that
-    attention uses."""
+    """Some slots, each at its own positions: the part of transformers' Cache that attention
+    uses."""
 
     is_compileable = False
 

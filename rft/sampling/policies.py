@@ -1,13 +1,13 @@
-"""The policy of a stage: which weights, and who samples with them.
+"""The policy of a stage: which weights sample, and where.
 
     of(bench, "champion", device)            what is served now (rft/shelves.py)
-    of(bench, "policy", device, trained)     the base model under what training left
+    of(bench, "policy", device, trained)     the base model with trained weights
     following(bench, learner, ...)           the learner's present weights, step by step
-    base_model(params, "policy", device)     the model itself, for whoever trains it or samples with
-                                             it alone
+    base_model(params, "policy", device)     the model itself, to train it or to sample with it
+                                             alone
 
-In this process, or on the server that `policy.server` names: then weights reach it as LoRA
-adapters, and a chat endpoint has the weights that its owner gave it. Beside the policy comes the
+The policy runs in this process, or on the server that `policy.server` names. A server gets weights
+as LoRA adapters; a chat endpoint has the weights that its owner gave it. With the policy comes the
 hash of its weights, which the reports keep.
 """
 
@@ -34,12 +34,14 @@ from rft.tools.client import schemas
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
+    """A policy and the hash of its weights."""
+
     policy: Policy
     weights_sha256: str
 
 
 Trained = tuple[Weights, Path]
-"""Kind and folder of what a train stage left."""
+"""Kind and folder of a train stage's weights."""
 
 
 def of(
@@ -49,7 +51,7 @@ def of(
     trained: Trained | None = None,
     name: str = "agent-rft",
 ) -> Sampling:
-    """`name`: of the adapter at a server; arms that share one need names of their own."""
+    """Make a policy. `name`: of the adapter at a server; arms that share one need two names."""
     if bench.params.policy.server is not None:
         return _served(bench, which, trained, name)
     network, chat = base_model(bench.params, which, device, bench.schemas)
@@ -73,9 +75,9 @@ def _served(bench: Workbench, which: Literal["policy", "champion"], trained: Tra
         return Sampling(policy, pointer.sha256)
     if kind != "lora" or not isinstance(policy, remote.TokenPolicy):
         raise ConfigError(
-            f"{folder}: these are {kind} weights, and policy.server (kind {params.policy.server.kind}) takes LoRA "
-            "adapters by token routes only. "
-            "Serve them there yourself and set policy.model to them, or sample in this process: policy.server: null."
+            f"{folder}: these are {kind} weights, but policy.server (kind {params.policy.server.kind}) can only take "
+            "LoRA adapters, by token routes. Serve the weights there yourself and set policy.model to them, or sample "
+            "in this process: policy.server: null."
         )
     bench.wait(policy.update(folder, 0, name))
     return Sampling(policy, files.tree_sha256(folder))
@@ -84,8 +86,8 @@ def _served(bench: Workbench, which: Literal["policy", "champion"], trained: Tra
 def base_model(
     params: config.Params, which: Literal["policy", "champion"], device: Any, tools: list[dict[str, Any]] | None = None
 ) -> tuple[Any, Chat]:
-    """The model that a stage starts from, plain (an adapter is merged in), and its chat. `tools`:
-    None for those of the recipe."""
+    """Load the model that a stage starts from, with an adapter merged in, and its chat. `tools`:
+    None for the recipe's."""
     pointer = shelves.read(PolicyReport)
     network, tokenizer = weights.load(pointer.model, params.policy, device)
     served = shelves.champion()
@@ -93,27 +95,25 @@ def base_model(
         if served.base_sha256 not in (None, pointer.sha256):
             raise UserError(
                 f"{shelves.path(Champion)}: the champion's weights (run {served.run}) were trained on another base "
-                "model than data/policy holds now "
-                f"({served.base_sha256[:12]}, not {pointer.sha256[:12]}). Restore the policy's settings in "
-                "params.yaml, or go back "
-                f"to a champion without weights of its own: {commands.rollback(params.recipe.path)}"
+                f"model than data/policy holds now ({served.base_sha256[:12]}, not {pointer.sha256[:12]}). Restore the "
+                "policy's settings in params.yaml, or go back to a champion without weights of its own: "
+                f"{commands.rollback(params.recipe.path)}"
             )
-        network = weights.with_weights(
-            network, served.weights, shelves.folder("champion") / served.weights_path, device
-        )
-    return network, Chat(
-        tokenizer, schemas(recipe.load(params.recipe)) if tools is None else tools, params.policy.tool_format
-    )
+        folder = shelves.folder("champion") / served.weights_path
+        network = weights.with_weights(network, served.weights, folder, device)
+    if tools is None:
+        tools = schemas(recipe.load(params.recipe))
+    return network, Chat(tokenizer, tools, params.policy.tool_format)
 
 
 def chat_of(bench: Workbench) -> Chat:
-    """The tokenizer and template of the base model, without its weights."""
+    """Load the tokenizer and template of the base model, without its weights."""
     return Chat(weights.tokenizer(shelves.read(PolicyReport).model), bench.schemas, bench.params.policy.tool_format)
 
 
 class InProcess:
-    """The learner's twin in this process, plain: an adapter is merged in. With full weights it is
-    the learner itself, unless it samples ahead."""
+    """The learner's twin in this process, with an adapter merged in. With full weights it is the
+    learner itself, unless it samples ahead."""
 
     def __init__(self, bench: Workbench, learner: Any, chat: Chat, device: Any) -> None:
         self._learner = learner
@@ -129,8 +129,7 @@ class InProcess:
 
 
 class AtServer:
-    """A server that is handed the learner's adapter after each step, by a folder that both can
-    read."""
+    """A server that gets the learner's adapter after each step, in a folder that both can read."""
 
     def __init__(self, bench: Workbench, learner: Any, policy: remote.TokenPolicy, work: Path) -> None:
         self._bench, self._learner, self._work = bench, learner, work
@@ -148,20 +147,17 @@ class AtServer:
 
 
 def following(bench: Workbench, learner: Any, chat: Chat, device: Any, work: Path) -> InProcess | AtServer:
-    """Who samples for a learner, always from its present weights: on-policy."""
+    """Make the sampler of a learner, which always has the learner's present weights: on-policy."""
     server, train = bench.params.policy.server, bench.params.train
     if server is None:
         return InProcess(bench, learner, chat, device)
     policy = remote.policy_for(server, bench.schemas, lambda: chat)
-    if (
-        train.weights != "lora"
-        or (train.from_ == "champion" and shelves.champion().weights != "none")
-        or not isinstance(policy, remote.TokenPolicy)
-    ):
+    has_base = train.from_ != "champion" or shelves.champion().weights == "none"
+    if train.weights != "lora" or not has_base or not isinstance(policy, remote.TokenPolicy):
         raise ConfigError(
             f"params.yaml: policy.server (kind {server.kind}) samples with LoRA adapters on the model that it was "
-            "started with. "
-            "Set train.weights: lora and train.from: policy, or sample in this process: policy.server: null."
+            "started with. Set train.weights: lora and train.from: policy, or sample in this process: "
+            "policy.server: null."
         )
     bench.wait(policy.check(bench.params.rollout.max_tokens, train.temperature))
     return AtServer(bench, learner, policy, work)

@@ -1,6 +1,7 @@
 """A tool call: is it well formed, where does it go, and what does the policy see of the reply?
 
 client      sends the calls of a turn to their tools
+http        a tool behind an HTTP address
 arguments   checks a call's arguments against the tool's schema
 local       tools that are Python functions, in processes of their own
 mcp         tools of MCP servers

@@ -1,10 +1,8 @@
-"""What a call may hold: the JSON schemas of tools, and arguments that are checked against them
-before anything is sent.
+"""The JSON schemas of tools, and the check of a call's arguments before anything is sent.
 
-A schema is the owner's: one that cannot be used is a ConfigError that names the tool and, for a
-row's own, the example. Arguments are the policy's: what is wrong with them is `Refused`, whose text
-it sees, short. Compiled schemas are kept by content, as every row of a data set may carry the same
-few. Nothing is fetched for a `$ref`.
+The user writes the schema: one that cannot be used is a ConfigError that names the tool and, for a
+row's own tools, the example. The policy writes the arguments: what is wrong with them is `Refused`,
+with a short text that it sees. Nothing is fetched for a `$ref`.
 """
 
 from __future__ import annotations
@@ -23,32 +21,33 @@ from referencing.exceptions import Unresolvable
 from rft.errors import ConfigError
 from rft.types import ToolCall
 
-MAX_PROBLEM_CHARS = 200  # a policy's nonsense must not come back to it a thousand tokens long
+MAX_PROBLEM_CHARS = 200  # the policy's nonsense must not come back to it as a thousand tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
+    """A tool's parameters and their compiled schema."""
+
     parameters: Mapping[str, Any]
     validator: Draft202012Validator
 
 
 def read_tool(tool: Any, where: str) -> tuple[str, Function]:
-    """Name and function of a Chat-Completions tool. Raises ConfigError, naming `where`, for one
-    that is none."""
+    """Read a Chat-Completions tool: its name and function. Raises ConfigError, naming `where`."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
         raise ConfigError(
-            f'{where}: a tool is {clip_text(json.dumps(tool))}, expected {{"type": "function", "function": {{"name": '
-            f"...}}}}."
+            f"{where}: a tool is {clip_text(json.dumps(tool))}, "
+            'expected {"type": "function", "function": {"name": ...}}.'
         )
     parameters = function.get("parameters")
     try:
         return name, _compiled(json.dumps({} if parameters is None else parameters))
     except SchemaError as error:
         raise ConfigError(
-            f"{where}: the parameters of tool {name!r} are no JSON schema: {error.json_path}: "
-            f"{clip_text(error.message)}."
+            f"{where}: the parameters of tool {name!r} are not a JSON schema: "
+            f"{error.json_path}: {clip_text(error.message)}."
         ) from None
 
 
@@ -57,41 +56,36 @@ def _compiled(text: str) -> Function:
     parameters = json.loads(text)
     if not isinstance(parameters, dict):
         raise SchemaError("expected an object")
-    # the checker: regular expressions too
-    Draft202012Validator.check_schema(parameters, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    format_checker = Draft202012Validator.FORMAT_CHECKER  # checks regular expressions too
+    Draft202012Validator.check_schema(parameters, format_checker=format_checker)
     validator = Draft202012Validator(parameters, registry=Registry())  # a registry of our own fetches nothing
     try:
         validator.is_valid({})
     except RecursionError:
         raise SchemaError("it refers to itself without end") from None
     except Unresolvable as error:
-        raise SchemaError(f"it refers to what is not in it: {error}") from None
+        raise SchemaError(f"it refers to something that is not in it: {error}") from None
     return Function(parameters, validator)
 
 
 class Refused(Exception):
-    """A call that never leaves: the policy sees why."""
+    """A call that is not sent; the policy sees why."""
 
 
 def prepare(
     call: ToolCall, functions: Mapping[str, Function], defaults: Mapping[str, Any], validate: bool = True
 ) -> str:
-    """The arguments as they go out. Raises Refused with what the policy should fix. Without
+    """Return the arguments to send. Raises Refused with what the policy should fix. Without
     `validate` any JSON object will do."""
     function = functions.get(call.name)
     if function is None:
         raise Refused(f"unknown tool {clip_text(call.name)!r}; known tools: {', '.join(functions)}")
-    parameters = function.parameters
-    if defaults and (unknown := sorted(set(defaults) - set(parameters.get("properties", {})))):
-        raise ConfigError(
-            f"tool_defaults: {call.name} has no arguments {unknown}; it has {sorted(parameters.get('properties', {}))}."
-        )
+    known = function.parameters.get("properties", {})
+    required = function.parameters.get("required", [])
+    if defaults and (unknown := sorted(set(defaults) - set(known))):
+        raise ConfigError(f"tool_defaults: {call.name} has no arguments {unknown}; it has {sorted(known)}.")
     arguments = _parse(call)
-    missing = {
-        name: value
-        for name, value in defaults.items()
-        if name not in arguments and name not in parameters.get("required", [])
-    }
+    missing = {name: value for name, value in defaults.items() if name not in arguments and name not in required}
     if missing:
         arguments = {**arguments, **missing}
     if validate:
@@ -106,7 +100,8 @@ def _validate(name: str, arguments: dict[str, Any], validator: Draft202012Valida
         raise Refused(f"invalid arguments for {name}: nested too deeply") from None
     except Unresolvable as error:
         raise ConfigError(
-            f"tool {name!r}: its schema refers to what is not in it: {error}. Write the definition into the schema."
+            f"tool {name!r}: its schema refers to something that is not in it: {error}. "
+            "Write the definition into the schema."
         ) from None
     if problems:
         where = problems[0].json_path.removeprefix("$").removeprefix(".") or "arguments"
@@ -114,7 +109,7 @@ def _validate(name: str, arguments: dict[str, Any], validator: Draft202012Valida
 
 
 def _parse(call: ToolCall) -> dict[str, Any]:
-    """Strict JSON: NaN and Infinity, which Python would take, are refused."""
+    """Read strict JSON: NaN and Infinity, which Python would take, are refused."""
     try:
         arguments = _STRICT.decode(call.arguments)
     except (ValueError, RecursionError):

@@ -1,18 +1,17 @@
-"""The life of a tool server around a stage: start, ask for health, hand out its address, stop it
+"""Runs a tool server around a stage: start it, wait for health, hand out its address, and stop it
 whatever happens.
 
     with running(recipe, params.tools) as endpoint:
         ...                                   # endpoint.url, endpoint.headers
 
-Without `tools.server_url` the recipe's own server (rft/tools/server.py) is started as a process on
-a free port with a random key, both known to this process only and never written to an output. It is
-stopped at every exit, and dies with us if we are killed. If it dies first, the stage ends with one
-InfrastructureError that says so: going on would only collect unscored rollouts. With
-`tools.server_url` nothing is started: the server must answer, with any HTTP status, and that is all
-we know of it. With `tools.where: local` the server is started all the same: the tools are called
-without it, the recipe's `grade` is not.
+Without `tools.server_url` the recipe's own server (rft/tools/server.py) is started as a process, on
+a free port and with a random key; only this process knows them, and no output shows them. The
+server stops at every exit, and dies with us if we are killed. If it dies first, the stage ends with
+one InfrastructureError: going on would only collect unscored rollouts. With `tools.server_url`
+nothing is started, and that server must answer, with any HTTP status. With `tools.where: local` the
+server is started too, because the recipe's `grade` is called there.
 
-Enter it in a thread that lives as long as the block: the kernel's death signal watches the thread
+Enter the block in a thread that lives as long as it: the kernel's death signal watches the thread
 that started the process.
 """
 
@@ -49,15 +48,13 @@ RAISED = "Traceback (most recent call last)"
 
 
 def log_of(recipe: Recipe) -> Path:
-    """Where the end of what a recipe's server printed is kept once its tools or its `grade`
-    raised."""
+    """Return where the end of the server's output is kept once its tools or its `grade` raised."""
     return (files.state() / "logs" / f"tool-server-{recipe.name}.log").resolve()
 
 
 @contextmanager
 def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
-    """Raises InfrastructureError when the server does not start, does not answer, or died while the
-    block ran."""
+    """Raises InfrastructureError when the server does not start or answer, or dies in the block."""
     local_tools.check(tools)
     static, sent = headers.resolve(tools.headers, "params.yaml (tools.headers)")
     if tools.server_url is not None:
@@ -73,7 +70,7 @@ def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
             try:
                 yield endpoint
             except Exception:
-                process.raise_if_dead()  # the cause; what the block raised is its consequence, and stays chained
+                process.raise_if_dead()  # the cause; the block's own error follows from it and stays chained
                 raise
             process.raise_if_dead()
         finally:
@@ -94,8 +91,8 @@ def _external(url: str, static: dict[str, str], sent: Secrets, timeout_s: float)
 
 
 class _Process:
-    """The recipe's server. Its output goes to a file without a name, read with `pread`, which
-    leaves the writer's position alone."""
+    """The recipe's server. Its output goes to a file without a name, which is read with `pread`:
+    that leaves the writer's position alone."""
 
     def __init__(self, recipe: Recipe, output: IO[bytes]) -> None:
         self._recipe = recipe
@@ -104,16 +101,10 @@ class _Process:
         key = token_urlsafe(32)
         secrets.add(KEY, key)
         self.headers = {"Authorization": f"Bearer {key}"}
-        command = [
-            sys.executable,
-            "-m",
-            "rft.tools.server",
-            str(recipe.folder),
-            "--options",
-            recipe.options.model_dump_json(by_alias=True),
-        ]
+        command = [sys.executable, "-m", "rft.tools.server", str(recipe.folder)]
+        options = recipe.options.model_dump_json(by_alias=True)
         self._process = subprocess.Popen(
-            [*command, "--parent", str(os.getpid())],
+            [*command, "--options", options, "--parent", str(os.getpid())],
             env=child_environment() | {KEY: key},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -123,14 +114,10 @@ class _Process:
 
     def wait_until_healthy(self) -> str:
         deadline = time.monotonic() + START_DEADLINE_S
-        # one: each loads the certificates anew, 32 ms of a core
-        with httpx.Client(timeout=5, trust_env=False) as client:
+        with httpx.Client(timeout=5, trust_env=False) as client:  # a new one loads certificates, 32 ms of a core
             while time.monotonic() < deadline:
                 if self._process.poll() is not None:
-                    raise InfrastructureError(
-                        f"{self._name} did not start: exit code "
-                        f"{self._process.returncode}.\n{self._tail()}\n{self._remedy}"
-                    )
+                    raise self._trouble(f"did not start: exit code {self._process.returncode}")
                 if found := re.search(r"^listening (\S+)$", tail(self._output, LOG_BYTES), re.MULTILINE):
                     url = f"http://{found[1]}"
                     try:
@@ -139,19 +126,14 @@ class _Process:
                     except httpx.HTTPError:
                         pass  # asked again until the deadline
                 time.sleep(0.02)
-        raise InfrastructureError(
-            f"{self._name} was not healthy within {START_DEADLINE_S:g} s.\n{self._tail()}\n{self._remedy}"
-        )
+        raise self._trouble(f"was not healthy within {START_DEADLINE_S:g} s")
 
     def raise_if_dead(self) -> None:
         if not self._stopped and (code := self._process.poll()) is not None:
-            raise InfrastructureError(
-                f"{self._name} died in the middle: exit code {code}.\n{self._tail()}\n{self._remedy}"
-            )
+            raise self._trouble(f"died in the middle: exit code {code}")
 
     def keep_log(self) -> None:
-        """A file for whoever must find what went wrong: only when the recipe's own code raised, and
-        without secrets."""
+        """Write what the server printed, without secrets, if the recipe's own code raised."""
         text = tail(self._output, LOG_BYTES)
         if RAISED in text:
             path = log_of(self._recipe)
@@ -170,16 +152,11 @@ class _Process:
                 self._process.kill()
         self._process.wait()
 
-    @property
-    def _name(self) -> str:
-        return f"the tool server of {self._recipe.folder}"
-
-    @property
-    def _remedy(self) -> str:
-        return f"Try it alone: {commands.toolserver(self._recipe.folder)}; then run the stage again."
+    def _trouble(self, what: str) -> InfrastructureError:
+        return InfrastructureError(
+            f"the tool server of {self._recipe.folder} {what}.\n{last_words(self.last_words())}\n"
+            f"Try it alone: {commands.toolserver(self._recipe.folder)}; then run the stage again."
+        )
 
     def last_words(self) -> str:
         return secrets.redact(tail(self._output).strip())
-
-    def _tail(self) -> str:
-        return last_words(self.last_words())

@@ -1,13 +1,13 @@
 """The recipe's own functions as tools, without a server: `tools.where: local`.
 
-    async def    awaited in our event loop, where it must not block
-    def          in one of tools.local_workers processes, because only a process can be ended at a
-                 deadline
+    async def    awaited in our event loop, which it must not block
+    def          called in one of tools.local_workers processes, because only a process can be
+                 ended at a deadline
 
-Both are under the limits of a tool over HTTP: deadline, size of the reply, slots, rate. A
-`ToolError` and bad arguments are the policy's, and it sees them; an exception, an overrun or a
-worker's death is ours, retried and then `failed`. A worker that overruns is killed, with whatever
-it started, and another takes its place at the next call.
+Both have the limits of a tool over HTTP: deadline, size of the reply, slots, rate. A `ToolError`
+and bad arguments are the policy's fault, and it sees them. An exception, an overrun or a worker's
+death is ours: retried, then `failed`. A worker that overruns is killed, with whatever it started,
+and another takes its place at the next call.
 
 A worker loads the recipe by itself (`python -m rft.tools.local`), so it never sees what this
 process has in memory, torch included. Requests and replies are JSON after four bytes of length, on
@@ -52,9 +52,8 @@ log = logging.getLogger("rft.tools.local")
 def check(section: config.Tools) -> None:
     if section.where == "local" and section.server_url is not None:
         raise ConfigError(
-            "params.yaml: tools.where = 'local' calls the recipe's own functions, and tools.server_url = "
-            f"{section.server_url!r} names a server. "
-            "Remove one of the two."
+            "params.yaml: tools.where = 'local' calls the recipe's own functions, and "
+            f"tools.server_url = {section.server_url!r} names a server. Remove one of the two."
         )
 
 
@@ -62,14 +61,15 @@ def check(section: config.Tools) -> None:
 async def sources(
     recipe: Recipe, section: config.Tools, http: HttpClient
 ) -> AsyncIterator[dict[str, AsyncTool | WorkerTool]]:
-    """A source a function. Raises InfrastructureError when the workers do not start."""
+    """Yield the source of each function. Raises InfrastructureError when the workers do not
+    start."""
     limits = Limits.of(section)
-    functions = {function.__name__: function for function in recipe.tools}
     blocking = any(not inspect.iscoroutinefunction(function) for function in recipe.tools)
     async with Workers(recipe, section.local_workers if blocking else 0) as workers:
         made: dict[str, AsyncTool | WorkerTool] = {}
-        for name, function in functions.items():
-            rate_limiter, asked = http.rate_limiter(section.rate_limit), tuple(asks_for(function))
+        for function in recipe.tools:
+            name, asked = function.__name__, tuple(asks_for(function))
+            rate_limiter = http.rate_limiter(section.rate_limit)
             if inspect.iscoroutinefunction(function):
                 made[name] = AsyncTool(function, toolserver.arguments_model(function), asked, limits, rate_limiter)
             else:
@@ -79,10 +79,12 @@ async def sources(
 
 @dataclass(frozen=True, slots=True)
 class AsyncTool:
+    """An `async def`, called here."""
+
     function: Callable[..., Awaitable[Any]]
     model: type[Any]
     asked: tuple[str, ...]
-    """What the function takes beside the policy's arguments (toolserver.GIVEN)."""
+    """What the function takes besides the policy's arguments (toolserver.GIVEN)."""
     limits: Limits
     rate_limiter: RateLimiter
 
@@ -97,7 +99,7 @@ class AsyncTool:
     async def _run(self, arguments: str, envelope: Envelope) -> Outcome:
         try:
             read = toolserver.read_arguments(self.model, arguments)
-            # a row of its own, as over HTTP
+            # each call gets its own copy of the row, as over HTTP
             given = {ITEM: envelope.context.example.row, TRACE_ID: lambda: envelope.context.trace_id}
             output = as_text(await self.function(**read, **{key: given[key]() for key in self.asked}))
         except ToolError as error:
@@ -105,19 +107,19 @@ class AsyncTool:
         except Exception as error:
             log.exception("%s failed", self.function.__name__)
             raise NoReply(f"{type(error).__name__}: {error}") from None
-        return (
-            too_large(self.limits.max_reply_bytes)
-            if len(output.encode()) > self.limits.max_reply_bytes
-            else Outcome(output)
-        )
+        if len(output.encode()) > self.limits.max_reply_bytes:
+            return too_large(self.limits.max_reply_bytes)
+        return Outcome(output)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTool:
+    """A `def`, called in a worker process."""
+
     name: str
     workers: Workers
     asked: tuple[str, ...]
-    """What the function takes beside the policy's arguments (toolserver.GIVEN)."""
+    """What the function takes besides the policy's arguments (toolserver.GIVEN)."""
     limits: Limits
     rate_limiter: RateLimiter
 
@@ -144,7 +146,7 @@ class WorkerTool:
 
 # -- the workers, seen from here -------------------------------------------------------------------
 class Workers:
-    """A fixed number of them, each with one call at a time."""
+    """A fixed number of worker processes, each with one call at a time."""
 
     def __init__(self, recipe: Recipe, number: int) -> None:
         self._workers = [_Worker(recipe) for _ in range(number)]
@@ -164,8 +166,8 @@ class Workers:
         await asyncio.gather(*(worker.stop() for worker in self._workers))
 
     async def ask(self, request: bytes, timeout_s: float) -> dict[str, Any]:
-        """Raises TimeoutError, and NoReply for a worker that died. Waiting for a worker, or for a
-        new one's start, is not the tool's time."""
+        """Raises TimeoutError, and NoReply for a worker that died. The time to get or start a
+        worker does not count against `timeout_s`."""
         worker = await self._idle.get()
         try:
             if not worker.alive:
@@ -173,9 +175,7 @@ class Workers:
             async with asyncio.timeout(timeout_s):
                 return await worker.ask(request)
         except BaseException:
-            # an overrun, a cancelled rollout: what it is doing must end, and what it says later is
-            # nobody's
-            worker.kill()
+            worker.kill()  # an overrun or a cancelled rollout: nobody waits for what it does
             raise
         finally:
             self._idle.put_nowait(worker)
@@ -192,37 +192,26 @@ class _Worker:
         await self._reap()
         if self._output.closed:
             self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        command = [sys.executable, "-m", "rft.tools.local", str(self._recipe.folder)]
         options = self._recipe.options.model_dump_json(by_alias=True)
         self._process = await asyncio.create_subprocess_exec(
-            *(
-                sys.executable,
-                "-m",
-                "rft.tools.local",
-                str(self._recipe.folder),
-                "--options",
-                options,
-                "--parent",
-                str(os.getpid()),
-            ),
+            *(*command, "--options", options, "--parent", str(os.getpid())),
             env=child_environment(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=self._output,
-            process_group=0,  # Ctrl-C is for the stage; and a kill takes along what the tool started
+            process_group=0,  # Ctrl-C is for the stage; and a kill also ends what the tool started
         )
-        remedy = f"Try the tools alone: {commands.toolserver(self._recipe.folder)}; then run the stage again."
         try:
             async with asyncio.timeout(START_DEADLINE_S):
                 await self._receive(self._process)
-        except NoReply as failure:
-            raise InfrastructureError(
-                f"a tool worker of {self._recipe.folder} did not start: {failure}\n{remedy}"
-            ) from None
-        except TimeoutError:
+        except (NoReply, TimeoutError) as failure:
             self.kill()
-            why = f"it was not ready within {START_DEADLINE_S:g} s. {last_words(tail(self._output))}"
+            late = f"it was not ready within {START_DEADLINE_S:g} s. {last_words(tail(self._output))}"
             raise InfrastructureError(
-                f"a tool worker of {self._recipe.folder} did not start: {why}\n{remedy}"
+                f"a tool worker of {self._recipe.folder} did not start: "
+                f"{failure if isinstance(failure, NoReply) else late}\n"
+                f"Try the tools alone: {commands.toolserver(self._recipe.folder)}; then run the stage again."
             ) from None
         self.alive = True
 
@@ -267,7 +256,7 @@ class _Worker:
 
 # -- a worker, from inside -------------------------------------------------------------------------
 def _work(recipe: Recipe, requests: IO[bytes], replies: IO[bytes]) -> None:
-    """Until the pipe ends."""
+    """Answer requests until the pipe ends."""
     functions = {function.__name__: (function, toolserver.arguments_model(function)) for function in recipe.tools}
     _send(replies, {"ready": True})
     while head := requests.read(LENGTH.size):
@@ -297,7 +286,7 @@ def _send(replies: IO[bytes], reply: dict[str, Any]) -> None:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m rft.tools.local",
-        description="A worker process of tools.where: local. Started by a stage; not for a terminal.",
+        description="A worker process of tools.where: local. A stage starts it; not for use at a terminal.",
     )
     parser.add_argument("recipe", metavar="RECIPE_FOLDER")
     parser.add_argument("--options", default="{}", metavar="JSON")
@@ -309,11 +298,8 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     try:
-        _work(
-            load(config.parse({"path": args.recipe, "options": json.loads(args.options)}, "--options", config.Recipe)),
-            requests,
-            replies,
-        )
+        settings = {"path": args.recipe, "options": json.loads(args.options)}
+        _work(load(config.parse(settings, "--options", config.Recipe)), requests, replies)
     except RftError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -1,25 +1,27 @@
-"""MCP servers as tools: listed when a stage starts, called like any other tool, closed at its end.
+"""Tools of MCP servers: listed when a stage starts, called like any other tool, closed at its end.
 
     tools:
       mcp:
         - {name: wiki, url: "http://127.0.0.1:8000/mcp", headers: {Authorization: "env:WIKI_KEY"}}
         - {name: files, command: [python, server.py], env: {ROOT: "env:ROOT"}, tools: [read]}
 
-The first is reached by streamable HTTP, the second is a process of ours and is reached by stdio.
+The first is reached by streamable HTTP; the second is a process of ours, reached by stdio.
 
-The protocol is the official `mcp` package's. What it leaves open is added here: a deadline and a
-size for each call, retries of what the transport lost, signatures, and the trace id in each call's
-`_meta`. A result with `isError`, and a refusal of the arguments, are the policy's, and it sees
-them; everything else that is no result is retried and then `failed`.
+The official `mcp` package speaks the protocol. This module adds a deadline and a size for each
+call, retries of what the transport lost, signatures, and the trace id in each call's `_meta`. A
+result with `isError`, and a refusal of the arguments, are the policy's fault, and it sees them.
+Everything else that is not a result is retried and then `failed`.
 
-Two kinds of these are the server's all the same, and only their text tells (`McpTool._blame`). A
-tool that the server listed and does not know now comes as INVALID_PARAMS, as the specification
-asks, or with `isError`, as the packages do it: it is `failed` at once, like an HTTP 404. A tool
-function that crashed is answered by release 2 of the `mcp` package with "Error executing tool NAME"
-and nothing else, since it keeps the exception to itself: it is retried, like an HTTP 500. After a
-colon there stands what the tool raised for the model to read, or which arguments do not fit.
-Release 1 put the text of a crash there too, so a crash under it stays the policy's. `client_errors:
-policy` in tools.traits gives all to the policy.
+Two such errors are the server's fault all the same, and only their text tells (`McpTool._blame`):
+- A tool that the server listed and no longer knows. It comes as INVALID_PARAMS, as the
+  specification asks, or with `isError`, as the packages do it. It is `failed` at once, like an HTTP
+  404.
+- A tool function that crashed. Release 2 of the `mcp` package keeps the exception to itself and
+  answers "Error executing tool NAME": that is retried, like an HTTP 500. After a colon follows what
+  the tool raised for the model to read, or which arguments do not fit. Release 1 puts the text of a
+  crash there too, so a crash under it counts as the policy's fault.
+
+`client_errors: policy` in tools.traits blames the policy for all of them.
 
 Two traits of the package shape this file. Its tasks live in cancel scopes, which one task must
 enter and leave: so a connection is owned by a task that opens it, waits, and closes it (`_own`).
@@ -56,11 +58,11 @@ if TYPE_CHECKING:
 
 OPEN_DEADLINE_S = 60.0
 CLOSE_DEADLINE_S = 10.0  # the package gives a process 2 s to end by itself, and 2 more after SIGTERM
-_CODE = r"(?:MCP error -?\d+: )?"  # the TypeScript package puts it before
+_CODE = r"(?:MCP error -?\d+: )?"  # how the TypeScript package begins
 # Python: "Unknown tool: NAME"; Go: 'unknown tool "NAME"'; Java: "Unknown tool: invalid_tool_name",
 # word for word, and once "Tool not found: NAME"; Rust: "tool not found"; TypeScript: "Tool NAME not
-# found" or "disabled"; mcp-go: "tool 'NAME' not found: ...". More may follow, such as the tools
-# that there are. Any other name is an argument: a tool that calls tools by name refuses it so.
+# found" or "disabled"; mcp-go: "tool 'NAME' not found: ...". More may follow, such as a list of the
+# known tools. Any other name is an argument: a tool that calls tools by name refuses it like this.
 _NAMED = r"""(unknown tool|tool not found)(:? ['"]?(NAME|invalid_tool_name)['"]?(?![\w/-]|\.\w)|[.;,!]|$)"""
 _UNKNOWN = rf"""{_CODE}({_NAMED}|tool ['"]?NAME['"]? (not found|disabled)\b)"""
 SESSION_LOST = "Session terminated"  # the package's word for a session id that the server no longer knows
@@ -69,16 +71,16 @@ log = logging.getLogger("rft.tools.mcp")
 
 
 class _Oversized(Exception):
-    """The body of a reply was cut."""
+    """The reply was larger than allowed."""
 
 
 class _Refused(Exception):
-    """The server will not have these arguments."""
+    """The server refused the arguments."""
 
 
 _troubles: ContextVar[list[Exception] | None] = ContextVar("troubles", default=None)
-"""What `_transport` met on behalf of the call that runs in this context: NoReply,
-InfrastructureError or _Oversized."""
+"""Errors that `_transport` met for the call that runs in this context: NoReply, InfrastructureError
+or _Oversized."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,45 +111,42 @@ class McpTool:
         return replace(outcome, retries=retries)
 
     def _read(self, result: CallToolResult) -> Outcome:
-        """Its texts; a picture or a resource as JSON."""
-        parts = [
+        """Join the result's texts; a picture or a resource becomes JSON."""
+        text = "\n".join(
             block.text if block.type == "text" else block.model_dump_json(by_alias=True, exclude_none=True)
             for block in result.content
-        ]
-        text = (
-            "\n".join(parts)
-            if parts or result.structured_content is None
-            else json.dumps(result.structured_content, ensure_ascii=False)
         )
+        if not result.content and result.structured_content is not None:
+            text = json.dumps(result.structured_content, ensure_ascii=False)
         text = self.server.secrets.redact(as_text(text))
         if result.is_error:
             self._blame(text)
-        return (
-            too_large(self.limits.max_reply_bytes)
-            if len(text.encode()) > self.limits.max_reply_bytes
-            else Outcome(text, result.is_error)
-        )
+        if len(text.encode()) > self.limits.max_reply_bytes:
+            return too_large(self.limits.max_reply_bytes)
+        return Outcome(text, result.is_error)
 
     def _blame(self, error: str) -> None:
-        """Raises NoReply for an error that is the server's."""
+        """Raises NoReply for an error that is the server's fault."""
         if self.client_errors == "policy":
             return
         name = re.escape(self.name)
         if re.match(_UNKNOWN.replace("NAME", name), error.strip(), re.IGNORECASE):
-            raise NoReply(f"the server listed {self.name} and does not know it now: {error}", lasting=True)
+            raise NoReply(f"the server listed {self.name} and no longer knows it: {error}", lasting=True)
         if re.fullmatch(rf"Error executing tool {name}(: Error executing tool \S+)*", error):
             raise NoReply(f"the tool crashed: {error}")
 
 
 class Server:
-    """`async with Server(params.tools.mcp[0], params.tools, http) as server: server.tools,
-    server.source(name)`."""
+    """One MCP server and its tools.
+
+    async with Server(params.tools.mcp[0], params.tools, http) as server:
+        server.tools, server.source(name)
+    """
 
     def __init__(self, server: config.McpServer, section: config.Tools, http: HttpClient) -> None:
         self.name = server.name
         self.tools: list[dict[str, Any]] = []
-        """Chat-Completions tools, in the server's order, by the names that are offered: with the
-        prefix."""
+        """Chat-Completions tools in the server's order, with the prefix in their names."""
         self.url = server.url or ""
         self._where = f"params.yaml (tools.mcp, {server.name})"
         self._server, self._section, self._http = server, section, http
@@ -163,8 +162,8 @@ class Server:
         self._owner: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Raises InfrastructureError when it does not answer, ConfigError for a tool that it does
-        not have."""
+        """Raises InfrastructureError if the server does not answer, ConfigError for a tool that it
+        does not have."""
         self._opening = asyncio.Lock()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __aexit__
         try:
@@ -180,12 +179,11 @@ class Server:
 
     def source(self, name: str, client_errors: str = "infrastructure") -> McpTool:
         own = name.removeprefix(self._server.prefix)
-        return McpTool(
-            self, own, Limits.of(self._section), self._http.rate_limiter(self._section.rate_limit), client_errors
-        )
+        rate_limiter = self._http.rate_limiter(self._section.rate_limit)
+        return McpTool(self, own, Limits.of(self._section), rate_limiter, client_errors)
 
     async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> CallToolResult:
-        """Raises _Refused, _Oversized, and NoReply for everything else that is no result."""
+        """Raises _Refused, _Oversized, and NoReply for everything else that is not a result."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS
 
@@ -219,31 +217,27 @@ class Server:
         except InfrastructureError:
             raise
         except Exception as failure:
-            why = (
-                f"no answer within {OPEN_DEADLINE_S:g} s"
-                if isinstance(failure, TimeoutError)
-                else self._explain(failure)
-            )
+            late = f"no answer within {OPEN_DEADLINE_S:g} s"
+            why = late if isinstance(failure, TimeoutError) else self._explain(failure)
             raise InfrastructureError(
-                f"{self._where}: the MCP server cannot be used: {why}. Start it, or mend its address or command."
+                f"{self._where}: the MCP server cannot be used: {why}. Start it, or fix its address or command."
             ) from None
         return [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema},
-            }
+            {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
             for tool in tools
         ]
 
     def _allowed(self, listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        known = [tool["function"]["name"] for tool in listed]
+        """Make Chat-Completions tools of the functions that params.yaml names."""
+        known = [function["name"] for function in listed]
         wanted = known if self._server.tools is None else self._server.tools
         if unknown := [name for name in wanted if name not in known]:
-            raise ConfigError(f"{self._where}: tools = {unknown}: the server has none of that name. It has {known}.")
+            raise ConfigError(f"{self._where}: tools = {unknown}: the server has no such tools. It has {known}.")
         prefix = self._server.prefix
-        allowed = [tool["function"] for tool in listed if tool["function"]["name"] in wanted]
         return [
-            {"type": "function", "function": {**function, "name": prefix + function["name"]}} for function in allowed
+            {"type": "function", "function": {**function, "name": prefix + function["name"]}}
+            for function in listed
+            if function["name"] in wanted
         ]
 
     # -- one connection after another
@@ -281,7 +275,7 @@ class Server:
             self._client = None
 
     async def _drop(self, client: Client) -> None:
-        """Once, however many calls met its end."""
+        """Close this connection once, however many calls met its end."""
         async with self._opening:
             if self._client is client:
                 await self._close()
@@ -334,7 +328,7 @@ def _http_client(server: Server) -> httpx2.AsyncClient:
 
     return httpx2.AsyncClient(
         headers=server._headers,
-        # escapes, the text twice, and the frame around it
+        # room for escapes, the text twice, and the frame around it
         transport=_transport(4 * server._section.max_reply_bytes + 65536, server),
         timeout=httpx2.Timeout(30.0, read=None),  # the call's own deadline is around it
         max_redirects=0,
@@ -351,7 +345,7 @@ def _transport(limit: int, server: Server) -> httpx2.AsyncBaseTransport:
             troubles.append(trouble)
 
     class Body(httpx2.AsyncByteStream):
-        """Of a reply: at most `limit` bytes."""
+        """A reply's body, of at most `limit` bytes."""
 
         def __init__(self, inner: Any) -> None:
             self._inner = inner
@@ -380,17 +374,11 @@ def _transport(limit: int, server: Server) -> httpx2.AsyncBaseTransport:
                 met(NoReply(server._explain(error)))
                 return httpx2.Response(503)
             if response.status_code == 401:
-                met(
-                    InfrastructureError(
-                        f"the MCP server refuses our key (HTTP 401). Mend the headers in {server._where}."
-                    )
-                )
+                why = f"the MCP server refuses our key (HTTP 401). Fix the headers in {server._where}."
+                met(InfrastructureError(why))
             elif response.status_code in TRANSIENT:
-                met(
-                    NoReply(
-                        f"HTTP {response.status_code}", retry_after_s=retry_after(response.headers.get("Retry-After"))
-                    )
-                )
+                pause_s = retry_after(response.headers.get("Retry-After"))
+                met(NoReply(f"HTTP {response.status_code}", retry_after_s=pause_s))
             response.stream = Body(response.stream)
             return response
 

@@ -1,4 +1,4 @@
-"""A recipe's tools and grader as an HTTP server: what the trainer calls, in a process of its own.
+"""Serves a recipe's tools and grader over HTTP, in a process of its own.
 
     GET  /health          {"status": "ok", "tools": [...]}
     POST /tools/<name>    {"type": "function_call", "call_id", "name", "arguments": "<JSON>",
@@ -8,12 +8,12 @@
                           "sub_scores"}
 
 A tool is a plain typed Python function. Its schema is made from its signature and docstring, and
-its arguments are validated against the same types, so the two cannot drift apart. Who is to blame
-travels in the status: `ToolError` and bad arguments are the policy's (400, and it sees the text);
+its arguments are validated against the same types, so the two cannot drift apart. The status says
+who is to blame: `ToolError` and bad arguments are the policy's fault (400, and it sees the text);
 an exception is ours (500, and the trainer retries, then leaves the rollout unscored).
 
-Everything but /health asks for the bearer key in RFT_TOOL_KEY, when that is set. Functions run in
-the event loop: they are lookups of a fraction of a millisecond, where a thread costs more than the
+Everything but /health needs the bearer key in RFT_TOOL_KEY, if that is set. Functions run in the
+event loop: they are lookups of a fraction of a millisecond, where a thread costs more than the
 work. An `async def` tool is awaited.
 """
 
@@ -45,11 +45,9 @@ from rft.recipe import Recipe, load
 
 KEY = "RFT_TOOL_KEY"
 ITEM, TRACE_ID = GIVEN = ("item", "trace_id")
-"""A tool's arguments of these names are not the policy's: the example's row and the rollout's name,
-as the wire carries them.
-
-A trace id is new in every run, so a tool or a grade that lets it show gives up equal bytes for
-equal seeds.
+"""Arguments that a tool gets from us and not from the policy: the example's row and the rollout's
+trace id. That id is new in every run: where it shows in an output, equal seeds no longer give equal
+bytes.
 """
 MAX_BODY_BYTES = 16_000_000  # a grader's body holds every tool call of the rollout
 
@@ -64,24 +62,21 @@ class _NoTitles(GenerateJsonSchema):
 
 
 def schema(function: Callable[..., Any]) -> dict[str, Any]:
-    """The Chat-Completions tool of a typed function; `Annotated[int, Field(description=...)]`
+    """Make the Chat-Completions tool of a typed function; `Annotated[int, Field(description=...)]`
     describes an argument."""
     parameters = arguments_model(function).model_json_schema(by_alias=True, schema_generator=_NoTitles)
     parameters.pop("title", None)
     description = inspect.cleandoc(function.__doc__ or "")
-    return {
-        "type": "function",
-        "function": {"name": _name(function), "description": description, "parameters": parameters},
-    }
+    declared = {"name": _name(function), "description": description, "parameters": parameters}
+    return {"type": "function", "function": declared}
 
 
 def app(recipe: Recipe) -> web.Application:
     """Raises UserError for a recipe whose tools cannot be served."""
     tools = {_name(function): function for function in recipe.tools}
     if len(tools) != len(recipe.tools):
-        raise UserError(
-            f"{recipe.folder}/tools.py: two of TOOLS have one name. Rename one: {[_name(f) for f in recipe.tools]}."
-        )
+        names = [_name(function) for function in recipe.tools]
+        raise UserError(f"{recipe.folder}/tools.py: two of TOOLS have the same name. Rename one: {names}.")
     models = {name: arguments_model(function) for name, function in tools.items()}
 
     async def health(request: web.Request) -> web.Response:
@@ -95,9 +90,8 @@ def app(recipe: Recipe) -> web.Application:
         try:
             arguments = read_arguments(models[name], body.get("arguments", "{}"))
             given = {ITEM: body.get(ITEM) or {}, TRACE_ID: str(body.get(TRACE_ID) or "")}
-            return _output(
-                body, await _run(tools[name], **arguments, **{key: given[key] for key in asks_for(tools[name])})
-            )
+            arguments |= {key: given[key] for key in asks_for(tools[name])}
+            return _output(body, await _run(tools[name], **arguments))
         except ToolError as error:
             return _output(body, str(error), 400)
 
@@ -118,7 +112,7 @@ def app(recipe: Recipe) -> web.Application:
 
 
 def asks_for(function: Callable[..., Any]) -> list[str]:
-    """Which of GIVEN it takes."""
+    """Return which of GIVEN the function takes."""
     return [name for name in GIVEN if name in inspect.signature(function).parameters]
 
 
@@ -127,24 +121,22 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def arguments_model(function: Callable[..., Any]) -> type[pydantic.BaseModel]:
-    """A model of the arguments. Fields have neutral names and the real ones as aliases: a tool may
-    call an argument `json`."""
+    """Make a pydantic model of the arguments. Fields have neutral names, with the real ones as
+    aliases: a tool may call an argument `json`."""
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
     for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
         if name in GIVEN:
             continue
         if name not in hints or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise UserError(
-                f"tool {_name(function)}: argument {name!r} needs a type hint and must be passable by name."
-            )
+            raise UserError(f"tool {_name(function)}: argument {name!r} needs a type hint and must work as a keyword.")
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[f"argument_{position}"] = (hints[name], pydantic.Field(default, alias=name))
     return pydantic.create_model(_name(function), __config__=pydantic.ConfigDict(extra="forbid"), **fields)
 
 
 def read_arguments(model: type[pydantic.BaseModel], raw: Any) -> dict[str, Any]:
-    """From the wire's JSON string (an object is taken too). Raises ToolError with every problem."""
+    """Read the wire's JSON string (an object is taken too). Raises ToolError with every problem."""
     try:
         read = model.model_validate_json(raw) if isinstance(raw, str) else model.model_validate(raw)
     except pydantic.ValidationError as error:
@@ -187,7 +179,7 @@ def _authorize(key: str | None) -> Any:
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if key is not None and request.path != "/health" and not hmac.compare_digest(given, expected):
             raise web.HTTPUnauthorized(
-                text=f"the bearer key is missing or wrong; it is the value of {KEY} at the server's start"
+                text=f"the bearer key is missing or wrong; it is the value that {KEY} had when the server started"
             )
         return await handler(request)
 
@@ -195,8 +187,8 @@ def _authorize(key: str | None) -> Any:
 
 
 def _report_bugs(folder: Path) -> Any:
-    """The traceback goes to stderr, whose tail the trainer shows; the reply names the exception,
-    and the line of the recipe that raised it."""
+    """Answer 500 with the exception and the recipe's line that raised it. The traceback goes to
+    stderr, whose tail the trainer shows."""
 
     @web.middleware
     async def report(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -212,27 +204,23 @@ def _report_bugs(folder: Path) -> Any:
 
 
 def _place(error: Exception, folder: Path) -> str:
-    """Of the innermost frame that is the recipe's own: a library below it says little to its
-    author."""
+    """Name the innermost frame that is the recipe's own; a library's says little to its author."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(folder)]
     return f" ({Path(own[-1].filename).relative_to(folder)}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
 
 
 async def serve(served: web.Application, host: str, port: int, listening: Callable[[int], None]) -> None:
-    """Until SIGTERM or SIGINT. Raises InfrastructureError when the port is taken."""
+    """Serve until SIGTERM or SIGINT. Raises InfrastructureError when the port is taken."""
     runner = web.AppRunner(served, access_log=None, shutdown_timeout=1)
     await runner.setup()
     try:
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise InfrastructureError(
-                    f"cannot listen on {host}:{port}: {error.strerror}. Name another --host or --port."
-                ) from None
-            raise InfrastructureError(
-                f"port {port} on {host} is in use. Stop its owner, or take a free port with --port 0."
-            ) from None
+            why = f"cannot listen on {host}:{port}: {error.strerror}. Give another --host or --port."
+            if error.errno == errno.EADDRINUSE:
+                why = f"port {port} on {host} is in use. Stop the process there, or take a free port with --port 0."
+            raise InfrastructureError(why) from None
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -243,8 +231,8 @@ async def serve(served: web.Application, host: str, port: int, listening: Callab
 
 
 def run(folder: str, options: str, host: str = "127.0.0.1", port: int = 0) -> None:
-    """Serve the recipe of `folder` until a signal ends it; `options` is JSON. Prints `listening
-    HOST:PORT` when ready."""
+    """Serve the recipe of `folder` until a signal ends it, and print `listening HOST:PORT` when
+    ready. `options` is JSON."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     try:
         given = json.loads(options)
@@ -255,7 +243,7 @@ def run(folder: str, options: str, host: str = "127.0.0.1", port: int = 0) -> No
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The process that a stage starts (rft/tools/lifetime.py). People say `rft serve-tools`."""
+    """Run the process that a stage starts (rft/tools/lifetime.py). People use `rft serve-tools`."""
     parser = argparse.ArgumentParser(prog="python -m rft.tools.server")
     parser.add_argument("recipe", metavar="RECIPE_FOLDER")
     parser.add_argument("--options", default="{}", metavar="JSON")

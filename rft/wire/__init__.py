@@ -1,7 +1,7 @@
-"""What crosses to tool servers, graders and policies on servers, and how it gets there.
+"""Messages to tool servers, graders and policies on servers, and how they get there.
 
 contract   the bodies of OpenAI's Agent RFT contract
 client     HTTP with deadlines, retries and rate limits; decides who is to blame
 headers    keys, signatures and the headers of a rollout
-trace      the two names of a rollout: ours, from the seed, and the wire's, new in each run
+trace      the two names of a rollout: ours, from the seed, and the wire's, new each time
 """

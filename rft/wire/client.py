@@ -1,18 +1,16 @@
 """The HTTP client of tools and graders: addresses, limits, retries and redirects.
 
 `HttpClient.post` decides who is to blame. What the policy can have caused (4xx, an oversized reply)
-comes back to the caller. What it cannot have caused (5xx, no connection, the deadline, a reply that
-is no reply, 408 and 429) is retried under the same call_id (`retrying`) and then raised as
-`NoReply`, which leaves the rollout unscored. A dead server of ours or a refused key stops the stage
-instead.
+comes back to the caller. What it cannot have caused (5xx, 408 and 429, no connection, the deadline,
+a malformed reply) is retried under the same call_id (`retrying`) and then raised as `NoReply`,
+which leaves the rollout unscored. A dead server of ours or a refused key stops the stage instead.
 
 A 303 says where the reply will be: a platform may answer so while a slow tool still runs. It is
-followed by GET on the same host, and whatever goes wrong on the way, the request itself is never
-posted again; how long that may take is the try's deadline alone. No other redirect is followed.
+followed by GET on the same host, within the try's deadline; whatever goes wrong there, the request
+itself is never posted again. No other redirect is followed.
 
-aiohttp, because it was measured at 1,650 to 1,860 calls a second here, against 47 to 383 with
-httpx. What the bodies hold is in rft/wire/contract.py; headers, signatures and secrets are in
-rft/wire/headers.py.
+aiohttp, because it was measured at 1,650 to 1,860 calls per second here, against 47 to 383 with
+httpx. Bodies are in rft/wire/contract.py; headers and signatures are in rft/wire/headers.py.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Self, TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -39,18 +37,18 @@ from rft.wire.contract import Envelope, Malformed, clip
 
 BACKOFF_S = 0.1  # doubled at each retry, and spread by half of itself
 LONGEST_RETRY_AFTER_S = 30.0  # a server may ask for a pause, not for the afternoon
-TRANSIENT = frozenset({408, 429, *range(500, 1000)})  # the server's trouble, which may pass; 408 and 429 too
-LONGEST_HOP_S = 10.0  # between two askings for what a 303 promised, at most; the first is at once
+TRANSIENT = frozenset({408, 429, *range(500, 1000)})  # the server's trouble, which may pass
+LONGEST_HOP_S = 10.0  # at most, between two requests for what a 303 promised; the first is at once
 
 
 def _nothing() -> None:
-    """Of a server that somebody else runs we know nothing."""
+    """Stand in for `raise_if_dead` where somebody else runs the server."""
 
 
 @dataclass(frozen=True)
 class ToolEndpoint:
-    """Where the tools are, and what to send along. `raise_if_dead` tells whether a process of ours
-    has ended, `last_words` what it printed last."""
+    """Where the tools are, and what to send with each call. `raise_if_dead` tells whether a server
+    of ours has ended, `last_words` what it printed last."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict, repr=False)  # holds the key
@@ -60,8 +58,8 @@ class ToolEndpoint:
 
 
 class NoReply(Exception):
-    """A try that failed, or, out of `retrying`, all of them. `malformed`: the last answer came, and
-    was none. `lasting`: another try cannot help."""
+    """A try that failed; raised by `retry`: all of them. `malformed`: the last reply could not be
+    read. `lasting`: another try cannot help."""
 
     def __init__(
         self, reason: str, malformed: bool = False, retry_after_s: float = 0.0, retries: int = 0, lasting: bool = False
@@ -83,7 +81,7 @@ class Reply:
 # -- limits ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one tool, of whatever kind. `timeout_key`: where its deadline is written down."""
+    """The limits of one tool of any kind. `timeout_key`: the key that sets its deadline."""
 
     timeout_s: float
     retries: int
@@ -96,14 +94,15 @@ class Limits:
         common = cls(section.timeout_s, section.retries, section.max_request_bytes, section.max_reply_bytes)
         if own is None:
             return common
-        key = common.timeout_key if own.timeout_s is None else f"tools.endpoints.{own.name}.timeout_s"
-        timeout_s, max_reply_bytes = own.timeout_s or common.timeout_s, own.max_reply_bytes or common.max_reply_bytes
-        return cls(timeout_s, common.retries, common.max_request_bytes, max_reply_bytes, key)
+        limits = replace(common, max_reply_bytes=own.max_reply_bytes or common.max_reply_bytes)
+        if own.timeout_s is None:
+            return limits
+        return replace(limits, timeout_s=own.timeout_s, timeout_key=f"tools.endpoints.{own.name}.timeout_s")
 
 
 class RateLimiter:
-    """In front of one tool: a slot among those that all tools share, and at most `rate` requests a
-    second, evenly spaced, in order of coming."""
+    """Lets requests through to one tool: at most `rate` per second, evenly spaced, first come first
+    served, each in one of the slots that all tools share."""
 
     def __init__(self, slots: asyncio.Semaphore, rate: float | None) -> None:
         self._slots = slots
@@ -131,11 +130,10 @@ _Try = Callable[[int], Awaitable[T]]
 async def retry(
     once: _Try[T], retries: int, pause_s: Callable[[int], float], overrun: str, ends: float = math.inf
 ) -> tuple[T, int]:
-    """Call `once(number of the try)` until it gives a value; return it and how many retries that
-    took.
+    """Call `once(number of the try)` until it gives a value; return it and the number of retries.
 
-    `pause_s(number)`: the wait before a retry, on top of what the server asked for. `overrun`: what
-    a TimeoutError means. No try begins after `ends`. Raises NoReply when nothing is left to try.
+    `pause_s(number)`: the wait before a retry, on top of what the server asked for. `overrun`: the
+    message for a TimeoutError. No try begins after `ends`. Raises NoReply when all tries failed.
     """
     failure, tries = NoReply(""), 0
     for attempt in range(retries + 1):
@@ -160,8 +158,8 @@ async def retry(
 
 
 async def retrying(limits: Limits, message: str, once: _Try[T]) -> tuple[T, int]:
-    """Retry as tools and graders do. Jitter follows from `message`: equal runs pause equally,
-    neighbours do not."""
+    """Retry as for tools and graders. Jitter follows from `message`: equal runs pause equally,
+    neighbors do not."""
 
     def pause_s(attempt: int) -> float:
         return BACKOFF_S * 2 ** (attempt - 1) * random.Random(f"{message} {attempt}").uniform(0.5, 1.5)
@@ -170,16 +168,13 @@ async def retrying(limits: Limits, message: str, once: _Try[T]) -> tuple[T, int]
 
 
 def retry_after(value: str | None) -> float:
-    """The header's seconds, or seconds until its date; 0 for what is neither."""
+    """Return the header's seconds, or the seconds until its date; 0 for anything else."""
     if value is None:
         return 0.0
+    if re.fullmatch(r"[0-9]{1,9}", value):
+        return float(value)
     try:
-        return max(
-            0.0,
-            float(value)
-            if re.fullmatch(r"[0-9]{1,9}", value)
-            else parsedate_to_datetime(value).timestamp() - time.time(),
-        )
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except (ValueError, OverflowError):
         return 0.0
 
@@ -187,8 +182,7 @@ def retry_after(value: str | None) -> float:
 # -- posting ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Target:
-    """An address with all that belongs to it. `where`: what the user mends when it refuses our
-    key."""
+    """An address and what belongs to it. `where`: what the user fixes if it refuses our key."""
 
     url: str
     headers: dict[str, str] = field(repr=False)
@@ -201,26 +195,26 @@ class Target:
 
 def http_address(url: str, where: str, like: str = "http://host:8000") -> str:
     if not re.match(r"https?://[^/\s]+(?:/\S*)?$", url):
-        raise ConfigError(f"{where} = {url!r} is no HTTP address. Write it like {like}.")
+        raise ConfigError(f"{where} = {url!r} is not an HTTP address. Write it like {like}.")
     return url
 
 
 _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[aiohttp.TCPConnector, int]] = WeakKeyDictionary()
-"""Connections, and how many lines use them: the tools and the grader are often one server, and 500
-connections more cost a third of the time."""
+"""Per event loop: its connections, and how many clients share them. Tools and grader are often one
+server, and 500 more connections cost a third of the time."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """Where the reply to one message is: at the target, until a 303 says where instead."""
+    """Where to get the reply to one message: at the target, until a 303 names another address."""
 
     url: str
     moved: bool = False
 
 
 class HttpClient:
-    """One session, its slots and its signature. Open it with `async with`; it may be opened again,
-    in another event loop too."""
+    """A session with its slots and signatures. Open it with `async with`; it may be opened again,
+    also in another event loop."""
 
     def __init__(self, section: config.Tools) -> None:
         self._section = section
@@ -230,13 +224,12 @@ class HttpClient:
     async def __aenter__(self) -> Self:
         self._slots = asyncio.Semaphore(self._section.concurrency)
         loop = asyncio.get_running_loop()
-        pool, lines = _pools.get(loop) or (aiohttp.TCPConnector(limit=0), 0)
-        _pools[loop] = pool, lines + 1
+        pool, num_clients = _pools.get(loop) or (aiohttp.TCPConnector(limit=0), 0)
+        _pools[loop] = pool, num_clients + 1
         self._session = aiohttp.ClientSession(
             connector=pool,
             connector_owner=False,
-            # rollouts must not see one another; and no proxies from the environment
-            cookie_jar=aiohttp.DummyCookieJar(),
+            cookie_jar=aiohttp.DummyCookieJar(),  # rollouts must not see one another
             timeout=aiohttp.ClientTimeout(total=None),  # ours is around each try
         )
         return self
@@ -247,9 +240,9 @@ class HttpClient:
         await self._session.close()
         self._session = None
         loop = asyncio.get_running_loop()
-        pool, lines = _pools.pop(loop)
-        if lines > 1:
-            _pools[loop] = pool, lines - 1
+        pool, num_clients = _pools.pop(loop)
+        if num_clients > 1:
+            _pools[loop] = pool, num_clients - 1
         else:
             await pool.close()
 
@@ -270,21 +263,26 @@ class HttpClient:
         headers.check(static, where)
         given = {name.lower() for name in static}
         sent = {**({} if "content-type" in given else {"Content-Type": "application/json"}), **static}
-        secrets = secrets | self._signer.secrets if self._signer else secrets
         return Target(
-            url, sent, secrets, Limits.of(self._section, own), self.rate_limiter(rate), where, raise_if_dead or _nothing
+            url=url,
+            headers=sent,
+            secrets=secrets | self._signer.secrets if self._signer else secrets,
+            limits=Limits.of(self._section, own),
+            rate_limiter=self.rate_limiter(rate),
+            where=where,
+            raise_if_dead=raise_if_dead or _nothing,
         )
 
     async def post(
         self, target: Target, payload: bytes, envelope: Envelope, key: str, read: Callable[[Reply], T]
     ) -> tuple[T, int]:
-        """`read`'s value, and the retries that it took. `key` names the message within its rollout:
-        the call_id, or grade, start, end.
+        """Post the payload; return what `read` makes of the reply, and the number of retries. `key`
+        names the message within its rollout: the call_id, or grade, start, end.
 
         Raises NoReply when the retries are spent, InfrastructureError when going on is pointless.
         """
         message = f"{envelope.context.trace_id} {key}"
-        asked = _Asked(target.url)  # kept from try to try: what a server has accepted it must not be asked to do again
+        asked = _Asked(target.url)  # kept across tries: what a server has accepted is not posted again
 
         async def once(attempt: int) -> T:
             async with target.rate_limiter:
@@ -310,17 +308,14 @@ class HttpClient:
             reply, response = await self._exchange(target, asked, payload, sent)
             pause_s = retry_after(response.get("Retry-After"))
             if reply.status == 401:
-                raise InfrastructureError(
-                    f"the server refuses our key (HTTP 401: {clip(reply.body)}). Mend the headers in {target.where}."
-                )
+                why = f"HTTP 401: {clip(reply.body)}"
+                raise InfrastructureError(f"the server refuses our key ({why}). Fix the headers in {target.where}.")
             if reply.status in TRANSIENT:
                 raise NoReply(f"HTTP {reply.status}: {clip(reply.body)}", retry_after_s=pause_s)
             if not 300 <= reply.status < 400:
                 return reply
-            asked.url, asked.moved = (
-                _next_address(reply.status, response.get("Location", ""), asked.url, target.secrets),
-                True,
-            )
+            asked.url = _next_address(reply.status, response.get("Location", ""), asked.url, target.secrets)
+            asked.moved = True
             patience_s = min(BACKOFF_S * 2 ** min(hops - 1, 10), LONGEST_HOP_S) if hops else 0.0
             await asyncio.sleep(max(min(pause_s, LONGEST_RETRY_AFTER_S), patience_s))
             hops += 1
@@ -328,7 +323,7 @@ class HttpClient:
     async def _exchange(
         self, target: Target, asked: _Asked, payload: bytes, sent: Mapping[str, str]
     ) -> tuple[Reply, Mapping[str, str]]:
-        """Send one request; returns the reply and its headers."""
+        """Send one request; return the reply and its headers."""
         if self._session is None:
             raise RuntimeError("open the client with `async with`")
         if asked.moved:
@@ -348,11 +343,9 @@ def _next_address(status: int, location: str, url: str, secrets: Secrets) -> str
         if status == 303 and location and _origin(following) == _origin(url):
             return following
     except ValueError:
-        pass  # a Location that is no address is told below
+        pass  # not an address: reported below
     said = clip(secrets.redact(location or "?").encode("utf-8", "replace"))
-    raise NoReply(
-        f"HTTP {status} redirects to {said}; redirects are not followed, but for a 303 on the same host", lasting=True
-    )
+    raise NoReply(f"HTTP {status} redirects to {said}; only a 303 on the same host is followed", lasting=True)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
@@ -364,7 +357,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 async def _read(response: aiohttp.ClientResponse, target: Target) -> Reply:
-    """At most max_reply_bytes: a larger one is cut off unread."""
+    """Read at most max_reply_bytes of the body; the rest of a larger one is not read."""
     limit, body = target.limits.max_reply_bytes, bytearray()
     async for chunk in response.content.iter_chunked(65536):
         body += chunk

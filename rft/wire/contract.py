@@ -8,12 +8,10 @@ rollout. Reading is lenient, because servers in the field differ: only `output` 
 answers the request whose connection it came on, whatever `call_id` it holds.
 
 We deviate from the contract once. There the body of every 4xx goes to the policy; here a 403, 404,
-405, 407 or 410 without an `output` is the server's (`SERVERS_OWN`; rft/tools/client.py applies it):
-a wrong address or a missing permission would else be shown to the policy, scored, and seen by
-nobody. A tool that means the policy by its bare 404 declares `client_errors: policy`.
+405, 407 or 410 without an `output` (`SERVERS_OWN`) is the server's fault; rft/tools/http.py says
+why.
 
-How bodies are sent and when a request is retried is in rft/wire/client.py; headers, signatures and
-secrets are in rft/wire/headers.py.
+rft/wire/client.py sends the bodies and retries; rft/wire/headers.py holds headers and signatures.
 """
 
 from __future__ import annotations
@@ -28,17 +26,16 @@ from rft.secrets import redact
 from rft.types import RolloutContext, StopReason, ToolCall, Turn
 from rft.wire import headers
 
-# the server's fault, unless an `output` says otherwise: no argument makes an address exist
 SERVERS_OWN = frozenset({403, 404, 405, 407, 410})
 
 
 class Malformed(ValueError):
-    """A 2xx whose body is not what the contract says."""
+    """A reply whose body is not what the contract says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a tool of any kind answered. `is_error`: shown to the policy as its own mistake."""
+    """The answer of a tool of any kind. `is_error`: the policy sees it as its own mistake."""
 
     output: str
     is_error: bool = False
@@ -46,8 +43,8 @@ class Outcome:
 
 
 class Envelope:
-    """What every request of one rollout carries, encoded once: a row can be large. Raises
-    ValueError for a trace id that cannot be a header."""
+    """The headers and row that every request of one rollout carries, encoded once: a row can be
+    large. Raises ValueError for a trace id that cannot be a header."""
 
     def __init__(self, context: RolloutContext) -> None:
         self.context = context
@@ -59,27 +56,24 @@ class Envelope:
 
 
 def call_payload(call: ToolCall, arguments: str, envelope: Envelope) -> bytes:
-    """A call around the row, whose bytes are the user's."""
-    return with_item(_call_head(call, arguments, envelope.context.trace_id), envelope)
-
-
-def with_item(head: Mapping[str, Any], envelope: Envelope) -> bytes:
-    return _STRICT.encode(head).encode()[:-1] + b', "item": ' + envelope.item + b"}"
-
-
-_STRICT = json.JSONEncoder(allow_nan=False)
-"""Made once: `json.dumps` with a setting of its own makes an encoder per call."""
-
-
-def _call_head(call: ToolCall, arguments: str, trace_id: str) -> dict[str, Any]:
-    return {
+    head = {
         "type": "function_call",
         "id": f"fc_{call.call_id}",
         "call_id": call.call_id,
         "name": call.name,
         "arguments": arguments,
-        "trace_id": trace_id,
+        "trace_id": envelope.context.trace_id,
     }
+    return with_item(head, envelope)
+
+
+def with_item(head: Mapping[str, Any], envelope: Envelope) -> bytes:
+    """Encode a body with the row in it, byte for byte as the user wrote it."""
+    return _STRICT.encode(head).encode()[:-1] + b', "item": ' + envelope.item + b"}"
+
+
+_STRICT = json.JSONEncoder(allow_nan=False)
+"""Made once: `json.dumps` with a setting of its own makes an encoder per call."""
 
 
 def read_output(body: bytes) -> str:
@@ -102,15 +96,16 @@ def read_refusal(body: bytes) -> str:
 
 
 def sample(turns: Iterable[Turn], stop_reason: StopReason) -> dict[str, Any]:
-    """The graded view of a trajectory. A last turn that calls tools is no answer: its text is
-    markup, and is not graded. Unless a terminal tool took the call: then its arguments are the
-    answer.
+    """Make the graded view of a trajectory. If its last turn calls tools, there is no answer: the
+    text is markup, and is not graded. A terminal tool's arguments are the answer.
     """
     turns = list(turns)
     last = turns[-1] if turns else Turn("")
-    unanswered = bool(last.calls) and last.submitted is None
-    text = last.submitted if last.submitted is not None else "" if unanswered else last.answer
-    finish_reason = "tool_calls" if unanswered else "length" if stop_reason is StopReason.max_tokens else "stop"
+    text, finish_reason = last.answer, "length" if stop_reason is StopReason.max_tokens else "stop"
+    if last.submitted is not None:
+        text = last.submitted
+    elif last.calls:
+        text, finish_reason = "", "tool_calls"
     message = {"role": "assistant", "content": text, "tool_calls": [_tool_call(call) for call in last.calls]}
     calls = [_tool_call(call) for turn in turns for call in turn.calls]
     return {
@@ -127,11 +122,10 @@ def sample(turns: Iterable[Turn], stop_reason: StopReason) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    """The final text as JSON, whether or not a format was asked for; None when it is none.
+    """Read the final text as JSON, whether or not a format was asked for; None if it is not JSON.
 
-    Nor is what JSON could not hold again: NaN, a number that overflows (1e999), half a surrogate
-    pair. A grader would refuse such a body, and a policy could so buy itself a rollout without a
-    score.
+    None too for what cannot be written as JSON again: NaN, a number that overflows (1e999), half a
+    surrogate pair. A grader would refuse that body, which would let a policy avoid its score.
     """
     try:
         value = json.loads(text)
@@ -142,22 +136,21 @@ def _parsed(text: str) -> Any:
 
 
 def _messages(turn: Turn) -> Iterator[dict[str, Any]]:
-    """What was said, what was found and how long that took, in order: the assistant's message, then
-    a message per result.
-
-    `latency_s` is None where it is not on record: for what was never sent, and for a trajectory
-    that is graded anew.
-    """
-    spoken: dict[str, Any] = {
-        "role": "assistant",
-        "content": turn.answer,
-        "tool_calls": [_tool_call(call) for call in turn.calls],
-    }
+    """Yield the assistant's message, then a message per result. `latency_s` is None if it is not
+    known: for a call that was not sent, and for a trajectory that is graded again."""
+    calls = [_tool_call(call) for call in turn.calls]
+    spoken: dict[str, Any] = {"role": "assistant", "content": turn.answer, "tool_calls": calls}
     yield spoken | ({"reasoning_content": turn.reasoning} if turn.reasoning else {})
     names = {call.call_id: call.name for call in turn.calls}
-    for one in turn.results:
-        found = {"role": "tool", "tool_call_id": one.call_id, "name": names.get(one.call_id, ""), "content": one.output}
-        yield found | {"is_error": one.is_error or one.failed, "latency_s": one.latency_s or None}
+    for result in turn.results:
+        yield {
+            "role": "tool",
+            "tool_call_id": result.call_id,
+            "name": names.get(result.call_id, ""),
+            "content": result.output,
+            "is_error": result.is_error or result.failed,
+            "latency_s": result.latency_s or None,
+        }
 
 
 def grader_payload(turns: Iterable[Turn], stop_reason: StopReason, envelope: Envelope) -> bytes:
@@ -169,13 +162,13 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str:
-    """Lone surrogates, which JSON can hold and UTF-8 cannot, become '?'."""
+    """Turn a JSON value into text. Lone surrogates, which UTF-8 cannot hold, become '?'."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return redact(text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def read_json(body: bytes) -> Any:
-    """Raises Malformed. NaN and Infinity parse: their reader judges them."""
+    """Raises Malformed. NaN and Infinity parse: the caller judges them."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -183,7 +176,7 @@ def read_json(body: bytes) -> Any:
 
 
 def clip(body: bytes, limit: int = 200) -> str:
-    """The beginning of a body on one line, for a message."""
+    """Return the beginning of a body on one line, for a message."""
     text = " ".join(redact(body.decode("utf-8", "replace"))[: limit * 4].split())
     return text[:limit] + ("..." if len(text) > limit else "")
 

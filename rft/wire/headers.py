@@ -1,4 +1,4 @@
-"""What travels beside a body, and what may never come back.
+"""The headers of a request, and the secrets among them that may never come back.
 
     static     the headers of params.yaml or grader.json, verbatim; a value `env:NAME` is read here
                and is a secret
@@ -7,9 +7,9 @@
     webhook-*  a Standard-Webhooks signature, when tools.signing_secret is set;
                `client.webhooks.verify_signature` of the openai package reads it
 
-A server may echo a key that it was sent: `resolve` says which values are redacted in what comes
-back (rft/secrets.py). A value that cannot be a header is refused before anything is sent, without
-being shown.
+A server may echo a key that it was sent: `resolve` says which values to redact in replies
+(rft/secrets.py). A value that cannot be a header is refused before anything is sent, and is not
+shown.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[\ud800-\udfff]")
 _OURS = re.compile(r"content-length|transfer-encoding|x-rft-.*|webhook-(id|timestamp|signature)", re.IGNORECASE)
 OF_THE_BODY = frozenset({"content-type", "webhook-id", "webhook-timestamp", "webhook-signature"})
-"""In lower case: what a request without a body leaves out."""
+"""Headers, in lower case, that a request without a body leaves out."""
 _WIRE_SPLIT = {"validation": "valid"}
 
 
 def resolve(headers: Mapping[str, str], where: str) -> tuple[dict[str, str], Secrets]:
-    """The values to send, and those among them that are secret. Raises ConfigError, naming `where`
-    and the header."""
+    """Return the values to send, and those among them that are secret. Raises ConfigError, naming
+    `where` and the header."""
     values = {name: config.secret(value) for name, value in headers.items()}
     check(values, where)
     return values, Secrets(
@@ -49,17 +49,15 @@ def resolve(headers: Mapping[str, str], where: str) -> tuple[dict[str, str], Sec
 def check(headers: Mapping[str, str], where: str) -> None:
     for name, value in headers.items():
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"{where}: {name!r} is no name for a header. Use letters, digits and hyphens.")
+            raise ConfigError(f"{where}: {name!r} is not a header name. Use letters, digits and hyphens.")
         if _OURS.fullmatch(name):
-            raise ConfigError(f"{where}: {name} is set by us. Remove it.")
+            raise ConfigError(f"{where}: {name} is set by agent-rft itself. Remove it.")
         if _CONTROL.search(value):
-            raise ConfigError(
-                f"{where}: the value of {name} holds a newline or another control character. Take it out."
-            )
+            raise ConfigError(f"{where}: the value of {name} holds a newline or a control character. Remove it.")
 
 
 def of_rollout(context: RolloutContext) -> dict[str, str]:
-    """Raises ValueError for what cannot be a header."""
+    """Return a rollout's headers. Raises ValueError for a value that cannot be a header."""
     given = {
         "X-RFT-Trace-Id": context.trace_id,
         "X-RFT-Job-Id": os.environ.get(RUN, ""),
@@ -68,33 +66,27 @@ def of_rollout(context: RolloutContext) -> dict[str, str]:
         "X-RFT-Attempt": str(context.attempt),
     }
     if bad := [name for name, value in given.items() if not re.fullmatch(r"[\x20-\x7e]*", value)]:
-        raise ValueError(
-            f"{', '.join(bad)}: the value holds a newline, a control character or other than ASCII, and cannot be "
-            "a header"
-        )
+        names = ", ".join(bad)
+        raise ValueError(f"{names}: a header's value must be ASCII, without newlines or other control characters")
     return {name: value for name, value in given.items() if value}
 
 
 class Signer:
-    """Signs by Standard Webhooks. The id of a message is a function of what it is, so that a retry
-    carries the same."""
+    """Signs by Standard Webhooks. A message's id follows from its name, so a retry has the same."""
 
     def __init__(self, secret: str) -> None:
-        """`secret` as in params.yaml: `env:NAME`, or the value itself."""
+        """`secret`: `env:NAME`, or the value itself, as in params.yaml."""
         from standardwebhooks import Webhook
 
         value = config.secret(secret)
-        where = "params.yaml: tools.signing_secret"
         try:
             key = base64.b64decode(value.removeprefix("whsec_"), validate=True)
         except ValueError:
-            raise ConfigError(
-                f"{where}: the value is not base64. A Standard-Webhooks secret is whsec_ and base64."
-            ) from None
+            key = b""
         if not value.startswith("whsec_") or not key:
             raise ConfigError(
-                f"{where}: a Standard-Webhooks secret is whsec_ and base64. Make one, such as whsec_$(openssl rand "
-                "-base64 32)."
+                "params.yaml: tools.signing_secret: a Standard-Webhooks secret is whsec_ followed by base64. "
+                "Make one, such as whsec_$(openssl rand -base64 32)."
             )
         self._webhook = Webhook(value)
         self.secrets = Secrets([value])

@@ -1,17 +1,17 @@
-"""Two names of one rollout: ours, which follows from the seed, and the wire's, which nobody has
-heard before.
+"""The two names of a rollout: ours, which follows from the seed, and the wire's, which is new each
+time.
 
-Equal seeds must give equal bytes, so every file of ours knows a rollout by its `rollout_id`. Tool
-servers keep state by `trace_id`, so the wire's must never come back: not in another run, another
-recipe, a refill, or the repetition of what a kill cut off. (It did: one server that kept state by
-trace id credited 16 of 30 rollouts with a call that another run had made.)
+Equal seeds must give equal bytes, so our files know a rollout by its `rollout_id`. Tool servers
+keep state by `trace_id`, so that must never come back: not in another run or recipe, in a refill,
+or when a killed run goes on. (It did: a server that kept state by trace id credited 16 of 30
+rollouts with a call that another run had made.)
 
     trace_id = "trace_" + uuid5(nonce, "ROLLOUT_ID ATTEMPT")         in a stage's first start
                "trace_" + uuid5(nonce, "ROLLOUT_ID ATTEMPT START")   in start 2, 3, ... after a kill
 
-The nonce is random. It is made with the stage's work folder, kept there through a resume, and
-published in the shelf's `timing.json`, so that an auditor who has a rollout id can compute what a
-tool server's log calls it: `python -m rft.wire.trace data/baseline/timing.json ROLLOUT_ID`.
+The nonce is random. It is made with the stage's work folder, kept there when the stage resumes, and
+published in the shelf's `timing.json`. So an auditor can compute what a tool server's log calls a
+rollout: `python -m rft.wire.trace data/baseline/timing.json ROLLOUT_ID`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rft import files
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """Makes the wire's ids of one stage. Without a folder to keep the nonce in, a fresh one."""
+    """Makes the wire's ids of one stage."""
 
     nonce: uuid.UUID = field(default_factory=uuid.uuid4)
     start: int = 1
@@ -43,21 +43,19 @@ class Traces:
 
 
 def begin(work: Path) -> Traces:
-    """The traces of a stage that starts in this folder, or goes on there."""
+    """Make the traces of a stage that starts or resumes in this folder."""
     path = work / "trace.json"
     try:
         kept = json.loads(path.read_text())
         traces = Traces(uuid.UUID(kept["nonce"]), kept["starts"] + 1)
     except FileNotFoundError:
         traces = Traces()
-    # a start that the disk forgot would say its ids again
-    files.write_text(json.dumps(traces.published()), path, durable=True)
+    files.write_text(json.dumps(traces.published()), path, durable=True)  # a lost start would repeat its ids
     return traces
 
 
 def rollout_id(name: str, seed: Sequence[int]) -> str:
-    """Our id of a rollout: a function of its name and seed, so that a repeated run makes the same
-    records."""
+    """Return our id of a rollout. It follows from name and seed: equal runs make equal records."""
     return f"rollout_{uuid.uuid5(uuid.NAMESPACE_OID, ' '.join([name, *map(str, seed)]))}"
 
 
@@ -69,25 +67,20 @@ def trace_id(nonce: uuid.UUID, rollout_id: str, attempt: int, start: int = 1) ->
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m rft.wire.trace",
-        description="Say under which trace ids a tool server or grader may have met a rollout: one per start "
-        "of the stage, of which more than one is there only if it was killed and went on.",
+        description="Print the trace ids under which tool servers and graders may have seen a rollout: one per "
+        "start of the stage. There is more than one start only if the stage was killed and resumed.",
     )
-    parser.add_argument(
-        "timing",
-        type=Path,
-        metavar="TIMING_JSON",
-        help="the timing.json beside the rollout's log, such as data/train/timing.json",
-    )
+    timing = "the timing.json beside the rollout's log, such as data/train/timing.json"
+    parser.add_argument("timing", type=Path, metavar="TIMING_JSON", help=timing)
     parser.add_argument("rollout_id", help="as `rft rollouts` shows it")
-    parser.add_argument(
-        "--attempt", type=int, default=0, metavar="N", help="the refill's number, as in the log (default: 0)"
-    )
+    attempt = "the refill's number, as in the log (default: 0)"
+    parser.add_argument("--attempt", type=int, default=0, metavar="N", help=attempt)
     args = parser.parse_args(argv)
     try:
         kept = json.loads(args.timing.read_text())["trace"]
         nonce, starts = uuid.UUID(kept["nonce"]), int(kept["starts"])
     except (OSError, ValueError, KeyError, TypeError):
-        print(f"{args.timing}: holds no trace nonce. Name the timing.json of a stage that rolled out.", file=sys.stderr)
+        print(f"{args.timing}: holds no trace nonce. Give the timing.json of a stage with rollouts.", file=sys.stderr)
         return 2
     for start in range(1, starts + 1):
         print(trace_id(nonce, args.rollout_id, args.attempt, start))

@@ -370,7 +370,7 @@ def test_our_key_goes_to_our_server_only(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("url", ["/grade", "tool_server/grade", "file:///grade"])
 def test_an_address_that_is_none(url: str):
-    with pytest.raises(ConfigError, match=r"grader\.json: url = .* is no HTTP address"):
+    with pytest.raises(ConfigError, match=r"grader\.json: url = .* is not an HTTP address"):
         EndpointGrader(Grader(type="endpoint", name="g", url=url), ToolEndpoint("http://127.0.0.1:1"), config.Tools())
 
 

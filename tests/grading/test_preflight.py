@@ -425,8 +425,8 @@ def untargeted(folder: Path, where: str) -> Path:
     )
     examples = made / "examples.py"
     text = examples.read_text()
-    assert "value(key), {" in text
-    text = text.replace("value(key), {", f"None if {where} else key[1:], {{")
+    assert "value(key), item" in text
+    text = text.replace("value(key), item", f"None if {where} else key[1:], item")
     examples.write_text(text + "\n\ndef answer(target):\n    assert target is not None\n    return target\n")
     return made
 

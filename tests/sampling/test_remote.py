@@ -280,7 +280,7 @@ LASTING: dict[str, tuple[Any, str]] = {
     "no log-probabilities": (puts("choices.0.logprobs", None), r"no 'logprobs\.content'"),
     "no ids": (puts("choices.0.token_ids", LEFT_OUT), "no 'token_ids'"),
     "no choices": (puts("choices", LEFT_OUT), "no 'choices'"),
-    "end token cut off": (token_server.cuts_off_the_end, "no end token"),
+    "end token cut off": (token_server.cuts_off_the_end, "not an end token"),
     "context cut": (puts("usage.prompt_tokens", 3), "the server took 3"),
     "400": (status(400, "too long"), r"too long.*rollout\.max_tokens"),
     "401": (status(401), r"policy\.server\.headers"),
@@ -560,7 +560,7 @@ def test_sglangs_own_end_token_is_the_policys(engine):
     pairs = [[-0.1, 3, None], [-0.2, 8, None]]
     reply = near(SGLANG, [3, 8], pairs, {"type": "stop", "matched": 8}, 2)
     assert SGLANG.read(reply, ASK) == Said((3, 8), (-0.1, -0.2), True)
-    with pytest.raises(InfrastructureError, match="no end token"):
+    with pytest.raises(InfrastructureError, match="not an end token"):
         SGLANG.read(near(SGLANG, None, pairs, {"type": "stop", "matched": 9}, 2), ASK)
     with pytest.raises(Malformed, match="other tokens"):
         SGLANG.read(near(SGLANG, [3], pairs, {"type": "length"}, 2), ASK)

@@ -54,7 +54,7 @@ def test_names_narrow_what_may_be_called():
     result, server = one(OK, names=["lookup"])
     assert result.output == "Error: unknown tool 'search'; known tools: lookup"
     assert server.bodies == []
-    with pytest.raises(ConfigError, match=r"tools \['serach'\] have no schema"):
+    with pytest.raises(ConfigError, match=r"tools \['serach'\] have no schema\. Those with a schema: "):
         one(OK, names=["serach"])
 
 
@@ -123,24 +123,24 @@ def test_whatever_the_policy_writes_is_answered(arguments: str):
     [
         (
             [ROW_TOOL],
-            "its tool 'weather' has no address. Name one in params.yaml: tools.endpoints. Known here: lookup, search",
+            "its tool 'weather' has no address. Add one to tools.endpoints in params.yaml. Known tools: lookup, search",
         ),
         ([SCHEMAS[0], SCHEMAS[0]], "two of its tools are called 'search'"),
         ([{"name": "search"}], "expected {"),
         (
             [{"function": {"name": "search", "parameters": {"type": "objekt"}}}],
-            "the parameters of tool 'search' are no JSON schema: .*objekt",
+            "the parameters of tool 'search' are not a JSON schema: .*objekt",
         ),
         (
             [{"function": {"name": "search", "parameters": {"properties": {"a": {"pattern": "("}}}}}],
-            "are no JSON schema",
+            "are not a JSON schema",
         ),
         ([{"function": {"name": "search", "parameters": {"$ref": "#"}}}], "refers to itself without end"),
         (
             [{"function": {"name": "search", "parameters": {"$ref": "https://example.org/s.json"}}}],
-            "refers to what is not in it",
+            "refers to something that is not in it",
         ),
-        ([{"function": {"name": "search", "parameters": ["query"]}}], "are no JSON schema: .*expected an object"),
+        ([{"function": {"name": "search", "parameters": ["query"]}}], "are not a JSON schema: .*expected an object"),
     ],
 )
 def test_a_row_whose_tools_cannot_be_called(rows: Any, problem: str):

@@ -235,7 +235,7 @@ def test_an_external_server_that_is_down(tiny: Recipe):
 
 @pytest.mark.parametrize("url", ["tools.example.org", "ftp://tools.example.org", "http://", ""])
 def test_an_external_address_that_is_none(tiny: Recipe, url: str):
-    with pytest.raises(ConfigError, match="is no HTTP address"):
+    with pytest.raises(ConfigError, match="is not an HTTP address"):
         running(tiny, external(url)).__enter__()
 
 

@@ -175,7 +175,7 @@ def workers() -> list[psutil.Process]:
 
 def test_a_trait_that_would_have_no_effect_here_is_refused(ours: Recipe):
     with pytest.raises(
-        ConfigError, match=r"tools\.traits\.worker\.client_errors speaks of HTTP statuses, .* Take it out"
+        ConfigError, match=r"tools\.traits\.worker\.client_errors is about HTTP statuses, .* without HTTP\. Remove it"
     ):
         play(ours, traits={"worker": {"client_errors": "policy"}})
 

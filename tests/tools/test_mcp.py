@@ -134,7 +134,7 @@ def test_a_tool_that_was_listed_and_is_unknown_fails_at_once():
         {"command": STDIO}, ("forget", {"name": "add"}), ("add", {"a": 1, "b": 1}), ("refuse", {"why": "late"})
     )
     assert (gone.failed, gone.is_error, gone.retries) == (True, False, 0)
-    assert gone.output == "tool add failed: the server listed add and does not know it now: Unknown tool: add (1 try)"
+    assert gone.output == "tool add failed: the server listed add and no longer knows it: Unknown tool: add (1 try)"
     assert (kept.failed, kept.is_error) == (False, True)
 
 
@@ -194,7 +194,7 @@ def test_the_same_words_come_as_a_result(text: str, gone: bool):
     if not gone:
         assert tool._read(result) == wire.Outcome(text, is_error=True)
         return
-    with pytest.raises(http_client.NoReply, match="the server listed add and does not know it now") as caught:
+    with pytest.raises(http_client.NoReply, match="the server listed add and no longer knows it") as caught:
         tool._read(result)
     assert caught.value.lasting
 
@@ -271,7 +271,7 @@ def test_a_large_result_is_a_413_to_the_policy(server: dict[str, Any], size: int
 
 def test_an_unknown_tool_in_the_allow_list():
     with pytest.raises(
-        ConfigError, match=r"tools\.mcp, small\): tools = \['ad'\]: the server has none of that name. It has \['add', "
+        ConfigError, match=r"tools\.mcp, small\): tools = \['ad'\]: the server has no such tools. It has \['add', "
     ):
         play({"command": STDIO, "tools": ["ad"]})
     assert children() == []
@@ -310,7 +310,7 @@ def test_a_server_that_is_down():
 
 def test_a_refused_key(url: str):
     with pytest.raises(
-        InfrastructureError, match=r"refuses our key \(HTTP 401\). Mend the headers in params.yaml \(tools.mcp, small\)"
+        InfrastructureError, match=r"refuses our key \(HTTP 401\). Fix the headers in params.yaml \(tools.mcp, small\)"
     ):
         play({"url": url, "headers": {"Authorization": "Bearer wrong"}})
 
@@ -376,6 +376,6 @@ def test_two_tools_of_one_name(url: str):
 
     with pytest.raises(
         ConfigError,
-        match=r"two tools are called 'add': one of tools.mcp one, one of tools.mcp two\. .* tools\.mcp\[\]\.prefix",
+        match=r"two tools are called 'add': one from tools.mcp one, one from tools.mcp two\. .* tools\.mcp\[\]\.prefix",
     ):
         asyncio.run(enter())

@@ -206,7 +206,7 @@ def test_a_recipe_without_a_grade_function(tmp_path: Path):
 
 
 def test_two_tools_of_one_name_are_refused(tmp_path: Path):
-    with pytest.raises(UserError, match=r"tools\.py: two of TOOLS have one name"):
+    with pytest.raises(UserError, match=r"tools\.py: two of TOOLS have the same name"):
         Served(tmp_path, search, search).call("search")
 
 
@@ -252,7 +252,7 @@ def test_a_port_in_use_is_one_message(tmp_path: Path):
     assert done.returncode == 3
     assert (
         done.stderr
-        == f"error: port {port} on 127.0.0.1 is in use. Stop its owner, or take a free port with --port 0.\n"
+        == f"error: port {port} on 127.0.0.1 is in use. Stop the process there, or take a free port with --port 0.\n"
     )
 
 

@@ -54,9 +54,9 @@ def test_a_signing_secret_that_is_none(secret: str):
     ("headers", "problem"),
     [
         ({"X-Key": "canary\nX-Evil: 1"}, "the value of X-Key holds a newline"),
-        ({"X-Key": "canary\x00"}, "the value of X-Key holds a newline or another control character"),
-        ({"X Key": "v"}, "'X Key' is no name for a header"),
-        ({"x-rft-step": "9"}, "x-rft-step is set by us"),
+        ({"X-Key": "canary\x00"}, "the value of X-Key holds a newline or a control character"),
+        ({"X Key": "v"}, "'X Key' is not a header name"),
+        ({"x-rft-step": "9"}, "x-rft-step is set by agent-rft itself"),
     ],
 )
 def test_a_header_that_cannot_be_sent(headers: dict[str, str], problem: str):
@@ -67,7 +67,7 @@ def test_a_header_that_cannot_be_sent(headers: dict[str, str], problem: str):
 
 @pytest.mark.parametrize("trace_id", ["trace_\n1", "trace_\r\nX-Evil: canary", "trace_\x7f", "tracé"])
 def test_a_trace_id_that_is_no_header(trace_id: str):
-    with pytest.raises(ValueError, match=r"^X-RFT-Trace-Id: the value holds a newline") as caught:
+    with pytest.raises(ValueError, match=r"^X-RFT-Trace-Id: a header's value must be ASCII, without") as caught:
         one(OK, context=context(ITEM, trace_id))
     assert "canary" not in str(caught.value)
 

@@ -24,8 +24,8 @@ from rft.sampling.remote.tokens import TokenPolicy
 def policy_for(
     section: config.PolicyServer, tools: Sequence[Mapping[str, Any]], chat: Callable[[], Chat]
 ) -> TokenPolicy | ChatPolicy:
-    """`chat` is called for the token kinds only: an endpoint that speaks messages needs no
-    tokenizer here."""
+    """Make the policy of a server. `chat` is called for the token kinds only: a chat endpoint needs
+    no tokenizer here."""
     if section.kind == "chat":
         return ChatPolicy(section, tools)
     ours = chat()

@@ -1,19 +1,19 @@
 """A policy behind plain chat completions: messages in, structured tool calls out.
 
-Any OpenAI-compatible endpoint, for evaluation and prompt search: what it sampled cannot be trained
-on, for it renders the messages itself and gives text. A server that also returns token ids (vLLM's
-`return_token_ids`) may be asked for them; then each turn carries the ids, the log-probabilities and
-the whole context that it was sampled from, and the loop marks a turn as forked whose context does
-not continue ours.
+This is for any OpenAI-compatible endpoint, in evaluation and prompt search. Its turns cannot be
+trained on, because it renders the messages itself and gives text. A server that also returns token
+ids (vLLM's `return_token_ids`) may be asked for them. Then each turn carries the ids, the
+log-probabilities and the whole context that it was sampled from, and the loop marks a turn as
+forked if its context does not continue ours.
 
-Whether a tool's result that spells `<|im_end|>` ends a turn there is up to the endpoint: only where
-we render the prompt ourselves does rft/chat/control.py keep such text apart.
+Whether a tool's result with `<|im_end|>` in it ends a turn is up to the endpoint:
+rft/chat/control.py keeps such text apart only where we render the prompt ourselves.
 
-An assistant message goes back as it came, with its reasoning, under its calls' own ids. The
-endpoint's last word on `usage` bounds the context, where params.yaml or the endpoint's list of
-models sets a limit; where neither does, the limit is the endpoint's own refusal.
+An assistant message goes back as it came, with its reasoning and its calls' own ids. If params.yaml
+or the endpoint's list of models sets a limit, the endpoint's latest `usage` is counted against it;
+otherwise the limit is the endpoint's own refusal.
 
-Reasoning models want another dialect (`policy.server.dialect: openai_reasoning`):
+Reasoning models need another dialect (`policy.server.dialect: openai_reasoning`):
 `max_completion_tokens`, and no temperature.
 """
 
@@ -44,8 +44,8 @@ ABSENT = (404, 405, 501)
 
 
 class ChatPolicy:
-    """`tools`: Chat-Completions functions, where an opening has none of its own. `with_ids`: ask
-    for token ids, and fail without them."""
+    """`tools`: Chat-Completions functions for openings without their own. `with_ids`: ask for token
+    ids, and fail without them."""
 
     blocks = False
 
@@ -56,8 +56,7 @@ class ChatPolicy:
         self.tools, self.model, self.connection = list(tools), section.model, Connection(section)
         self.is_reasoning = section.dialect == "openai_reasoning"
         self.longest: int | None = None
-        """The context that the endpoint takes, once `ask_limit` has asked; None: it does not
-        say."""
+        """The endpoint's longest context, once `ask_limit` has asked; None: it does not say."""
         self._timeout_s = section.timeout_s
         self._longest_tried = 0
 
@@ -73,17 +72,18 @@ class ChatPolicy:
         if self.is_reasoning and temperature == 0:
             _say_not_greedy(self.connection.url, self.model)
         limit = self.limit(max_tokens)
-        return [ChatDialogue(self, one, seed, temperature, limit) for one, seed in zip(openings, seeds, strict=True)]
+        pairs = zip(openings, seeds, strict=True)
+        return [ChatDialogue(self, opening, seed, temperature, limit) for opening, seed in pairs]
 
     # -- before the first batch --------------------------------------------------------------------
     def limit(self, max_tokens: int | None) -> int | None:
-        """Of a whole context; None: no bound of ours. Raises ConfigError for one that the endpoint
-        does not take."""
+        """Return the limit of a whole context; None: we set none. Raises ConfigError for one that
+        the endpoint does not take."""
         return context.limit(max_tokens, self.longest)
 
     async def ask_limit(self, max_tokens: int | None) -> None:
-        """Ask once how long a context the endpoint takes. One that has no list of models, or not
-        ours in it, does not say."""
+        """Ask once how long a context the endpoint takes. One that does not list our model does not
+        say."""
         try:
             self.longest = (await context.served(self.connection)).get(self.model)
         except Refused as refused:
@@ -92,28 +92,27 @@ class ChatPolicy:
         self.limit(max_tokens)
 
     async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
-        """Counted by the server where it can; else the longest is tried, by characters, with a turn
-        of one token."""
+        """Let the server count tokens if it can; else try the opening with the most characters,
+        with a turn of one token."""
         if not openings:
             return
-        sizes = [len(json.dumps(self.asked(one))) for one in openings]
+        sizes = [len(json.dumps(self.asked(opening))) for opening in openings]
         longest, limit = openings[sizes.index(max(sizes))], self.limit(max_tokens)
         if limit is not None and await self._count(longest) is not None:
-            for one, count in zip(openings, await asyncio.gather(*map(self._count, openings)), strict=True):
+            counts = await asyncio.gather(*map(self._count, openings))
+            for opening, count in zip(openings, counts, strict=True):
                 if count is not None and count >= limit:
-                    raise no_room(one, count, limit)
+                    raise no_room(opening, count, limit)
         elif max(sizes) > self._longest_tried:
             await self._try(longest, limit)
             self._longest_tried = max(sizes)
 
     async def _count(self, opening: Opening) -> int | None:
-        """Its tokens, by vLLM's /tokenize. None from a server that cannot count a chat."""
+        """Count an opening's tokens by vLLM's /tokenize. None if the server cannot count a chat."""
         try:
             reply = await self.connection.post("/tokenize", self.asked(opening), self._timeout_s, parsed)
         except (Refused, PolicyFailed):
-            # `_try` asks the route that rollouts use, and meets what is wrong with the server
-            # itself
-            return None
+            return None  # `_try` asks the route that rollouts use, and meets the server's own trouble
         count = reply.get("count") if isinstance(reply, dict) else None
         return count if type(count) is int else None
 
@@ -127,7 +126,7 @@ class ChatPolicy:
             if is_too_long(refused):
                 raise too_long(opening, refused) from None
             if self.is_reasoning and refused.status == 400:
-                return  # OpenAI's reasoning models call one token too few, but only of a prompt that fits
+                return  # OpenAI's reasoning models refuse one token as too few, but only if the prompt fits
             raise
         except PolicyFailed as failure:
             raise InfrastructureError(str(failure)) from None
@@ -135,7 +134,7 @@ class ChatPolicy:
             raise no_room(opening, used, limit)
 
     def asked(self, opening: Opening) -> dict[str, Any]:
-        """Model, messages and tools, as in every body."""
+        """Return model, messages and tools, as in every body."""
         tools = self.tools if opening.tools is None else list(opening.tools)
         body: dict[str, Any] = {"model": self.model, "messages": list(opening.messages)}
         return {**body, "tools": tools} if tools else body
@@ -148,8 +147,8 @@ def is_too_long(refused: Refused) -> bool:
 def too_long(opening: Opening, refused: Refused) -> UserError:
     return UserError(
         f"example {opening.example_id!r}: its opening does not fit into the endpoint's context: {refused.body}. "
-        "Shorten the prompt, the row's "
-        "messages or its tools, lower rollout.max_turn_tokens, or choose a model with a longer context."
+        "Shorten the prompt, the row's messages or its tools, lower rollout.max_turn_tokens, or choose a model with "
+        "a longer context."
     )
 
 
@@ -163,6 +162,8 @@ def _say_not_greedy(url: str, model: str) -> None:
 
 
 class ChatDialogue:
+    """One rollout's messages, as sent and as sampled."""
+
     prompt_ids: tuple[int, ...] = ()
 
     def __init__(
@@ -174,26 +175,23 @@ class ChatDialogue:
         self._turn = 0
 
     async def sample(self, max_new: int, deadline_s: float) -> Sampled:
+        post = self._policy.connection.post
         try:
-            reply = await self._policy.connection.post(
-                "/v1/chat/completions", self.body(max_new), deadline_s, self._read
-            )
+            sampled, message, used = await post("/v1/chat/completions", self.body(max_new), deadline_s, self._read)
         except Refused as refused:
             if not is_too_long(refused):
                 raise
             if not self._turn:
                 raise too_long(self._opening, refused) from None
-            # the dialogue outgrew the endpoint: the policy's doing, as with our own limit
+            # the dialogue outgrew the endpoint: the policy's fault, as with our own limit
             return Sampled("", Reading(""), ended=False)
-        sampled, message, used = reply
         self._messages.append(message)
         self._room = self._limit - used
         self._turn += 1
         return sampled
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
-        """How many tokens the results take only the endpoint knows: they do not fit when nothing
-        more does."""
+        """Append results; None if the context is full. Only the endpoint can count their tokens."""
         if self._room <= 0:
             return None
         self._messages += [
@@ -205,14 +203,13 @@ class ChatDialogue:
         """The endpoint holds nothing for us."""
 
     def body(self, max_new: int) -> dict[str, Any]:
-        """Of the next turn's request."""
+        """Make the body of the next turn's request."""
         most = min(max_new, self._room)
         body = {**self._policy.asked(self._opening), "messages": self._messages, "seed": fold(self._seed, self._turn)}
-        body |= (
-            {"max_completion_tokens": most}
-            if self._policy.is_reasoning
-            else {"max_tokens": most, "temperature": self._temperature}
-        )
+        if self._policy.is_reasoning:
+            body["max_completion_tokens"] = most
+        else:
+            body |= {"max_tokens": most, "temperature": self._temperature}
         if self._opening.response_format is not None:
             body["response_format"] = self._opening.response_format
         if self._policy.trainable:
@@ -220,7 +217,7 @@ class ChatDialogue:
         return body
 
     def _read(self, text: bytes) -> tuple[Sampled, Message, int]:
-        """The turn, the message that goes back with the next one, and how long the context is now.
+        """Read the turn, the message that goes back with the next one, and the context's length.
         Raises Malformed."""
         reply = parsed(text)
         choice = only_choice(reply)
@@ -232,15 +229,15 @@ class ChatDialogue:
         calls = _calls(message.get("tool_calls") or [], self._turn)
         reasoning = {name: _text(message, name) for name in REASONING if message.get(name)}
         reading = Reading(content, calls, next(iter(reasoning.values()), ""))
-        sampled = Sampled(
-            content, reading, *self._tokens(choice), ended=ENDED[finish], context_ids=self._context(reply)
-        )
+        ids, logprobs = self._tokens(choice)
+        context_ids = self._context(reply)
+        sampled = Sampled(content, reading, ids, logprobs, ended=ENDED[finish], context_ids=context_ids)
         return sampled, _sent_back(content, calls, reasoning), _used(reply.get("usage"))
 
     def _tokens(self, choice: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
         if not self._policy.trainable:
             return (), ()
-        scores = [field(one, "logprob") for one in field(choice, "logprobs.content", list)]
+        scores = [field(entry, "logprob") for entry in field(choice, "logprobs.content", list)]
         return tokens(field(choice, "token_ids", list), scores)
 
     def _context(self, reply: Any) -> tuple[int, ...] | None:
@@ -248,13 +245,13 @@ class ChatDialogue:
 
 
 def _used(usage: Any) -> int:
-    """Tokens of the context and the turn; 0 from an endpoint that does not count."""
+    """Return the tokens of context and turn; 0 if the endpoint does not count."""
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else []
     return sum(count for count in counts if type(count) is int)
 
 
 def _prompt_tokens(reply: Any) -> int:
-    """0 from an endpoint that does not count."""
+    """Return the prompt's tokens; 0 if the endpoint does not count."""
     usage = reply.get("usage") if isinstance(reply, dict) else None
     count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
     return count if type(count) is int else 0
@@ -268,8 +265,7 @@ def _text(message: Mapping[str, Any], key: str) -> str:
 
 
 def _calls(calls: Any, turn: int) -> tuple[ToolCall, ...]:
-    """The server's own ids, unless one is missing or there twice: results are told apart by
-    them."""
+    """Read calls with the server's ids. A missing or repeated id is replaced: results need them."""
     if not isinstance(calls, list):
         raise Malformed("message.tool_calls is no list")
     read: dict[str, ToolCall] = {}
@@ -298,22 +294,21 @@ def _call(call: Any, call_id: str) -> ToolCall:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
         return ToolCall(call_id, name, arguments, f"the arguments of {name} are not JSON")
-    return ToolCall(
-        call_id, name, arguments, "" if isinstance(value, dict) else f"the arguments of {name} must be a JSON object"
-    )
+    problem = "" if isinstance(value, dict) else f"the arguments of {name} must be a JSON object"
+    return ToolCall(call_id, name, arguments, problem)
 
 
 def _sent_back(content: str, calls: Sequence[ToolCall], reasoning: Mapping[str, str]) -> Message:
-    """Servers parse the arguments of earlier calls and answer 400 to what is no object, so an
-    unreadable call goes back without its arguments; its result says what was wrong."""
+    """Make the message that goes back. Servers answer 400 if a call's arguments are not an object,
+    so an unreadable call goes without them; its result says what was wrong."""
     message: Message = {"role": "assistant", "content": content, **reasoning}
     if calls:
         message["tool_calls"] = [
             {
-                "id": one.call_id,
+                "id": call.call_id,
                 "type": "function",
-                "function": {"name": one.name or "unknown", "arguments": "{}" if one.problem else one.arguments},
+                "function": {"name": call.name or "unknown", "arguments": "{}" if call.problem else call.arguments},
             }
-            for one in calls
+            for call in calls
         ]
     return message

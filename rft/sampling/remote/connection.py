@@ -1,20 +1,19 @@
-"""One server that samples: its session, its slots, its retries, and who is to blame for what it
-answers.
+"""The connection to a server that samples: session, slots, retries, and who is to blame.
 
     200 and what `read` expects             the value
-    no connection, a hang, 408, 429, 5xx,   passing trouble: asked again with growing, jittered
-                                            pauses, at most `policy.server.retries` times
-    a reply that breaks off or is none      and never past the turn's deadline; then PolicyFailed,
-                                            which leaves one rollout unscored
+    no connection, a hang, 408, 429, 5xx,   passing trouble: retried with growing, jittered pauses,
+    a reply that breaks off or is           at most `policy.server.retries` times and never past the
+    malformed                               turn's deadline; then PolicyFailed, which leaves one
+                                            rollout unscored
     any other status, 501 too               Refused: the next request would be refused too, so the
                                             stage stops with the remedy
 
-A deadline bounds everything, the wait for a slot included. The session belongs to the event loop
+The deadline bounds everything, the wait for a slot included. The session belongs to the event loop
 that runs when it is first needed, and is closed when that loop ends (asyncio closes the async
-generators of a loop), or by `close`. In another loop it is opened anew.
+generators of a loop), or by `close`. In another loop it is opened again.
 
-aiohttp, because it was measured at 1,650 to 1,860 small calls a second against one server here, and
-httpx at 47 to 383. Keys are struck out of everything that comes back (rft/secrets.py).
+aiohttp, because it was measured at 1,650 to 1,860 small calls per second against one server here,
+and httpx at 47 to 383. Keys are redacted in everything that comes back (rft/secrets.py).
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from rft.wire import headers
 from rft.wire.client import TRANSIENT, NoReply, retry
 from rft.wire.contract import Malformed
 
-BACKOFF_S = 0.2  # doubled at each retry, and jittered so that rollouts that failed together do not come back together
+BACKOFF_S = 0.2  # doubled at each retry, and jittered: rollouts that failed together do not return together
 LONGEST_BACKOFF_S = 20.0
 NOT_IMPLEMENTED = 501  # the one 5xx that will not pass
 MAX_SHOWN_CHARS = 300
 
 _OTHER_DIALECT = re.compile(
-    r"(?i)\b(max_tokens|temperature)\b.*(unsupported|not support|not allowed|only (the "
-    r"default|1\b))|unsupported.*\b(max_tokens|temperature)\b"
+    r"(?i)\b(max_tokens|temperature)\b.*(unsupported|not support|not allowed|only (the default|1\b))"
+    r"|unsupported.*\b(max_tokens|temperature)\b"
 )
-"""How endpoints of reasoning models refuse `max_tokens`, or another temperature than their own."""
+"""How endpoints of reasoning models refuse `max_tokens`, or a temperature that is not theirs."""
 
 T = TypeVar("T")
 
@@ -71,8 +70,8 @@ class Connection:
             await self._life.aclose()
 
     async def post(self, path: str, body: dict[str, Any], deadline_s: float, read: Callable[[bytes], T]) -> T:
-        """`read`'s value; what it raises as Malformed is retried. Raises PolicyFailed, or
-        Refused."""
+        """Post a body and return what `read` makes of the reply; Malformed is retried. Raises
+        PolicyFailed or Refused."""
         payload = json.dumps(body).encode()
         ends = time.monotonic() + deadline_s
 
@@ -93,13 +92,12 @@ class Connection:
             raise PolicyFailed(f"policy.server: {self.url}{path}: {failure}") from None
 
     async def get(self, path: str) -> Any:
-        """JSON, asked for once. Raises Refused, InfrastructureError."""
+        """Get JSON, without retries. Raises Refused or InfrastructureError."""
         try:
             return parsed(await self._once("GET", path, None, self._section.timeout_s))
         except (Malformed, NoReply, aiohttp.ClientError, OSError) as error:
-            why = self._explain(error)
             raise InfrastructureError(
-                f"policy.server.url = {self.url!r}: {path}: {why}. Is that server running?"
+                f"policy.server.url = {self.url!r}: {path}: {self._explain(error)}. Is that server running?"
             ) from None
 
     async def _once(self, method: str, path: str, payload: bytes | None, left_s: float) -> bytes:
@@ -109,7 +107,7 @@ class Connection:
             asyncio.timeout(left_s),
             self._slots,
             asyncio.timeout(self._section.timeout_s),
-            # A redirect is not followed: it would carry the key to an address that nobody declared.
+            # A redirect would carry the key to an address that nobody declared.
             session.request(method, self.url + path, data=payload, headers=sent, allow_redirects=False) as response,
         ):
             body = self._secrets.redact_bytes(await response.read())
@@ -122,16 +120,13 @@ class Connection:
 
     def refusal(self, path: str, status: int, why: str) -> Refused:
         why = self._shown(why)
-        return Refused(
-            f"policy.server: {self.url}{path} refuses with HTTP {status}: {why}. {_remedy(status, why, self._section)}",
-            status,
-            why,
-        )
+        remedy = _remedy(status, why, self._section)
+        return Refused(f"policy.server: {self.url}{path} refuses with HTTP {status}: {why}. {remedy}", status, why)
 
     async def _session(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            # Nothing here gives way to another coroutine, so no two sessions are opened.
+            # Nothing here yields to another coroutine, so no two sessions are opened.
             self._loop = loop
             self._slots = asyncio.Semaphore(self._section.concurrency)
             self._open = aiohttp.ClientSession(
@@ -147,7 +142,7 @@ class Connection:
         return self._shown(str(error) if isinstance(error, Malformed | NoReply) else f"{type(error).__name__}: {error}")
 
     def _shown(self, text: str) -> str:
-        """One line, without our keys, then clipped: the other way round half of one could stay."""
+        """Put text on one line, redacted and then clipped: clipped first, half a key could stay."""
         text = " ".join(self._secrets.redact(text).split())
         return text[:MAX_SHOWN_CHARS] + ("..." if len(text) > MAX_SHOWN_CHARS else "")
 
@@ -157,8 +152,8 @@ def _pause_s(attempt: int) -> float:
 
 
 _OPEN: set[aiohttp.ClientSession] = set()
-"""Held here, so that a session whose policy was dropped is closed by its loop, and not first met by
-the garbage collector, which complains."""
+"""Keeps a session whose policy was dropped, so that its loop closes it, and not the garbage
+collector, which complains."""
 
 
 async def _until_the_loop_ends(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
@@ -181,24 +176,24 @@ def parsed(body: bytes) -> Any:
 def _address(url: str) -> str:
     if not re.match(r"https?://[^/@?#\s]+(/[^@?#\s]*)?$", url):
         raise ConfigError(
-            "params.yaml: policy.server.url is no plain HTTP address. Write it like http://127.0.0.1:8000; a key goes "
-            "into policy.server.headers."
+            "params.yaml: policy.server.url is not a plain HTTP address. Write it like http://127.0.0.1:8000; a key "
+            "goes into policy.server.headers."
         )
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def _remedy(status: int, why: str, section: config.PolicyServer) -> str:
     if status in (401, 403):
-        return "Mend policy.server.headers in params.yaml (a value `env:NAME` is read from the environment)."
+        return "Fix policy.server.headers in params.yaml (a value `env:NAME` is read from the environment)."
     if 300 <= status < 400:
         return "Redirects are not followed: write the final address into policy.server.url."
     if status == 404:
         return (
-            f"Is policy.server.model = {section.model!r} a model that it serves (ask its /v1/models), and "
-            "policy.server.url its base address?"
+            f"Does it serve policy.server.model = {section.model!r} (see its /v1/models), and is policy.server.url "
+            "its base address?"
         )
     if status in (400, 422) and section.kind == "chat" and section.dialect == "openai" and _OTHER_DIALECT.search(why):
         return "It wants what reasoning models want: set policy.server.dialect: openai_reasoning."
     if status in (400, 422):
         return "Is its context (--max-model-len) at least rollout.max_tokens, and does its version know these fields?"
-    return "Mend the server, or policy.server in params.yaml."
+    return "Fix the server, or policy.server in params.yaml."

@@ -1,4 +1,4 @@
-"""What the token routes of vLLM and SGLang take and give, read strictly.
+"""The token routes of vLLM and SGLang: their requests, and their replies, read strictly.
 
     Ask -> body of the request                  ids, sampling parameters, a seed, the adapter
     reply -> Said                               ids, one finite log-probability each, whether the
@@ -8,11 +8,10 @@
     COMPLETIONS   vLLM's /v1/completions with ids for a prompt; 0.10.2 and later return ids
     SGLANG        SGLang's /generate
 
-A field that is missing will be missing in every reply: InfrastructureError, with what to do. A
-value that is wrong (a NaN, one number too few) may be one reply's: Malformed, asked again. Filters
-are switched off by name, since vLLM otherwise takes them from the model's generation_config.json,
-and the log-probabilities would be those of another distribution than the one that training
-computes.
+A missing field will be missing in every reply: InfrastructureError, with the remedy. A wrong value
+(a NaN, one number too few) may be in one reply only: Malformed, which is retried. Filters are
+switched off by name, because vLLM otherwise takes them from the model's generation_config.json, and
+the log-probabilities would be those of another distribution than the one that training computes.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any
 from rft.errors import InfrastructureError
 from rft.wire.contract import Malformed
 
-LOWEST = -9999.0  # vLLM's word for minus infinity, which JSON has not
+LOWEST = -9999.0  # what vLLM writes for minus infinity, which JSON does not have
 ROUNDING = 1e-3  # a log-probability may come out this much above 0
 
 
@@ -47,6 +46,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Said:
+    """The turn that a server sampled."""
+
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     ended: bool
@@ -55,6 +56,8 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Route:
+    """An address below the server's, with its request's body and its reply's reader."""
+
     path: str
     body: Callable[[Ask], dict[str, Any]]
     read: Callable[[Any, Ask], Said]
@@ -74,8 +77,7 @@ def _vllm_sampling(ask: Ask) -> dict[str, Any]:
         "frequency_penalty": 0.0,
         "repetition_penalty": 1.0,
         "logprobs": 0,  # that of the sampled token alone
-        # Our end tokens and no others, as in the in-process engine: the model's own list may hold
-        # some that our template does not end turns with.
+        # Our end tokens only, as in the in-process engine: the model's own list may hold others.
         "ignore_eos": True,
         "stop_token_ids": list(ask.end_ids),
         "skip_special_tokens": False,
@@ -98,17 +100,12 @@ def _read_generate(reply: Any, ask: Ask) -> Said:
     content = field(choice, "logprobs.content", list)
     scores = [field(one, "logprob") for one in content]
     ids = field(choice, "token_ids", list)
-    # Each entry names its token, `token_id:17`: a check that log-probabilities belong to the ids
-    # beside them.
-    named = [str(one.get("token", "")) for one in content]
-    if any(
-        name.startswith("token_id:") and name != f"token_id:{token}" for name, token in zip(named, ids, strict=False)
-    ):
-        raise Malformed("the log-probabilities are those of other tokens than token_ids")
-    _same_length(reply.get("usage"), ask)
-    return said(
-        ids, scores, choice.get("finish_reason"), choice.get("stop_reason"), choice.get("prompt_token_ids"), ask
-    )
+    # Each entry names its token, `token_id:17`: do the log-probabilities belong to these ids?
+    for entry, token in zip(content, ids, strict=False):
+        name = str(entry.get("token", ""))
+        if name.startswith("token_id:") and name != f"token_id:{token}":
+            raise Malformed("the log-probabilities are those of other tokens than token_ids")
+    return _said_by_vllm(reply, choice, ids, scores, ask)
 
 
 def _completions_body(ask: Ask) -> dict[str, Any]:
@@ -125,10 +122,13 @@ def _completions_body(ask: Ask) -> dict[str, Any]:
 def _read_completions(reply: Any, ask: Ask) -> Said:
     choice = only_choice(reply)
     ids, scores = field(choice, "token_ids", list), field(choice, "logprobs.token_logprobs", list)
+    return _said_by_vllm(reply, choice, ids, scores, ask)
+
+
+def _said_by_vllm(reply: Any, choice: dict[str, Any], ids: Any, scores: Sequence[Any], ask: Ask) -> Said:
     _same_length(reply.get("usage"), ask)
-    return said(
-        ids, scores, choice.get("finish_reason"), choice.get("stop_reason"), choice.get("prompt_token_ids"), ask
-    )
+    finish, matched = choice.get("finish_reason"), choice.get("stop_reason")
+    return said(ids, scores, finish, matched, choice.get("prompt_token_ids"), ask)
 
 
 # -- SGLang ----------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def _sglang_body(ask: Ask) -> dict[str, Any]:
     sampling = {
         "max_new_tokens": ask.max_new,
         "temperature": ask.temperature,
-        "sampling_seed": ask.seed,  # honoured under --enable-deterministic-inference
+        "sampling_seed": ask.seed,  # honored under --enable-deterministic-inference
         "n": 1,
         "top_p": 1.0,
         "top_k": -1,
@@ -156,11 +156,11 @@ def _sglang_body(ask: Ask) -> dict[str, Any]:
 
 
 def _read_sglang(reply: Any, ask: Ask) -> Said:
-    """Ids come with the log-probabilities, as (logprob, id, text); `output_ids`, which older
-    versions leave out, must say the same."""
+    """Read ids from the log-probabilities, (logprob, id, text); `output_ids`, which older versions
+    leave out, must agree."""
     pairs = field(reply, "meta_info.output_token_logprobs", list)
     if not all(isinstance(pair, list) and len(pair) >= 2 for pair in pairs):
-        raise Malformed("meta_info.output_token_logprobs holds something else than (logprob, id, text)")
+        raise Malformed("meta_info.output_token_logprobs holds something other than (logprob, id, text)")
     ids = [pair[1] for pair in pairs]
     if reply.get("output_ids") not in (None, ids):
         raise Malformed("output_ids are other tokens than those of meta_info.output_token_logprobs")
@@ -174,16 +174,15 @@ COMPLETIONS = Route("/v1/completions", _completions_body, _read_completions)
 SGLANG = Route("/generate", _sglang_body, _read_sglang)
 
 
-# -- what all of them must say ---------------------------------------------------------------------
+# -- what every reply must hold --------------------------------------------------------------------
 def field(value: Any, path: str, kind: type | None = None) -> Any:
-    """`value` at a dotted path. A server that leaves it out, or null, will always do so."""
+    """Return `value` at a dotted path. A server that leaves a field out will always do so."""
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
         if value is None:
             raise InfrastructureError(
-                f"policy.server: the reply has no '{path}'. policy.server.kind must say what the server is; a token "
-                "route needs vLLM from 0.10.2, or "
-                "SGLang, without a proxy that strips fields."
+                f"policy.server: the reply has no '{path}'. Set policy.server.kind to what the server is; a token "
+                "route needs vLLM from 0.10.2, or SGLang, without a proxy that strips fields."
             )
     if kind is not None and not isinstance(value, kind):
         raise Malformed(f"'{path}' is {type(value).__name__}, expected {kind.__name__}")
@@ -200,7 +199,7 @@ def only_choice(reply: Any) -> dict[str, Any]:
 
 
 def tokens(ids: Any, scores: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Sampled ids with one finite log-probability each. Raises Malformed."""
+    """Check sampled ids with one finite log-probability each. Raises Malformed."""
     ids = token_ids(ids)
     if len(scores) != len(ids):
         raise Malformed(f"{len(scores)} log-probabilities for {len(ids)} tokens")
@@ -212,7 +211,7 @@ def tokens(ids: Any, scores: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 def token_ids(ids: Any) -> tuple[int, ...]:
     if not isinstance(ids, list) or not ids or not all(type(token) is int and token >= 0 for token in ids):
-        raise Malformed("token ids that are none, or no token at all")
+        raise Malformed("the token ids are not a list of ids, or it is empty")
     return tuple(ids)
 
 
@@ -224,21 +223,19 @@ def said(ids: Any, scores: Sequence[Any], finish: Any, matched: Any, context_ids
         raise Malformed(f"{len(ids)} tokens where at most {ask.max_new} were asked for")
     if finish == "stop" and ids[-1] not in ask.end_ids and matched != ids[-1]:
         raise InfrastructureError(
-            f"policy.server: a turn stopped behind token {ids[-1]}, which is no end token of the chat template "
-            f"{list(ask.end_ids)}: the server cuts "
-            "the end token off, or stops at strings of its own. Start it without stop strings, with the model "
-            "folder's own tokenizer."
+            f"policy.server: a turn stopped after token {ids[-1]}, which is not an end token of the chat template "
+            f"{list(ask.end_ids)}: the server cuts the end token off, or stops at strings of its own. Start it "
+            "without stop strings, with the model folder's own tokenizer."
         )
     echo = None if context_ids is None else token_ids(context_ids)
     return Said(ids, logprobs, finish == "stop" or ids[-1] in ask.end_ids, echo)
 
 
 def _same_length(usage: Any, ask: Ask) -> None:
-    """A server may cut a long context without a word; its own count of the prompt, if it gives one,
-    tells."""
+    """Raises InfrastructureError if the server's count of the prompt shows that it cut it."""
     count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
     if count is not None and count != len(ask.ids):
         raise InfrastructureError(
-            f"policy.server: of a context of {len(ask.ids)} tokens the server took {count}. Switch its truncation "
-            "off, or lower rollout.max_tokens."
+            f"policy.server: of a context of {len(ask.ids)} tokens the server took {count}. Switch off its "
+            "truncation, or lower rollout.max_tokens."
         )

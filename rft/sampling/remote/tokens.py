@@ -1,14 +1,14 @@
 """A policy that a server samples, tokens in and tokens out: vLLM and SGLang.
 
 A dialogue keeps its ids, append-only, and sends the whole context each turn: the server's prefix
-cache makes that cheap, and nothing is ever encoded twice. What comes back are ids with their
+cache makes that cheap, and nothing is ever encoded twice. The server returns ids with their
 log-probabilities; the chat reads the text from them as it does for the in-process engine. If the
 server echoes the context, the loop compares it with ours, and a difference counts as a fork.
 
-A rollout's seed goes along, folded with the turn's number into one integer, so that a server that
-honours seeds repeats itself. A temperature of 0 is greedy. Log-probabilities must be those of the
-distribution that was sampled from: vLLM's are only with `--logprobs-mode processed_logprobs`, which
-`check` finds out; SGLang's are by default.
+Each request has a seed, made of the rollout's seed and the turn's number, so that a server that
+honors seeds repeats itself. A temperature of 0 is greedy. Log-probabilities must be those of the
+distribution that was sampled from. SGLang's are; vLLM's are only with `--logprobs-mode
+processed_logprobs`, which `check` finds out.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ log = logging.getLogger("rft.sampling.remote")
 
 
 class TokenPolicy:
-    """`end_ids`: the tokens that end an assistant turn. Close it with `async with`, or leave that
-    to the event loop."""
+    """`end_ids`: the tokens that end an assistant turn. `async with` closes it; so does the end of
+    the event loop."""
 
     blocks = False
     trainable = True
@@ -44,10 +44,9 @@ class TokenPolicy:
     def __init__(self, section: config.PolicyServer, chat: Chat, end_ids: Sequence[int]) -> None:
         self.chat, self.end_ids = chat, tuple(end_ids)
         self.longest: int | None = None
-        """The context that the server takes, once `ask_limit` has asked."""
+        """The server's longest context, once `ask_limit` has asked."""
         self.version: int | None = None
-        """Of the adapter that `update` brought; None: the weights that the server was started
-        with."""
+        """The version of `update`'s adapter; None: the weights that the server was started with."""
         self._section, self._connection = section, Connection(section)
         self._routes: list[Route] = [SGLANG] if section.kind == "sglang" else [GENERATE, COMPLETIONS]
         self._adapter = self._salt = ""
@@ -59,8 +58,8 @@ class TokenPolicy:
         await self._connection.close()
 
     def limit(self, max_tokens: int | None) -> int:
-        """Of a whole context. Raises ConfigError for one that the server does not take, or when
-        neither it nor params.yaml says."""
+        """Return the limit of a whole context. Raises ConfigError for one that the server does not
+        take, or if neither it nor params.yaml sets one."""
         if (found := context.limit(max_tokens, self.longest)) is None:
             raise context.unknown(self._section)
         return found
@@ -71,19 +70,21 @@ class TokenPolicy:
     def open(
         self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
     ) -> list[TokenDialogue]:
-        """An opening's response_format stands in its prompt: a constraint on the sampled tokens
-        would hold for every turn, and forbid tool calls."""
+        """Open a dialogue per rollout. The prompt states an opening's response_format: a constraint
+        on sampled tokens would hold for every turn, and forbid tool calls."""
         limit = self.limit(max_tokens)
         prompts = self.chat.opening_ids(openings, limit)
         return [TokenDialogue(self, ids, seed, temperature, limit) for ids, seed in zip(prompts, seeds, strict=True)]
 
     async def turn(self, ask: Ask, deadline_s: float) -> Said:
-        """Raises PolicyFailed for this turn, InfrastructureError when all others would fail too."""
+        """Raises PolicyFailed for this turn, InfrastructureError if all others would fail too."""
         route = self._routes[0]
+
+        def read(body: bytes) -> Said:
+            return route.read(parsed(body), ask)
+
         try:
-            said = await self._connection.post(
-                route.path, route.body(ask), deadline_s, lambda body: route.read(parsed(body), ask)
-            )
+            said = await self._connection.post(route.path, route.body(ask), deadline_s, read)
         except Refused as refused:
             if refused.status != 404 or route is not GENERATE or COMPLETIONS not in self._routes:
                 raise
@@ -98,41 +99,40 @@ class TokenPolicy:
         self, ids: Sequence[int], max_new: int, temperature: float, seed: int, only_ids: tuple[int, ...] = ()
     ) -> Ask:
         return Ask(
-            tuple(ids),
-            max_new,
-            temperature,
-            seed,
-            self.end_ids,
-            self._section.model,
-            self._adapter,
-            self._salt,
-            only_ids,
+            ids=tuple(ids),
+            max_new=max_new,
+            temperature=temperature,
+            seed=seed,
+            end_ids=self.end_ids,
+            model=self._section.model,
+            adapter=self._adapter,
+            salt=self._salt,
+            only_ids=only_ids,
         )
 
     # -- before and between batches ----------------------------------------------------------------
     async def ask_limit(self, max_tokens: int | None) -> None:
-        """Ask once which models are served and how long a context ours takes. Raises ConfigError
-        for what would spoil every rollout."""
+        """Ask once which models are served and how long a context ours takes. Raises ConfigError if
+        no rollout could succeed."""
         served = await context.served(self._connection)
         if self._section.model not in served:
             raise ConfigError(
                 f"params.yaml: policy.server.model = {self._section.model!r}, but {self._connection.url} serves "
-                f"{sorted(served)}."
+                f"{sorted(served)}. Set it to one of them."
             )
         self.longest = served[self._section.model]
         self.limit(max_tokens)
 
     async def check(self, max_tokens: int | None, temperature: float) -> None:
-        """`ask_limit`, and for a run that trains: are log-probabilities taken after the
-        temperature?"""
+        """Do `ask_limit`, and check that log-probabilities are taken after the temperature, as
+        training needs them."""
         await self.ask_limit(max_tokens)
         if self._section.kind == "vllm" and temperature not in (0.0, 1.0):
             await self._check_logprobs(temperature)
 
     async def _check_logprobs(self, temperature: float) -> None:
-        """With one token allowed its probability is 1, unless it was taken before that mask, and so
-        before the temperature too. Of two tokens at least one is then seen to be less than certain.
-        """
+        """Allow one token only: its probability is 1, unless it was taken before that mask, and so
+        before the temperature too. Then at least one of two tokens has a probability below 1."""
         end = self.end_ids[0]
         try:
             said = [
@@ -144,31 +144,25 @@ class TokenPolicy:
         if min(one.logprobs[0] for one in said) < -0.01:
             raise ConfigError(
                 f"The vLLM server at {self._connection.url} reports log-probabilities before temperature "
-                f"{temperature:g}: training would "
-                "compare them with another distribution. Start it with --logprobs-mode processed_logprobs, or set the "
-                "temperature to 1."
+                f"{temperature:g}: training would compare them with another distribution. Start it with "
+                "--logprobs-mode processed_logprobs, or set the temperature to 1."
             )
 
     async def update(self, adapter: Path, version: int, name: str = "agent-rft") -> None:
-        """From the next turn on sample with this LoRA adapter, a folder that the server can read.
-        Call it between batches.
-
-        Policies that share a server, such as two arms of a comparison, need names of their own.
-        """
+        """Sample with this LoRA adapter, a folder that the server can read, from the next turn on.
+        Call it between batches. Policies that share a server need different names."""
         if not (adapter / "adapter_config.json").exists():
             raise UserError(
                 f"{adapter}: holds no adapter_config.json. A server takes LoRA adapters only (train.weights: lora)."
             )
+        swap = self._swap_sglang if self._section.kind == "sglang" else self._swap_vllm
         try:
-            await (self._swap_sglang if self._section.kind == "sglang" else self._swap_vllm)(
-                adapter.resolve(), version, name
-            )
+            await swap(adapter.resolve(), version, name)
         except (Refused, PolicyFailed) as error:
             raise InfrastructureError(
                 f"{adapter}: the server did not take this adapter. {error} Start vLLM with --enable-lora, a "
-                "--max-lora-rank of at least train.lora.r "
-                "and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, or SGLang with --enable-lora; it must see the folder "
-                "under the same path."
+                "--max-lora-rank of at least train.lora.r and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, or SGLang with "
+                "--enable-lora; it must see the folder under the same path."
             ) from None
         self.version = version
 
@@ -179,10 +173,10 @@ class TokenPolicy:
         self._adapter, self._salt = name, f"{name}-{version}"
 
     async def _swap_sglang(self, adapter: Path, version: int, name: str) -> None:
-        """It replaces nothing in place: each version has its own name, and the one before it is
-        unloaded."""
+        """Load the version under its own name, then unload the last one: SGLang cannot replace an
+        adapter in place."""
         new, old = f"{name}-{version}", self._adapter
-        with suppress(Refused):  # it is there only if a run was cut off and goes on
+        with suppress(Refused):  # it is loaded only if a run was cut off and resumes
             await self._tell("/unload_lora_adapter", {"lora_name": new})
         await self._tell("/load_lora_adapter", {"lora_name": new, "lora_path": str(adapter)})
         self._adapter = new
@@ -190,7 +184,8 @@ class TokenPolicy:
             await self._tell("/unload_lora_adapter", {"lora_name": old})
 
     async def _tell(self, path: str, body: dict[str, str | bool]) -> None:
-        """vLLM answers a sentence, SGLang an object whose `success` may be false under a 200."""
+        """Post a command. vLLM answers a sentence, SGLang an object, perhaps with `success` false
+        under a 200."""
         reply = await self._connection.post(path, body, self._section.timeout_s, lambda text: text)
         with suppress(Malformed):
             if isinstance(said := parsed(reply), dict) and said.get("success") is False:
@@ -198,7 +193,7 @@ class TokenPolicy:
 
 
 class TokenDialogue:
-    """One rollout. `prompt_ids` and what came after, as sent and as sampled."""
+    """One rollout: `prompt_ids` and what came after, as sent and as sampled."""
 
     def __init__(
         self, policy: TokenPolicy, prompt_ids: Sequence[int], seed: Sequence[int], temperature: float, max_tokens: int
@@ -214,8 +209,8 @@ class TokenDialogue:
         text, reading = self._policy.chat.read(said.ids, self._turn)
         self._ids += said.ids
         self._turn += 1
-        # `seconds` stays 0: the wait was a server's, with its queue and our retries, and the policy
-        # is not to blame for it.
+        # `seconds` stays 0: the wait includes the server's queue and our retries, and the policy is
+        # not to blame for it.
         return Sampled(text, reading, said.ids, said.logprobs, said.ended, said.context_ids)
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
@@ -234,5 +229,5 @@ class TokenDialogue:
 
 
 def fold(seed: Sequence[int], turn: int) -> int:
-    """One integer for a turn of a rollout, positive in 32 bits, which every server takes."""
+    """Make one integer for a turn of a rollout, positive in 32 bits, which every server takes."""
     return int(np.random.SeedSequence([*seed, turn]).generate_state(1)[0]) & 0x7FFFFFFF
