@@ -1,10 +1,10 @@
-"""The end of a run before its end, for good: `rft cancel`.
+"""`rft cancel`: end a run for good.
 
-A run that is going on is asked by a file, which its driver reads before each stage and its stage at
-each checkpoint (rft/stopping.py). So it ends by its own hand, in whatever process it is, and is
-recorded with all that it did. `now` does not wait for that: the stage's processes are killed, and
-the driver, which knows why, ends as it would have. A run whose driver is dead, or that stopped at
-run.max_hours, is recorded here.
+A running run is asked by a file, which its driver reads before each stage and its stage at each
+checkpoint (rft/stopping.py). So it ends itself, in whatever process it is, and is recorded with all
+that it did. `now` does not wait for that: the stage's processes are killed, and the driver, which
+knows why, ends in the same way. A run whose driver is dead, or that stopped at run.max_hours, is
+recorded here.
 
 The next `rft run` of the same settings is a new run. It finds the finished stages in DVC's run
 cache and the unfinished one in `.rft/progress`, until `rft gc` removes them.
@@ -32,10 +32,10 @@ _METRICS = re.compile(r"\[\w+\] metrics ")
 def cancel(
     clone: Clone, record: RunRecord, now: bool, patience_s: float, tell: Callable[[str], None]
 ) -> RunRecord | None:
-    """The run as it is recorded; None when there was nothing to record.
+    """Return the run as it is recorded; None when there was nothing to record.
 
-    Raises UserError for a run that is over, InfrastructureError when it goes on after `patience_s`
-    seconds. `tell`: what it does, about each second.
+    Raises UserError for a run that is over, InfrastructureError when it still goes on after
+    `patience_s` seconds. `tell` hears what the run does, four times per second.
     """
     _refuse(record)
     file, deadline = stopping.request(clone.state, record.name), time.monotonic() + patience_s
@@ -70,10 +70,8 @@ def _refuse(record: RunRecord, when: str = "") -> None:
         return
     if record.state == "cancelled":
         raise UserError(f"run {record.name} was cancelled already, at {record.ended}.")
-    raise UserError(
-        f"run {record.name} ended {when}at {record.ended} ({record.state}). There is nothing to cancel, and nothing "
-        "was changed."
-    )
+    ended = f"run {record.name} ended {when}at {record.ended} ({record.state})"
+    raise UserError(f"{ended}. There is nothing to cancel, and nothing was changed.")
 
 
 def _was_at_its_end(ended: RunRecord) -> str:
@@ -86,26 +84,22 @@ def _known(clone: Clone, name: str) -> RunRecord | None:
 
 
 def _doing(clone: Clone, name: str) -> str:
-    """The last line of the run's newest log that is for people."""
+    """The last line for people in the run's newest log."""
     logs = sorted(clone.log(name, "").parent.glob("*.log"), key=lambda file: file.stat().st_mtime)
     lines = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines() if logs else []
     return next((line for line in reversed(lines) if not (repro.DVC_SAYS.match(line) or _METRICS.match(line))), "")
 
 
 def _still(name: str, now: bool, patience_s: float) -> str:
-    remedy = (
-        "Its driver does not answer: end that process (`rft run` or `rft up`), then cancel again."
-        if now
-        else "`--now` ends its stage at once."
-    )
-    return (
-        f"run {name} is asked to end, and still going on after {patience_s:g} s. The request stands: it ends at "
-        f"its next checkpoint. {remedy}"
-    )
+    remedy = "`--now` ends its stage at once."
+    if now:
+        remedy = "Its driver does not answer: end that process (`rft run` or `rft up`), then cancel again."
+    waited = f"run {name} was asked to end, and is still going on after {patience_s:g} s"
+    return f"{waited}. The request stands: it ends at its next checkpoint. {remedy}"
 
 
 def _tell_mlflow(clone: Clone, record: RunRecord | None) -> None:
-    """It is for display: the run is cancelled, whether MLflow answers or not."""
+    """Show it in MLflow; the run is cancelled whether MLflow answers or not."""
     if record is None or record.mlflow_run_id is None:
         return
     client = tracking.client(clone)

@@ -1,16 +1,16 @@
-"""dvc.yaml, written from what each stage really needs. `python -m tasks.dependencies --write` after
-an import changed; a test compares.
+"""Write dvc.yaml from what each stage needs: `python -m tasks.dependencies --write` after an import
+changed. A test compares.
 
 A stage depends on the modules of `rft` that it imports, directly or through others, at the top of a
 file or inside a function, or by name as a process of its own ("rft.tools.server"); on the modules
 that a recipe imports; on its recipe's folder; on the pinned packages; and on the shelves that it
-reads. So a comment in the trainer does not repeat the warm start, and no change of code goes
-unseen, which is how lists written by hand fail. The sections of params.yaml are found likewise:
-every `params.<section>` in what `run` can reach by name.
+reads. So a comment in the trainer does not repeat the warm start, and no change of code is missed,
+as it is with lists written by hand. The sections of params.yaml are found in the same way: every
+`params.<section>` in what `run` can reach by name.
 
-What cannot be read off the code: which files a stage reads (rft/needs.py, where the engine reads it
-too), and what it leaves (the table below). Outputs are single files where a `timing.json` lies
-beside them, so that wall times never enter the hash of anything else.
+Two things cannot be read from the code: which files a stage reads (rft/needs.py, where the engine
+reads it too), and which it leaves (the table below). Outputs are single files where a `timing.json`
+lies beside them, so that wall times never enter another hash.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WHOLE = "*"
 
 @dataclass(frozen=True)
 class Shelf:
-    """One stage: in a few words, and the files it leaves in data/<stage>."""
+    """One stage: a description, and the files it leaves in data/<stage>."""
 
     words: str
     leaves: tuple[str, ...]
@@ -79,7 +79,7 @@ stages:
 
 
 def modules(root: Path, stage: str) -> list[str]:
-    """Paths of all modules of `rft` that this stage can come to load, in order."""
+    """The paths of all modules of `rft` that this stage may load, in order."""
     found: set[Path] = set()
     waiting = [root / "rft" / "__main__.py", _module(root, f"rft.stages.{stage}")]
     if needs.RECIPE in needs.NEEDS[stage].files:
@@ -95,14 +95,14 @@ def modules(root: Path, stage: str) -> list[str]:
 
 
 def _is_only_words(path: Path) -> bool:
-    """A package's docstring runs nothing: another word in it must not repeat a warm start."""
+    """Whether a package holds a docstring alone: a change of it must not repeat a warm start."""
     return path.name == "__init__.py" and all(
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in ast.parse(path.read_text()).body
     )
 
 
 def sections(root: Path, stage: str) -> list[str]:
-    """The sections of params.yaml that the stage's `run` can come to look at."""
+    """The sections of params.yaml that the stage's `run` may read."""
     from rft.config import Params
 
     known = {name: info.alias or name for name, info in Params.model_fields.items()}
@@ -116,12 +116,10 @@ def sections(root: Path, stage: str) -> list[str]:
 
 
 def _reached(root: Path, stage: str) -> Iterator[ast.AST]:
-    """Every function, class and constant that can be reached by name from `rft.<stage>.run`, across
-    modules.
+    """Every function, class and constant that `rft.stages.<stage>.run` can reach by name.
 
-    Finer than imports, because the stages read one another's shelves through one another's modules:
-    `baseline` imports `examples` for its `load`, and must not run again because next week's
-    traffic, which `examples.run` looks at, has another name.
+    Finer than imports, because a stage may import another's module for one function of it, and must
+    not run again when a setting changed that only the rest of that module reads.
     """
     waiting = [(_module(root, f"rft.stages.{stage}"), "run")]
     seen: set[tuple[Path | None, str]] = set()
@@ -145,8 +143,7 @@ def _reached(root: Path, stage: str) -> Iterator[ast.AST]:
 
 @cache
 def _names(root: Path, path: Path) -> tuple[dict[str, ast.AST], dict[str, list[tuple[Path | None, str]]]]:
-    """What a module defines at its top, and what its imports, wherever they stand, bind: name ->
-    (module, name there or _WHOLE)."""
+    """A module's top-level definitions, and what its imports bind: name -> (module, name there)."""
     tree = _tree(path)
     defined: dict[str, ast.AST] = {}
     for node in tree.body:
@@ -161,15 +158,14 @@ def _names(root: Path, path: Path) -> tuple[dict[str, ast.AST], dict[str, list[t
             base = _base(root, path, node)
             for alias in node.names:
                 whole = _module(root, f"{base}.{alias.name}")
-                imported[alias.asname or alias.name] = (
-                    [(whole, _WHOLE)] if whole else [(_module(root, base), alias.name)]
-                )
+                found = (whole, _WHOLE) if whole else (_module(root, base), alias.name)
+                imported[alias.asname or alias.name] = [found]
     return defined, imported
 
 
 def render(root: Path) -> str:
-    """The whole of dvc.yaml."""
-    _names.cache_clear()  # the files may have been written anew since the last time
+    """The text of dvc.yaml."""
+    _names.cache_clear()  # the files may have changed since the last time
     lines = [_HEADER]
     for stage, shelf in STAGES.items():
         lines.append(f"  {stage}:\n    desc: {shelf.words!r}\n    cmd: exec python -m rft {stage}\n    deps:\n")
@@ -194,7 +190,7 @@ def _imports(root: Path, file: Path) -> Iterator[Path | None]:
 
 
 def _base(root: Path, file: Path, node: ast.ImportFrom) -> str:
-    """`from .loss import x` in rft/losses/grpo.py is rft.losses.loss."""
+    """Resolve relative imports: `from .loss import x` in rft/losses/grpo.py is rft.losses.loss."""
     if not node.level:
         return node.module or ""
     folder = file.parents[node.level - 1]
@@ -222,25 +218,21 @@ def _is_params(node: ast.expr) -> bool:
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tasks.dependencies", description="Compute dvc.yaml from the imports of the stages."
-    )
-    parser.add_argument(
-        "--write", action="store_true", help="write dvc.yaml (without it: compare, exit code 1 when it differs)"
-    )
+    description = "Compute dvc.yaml from the imports of the stages."
+    parser = argparse.ArgumentParser(prog="python -m tasks.dependencies", description=description)
+    words = "write dvc.yaml (without it: compare, exit code 1 when it differs)"
+    parser.add_argument("--write", action="store_true", help=words)
     options = parser.parse_args(None if arguments is None else list(arguments))
     root = Path.cwd()
     text, path = render(root), root / "dvc.yaml"
     if options.write:
         path.write_text(text, encoding="utf-8")
         return 0
-    same = path.exists() and path.read_text(encoding="utf-8") == text
-    print(
-        "dvc.yaml is up to date."
-        if same
-        else "dvc.yaml does not say what the stages import. Write it: python -m tasks.dependencies --write"
-    )
-    return 0 if same else 1
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        print("dvc.yaml is up to date.")
+        return 0
+    print("dvc.yaml does not say what the stages import. Write it: python -m tasks.dependencies --write")
+    return 1
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""`rft export`: an agent's folder for whoever serves it elsewhere (rft/export), whole or not at
-all.
+"""`rft export`: an agent's folder (rft/export), whole or not at all.
 
 It is written beside its name and renamed at the end. A folder that exists is left alone, and so is
-a `.part` that is none of ours.
+a `.part` that no export made.
 """
 
 from __future__ import annotations
@@ -24,12 +23,13 @@ from tasks.runs.clone import Clone
 from tasks.runs.git import GitError
 
 MARK = ".rft-export"
-"""In a `.part` folder: that it is ours."""
+"""Marks a `.part` folder that an export made."""
+_ELSEWHERE = "Name a folder below exports/, or outside of the clone."
 _LOGS = tuple(str(shelves.rollouts(stage)) for stage in ("challenger", "baseline"))
 
 
 def write(agent: Agent, folder: Path, merge: bool = False, dtype: Dtype | None = None) -> Manifest:
-    """Raises UserError for a folder that exists, or lies where a run would take it along."""
+    """Export an agent. Raises UserError for a folder that exists, or that runs would take along."""
     folder = folder.resolve()
     origin = Origin(
         model=agent.model,
@@ -57,34 +57,26 @@ def check_place(clone: Clone, folder: Path) -> None:
         return
     inside = folder.relative_to(clone.root)
     if inside.parts[0] in ("data", "mlruns", ".rft", ".git", ".dvc"):
-        raise UserError(
-            f"{folder} lies in {inside.parts[0]}/, which the ladder keeps for itself. Name a folder below exports/, "
-            "or outside of the clone."
-        )
+        raise UserError(f"{folder} lies in {inside.parts[0]}/, where the ladder writes. {_ELSEWHERE}")
     try:
         clone.git("check-ignore", "--quiet", "--no-index", "--", str(folder / "README.md"))
     except GitError:
-        raise UserError(
-            f"{folder} lies in the clone, and Git does not ignore it: every later run would take it along, and "
-            "record it. "
-            "Name a folder below exports/, or outside of the clone."
-        ) from None
+        why = "Git does not ignore it: every later run would take it along, and record it"
+        raise UserError(f"{folder} lies in the clone, and {why}. {_ELSEWHERE}") from None
 
 
 def seen(agent: Agent) -> list[LogRow]:
-    """Recorded rollouts of this very agent."""
+    """Recorded rollouts of this agent."""
     for path in _LOGS:
-        if content := agent.at.read(path):
-            rows = [row for row in rollout_log.read(content, path) if row.arm == agent.arm]
-            if rows:
-                return rows
+        content = agent.at.read(path)
+        if content and (rows := [row for row in rollout_log.read(content, path) if row.arm == agent.arm]):
+            return rows
     return []
 
 
 @contextlib.contextmanager
 def _whole(clone: Clone, folder: Path) -> Iterator[Path]:
-    """A folder to write into that gets its name at the end of the block, and is gone when the block
-    fails. One at a time."""
+    """A folder that gets its name at the end of the block, and is removed when the block fails."""
     check_place(clone, folder)
     part = folder.with_name(f"{folder.name}.part")
     if part.exists() and not (part / MARK).exists():

@@ -1,8 +1,8 @@
-"""What every rung of the ladder has in common, so that the task of a stage is a few lines.
+"""What all stages have in common, so that the task of a stage is a few lines.
 
-`recorded` opens a run with its MLflow run beside it, writes the HTML page when the ladder has come
-to its end, and tells MLflow how it ended, whatever that was. `climb` brings one stage's shelf up to
-date, reads the report that it left, and shows its numbers.
+`recorded` opens a run with its MLflow run beside it, writes the HTML page at the end of the ladder,
+and tells MLflow how the run ended. `climb` brings one stage's shelf up to date, reads its report,
+and shows its numbers.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Numbers = Mapping[str, reports.Metric | float | None]
 def recorded(
     clone: Clone, params: config.Params, window: Path | None, clean_only: bool = False, flow_run_id: str | None = None
 ) -> Iterator[Run]:
-    """A run of these settings, which remembers how they were asked for. Raises UserError for a
-    dirty tree when `clean_only`, as a schedule asks."""
+    """Open a run of these settings, and record how it was asked for. Raises UserError for a dirty
+    tree when `clean_only`, as a schedule asks."""
     plan = runs.plan(clone, params, registry.served(clone, params), window, clean_only)
     run: Run | None = None
     try:
@@ -63,7 +63,7 @@ def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], 
     with run.tracker.live() as live, _timed(run, stage):
 
         def overhear(line: str) -> bool:
-            """Where the metrics of a stage are while it runs is not for people."""
+            """Take the line that says where the metrics of the running stage are."""
             if found := line.startswith(f"[{stage}] metrics "):
                 live.follow(Path(line.removeprefix(f"[{stage}] metrics ")))
             return found
@@ -75,10 +75,12 @@ def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], 
 
 
 def drive(run: Run, stage: str, overhear: Callable[[str], bool] | None = None) -> repro.How:
-    """Bring the stage's shelf up to date. Raises StageFailed with the stage's own message, and
-    Stopped when run.max_hours is spent or the run was cancelled: before the stage, at one of its
-    checkpoints, or in the midst of it by `rft cancel --now`. An error of the stage's own stays one,
-    even while somebody asks for the end: its owner must hear of a grader that is down.
+    """Bring the stage's shelf up to date.
+
+    Raises StageFailed with the stage's own message, and Stopped when run.max_hours is spent or the
+    run was cancelled: before the stage, at one of its checkpoints, or during it by `rft cancel
+    --now`. A stage's own error stays one even when the run is being cancelled: its owner must hear
+    of a grader that is down.
     """
     try:
         run.check(f"before stage {stage}")
@@ -95,7 +97,7 @@ def drive(run: Run, stage: str, overhear: Callable[[str], bool] | None = None) -
         )
     except repro.StageKilled:
         if run.cancelled:
-            raise Stopped(f"in the midst of stage {stage}") from None
+            raise Stopped(f"during stage {stage}") from None
         raise
     # a run that was cut off and adopted finds its own work unchanged
     ran = "ran" in (outcome.how, run.record.stages.get(stage))
@@ -105,7 +107,7 @@ def drive(run: Run, stage: str, overhear: Callable[[str], bool] | None = None) -
 
 @contextlib.contextmanager
 def _timed(run: Run, stage: str) -> Iterator[None]:
-    """Wall time, added up over the attempts of this run, however each ends."""
+    """Add the block's wall time to the run's record, however it ends."""
     began = time.monotonic()
     try:
         yield
@@ -115,14 +117,14 @@ def _timed(run: Run, stage: str) -> Iterator[None]:
 
 
 def _opening(run: Run) -> str:
-    edited = run.record.edited
-    along = (
-        f", with uncommitted {', '.join(edited[:3])}{' and more' if len(edited) > 3 else ''}: dirty"
-        if run.record.dirty
-        else ""
-    )
-    spent = f" ({run.record.spent_s / 3600:.2g} hours of work so far)" if run.max_hours is not None else ""
-    return (f", adopted: it was cut off, and goes on{spent}" if run.adopted else "") + along
+    words, edited = "", run.record.edited
+    if run.adopted:
+        words = ", adopted: it was cut off, and goes on"
+        if run.max_hours is not None:
+            words += f" ({run.record.spent_s / 3600:.2g} hours of work so far)"
+    if run.record.dirty:
+        words += f", with uncommitted {', '.join(edited[:3])}{' and more' if len(edited) > 3 else ''}: dirty"
+    return words
 
 
 def _tags(run: Run) -> dict[str, str]:
@@ -139,7 +141,7 @@ def _tags(run: Run) -> dict[str, str]:
 
 
 def write_page(clone: Clone, record: RunRecord, root: Path) -> Path:
-    """The HTML page of a run, from the shelves below `root`."""
+    """Write the HTML page of a run, from the shelves below `root`."""
     facts = {
         "run": record.name,
         "recipe": _recipe(clone, record, root),
@@ -159,15 +161,12 @@ def write_page(clone: Clone, record: RunRecord, root: Path) -> Path:
 
 
 def _recipe(clone: Clone, record: RunRecord, root: Path) -> str:
-    """Its folder, from the settings that the run had."""
-    file = root / "params.yaml"
-    text = (
-        file.read_bytes()
-        if file.exists()
-        else Revision(clone, record.revision).file("params.yaml")
-        if record.revision
-        else None
-    )
+    """The recipe's folder, from the settings that the run had."""
+    file, text = root / "params.yaml", None
+    if file.exists():
+        text = file.read_bytes()
+    elif record.revision:
+        text = Revision(clone, record.revision).file("params.yaml")
     return str((yaml.safe_load(text or b"") or {}).get("recipe", {}).get("path", ""))
 
 

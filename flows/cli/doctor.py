@@ -142,7 +142,7 @@ def _policy(here: Clone, params: config.Params, scratch: Path) -> Path | None:
         with contextlib.suppress(RftError):  # bytes that are gone; settings of another version
             if shelf in at.outs and _made_alike(at, params):
                 folder = scratch / record.name  # its own: what one run has in part must not lie under another's
-                artifacts.restore_folder(at, shelf, folder)
+                at.lay(shelf, folder)
                 _announce(f"the policy is that of run {record.name}: same recipe, same settings")
                 return folder
     return None

@@ -1,26 +1,26 @@
 """`rft doctor`: what would go wrong, before any compute is spent.
 
-Most training runs that are worth nothing could have been told so in a minute: a misspelt key, a
-grader that scores the empty answer, a tool server that shows one rollout what another did, a chat
-template that renders the past anew, a learning rate that float32 rounds away. Each is a check.
-`examine` makes them in a fixed order, and says of each what it saw and what to do:
+Most worthless training runs could have been spotted in a minute: a misspelt key, a grader that
+scores the empty answer, a tool server that shows one rollout what another did, a chat template that
+rewrites the past, a learning rate that float32 rounds away. Each is a check. `examine` makes them
+in a fixed order, and says of each what it saw and what to do:
 
-    configuration.py    every key known and honoured, no two that contradict each other, the
-                        environment's secrets there
+    configuration.py    every key known and honored, no two that contradict each other, every secret
+                        in the environment
     contents.py         the recipe: examples, splits, routes of tools, where the policy comes from
-    wire.py             tools and grader at the declared burst; determinism; two trace ids that must
-                        not see each other
-    arguments.py        what tools are called with: the recipe's own calls, else made from the
-                        schema
-    serving.py          the policy's server, if there is one: one short turn of it
+    tools.py            tools at the declared burst; two trace ids that must not see each other
+    grader.py           the grader at the declared burst; one body, one score; exploits refused
+    wire.py             how both are opened and asked
+    arguments.py        the arguments of these calls: the recipe's own, else made from the schema
+    serving.py          the policy's server, if there is one: one short turn
     template.py         prefixes kept from turn to turn, calls read back, room in the context
     capacity.py         memory and disk, estimated from the model's shape alone
     learning.py         one optimizer step, in memory: weights change, the base does not, sampler
                         and trainer agree
 
 A check can neither hang nor crash the doctor: it runs in a thread that is left behind at its
-deadline, and what it raises is its finding. One whose ground is missing (`needs`, no model yet) is
-skipped, with the reason. Nothing is written anywhere.
+deadline, and what it raises is its finding. A check is skipped, with the reason, when one that it
+`needs` did not pass or there is no model yet. Nothing is written anywhere.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rft import config, secrets
-from rft.doctor import capacity, configuration, contents, learning, serving, template, wire
+from rft.doctor import capacity, configuration, contents, grader, learning, serving, template, tools
 from rft.doctor.finding import Finding, Skip, fail
 from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError, RftError, UserError, did_you_mean
@@ -41,13 +41,12 @@ from rft.errors import InfrastructureError, RftError, UserError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`model`: it looks at the policy's model, which `--no-model` leaves out."""
-
     name: str
     look: Callable[[Setup], Finding]
     deadline_s: float
     needs: tuple[str, ...] = ()
     model: bool = False
+    """It looks at the policy's model, which `--no-model` leaves out."""
 
 
 _THREAD = "doctor: "
@@ -55,9 +54,9 @@ _THREAD = "doctor: "
 CHECKS = (
     Check("configuration", configuration.look, 20),
     Check("recipe", contents.look, 120, ("configuration",)),
-    Check("tools", wire.tools, 180, ("recipe",)),
-    Check("grader", wire.grader, 600, ("recipe",)),
-    Check("isolation", wire.isolation, 180, ("tools",)),
+    Check("tools", tools.tools, 180, ("recipe",)),
+    Check("grader", grader.grader, 600, ("recipe",)),
+    Check("isolation", tools.isolation, 180, ("tools",)),
     Check("server", serving.look, 180, ("recipe",)),
     Check("template", template.look, 180, ("recipe",), model=True),
     Check("capacity", capacity.look, 120, ("configuration",), model=True),
@@ -74,12 +73,12 @@ def examine(
     announce: Callable[[str], None] = lambda words: None,
     find_policy: Callable[[config.Params], Path | None] = lambda params: None,
 ) -> Iterator[Finding]:
-    """One finding per check, as it comes. `load` reads params.yaml; `only` narrows to these checks
-    and those that they need.
+    """Yield one finding per check, as it comes.
 
-    `announce` is told, in the check's own thread and before anything is sent, how many calls go
-    where. `find_policy` may know a shelf of stage `policy`, made from these settings, in another
-    place than this folder; it is asked only when there is no `policy.model`.
+    `load` reads params.yaml. `only` narrows to these checks and those that they need. `announce` is
+    told, in the check's own thread and before anything is sent, how many calls go where.
+    `find_policy` may know a shelf of stage `policy`, made from these settings, outside of this
+    folder; it is asked only when there is no `policy.model`.
     """
     setup = Setup(load, lambda words: announce(secrets.redact(words)), find_policy)
     found: dict[str, Finding] = {}
@@ -87,9 +86,9 @@ def examine(
         begin(check.name)
         missing = [name for name in check.needs if found[name].status in ("fail", "skipped")]
         if check.model and not use_model:
-            finding = Finding("", "skipped", "looks at the model, which was to be left out")
+            finding = Finding("", "skipped", "looks at the model, which --no-model leaves out")
         elif missing:
-            finding = Finding("", "skipped", f"needs {' and '.join(missing)} to be in order first")
+            finding = Finding("", "skipped", f"needs {' and '.join(missing)} to pass first")
         else:
             finding = _look(check, setup)
         found[check.name] = finding = replace(_hushed(finding), name=check.name)
@@ -97,14 +96,15 @@ def examine(
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """0 when nothing failed; 2 for settings that their owner must mend, 3 when it is the world's
-    alone."""
-    failed = [one for one in findings if one.status == "fail"]
-    return 0 if not failed else 3 if all(one.infrastructure for one in failed) else 2
+    """0 when nothing failed; 3 when only infrastructure did; else 2: settings to fix."""
+    failed = [finding for finding in findings if finding.status == "fail"]
+    if not failed:
+        return 0
+    return 3 if all(finding.infrastructure for finding in failed) else 2
 
 
 def left_behind() -> list[str]:
-    """The checks that still run behind their deadline. They end with the process, not before."""
+    """The checks that still run after their deadline. They end with the process, not before."""
     return [thread.name.removeprefix(_THREAD) for thread in threading.enumerate() if thread.name.startswith(_THREAD)]
 
 
@@ -125,7 +125,7 @@ def _chosen(checks: Sequence[Check], only: Sequence[str]) -> list[Check]:
 
 
 def _look(check: Check, setup: Setup) -> Finding:
-    """In a thread of its own: what never returns is left behind, and ends with the process."""
+    """Run the check in a thread of its own: one that never returns ends with the process."""
     results: list[Finding] = []
 
     def work() -> None:
@@ -139,9 +139,8 @@ def _look(check: Check, setup: Setup) -> Finding:
     thread.start()
     thread.join(check.deadline_s)
     late = fail(
-        f"not done within {check.deadline_s:g} s",
-        "Something that it waits for never answers: a server, a disk, or code of the recipe that does not end. Try "
-        "that alone.",
+        f"not finished within {check.deadline_s:g} s",
+        "It waits for something that never answers: a server, a disk, or endless code of the recipe. Try that alone.",
         infrastructure=True,
     )
     return replace(results[0] if results else late, seconds=round(time.monotonic() - began, 3))
@@ -155,21 +154,18 @@ def _explain(error: BaseException) -> Finding:
     if isinstance(error, RftError):  # its message ends with the remedy
         return fail(str(error), "", infrastructure=isinstance(error, InfrastructureError))
     if isinstance(error, OSError):
-        return fail(
-            f"{type(error).__name__}: {error}",
-            "A file, disk or network failed; mend that and look again.",
-            infrastructure=True,
-        )
+        words = f"{type(error).__name__}: {error}"
+        return fail(words, "A file, disk or network failed; fix that and try again.", infrastructure=True)
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return fail(
         f"{type(error).__name__}: {error}{where}",
-        "Mend the code at that line; a recipe's code runs in the stages as it does here.",
+        "Fix the code at that line: a recipe's code runs in the stages as it does here.",
     )
 
 
 def _hushed(finding: Finding) -> Finding:
-    """Without secrets: a server, or an exception, may have quoted them."""
+    """Remove secrets, which a server or an exception may have quoted."""
     return replace(
         finding,
         words=secrets.redact(finding.words),

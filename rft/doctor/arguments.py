@@ -1,8 +1,8 @@
 """What a tool is called with when nobody has sampled yet.
 
-First choice are calls that the recipe makes itself: its demonstrations, then its exploits. A tool
-that neither calls gets the smallest arguments that its JSON schema allows. These are valid and
-seldom sensible, so a refusal (4xx) of them proves a tool alive, no more.
+The recipe's own calls come first: those of its demonstrations, then of its exploits. A tool that
+neither calls gets the smallest arguments that its JSON schema allows. These are valid but seldom
+sensible, so a tool that refuses them (4xx) is alive, and no more is known.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ _DEEPEST = 8
 
 
 def own_calls(setup: Setup) -> list[list[ToolCall]]:
-    """The calls that the recipe makes, a list per dialogue: its demonstrations, then its
-    exploits."""
+    """The calls that the recipe makes, one list per dialogue: demonstrations, then exploits."""
     dialogues = [[*_from_exploit(setup, exploit.turns[0])] for exploit in setup.recipe.exploits if exploit.turns]
     return [*demonstrated(setup), *(calls for calls in dialogues if calls)]
 
 
 def demonstrated(setup: Setup) -> list[list[ToolCall]]:
-    """The calls of the demonstrations alone: these are meant to work, where an exploit's may be
-    wrong on purpose."""
-    dialogues = [[*_from_messages(messages)] for messages in _demonstrations(setup)]
+    """The calls of the demonstrations. They should work; an exploit's may be wrong on purpose."""
+    dialogues = [[*_from_messages(messages)] for messages in demonstrations(setup)]
     return [calls for calls in dialogues if calls]
 
 
@@ -46,8 +44,7 @@ def one_call(name: str, parameters: Mapping[str, Any], own: Sequence[Sequence[To
 
 
 def smallest(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
-    """The smallest value that the schema asks for: required properties only, shortest text, least
-    number."""
+    """The smallest value that fits the schema: required properties, shortest text, least number."""
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return {} if depth == 0 else None
     root = schema if root is None else root
@@ -61,9 +58,8 @@ def smallest(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 0)
             return schema[key][0]
     for key in ("anyOf", "oneOf", "allOf"):
         if schema.get(key):
-            return smallest(
-                {**schema[key][0], **{name: value for name, value in schema.items() if name != key}}, root, depth + 1
-            )
+            rest = {name: value for name, value in schema.items() if name != key}
+            return smallest({**schema[key][0], **rest}, root, depth + 1)
     kind = schema.get("type", "object" if "properties" in schema or depth == 0 else "string")
     kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
@@ -80,9 +76,12 @@ def _number(schema: Mapping[str, Any], kind: str) -> int | float:
     step = schema.get("multipleOf", 1)
     low = schema.get("minimum", schema["exclusiveMinimum"] + step if "exclusiveMinimum" in schema else None)
     high = schema.get("maximum", schema["exclusiveMaximum"] - step if "exclusiveMaximum" in schema else None)
-    value = low if low is not None else min(0, high) if high is not None else 0
+    value = 0 if high is None else min(0, high)
+    value = value if low is None else low
     rounded = -(-value // step) * step  # the next multiple
-    return int(rounded) if kind == "integer" else value if "multipleOf" not in schema else rounded
+    if kind == "integer":
+        return int(rounded)
+    return rounded if "multipleOf" in schema else value
 
 
 def _resolve(root: Mapping[str, Any], pointer: str) -> Any:
@@ -92,7 +91,7 @@ def _resolve(root: Mapping[str, Any], pointer: str) -> Any:
     return found
 
 
-def _demonstrations(setup: Setup) -> Iterator[list[dict[str, Any]]]:
+def demonstrations(setup: Setup) -> Iterator[list[dict[str, Any]]]:
     if (setup.recipe.folder / "demonstrations.py").exists():
         yield from islice(setup.recipe.demonstrations(NUM_DIALOGUES, setup.params.policy.seed), NUM_DIALOGUES)
 
@@ -108,7 +107,6 @@ def _from_exploit(setup: Setup, template: str) -> Iterator[ToolCall]:
     example = setup.rows["train"][0]
     notes = [str(message["content"]) for message in example.messages if message["role"] == "user"]
     with contextlib.suppress(UserError, chat.ParseError):  # needs an earlier turn's result, or is broken on purpose
-        text = fill(
-            template, {"note": notes[-1] if notes else "", **setup.recipe.exploit_values(example)}, "exploits.jsonl"
-        )
+        values = {"note": notes[-1] if notes else "", **setup.recipe.exploit_values(example)}
+        text = fill(template, values, "exploits.jsonl")
         yield from chat.parse_calls(text)

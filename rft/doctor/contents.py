@@ -1,7 +1,7 @@
-"""The recipe: it loads, its examples can be asked, its splits do not leak, every tool that a row
-names has somewhere to go.
+"""The recipe: it loads, its examples can be asked, its splits do not leak, and something serves
+every tool that a row names.
 
-The same functions as in the stages (rft/stages/examples.py), before any stage runs.
+The checks are those of the stage `examples` (rft/stages/examples.py), before any stage runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def look(setup: Setup) -> Finding:
     except json.JSONDecodeError as error:
         return fail(
             f"{recipe.folder}/exploits.jsonl: not JSON lines: {error}",
-            "One JSON object a line; mend the one that it names.",
+            "Write one JSON object per line; fix the line that it names.",
         )
     counts = {split: len(found) for split, found in setup.rows.items()}
     problems: list[Finding] = []
@@ -37,17 +37,15 @@ def look(setup: Setup) -> Finding:
         problems += _rows(setup, split, found)
     problems += [*_keys(setup), *_leaks(setup), *_routes(setup), *_policy(setup), *_prompts(setup), *_unequal(setup)]
     said = ", ".join(f"{count} {split}" for split, count in counts.items())
-    return together(
-        problems, f"{recipe.name}: {said}, apart from each other; {len(exploits)} exploits", examples=counts
-    )
+    words = f"{recipe.name}: {said}, apart from each other; {len(exploits)} exploits"
+    return together(problems, words, examples=counts)
 
 
 def _rows(setup: Setup, split: str, found: Sequence[Example]) -> Iterator[Finding]:
     file, asked = f"{setup.recipe.folder}/examples.py", getattr(setup.params.examples, split)
     if len(found) != asked:
-        yield fail(
-            f"{file} gave {len(found)} {split} examples, examples.{split} = {asked}", "Ask for no more than it has."
-        )
+        words = f"{file} gave {len(found)} {split} examples, examples.{split} = {asked}"
+        yield fail(words, f"Lower examples.{split} to what it has.")
 
 
 def _keys(setup: Setup) -> Iterator[Finding]:
@@ -59,20 +57,18 @@ def _keys(setup: Setup) -> Iterator[Finding]:
 
 
 def _unequal(setup: Setup) -> Iterator[Finding]:
-    """A function that asks for the trace id, which is new in every run."""
+    """Warn of functions that take the trace id, which is new in every run."""
     functions = [*setup.recipe.tools, *([setup.recipe.grade] if setup.recipe.grade else [])]
     if asking := [function.__name__ for function in functions if TRACE_ID in asks_for(function)]:
         yield warn(
             f"{setup.recipe.folder}/tools.py: {', '.join(asking)} asks for the trace id, which is new in every run: "
-            "equal seeds give equal bytes "
-            "only as far as it does not show in what these return",
-            "Nothing to do where state by rollout is needed; else take the argument out.",
+            "equal seeds give equal bytes only where it does not show in what these return",
+            "Keep the argument where a tool needs state per rollout; else remove it.",
         )
 
 
 def _leaks(setup: Setup) -> Iterator[Finding]:
-    """Repeated ids, one text in two splits, targets met before: the message names them all, and the
-    remedy."""
+    """Find repeated ids, one text in two splits, and targets met before."""
     try:
         examples.check_leakage(setup.rows, setup.params.examples.disjoint_targets)
     except UserError as error:
@@ -83,7 +79,8 @@ def _routes(setup: Setup) -> Iterator[Finding]:
     """A row may bring a tool's schema; its address comes from the recipe or from params.yaml."""
     tools = setup.params.tools
     named = {_name(tool) for found in setup.rows.values() for row in found for tool in row.tools or ()}
-    routes = {function.__name__ for function in setup.recipe.tools} | {endpoint.name for endpoint in tools.endpoints}
+    own = {function.__name__ for function in setup.recipe.tools}
+    routes = own | {endpoint.name for endpoint in tools.endpoints}
     lost = sorted(named - routes)
     if lost and not tools.mcp:  # what an MCP server lists is seen when it is asked
         yield fail(
@@ -91,11 +88,7 @@ def _routes(setup: Setup) -> Iterator[Finding]:
             "Add each to tools.endpoints with its server_url, or to the recipe's TOOLS.",
         )
     for endpoint in tools.endpoints:
-        if (
-            endpoint.parameters is None
-            and endpoint.name not in named
-            and endpoint.name not in {f.__name__ for f in setup.recipe.tools}
-        ):
+        if endpoint.parameters is None and endpoint.name not in named | own:
             yield warn(
                 f"tools.endpoints {endpoint.name} has no parameters, and no example brings its schema: no policy "
                 "will see it",
@@ -103,9 +96,8 @@ def _routes(setup: Setup) -> Iterator[Finding]:
             )
     defaults = sorted(set(setup.recipe.prompts.seed.tool_defaults) - routes - named)
     if defaults and not tools.mcp:
-        yield fail(
-            f"prompts.json: seed.tool_defaults names the tools {defaults}; there are {sorted(routes)}", "Mend the name."
-        )
+        words = f"prompts.json: seed.tool_defaults names the tools {defaults}; there are {sorted(routes)}"
+        yield fail(words, "Fix the name.")
 
 
 def _policy(setup: Setup) -> Iterator[Finding]:

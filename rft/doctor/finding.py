@@ -1,12 +1,11 @@
-"""What a check says: one word of judgement, what was seen, what to do, and the numbers behind it.
+"""What a check reports: a status, what was seen, what to do, and the numbers behind it.
 
     ok       nothing to do
     warn     the run would go on, but not as its owner thinks
-    fail     the run would end, or be worth nothing. `infrastructure`: the world's, not the
-             settings'
+    fail     the run would end, or be worth nothing; `infrastructure`: no setting is to blame
     skipped  not looked at, with the reason
 
-A check returns its finding without name and seconds, which the loop adds (rft/doctor/__init__.py).
+A check leaves out its name and seconds; the loop adds them (rft/doctor/__init__.py).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Finding:
 
 
 class Skip(Exception):
-    """This check cannot be made here: the words why, and what would make it possible."""
+    """This check cannot be made here: why, and what would make it possible."""
 
     def __init__(self, words: str, remedy: str = "") -> None:
         super().__init__(words)
@@ -50,17 +49,17 @@ def fail(words: str, remedy: str, infrastructure: bool = False, **facts: Any) ->
 
 
 def together(problems: Sequence[Finding], words: str, **facts: Any) -> Finding:
-    """One finding of many: the worst status, all words, each remedy once. `words`: what is in
-    order, which a failure leaves out."""
+    """Combine findings: the worst status, all words, each remedy once. `words` says what is in
+    order; a failure leaves it out."""
     if not problems:
         return ok(words, **facts)
-    failed = [one for one in problems if one.status == "fail"]
-    said = [one.words for one in failed or problems]
+    failed = [problem for problem in problems if problem.status == "fail"]
+    said = [problem.words for problem in failed or problems]
     return Finding(
         "",
         "fail" if failed else "warn",
         "; ".join(said if failed else [words, *said]),
-        " ".join(dict.fromkeys(one.remedy for one in problems)),
-        facts=facts | {key: value for one in problems for key, value in one.facts.items()},
-        infrastructure=bool(failed) and all(one.infrastructure for one in failed),
+        " ".join(dict.fromkeys(problem.remedy for problem in problems)),
+        facts=facts | {key: value for problem in problems for key, value in problem.facts.items()},
+        infrastructure=bool(failed) and all(problem.infrastructure for problem in failed),
     )

@@ -1,17 +1,17 @@
 """One optimizer step, with the run's own model and settings, in memory: does anything change, and
 only what should?
 
-One group speaks one turn on one example; the first of it gets advantage +1, those that said
-something else -1, and the plain policy gradient, which every on-policy algorithm starts from, makes
-one step of the trainer's optimizer. Nothing is graded, and nothing is kept.
+One group samples one turn on one example. The first turn gets advantage +1, those with other tokens
+-1, and the plain policy gradient, which every on-policy algorithm starts from, makes one step of
+the trainer's optimizer. Nothing is graded, and nothing is kept.
 
-    agreement   the trainer's log-probabilities of what was sampled are the sampler's own; else
-                every ratio in the loss is wrong from the start
+    agreement   trainer and sampler give the same log-probabilities to what was sampled; else every
+                ratio in the loss is wrong from the start
     change      some trained weight has other bytes than before. An lr below the float's resolution
                 changes none
-    effect      weights that are sampled with (with LoRA the merged ones) move: of those that were
-                not zero, which take any addend, at least one in a hundred. `train.steps` such steps
-                must do it
+    effect      at least one in a hundred of the weights that are sampled with (with LoRA the merged
+                ones) moves after `train.steps` such steps. Zeros are not counted: they take any
+                addend
     base        with LoRA, no weight of the base model moved
 """
 
@@ -30,7 +30,7 @@ MAX_GROUP = 8
 MAX_NEW = 32
 FELT = 0.01
 AGREEMENT = {"float32": (1e-3, 0.05), "bfloat16": (0.25, 1.0)}
-"""Largest difference that is fine, and that is still no failure, by dtype."""
+"""By dtype: the largest difference that is fine, and the largest that is no failure yet."""
 
 
 def look(setup: Setup) -> Finding:
@@ -80,7 +80,7 @@ def look(setup: Setup) -> Finding:
 
 
 def _group(setup: Setup, sampler: Any) -> list[Any]:
-    """Training samples: what was sampled in one turn, with advantages that are nobody's grade."""
+    """Sample one turn each, with advantages that come from no grade."""
     from rft.trainer.packing import TrainingSample
 
     rollout, section = setup.params.rollout, setup.params.train
@@ -108,8 +108,8 @@ def _agreement(mismatch: float, dtype: str) -> Iterator[Finding]:
     if not mismatch <= limit:  # NaN is no agreement
         yield fail(
             words,
-            "The model runs differently with a cache than without: try policy.dtype: float32, and tell which "
-            "model it is.",
+            "The model runs differently with a cache than without: try policy.dtype: float32, and report "
+            "which model it is.",
         )
     elif mismatch > fine:
         yield warn(words, "Try policy.dtype: float32, or a lower train.lr.")
@@ -138,8 +138,7 @@ def _change(section: config.Train, norm: float, changed: int, felt: Callable[[in
 
 
 def _moves(learner: Any, start: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """(a weight before the step, what the step adds to it), for the weights that are sampled
-    with."""
+    """For the weights that are sampled with: (a weight before the step, what the step adds)."""
     if not hasattr(learner, "merge_and_unload"):
         yield from ((then, now.detach() - then) for now, then in zip(learner.parameters(), start, strict=True))
         return
@@ -149,8 +148,7 @@ def _moves(learner: Any, start: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _felt(moves: Iterable[tuple[Any, Any]], times: int) -> float:
-    """The share of weights that change; of those that were not zero, for a zero takes any
-    addend."""
+    """The share of weights that change, without zeros: they take any addend."""
     import torch
 
     moved, total = 0, 0
@@ -163,13 +161,12 @@ def _felt(moves: Iterable[tuple[Any, Any]], times: int) -> float:
 
 
 def _base(learner: Any, sampled_with: Any) -> Iterator[Finding]:
-    """The sampler still holds the merged weights from before the step, when the adapter was
-    nothing: the base model's."""
+    """Compare with the sampler, which still holds the base model: it was merged before the step."""
     before = dict(sampled_with.named_parameters())
     for name, now in learner.base_model.model.named_parameters():
         if "lora_" not in name and not bool((now.detach() == before[name.replace(".base_layer", "")]).all()):
             yield fail(
                 f"the step changed {name}, a weight of the base model",
-                "LoRA must leave the base alone; tell which model it is.",
+                "LoRA must leave the base alone; report which model it is.",
             )
             return

@@ -1,6 +1,5 @@
 """The policy's server, where one samples for us: it serves that model, every example's opening fits
-into the context that it takes, and one short turn on the first example comes back as the run needs
-it.
+into its context, and one short turn on the first example comes back in the form that a run needs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def look(setup: Setup) -> Finding:
         return asyncio.run(_one_turn(setup))
     except PolicyFailed as failure:
         raise InfrastructureError(
-            f"{failure}. Is that server up, and quick enough for a turn of {MAX_NEW} tokens in {PATIENCE_S:g} s?"
+            f"{failure}. Is that server up, and fast enough for a turn of {MAX_NEW} tokens in {PATIENCE_S:g} s?"
         ) from None
 
 
@@ -42,7 +41,7 @@ async def _one_turn(setup: Setup) -> Finding:
         else:
             await policy.ask_limit(params.rollout.max_tokens)
         openings = [
-            opening_of(one, setup.recipe.prompts.seed, params.rollout) for rows in setup.rows.values() for one in rows
+            opening_of(each, setup.recipe.prompts.seed, params.rollout) for rows in setup.rows.values() for each in rows
         ]
         await policy.check_openings(openings, params.rollout.max_tokens)
         first = opening_of(row, setup.recipe.prompts.seed, params.rollout)

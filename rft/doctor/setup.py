@@ -36,7 +36,7 @@ class Setup:
         self._find_policy = find_policy
         self.announce = announce
         self.traces = Traces()
-        """Of this visit: what a server keeps of an earlier one must not be met again."""
+        """New for each visit: a server may still hold what an earlier one left there."""
         self.offered: list[dict[str, Any]] | None = None
 
     @cached_property
@@ -49,7 +49,7 @@ class Setup:
 
     @cached_property
     def rows(self) -> dict[Split, list[Example]]:
-        """As many as the examples stage would take."""
+        """The examples that the stage `examples` would take, by split."""
         section = self.params.examples
         return {split: self.recipe.examples(split, getattr(section, split), section.seed) for split in SPLITS}
 
@@ -84,7 +84,7 @@ class Setup:
         return report.model
 
     def model_config(self) -> Any:
-        """transformers' description of it, without weights. Raises UserError."""
+        """The model's configuration, without weights. Raises UserError."""
         from transformers import AutoConfig
 
         try:
@@ -98,8 +98,7 @@ class Setup:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """What the policy may call, as an open client said (`offered`); before that the recipe's
-        own."""
+        """The tools that the policy may call: what an open client said, else the recipe's own."""
         return tools.schemas(self.recipe) if self.offered is None else self.offered
 
     def chat(self) -> Any:
@@ -109,14 +108,12 @@ class Setup:
         return Chat(weights.tokenizer(self.model_source), self.schemas, self.params.policy.tool_format)
 
     def network(self, device: Any) -> tuple[Any, Any]:
-        """Model and chat that `train` would start from, in memory."""
+        """The model and chat that `train` would start from, in memory."""
         from rft.models import weights
         from rft.sampling import policies
 
-        if (
-            shelves.path(reports.PolicyReport).exists()
-            and shelves.read(reports.PolicyReport).model == self.model_source
-        ):
+        pointer = shelves.path(reports.PolicyReport)
+        if pointer.exists() and shelves.read(reports.PolicyReport).model == self.model_source:
             return policies.base_model(self.params, self.params.train.from_, device, self.schemas)
         return weights.load(self.model_source, self.params.policy, device)[0], self.chat()
 

@@ -1,22 +1,20 @@
-"""Between messages and tokens: what the trainer relies on, tried on the model folder's own
-tokenizer and template. No weights are loaded.
+"""Between messages and tokens: what the trainer relies on, tried with the model's own tokenizer and
+template. No weights are loaded.
 
-prefix  what was rendered stays as it was when a turn is added, and is what the rollout holds
-(rft/chat/renderer.py). A plain dialogue of tool calls must be
-        so: else whoever serves the policy shows it another past than it was trained on. What only
-        some dialogues meet, such as reasoning that is dropped later or two calls in a turn, is a
-        warning
-calls   a tool call written in the policy's format reads back as the same call
-room    the longest opening, and the recipe's own dialogues, fit into rollout.max_tokens; that into
-        the model's positions. Where the policy's server sets the limit, the positions stand for it
-        here, and the check `server` looks closer
+    prefix  a new turn leaves the rendered text before it unchanged, as the rollout holds it
+            (rft/chat/renderer.py). Plain dialogues of tool calls must pass: else a server shows the
+            policy another past than it was trained on. What only some dialogues meet, such as
+            reasoning that is dropped later or two calls in a turn, is a warning
+    calls   a tool call written in the policy's format reads back as the same call
+    room    the longest opening, and the recipe's own dialogues, fit into rollout.max_tokens, and
+            that into the model's positions. Where the policy's server sets the limit, the positions
+            stand for it here, and the check `server` looks closer
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from rft import stats
@@ -35,27 +33,25 @@ def look(setup: Setup) -> Finding:
     limit = setup.params.rollout.max_tokens or _num_positions(setup)
     room, longest = _room(setup, chat, limit)
     problems = [*_prefixes(setup, chat), *_calls_read_back(setup, chat), *_positions(setup), *room]
-    words = (
-        f"prefixes kept, calls read back; the longest opening takes {longest}{f' of {limit}' if limit else ''} tokens"
-    )
+    of = f" of {limit}" if limit else ""
+    words = f"prefixes kept, calls read back; the longest opening takes {longest}{of} tokens"
     return together(problems, words, longest_opening=longest, max_tokens=limit)
 
 
 def _prefixes(setup: Setup, chat: Any) -> Iterator[Finding]:
-    """Without a server nobody renders a past anew; then reasoning that a template drops, as most
-    do, is nothing to warn of."""
+    """Without a server nothing renders the past again: then a template may drop reasoning, as most
+    do."""
     from rft.chat.renderer import prefix_problems
 
-    problems = [one for one in prefix_problems(chat) if setup.params.policy.server or not one.startswith("reasoning")]
-    if plain := [one for one in problems if one.startswith("tool calls")]:
-        remedy = (
-            "Use the model's training template, or one that renders turns one after another; policy.tool_format "
-            "must fit it."
-        )
+    problems = [
+        text for text in prefix_problems(chat) if setup.params.policy.server or not text.startswith("reasoning")
+    ]
+    if plain := [text for text in problems if text.startswith("tool calls")]:
+        remedy = "Use the model's training template, or one that only appends turns; policy.tool_format must fit it."
         yield fail(plain[0], remedy, prefix_problems=problems)
     elif problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        remedy = "It matters if the policy meets this: a server that renders messages anew shows it another past."
+        remedy = "It matters if the policy meets this: a server that renders messages again shows it another past."
         yield warn(problems[0] + more, remedy, prefix_problems=problems)
 
 
@@ -69,7 +65,7 @@ def _calls_read_back(setup: Setup, chat: Any) -> Iterator[Finding]:
             [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [written]}]
         )
         text, reading = chat.read([token for token, is_own in zip(ids, loss_mask, strict=True) if is_own], 0)
-        back = [(one.name, one.problem or _parsed(one.arguments)) for one in reading.calls]
+        back = [(read.name, read.problem or _parsed(read.arguments)) for read in reading.calls]
         if reading.problem or back != [(call.name, _parsed(call.arguments))]:
             yield fail(
                 f"a call of {call.name} does not read back: {text[:120]!r} is {reading.problem or back}",
@@ -92,14 +88,13 @@ def _num_positions(setup: Setup) -> int | None:
 
 
 def _room(setup: Setup, chat: Any, limit: int | None) -> tuple[list[Finding], int]:
-    """Problems, and the length of the longest opening. `limit`: of a whole context; None: nobody
-    here knows it."""
+    """Problems, and the longest opening's length. `limit`: of the whole context; None: unknown."""
     rollout, problems = setup.params.rollout, []
     openings = [opening_of(row, setup.recipe.prompts.seed, rollout) for row in _longest(setup)]
-    sizes = [
-        (len(chat.prompt_ids(list(one.messages), one.tools, one.response_format)), one.example_id) for one in openings
-    ]
-    longest, example_id = max(sizes)
+    longest, example_id = max(
+        (len(chat.prompt_ids(list(opening.messages), opening.tools, opening.response_format)), opening.example_id)
+        for opening in openings
+    )
     if limit is None:
         return [], longest
     if longest >= limit:
@@ -107,44 +102,24 @@ def _room(setup: Setup, chat: Any, limit: int | None) -> tuple[list[Finding], in
         remedy = "Raise rollout.max_tokens, or shorten the system prompt, the tools' descriptions or the notes."
         problems.append(fail(f"the opening of example {example_id} takes {longest} tokens, {what} = {limit}", remedy))
     elif longest + rollout.max_turn_tokens > limit:
-        problems.append(
-            warn(
-                f"behind the opening of example {example_id} ({longest} tokens) there is no room for one turn of "
-                "rollout.max_turn_tokens",
-                "Raise rollout.max_tokens.",
-            )
-        )
-    lengths = [len(chat.dialogue_ids(messages)[0]) for messages in _dialogues(setup)]
+        words = f"the opening of example {example_id} ({longest} tokens) leaves no room for one turn"
+        words = f"{words} of rollout.max_turn_tokens = {rollout.max_turn_tokens}"
+        problems.append(warn(words, "Raise rollout.max_tokens."))
+    lengths = [len(chat.dialogue_ids(messages)[0]) for messages in arguments.demonstrations(setup)]
     cut = sum(length > limit for length in lengths)
     if lengths and cut > MAX_CUT_SHARE * len(lengths):
-        problems.append(
-            warn(
-                f"{cut} of {len(lengths)} demonstrations are longer than rollout.max_tokens (P95 "
-                f"{stats.percentile(lengths, 0.95):.0f} tokens)",
-                "Raise rollout.max_tokens: rollouts as long as these would be cut.",
-            )
-        )
+        long = f"longer than rollout.max_tokens (P95 {stats.percentile(lengths, 0.95):.0f} tokens)"
+        remedy = "Raise rollout.max_tokens: rollouts as long as these would be cut."
+        problems.append(warn(f"{cut} of {len(lengths)} demonstrations are {long}", remedy))
     elif not lengths and longest + rollout.max_turns * rollout.max_turn_tokens > limit:
         turns = (limit - longest) // rollout.max_turn_tokens
-        problems.append(
-            warn(
-                f"behind the longest opening there is room for {turns} full turns, rollout.max_turns = "
-                f"{rollout.max_turns}, tool results not counted",
-                "Raise rollout.max_tokens, or lower rollout.max_turn_tokens, if turns are that long.",
-            )
-        )
+        words = f"the longest opening leaves room for {turns} full turns, tool results not counted"
+        remedy = "Raise rollout.max_tokens, or lower rollout.max_turn_tokens, if turns are that long."
+        problems.append(warn(f"{words}; rollout.max_turns = {rollout.max_turns}", remedy))
     return problems, longest
 
 
 def _longest(setup: Setup) -> Iterator[Example]:
     for rows in setup.rows.values():
-        yield from sorted(
-            rows, key=lambda row: sum(len(str(message.get("content"))) for message in row.messages), reverse=True
-        )[:NUM_LONGEST]
-
-
-def _dialogues(setup: Setup) -> Iterator[list[dict[str, Any]]]:
-    if (setup.recipe.folder / "demonstrations.py").exists():
-        yield from islice(
-            setup.recipe.demonstrations(arguments.NUM_DIALOGUES, setup.params.policy.seed), arguments.NUM_DIALOGUES
-        )
+        letters = {row.id: sum(len(str(message.get("content"))) for message in row.messages) for row in rows}
+        yield from sorted(rows, key=lambda row: letters[row.id], reverse=True)[:NUM_LONGEST]

@@ -1,5 +1,5 @@
-"""An agent in a folder of its own, for whoever serves it elsewhere: weights, prompt, tools,
-sampling settings, template, and how to start it.
+"""An agent in a folder, to be served elsewhere: weights, prompt, tools, sampling settings, chat
+template, and how to start it.
 
     write(params, target, origin, ...) -> Manifest
 
@@ -18,9 +18,9 @@ in a folder that holds the agent as a stage finds it (data/policy, data/champion
     merge       base and adapter as one model, and how far the cast moved it
     vllm        the README: the line that starts vLLM, for each family of models
 
-Nothing is taken on trust: weights and base model must have the hashes that their reports name, and
-the exported prompt, tools, tokenizer and template must render the openings of recorded rollouts to
-the very tokens that the policy was given. A hub's base model is hashed only when it is merged.
+Everything is verified: weights and base model must have the hashes that their reports name, and the
+exported prompt, tools, tokenizer and template must render the openings of recorded rollouts to the
+very tokens that the policy was given. A hub's base model is hashed only when it is merged.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ from rft.wire.client import ToolEndpoint
 Dtype = Literal["float32", "bfloat16", "float16"]
 QUESTION = "Put here what a user says."
 OPENINGS = 64
-"""Recorded openings that are rendered again, and compared."""
+"""How many recorded openings are rendered again and compared."""
 
 
 class Origin(Report):
-    """Which agent, in the words of whoever found it. `version` is None for what was never
-    promoted."""
+    """Which agent it is. `version` is None for one that was never promoted."""
 
     model: str
     version: int | None
@@ -64,7 +63,7 @@ class Origin(Report):
     revision: str
     standing: str
     withdrawn: bool = False
-    """Promoted once, and rolled back since."""
+    """It was promoted, and rolled back since."""
 
     @property
     def approved(self) -> bool:
@@ -76,7 +75,7 @@ class Origin(Report):
 
 
 class Base(Report):
-    """`path`: in the export; None when it is only named."""
+    """The base model. `path`: in the export; None when it is only named."""
 
     kind: Literal["embedded", "given", "served"]
     name: str
@@ -86,7 +85,7 @@ class Base(Report):
 
 
 class Weights(Report):
-    """`sha256`: of the trained weights, as the train report has it."""
+    """The trained weights. `sha256`: as the train report has it."""
 
     kind: Literal["lora", "full", "none"]
     sha256: str | None
@@ -114,7 +113,7 @@ class Manifest(Report):
     not_compared: str | None = None
     """Why no recorded opening was compared, when none was."""
     template_problems: list[str]
-    """Where the template, told of a dialogue anew each turn, does not write what a rollout held."""
+    """Where the template, given a whole dialogue each turn, differs from what a rollout held."""
     files: dict[str, File] = {}
 
 
@@ -126,15 +125,13 @@ def write(
     dtype: Dtype | None = None,
     seen: Sequence[LogRow] = (),
 ) -> Manifest:
-    """`seen`: recorded rollouts of this very agent. Raises UserError when what is exported would
-    not be what they show, or a hash does not hold."""
+    """Write the export. `seen`: recorded rollouts of this agent. Raises UserError when the export
+    would differ from what they show, or a hash is wrong."""
     ours, made, pointer = recipe.load(params.recipe), shelves.champion(), shelves.read(PolicyReport)
     prompt = champion_prompt(ours)
     if pointer.kind == "served" and (merge or dtype):
-        raise UserError(
-            f"the weights of {pointer.model!r} lie at its endpoint, so there is nothing to merge or to cast. Leave "
-            "--merge and --dtype out."
-        )
+        what = f"the weights of {pointer.model!r} are at its endpoint, so there is nothing to merge or to cast"
+        raise UserError(f"{what}. Leave --merge and --dtype out.")
     tools = _tools(ours, params.tools)
     chat = None if pointer.kind == "served" else Chat(model.tokenizer(pointer.model), tools, params.policy.tool_format)
     compared = _assert_seen(chat, seen, prompt, params)
@@ -148,9 +145,8 @@ def write(
     for name, value in (("tools", tools), ("request", request), ("sampling", _sampling(params, prompt))):
         reports.write_json(value, target / f"{name}.json")
     if chat is not None:
-        (target / "chat_template.jinja").write_text(
-            chat.tokenizer.get_chat_template(tools=tools or None), encoding="utf-8"
-        )
+        template = chat.tokenizer.get_chat_template(tools=tools or None)
+        (target / "chat_template.jinja").write_text(template, encoding="utf-8")
         settings = _generation(params, chat)
         for folder in (target, *([target / "model"] if weights.path == "model" else [])):
             reports.write_json(settings, folder / "generation_config.json")
@@ -167,12 +163,12 @@ def write(
         template_problems=prefix_problems(chat) if chat else [],
     )
     (target / "README.md").write_text(vllm.readme(manifest, params, prompt, tools), encoding="utf-8")
-    paths = sorted(path for path in target.rglob("*") if path.is_file())
-    named = {
+    written = {
         path.relative_to(target).as_posix(): File(sha256=files.sha256(path), num_bytes=path.stat().st_size)
-        for path in paths
+        for path in sorted(target.rglob("*"))
+        if path.is_file()
     }
-    manifest = manifest.model_copy(update={"files": named})
+    manifest = manifest.model_copy(update={"files": written})
     reports.write(manifest, target / "manifest.json")
     return manifest
 
@@ -195,25 +191,20 @@ def _weights(
                 f"{pointer.sha256}. Start a new run."
             )
         _assert_hash("the trained weights", files.tree_sha256(folder), made.weights_sha256)
-    rank = (
-        json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"]
-        if folder and made.weights == "lora"
-        else None
-    )
+    rank = None
+    if folder is not None and made.weights == "lora":
+        rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"]
     if merge or made.weights == "full" or (dtype and made.weights == "none"):
         as_dtype: Dtype = dtype or params.policy.dtype
         moved, sha256 = merging.write(pointer.model, made.weights, folder, target / "model", as_dtype)
         if not base.verified:
             _assert_hash("the base model", sha256, pointer.sha256)
+        weights = Weights(kind=made.weights, sha256=made.weights_sha256, path="model", rank=rank)
         base = base.model_copy(update={"verified": True})
-        return base, Weights(
-            kind=made.weights, sha256=made.weights_sha256, path="model", rank=rank, dtype=as_dtype, moved=moved
-        )
+        return base, weights.model_copy(update={"dtype": as_dtype, "moved": moved})
     if dtype:
-        raise UserError(
-            f"--dtype {dtype} goes with --merge: an adapter is exported byte for byte as it was trained. Add --merge, "
-            "or leave --dtype out."
-        )
+        why = "an adapter is exported byte for byte as it was trained"
+        raise UserError(f"--dtype {dtype} needs --merge: {why}. Add --merge, or leave --dtype out.")
     path = None
     if made.weights == "lora":
         assert folder is not None
@@ -228,28 +219,17 @@ def _weights(
 
 def _assert_hash(what: str, found: str, named: str | None) -> None:
     if found != named:
-        raise UserError(
-            f"{what} has hash {found}, and its report says {named}: it was changed since. Restore it, or start a "
-            "new run."
-        )
+        changed = f"{what} has hash {found}, and its report says {named}: it was changed since"
+        raise UserError(f"{changed}. Restore it, or start a new run.")
 
 
 # -- what the policy is told -----------------------------------------------------------------------
 def _tools(ours: Recipe, section: config.Tools) -> list[dict[str, Any]]:
-    """The schemas that a stage offers, without calling anything but MCP servers, which have theirs.
-    No other key is needed, so none is read."""
-    bare = {
-        "where": "http",
-        "headers": {},
-        "lifecycle": config.Lifecycle(),
-        "signing_secret": None,
-        "server_url": None,
-        "version": None,
-    }
-    unkeyed = [one.model_copy(update={"headers": {}}) for one in section.endpoints]
-    client = ToolClient(
-        ToolEndpoint("http://127.0.0.1"), section.model_copy(update={**bare, "endpoints": unkeyed}), schemas(ours)
-    )
+    """The schemas that a stage offers. Only MCP servers are asked; no other secret is read."""
+    bare = {"where": "http", "headers": {}, "lifecycle": config.Lifecycle()}
+    bare |= dict.fromkeys(("signing_secret", "server_url", "version"))
+    bare["endpoints"] = [endpoint.model_copy(update={"headers": {}}) for endpoint in section.endpoints]
+    client = ToolClient(ToolEndpoint("http://127.0.0.1"), section.model_copy(update=bare), schemas(ours))
 
     async def listed() -> list[dict[str, Any]]:
         async with client:
@@ -259,8 +239,7 @@ def _tools(ours: Recipe, section: config.Tools) -> list[dict[str, Any]]:
 
 
 def _assert_seen(chat: Chat | None, seen: Sequence[LogRow], prompt: PromptSettings, params: config.Params) -> int:
-    """How many recorded openings are rendered to the tokens that the policy was given: all that
-    have tokens, up to OPENINGS."""
+    """Compare recorded openings with the tokens that the policy was given; return how many."""
     told: dict[str, LogRow] = {}
     for row in seen:
         if row.ids:
@@ -271,34 +250,27 @@ def _assert_seen(chat: Chat | None, seen: Sequence[LogRow], prompt: PromptSettin
         one = opening_of(rows.read(line, params.examples.keys, "Start a new run."), prompt, params.rollout)
         given = row.ids[: row.loss_mask.index(True)] if True in row.loss_mask else row.ids
         if (now := chat.prompt_ids(list(one.messages), one.tools, one.response_format)) != given:
+            difference = _difference(chat.tokenizer.decode(given), chat.tokenizer.decode(now))
             raise UserError(
-                f"rollout {row.rollout_id}: {_difference(chat.tokenizer.decode(given), chat.tokenizer.decode(now))}: "
-                "what would be exported is not "
-                "what was judged. Has an MCP server, a tool's schema or the engine changed since? Put it back, or "
-                "start a new run."
+                f"rollout {row.rollout_id}: {difference}: what would be exported is not what was judged. Did an MCP "
+                "server, a tool's schema or the engine change since? Restore it, or start a new run."
             )
     return min(len(told), OPENINGS) if chat else 0
 
 
 def _not_compared(chat: Chat | None, origin: Origin) -> str:
-    return (
-        "a chat endpoint renders its openings itself"
-        if chat is None
-        else f"run {origin.run} recorded no tokens of a rollout with it"
-    )
+    if chat is None:
+        return "a chat endpoint renders its openings itself"
+    return f"run {origin.run} recorded no tokens of a rollout with it"
 
 
 def _difference(told: str, now: str) -> str:
     if told == now:
         return "the opening is the same text, and now other tokens"
-    place = next(
-        (n for n, pair in enumerate(zip(told, now, strict=False)) if pair[0] != pair[1]), min(len(told), len(now))
-    )
-    begin = max(0, place - 20)
-    return (
-        f"the policy was told {told[begin : place + 40]!r}, and prompt, tools and template now say "
-        f"{now[begin : place + 40]!r}"
-    )
+    equal = (a == b for a, b in zip(told, now, strict=False))
+    place = next((n for n, same in enumerate(equal) if not same), min(len(told), len(now)))
+    part = slice(max(0, place - 20), place + 40)
+    return f"the policy was told {told[part]!r}, and prompt, tools and template now say {now[part]!r}"
 
 
 def _request(
@@ -321,15 +293,13 @@ def _request(
     name, server = origin.served_name, params.policy.server
     if chat is None and server is not None:
         name = server.model
-        sampling = (
-            {"max_completion_tokens": limits.max_turn_tokens} if server.dialect == "openai_reasoning" else sampling
-        )
+        if server.dialect == "openai_reasoning":
+            sampling = {"max_completion_tokens": limits.max_turn_tokens}
     return {"model": name, "messages": messages, **({"tools": tools} if tools else {}), **sampling, **more}
 
 
 def _sampling(params: config.Params, prompt: PromptSettings) -> dict[str, Any]:
-    """What the rollouts kept to. A server keeps to the first half; whoever runs the tools keeps to
-    the second."""
+    """The rollouts' limits: the server keeps the first half, whoever runs the tools the rest."""
     limits = params.rollout
     return {
         "temperature": params.challenger.temperature,
@@ -347,8 +317,8 @@ def _sampling(params: config.Params, prompt: PromptSettings) -> dict[str, Any]:
 
 
 def _generation(params: config.Params, chat: Chat) -> dict[str, Any]:
-    """In transformers' form. The rollouts were drawn from the whole distribution, whatever the base
-    model's own file would filter."""
+    """In transformers' form. Rollouts are drawn from the whole distribution: nothing is filtered,
+    whatever the base model's own file says."""
     pad = chat.tokenizer.pad_token_id
     ends = {"eos_token_id": list(chat.end_ids), **({} if pad is None else {"pad_token_id": pad})}
     return {"do_sample": True, "temperature": params.challenger.temperature, "top_k": 0, "top_p": 1.0, **ends}

@@ -1,11 +1,10 @@
-"""One whole model from a base model and what was trained on it: merged in float32, cast once at the
-end, and measured.
+"""Merge a base model and what was trained on it: in float32, cast once at the end, and measured.
 
-A small change may be lost in the cast: bfloat16 has eight bits, and an adapter that moved a weight
-by less than the half of the last one moves it not at all. So it is said how far training and cast
-moved the weights, and how much of the learned change is left: the cosine between the change as
-learned and the change as it stands in the files, over all trained weights. 1: all of it. Near 0:
-serve the adapter, or float32.
+A small change may be lost in the cast: bfloat16 has eight bits, and a change of less than half of
+the last one moves a weight not at all. So the export says how far training and cast moved the
+weights, and how much of the learned change is left: the cosine between the change as learned and
+the change in the files, over all trained weights. 1: all of it. Near 0: serve the adapter, or
+float32.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from rft.models.weights import Weights
 
 
 class Moved(reports.Report):
-    """Largest changes of a single weight. `kept`: the cosine; None when nothing was trained."""
+    """The largest changes of a single weight. `kept`: the cosine; None when nothing was trained."""
 
     by_training: float
     by_cast: float
@@ -33,8 +32,7 @@ class Moved(reports.Report):
 
 @torch.no_grad()
 def write(source: str, kind: Weights, folder: Path | None, target: Path, dtype: str) -> tuple[Moved, str]:
-    """A model folder with its tokenizer; returns what moved, and the hash of the base model's
-    weights."""
+    """Write a model folder with its tokenizer; return what moved and the base weights' hash."""
     device = torch.device("cpu")
     network, tokenizer = weights.load(source, config.Policy(dtype="float32", device="cpu"), device)
     sha256 = weights.weights_sha256(network)
@@ -43,21 +41,17 @@ def write(source: str, kind: Weights, folder: Path | None, target: Path, dtype: 
     for base, delta in _changes(network, kind, folder):
         learned.add(delta, (base + delta).to(cast).float() - base.to(cast).float())
     whole = weights.with_weights(network, kind, folder, device)
-    by_cast = max(
-        (float((one - one.to(cast).float()).abs().max()) for one in whole.parameters() if one.numel()), default=0.0
-    )
+    moves = (float((each - each.to(cast).float()).abs().max()) for each in whole.parameters() if each.numel())
+    by_cast = max(moves, default=0.0)
     if not math.isfinite(by_cast):
-        raise UserError(
-            f"--dtype {dtype}: some of the weights are larger than it can hold. Choose bfloat16 or float32."
-        )
+        raise UserError(f"--dtype {dtype}: some weights are larger than it can hold. Choose bfloat16 or float32.")
     whole.to(cast).save_pretrained(target)
     tokenizer.save_pretrained(target)
     return Moved(by_training=learned.largest, by_cast=by_cast, kept=learned.value), sha256
 
 
 def _changes(network: Any, kind: Weights, folder: Path | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(base, what training adds) of each trained weight, in float32. Leaves the network as it
-    was."""
+    """(base, what training adds) of each trained weight, in float32. The network is not changed."""
     if kind == "none" or folder is None:
         return
     from safetensors import safe_open

@@ -1,9 +1,8 @@
-"""The README of an export: what it is, the line that starts vLLM with it, a request, and what the
-server does not do.
+"""The README of an export: what it is, how to start vLLM with it, a request, what is left to do.
 
-vLLM reads each family's tool calls with a parser of its own, and takes an adapter's rank as a limit
-from a fixed list. The line for an embedded policy with its adapter was seen to start vLLM 0.32 on a
-CPU: it rendered the request to the engine's own tokens, and parsed the call that came back.
+vLLM has one parser of tool calls per family of models, and a fixed list of limits for an adapter's
+rank. Measured: the line for an embedded policy with its adapter starts vLLM 0.32 on a CPU, which
+renders the request to the engine's own tokens and parses the call that comes back.
 """
 
 from __future__ import annotations
@@ -31,19 +30,15 @@ def family(form: Format) -> str:
 
 
 def line(manifest: Manifest, dtype: str) -> str:
-    """`vllm serve ...`, a setting a line, to be started in the export's folder."""
-    weights, name = manifest.weights, manifest.origin.served_name
-    source = (
-        "./model"
-        if weights.path == "model"
-        else f"./{manifest.base.path}"
-        if manifest.base.path
-        else manifest.base.name
-    )
+    """`vllm serve ...`, one setting per line, to be started in the export's folder."""
+    weights, base, name = manifest.weights, manifest.base, manifest.origin.served_name
+    source = f"./{base.path}" if base.path else base.name
+    if weights.path == "model":
+        source = "./model"
     parts: list[tuple[str, ...]] = [("vllm", "serve", source)]
     if weights.path == "adapter":
         assert weights.rank is not None
-        rank = next((one for one in RANKS if one >= weights.rank), weights.rank)
+        rank = next((limit for limit in RANKS if limit >= weights.rank), weights.rank)
         parts += [
             ("--served-model-name", f"{name}-base"),
             ("--enable-lora", "--max-lora-rank", str(rank)),
@@ -51,7 +46,7 @@ def line(manifest: Manifest, dtype: str) -> str:
         ]
     else:
         parts.append(("--served-model-name", name))
-    if weights.path != "model" and manifest.base.path is None:
+    if weights.path != "model" and base.path is None:
         parts.append(("--tokenizer", "./tokenizer"))
     parts += [("--dtype", weights.dtype or dtype)]
     if manifest.max_tokens is not None:
@@ -82,15 +77,10 @@ def _head(manifest: Manifest) -> str:
         what = f"run {origin.run}"
         standing = f"**Not approved: {origin.standing}.** Nobody has agreed that this agent may be served."
     elif origin.withdrawn:
-        standing = (
-            f"**Not approved any more: {origin.standing}.** It was taken out of service: do not serve it "
-            "without asking why."
-        )
+        standing = f"**Not approved any more: {origin.standing}.** Do not serve it without asking why."
     if manifest.not_compared:
-        standing += (
-            f"\n**No recorded opening was compared: {manifest.not_compared}.** Every hash holds; prompt, "
-            "tools and template are unproven."
-        )
+        standing += f"\n**No recorded opening was compared: {manifest.not_compared}.** Every hash was checked; prompt, "
+        standing += "tools and template were not."
     return f"# {origin.model}, {what}\n\n{standing}\nFrom run {origin.run}, revision {origin.revision}, by agent-rft."
 
 
@@ -98,32 +88,23 @@ def _weights(manifest: Manifest) -> str:
     base, weights = manifest.base, manifest.weights
     if base.kind == "served":
         return f"## Weights\nThere are none here: the policy is the model `{base.name}` of a chat endpoint."
-    what = {"lora": "LoRA weights", "full": "full weights", "none": "no weights of its own: the base model as it is"}[
-        weights.kind
-    ]
+    kinds = {"lora": "LoRA weights", "full": "full weights", "none": "no weights of its own: the base model as it is"}
+    hashed = f", SHA-256 {weights.sha256} (as rft/files.py hashes a folder)" if weights.sha256 else ""
+    held = "verified by its bytes" if base.verified else "not verified: it is fetched by its name when it is served"
+    place = f" It is in `{base.path}/`." if base.path else ""
     said = [
-        f"Trained: {what}"
-        + (f", SHA-256 {weights.sha256} (as rft/progress.py hashes a folder)." if weights.sha256 else ".")
+        f"Trained: {kinds[weights.kind]}{hashed}.",
+        f"Base model: `{base.name}`, SHA-256 {base.sha256}, {held}.{place}",
     ]
-    held = (
-        "verified by its bytes" if base.verified else "not verified here: it is fetched by its name when it is served"
-    )
-    said.append(
-        f"Base model: `{base.name}`, SHA-256 {base.sha256}, {held}."
-        + (f" It lies in `{base.path}/`." if base.path else "")
-    )
     if weights.path == "adapter" and base.path is None:
         said.append("It is not part of this export.")
     if (moved := weights.moved) is not None:
-        said.append(
-            f"`model/` was merged in float32 and cast once, to {weights.dtype}. The cast moved a weight by "
-            f"{moved.by_cast:.3g} at most."
-        )
+        cast = f"The cast moved a weight by {moved.by_cast:.3g} at most."
+        said.append(f"`model/` was merged in float32 and cast once, to {weights.dtype}. {cast}")
         if moved.kept is not None:
-            said.append(
-                f"Training had moved one by {moved.by_training:.3g} at most. Cosine of the change as learned and as "
-                f"it stands here: {moved.kept:.4f}." + (_LOST if moved.kept < 0.99 else "")
-            )
+            cosine = f"Cosine of the change as learned and as it stands here: {moved.kept:.4f}."
+            lost = _LOST if moved.kept < 0.99 else ""
+            said.append(f"Training had moved one by {moved.by_training:.3g} at most. {cosine}{lost}")
     return "## Weights\n" + "\n".join(said)
 
 
@@ -135,20 +116,18 @@ _LOST = (
 def _serve(manifest: Manifest, policy: config.Policy) -> str:
     if manifest.base.kind == "served":
         assert policy.server is not None
-        return (
-            f"## Serve\nIt is served already: model `{policy.server.model}` at {policy.server.url}. What changes "
-            "is the prompt."
-        )
+        where = f"model `{policy.server.model}` at {policy.server.url}"
+        return f"## Serve\nIt is served already: {where}. Only the prompt changes."
     said = ["## Serve", "In this folder, with vLLM:", "", "```bash", line(manifest, policy.dtype), "```"]
     if manifest.tool_format not in PARSERS:
         said += [
             "",
-            "vLLM has no parser of tool calls that is known to read this model's: choose one with --tool-call-parser.",
+            "No parser of vLLM is known to read this model's tool calls: choose one with --tool-call-parser.",
         ]
     if manifest.template_problems:
         said += [
             "",
-            "A server renders the whole dialogue anew each turn. For this template that is not always what the "
+            "A server renders the whole dialogue again each turn. With this template that is not always what the "
             "rollouts were given:",
             "",
             *(f"- {problem}" for problem in manifest.template_problems),
@@ -187,17 +166,15 @@ def _loop(params: config.Params, prompt: PromptSettings, tools: list[dict[str, A
         "",
         f"- Call the tools ({', '.join(tool['function']['name'] for tool in tools) or 'none'}), and send each result "
         "back as a `tool` message.",
-        "- The server renders the chat template itself: a control token that is spelled in a tool's result or in a "
-        "user's text (such as "
-        "`<|im_end|>`) may become one there, and forge a turn. Check or escape such text before you send it.",
+        "- The server renders the chat template itself: a control token spelled in a tool's result or in a user's "
+        "text (such as `<|im_end|>`) may become a real one there, and forge a turn. Check or escape such text before "
+        "you send it.",
         f"- At most {num_turns(prompt, limits)} assistant turns and {limits.max_tool_calls} tool calls, "
-        f"{limits.max_turn_tokens} tokens a turn.",
+        f"{limits.max_turn_tokens} tokens per turn.",
     ]
     for tool, values in prompt.tool_defaults.items():
-        said.append(
-            f"- Fill in what a call of `{tool}` leaves out: "
-            f"{', '.join(f'{key} = {value}' for key, value in values.items())}."
-        )
+        defaults = ", ".join(f"{key} = {value}" for key, value in values.items())
+        said.append(f"- Fill in what a call of `{tool}` leaves out: {defaults}.")
     if prompt.block_repeated_calls:
         said.append(
             "- Answer a call that was made before, word for word, without making it again: `this call was made "
@@ -205,17 +182,15 @@ def _loop(params: config.Params, prompt: PromptSettings, tools: list[dict[str, A
         )
     if limits.response_format is not None:
         said.append(
-            "- The final answer's format stands in the prompt. A `response_format` in the request would hold for "
-            "turns with tool calls too."
+            "- The prompt states the final answer's format. A `response_format` in the request would bind turns with "
+            "tool calls too."
         )
     return "\n".join(said)
 
 
 def _files() -> str:
-    return (
-        "## Files\n`manifest.json` has the SHA-256 of each file, and where all of it comes from. `prompt.json` is "
-        "the prompt as the gate judged it."
-    )
+    manifest = "`manifest.json` has the SHA-256 of each file, and where it all comes from."
+    return f"## Files\n{manifest} `prompt.json` is the prompt as the gate judged it."
 
 
 __all__ = ["PARSERS", "family", "line", "readme"]

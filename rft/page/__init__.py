@@ -1,20 +1,19 @@
-"""A run on one page: what was found on each rung of the ladder, with pictures, for a person who
-must say yes or no.
+"""A run on one page: what each stage found, with pictures, for the person who must approve it.
 
 `render(root, run)` reads the shelves under `root/data` and returns one HTML file: no script, no
-network (its own policy forbids both), light and dark by the reader's setting, readable on a phone
-and on paper. Shelves that a run did not reach are left out: a run that stopped after drift has a
-short page. Nothing is computed here that a report says already.
+network (its own policy forbids both), light or dark by the reader's setting, readable on a phone
+and on paper. What a run did not reach is left out: a run that stopped after drift has a short page.
+Nothing is computed here that a report says already.
 
-    markup   HTML that escapes what it is given
-    charts   the pictures
-    style    the one style sheet
-    story    header, ladder, the three arms, the gate, how to approve
-    detail   drift, prompt, training, tool calls, best of k, stop reasons
-    worse    the examples that got worse
-    talks    rollouts side by side
-    cost     wall time, rollouts, tokens, steps
-    shelves  the reports, as far as the run came
+    markup     HTML that escapes what it is given
+    charts     the pictures
+    style      the one style sheet
+    story      header, ladder, the three arms, the gate, how to approve
+    detail     drift, prompt, training, tool calls, best of k, stop reasons
+    worse      the examples that got worse
+    dialogues  rollouts side by side
+    cost       wall time, rollouts, tokens, steps
+    inputs     the reports, as far as the run came
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from rft.page.style import STYLE
 
 
 def render(root: Path, run: Mapping[str, str], spent: Mapping[str, Spent] | None = None) -> str:
-    """`run` names the run: `run`, `commit`, `recipe`, `dirty`, and further facts in words; `again`
-    is the command that runs the same once more.
+    """`run` describes the run: `run`, `commit`, `recipe`, `dirty`, further facts in words, and
+    `again`, the command that repeats it. `spent`: stage -> wall time.
 
-    `spent`: stage -> wall time. Raises UserError for a damaged report.
+    Raises UserError for a damaged report.
     """
     shelves = Shelves.read(root)
     rollouts = dialogues.scored(shelves)

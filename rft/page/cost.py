@@ -1,8 +1,8 @@
 """What the run cost: wall time by stage, rollouts, sampled tokens, optimizer steps.
 
-The times of a stage's inside (sampling, tools, grading) come from its `timing.json`, counts from
-its log and report. A shelf that was reused from an earlier run cost this one nothing, and enters no
-total.
+How a stage's time splits (sampling, tools, grading) comes from its `timing.json`, counts from its
+log and report. A shelf that was reused from an earlier run cost this one nothing, and no total
+counts it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rft.needs import NEEDS
 from rft.page.inputs import Shelves
-from rft.page.markup import Child, Html, h
+from rft.page.markup import Html, card, h, table
 
-_STAGES = ("traffic", "drift", "examples", "policy", "baseline", "prompt", "train", "challenger", "gate")
 _REUSED = ("unchanged", "restored")
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Of one stage in one run: `Spent(312.4, "ran")`."""
+    """What one stage took in one run: `Spent(312.4, "ran")`."""
 
     seconds: float
     """Wall time over all attempts."""
@@ -28,56 +28,41 @@ class Spent:
 
 
 def cost(shelves: Shelves, spent: Mapping[str, Spent]) -> Html | None:
-    """None for a run of which neither times nor rollouts are known."""
-    counts = {stage: found for stage in _STAGES if (found := shelves.sampled(stage)) is not None}
-    stages = [stage for stage in _STAGES if stage in spent or stage in counts]
+    """None when neither times nor rollouts of the run are known."""
+    counts = {stage: found for stage in NEEDS if (found := shelves.sampled(stage)) is not None}
+    stages = [stage for stage in NEEDS if stage in spent or stage in counts]
     if not stages:
         return None
-    steps = {
-        "policy": shelves.policy.steps if shelves.policy else 0,
-        "train": shelves.train.steps if shelves.train else 0,
-    }
+    steps = {name: report.steps for name, report in (("policy", shelves.policy), ("train", shelves.train)) if report}
     head = ("", "wall time", "of it sampling / tools / grading", "rollouts", "sampled tokens", "optimizer steps")
     own = [stage for stage in stages if stage not in spent or spent[stage].how not in _REUSED]
     rows = [_row(stage, shelves, spent.get(stage), counts.get(stage), steps.get(stage, 0)) for stage in stages]
     total = h(
         "tr",
         h("th", "this run", scope="row"),
-        h("td", duration(sum(one.seconds for one in spent.values())) if spent else "not on record"),
+        h("td", duration(sum(each.seconds for each in spent.values())) if spent else "not on record"),
         h("td"),
         h("td", f"{sum(counts[stage][0] for stage in own if stage in counts):,}"),
         h("td", f"{sum(counts[stage][1] for stage in own if stage in counts):,}"),
         h("td", f"{sum(steps.get(stage, 0) for stage in own):,}"),
         class_="picked",
     )
-    note = (
-        "Wall time is this run's own, on the machine that it had. Sampled tokens are those that the policy wrote "
-        "itself."
-    )
+    note = "Wall time is this run's own, on its machine. Sampled tokens are those that the policy wrote itself."
     if len(own) < len(stages):
-        note += (
-            " A reused shelf was an earlier run's work: its rollouts, tokens and steps are shown, and the total "
-            "leaves them out."
-        )
-    table = h(
-        "div",
-        h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows, total)),
-        class_="scroll wide",
-    )
-    return h("section", h("h2", "What it cost"), h("p", note, class_="note"), table, class_="card")
+        note += " A reused result is an earlier run's work: its counts are shown, and the total leaves them out."
+    return card("What it cost", h("p", note, class_="note"), table(head, rows, total, wide=True))
 
 
 def _row(stage: str, shelves: Shelves, spent: Spent | None, count: tuple[int, int] | None, steps: int) -> Html:
     phases = shelves.timing(stage).get("phases", {})
     inside = [phases.get(name) for name in ("sampling", "tools", "grading")]
-    seconds: list[Child] = [duration(spent.seconds) if spent else "not on record"]
-    if spent is not None and spent.how in _REUSED:
-        seconds.append(h("small", "reused"))
+    total = duration(spent.seconds) if spent else "not on record"
+    reused = h("small", "reused") if spent is not None and spent.how in _REUSED else None
     return h(
         "tr",
         h("th", stage, scope="row"),
-        h("td", seconds),
-        h("td", " / ".join("–" if one is None else duration(one) for one in inside) if phases else ""),
+        h("td", total, reused),
+        h("td", " / ".join("–" if seconds is None else duration(seconds) for seconds in inside) if phases else ""),
         h("td", f"{count[0]:,}" if count else ""),
         h("td", f"{count[1]:,}" if count else ""),
         h("td", f"{steps:,}" if steps else ""),

@@ -1,23 +1,22 @@
-"""The pictures and tables behind the story: drift, prompt, training, tool calls, best of k, stop
-reasons."""
+"""The pictures and tables behind the story, from drift to stop reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rft import reports
 from rft.page import charts
 from rft.page.charts import Series
 from rft.page.inputs import ARMS, Shelves, between
-from rft.page.markup import Child, Html, h
+from rft.page.markup import Child, Html, card, h, table
 from rft.words import counted, decimal, signed
 
 
 def pictures(shelves: Shelves) -> Iterator[Html]:
     """Cards for a grid of two columns."""
-    for card in (training(shelves), tool_calls(shelves), best_of_k(shelves), drift(shelves)):
-        if card is not None:
-            yield card
+    for found in (training(shelves), tool_calls(shelves), best_of_k(shelves), drift(shelves)):
+        if found is not None:
+            yield found
 
 
 def training(shelves: Shelves) -> Html | None:
@@ -35,103 +34,83 @@ def training(shelves: Shelves) -> Html | None:
     what = f"{train.algorithm}, {train.weights} weights, {counted(train.rollouts, 'rollout')}{missing}"
     note = f"{what}. The weights moved by {train.weight_change:.3g} (L2)."
     if train.alarms:
-        note += f" ALARM: {train.alarms} times failures depended on what the policy did; the stage's log says how."
-    return _card("Reward while training", h("p", text, class_="note"), picture, h("p", note, class_="note"))
+        note += f" ALARM: failures depended on what the policy did, {train.alarms} times; the stage's log says how."
+    return card("Reward while training", h("p", text, class_="note"), picture, h("p", note, class_="note"))
 
 
 def untrained(shelves: Shelves) -> Html | None:
     """Why there is no reward curve."""
     if shelves.train is None or shelves.train.trained:
         return None
-    return _card("Training", h("p", "No weights were trained: ", shelves.train.reason, "."))
+    return card("Training", h("p", "No weights were trained: ", shelves.train.reason, "."))
 
 
 def tool_calls(shelves: Shelves) -> Html | None:
     shown = _before_and_after(shelves)
     if not shown:
         return None
-    bars = [(label, kind, _shares(one.tool_calls), one.metrics["tool_calls/p95"].value) for label, kind, one in shown]
-    text = (
-        "; ".join(
-            f"{label}: 95 % of rollouts make at most {p95:g} call{'' if p95 == 1 else 's'}" for label, _, _, p95 in bars
-        )
-        + "."
-    )
-    picture = charts.histogram("Tool calls a rollout", text, bars, "tool calls a rollout")
-    return _card(
-        "Tool calls",
-        h("p", text[:1].upper() + text[1:], class_="note"),
-        _legend([kind for _, kind, _ in shown]),
-        picture,
-    )
+    bars = [(label, kind, _shares(arm.tool_calls), arm.metrics["tool_calls/p95"].value) for label, kind, arm in shown]
+    parts = [
+        f"{label}: 95 % of rollouts make at most {p95:g} call{'' if p95 == 1 else 's'}" for label, _, _, p95 in bars
+    ]
+    text = "; ".join(parts) + "."
+    picture = charts.histogram("Tool calls per rollout", text, bars, "tool calls per rollout")
+    note = h("p", text[:1].upper() + text[1:], class_="note")
+    return card("Tool calls", note, _legend([kind for _, kind, _ in shown]), picture)
 
 
 def best_of_k(shelves: Shelves) -> Html | None:
-    """With one rollout per test example there is no best: then the baseline's champion alone, which
-    always has several."""
+    """With one rollout per test example there is no best of k: then the baseline's champion."""
     shown = [(arm.name, arm.sampled) for arm in shelves.arms if len(arm.sampled.max_at_k) > 1]
     if not shown and shelves.baseline is not None and len(shelves.baseline.sampled.max_at_k) > 1:
         shown = [("champion", shelves.baseline.sampled)]
     if not shown:
         return None
-    lines = [Series(ARMS[name], name, one.max_at_k) for name, one in shown]
-    ends = [(one.label, one.points[0][1], one.points[-1]) for one in lines]
-    text = (
-        "; ".join(
-            f"{label}: one rollout {decimal(first)}, best of {k:g} {decimal(best)}" for label, first, (k, best) in ends
-        )
-        + "."
-    )
-    note = (
-        f"The score expected of the best of k rollouts{between(shown[0][1])}. The room above k = 1 is what "
-        "training can teach."
-    )
-    picture = charts.lines("Best of k rollouts", text, lines, "k", "expected best score", dots=True)
-    return _card("Best of k", h("p", note, class_="note"), _legend([one.kind for one in lines]), picture)
+    lines = [Series(ARMS[name], name, sampled.max_at_k) for name, sampled in shown]
+    parts = [
+        f"{line.label}: one rollout {decimal(line.points[0][1])}, best of {line.points[-1][0]:g} "
+        f"{decimal(line.points[-1][1])}"
+        for line in lines
+    ]
+    room = "The room above k = 1 is what training can teach."
+    note = f"The score expected of the best of k rollouts{between(shown[0][1])}. {room}"
+    picture = charts.lines("Best of k rollouts", "; ".join(parts) + ".", lines, "k", "expected best score", dots=True)
+    return card("Best of k", h("p", note, class_="note"), _legend([line.kind for line in lines]), picture)
 
 
 def drift(shelves: Shelves) -> Html | None:
     report = shelves.drift
     if report is None:
         return None
-    bars = h(
-        "ul",
-        [_feature(feature) for feature in sorted(report.features, key=lambda one: (-_ratio(one), one.feature))],
-        class_="bars",
-    )
-    broken = [contract for contract in report.contracts if not contract.success]
-    words = f"{counted(len(report.contracts), 'data contract')}: " + (
-        "all hold." if not broken else f"{len(broken)} broken."
-    )
+    features = sorted(report.features, key=lambda feature: (-_ratio(feature), feature.feature))
+    bars = h("ul", [_feature(feature) for feature in features], class_="bars")
     note = (
         f"{counted(report.num_current, 'conversation')} against {report.num_reference:,}. A bar is the effect, the "
-        "line across it the smallest that "
-        "counts. Drift needs an effect beyond it that also survives the false-discovery control."
+        "line across it the smallest that counts. Drift needs an effect beyond it that also survives the "
+        "false-discovery control."
     )
-    lost = (
-        h(
-            "ul",
-            [h("li", f"{one.column}: {one.name}, observed {one.observed}", class_="bad") for one in broken],
-            class_="broken",
-        )
-        if broken
-        else None
-    )
-    return _card(f"Drift: {report.verdict}", h("p", note, class_="note"), bars, h("p", words, class_="note"), lost)
+    broken = [
+        h("li", f"{contract.column}: {contract.name}, observed {contract.observed}", class_="bad")
+        for contract in report.contracts
+        if not contract.success
+    ]
+    state = f"{len(broken)} broken." if broken else "all hold."
+    words = f"{counted(len(report.contracts), 'data contract')}: {state}"
+    lost = h("ul", broken, class_="broken") if broken else None
+    return card(f"Drift: {report.verdict}", h("p", note, class_="note"), bars, h("p", words, class_="note"), lost)
 
 
 def _feature(one: reports.FeatureDrift) -> Html:
     name = h("span", h("b", one.feature.replace("_", " ")), h("span", f" {one.group}", class_="muted"))
     if one.effect is None or one.q_value is None:
         return h("li", name, h("small", one.detail or "nothing to compare with"))
-    large = one.effect > one.threshold
-    tone, word = (
-        ("bad", "drifted") if one.drifted else ("open", "large, but not significant") if large else ("off", "as before")
-    )
-    text = (
-        f"{one.statistic.replace('_', ' ')} {one.effect:.3f}, counts from {one.threshold:g}, q = "
-        f"{one.q_value:.2g}: {word}"
-    )
+    tone, word = "off", "as before"
+    if one.drifted:
+        tone, word = "bad", "drifted"
+    elif one.effect > one.threshold:
+        tone, word = "open", "large, but not significant"
+    measured = f"{one.statistic.replace('_', ' ')} {one.effect:.3f}"
+    text = f"{measured}, counts from {one.threshold:g}, q = {one.q_value:.2g}: {word}"
     figure = h("span", f"{one.effect:.2f} of {one.threshold:g} · {word}", class_="muted" if tone == "off" else tone)
     picture = charts.threshold_bar(f"Drift of {one.feature}", text, _ratio(one), tone)
     return h("li", h("div", name, figure, class_="row"), picture)
@@ -139,43 +118,31 @@ def _feature(one: reports.FeatureDrift) -> Html:
 
 def _ratio(one: reports.FeatureDrift) -> float:
     """How far the effect goes, where 1 is the threshold; -1 where nothing could be compared."""
-    return -1.0 if one.effect is None else one.effect / one.threshold if one.threshold else 2.0
+    if one.effect is None:
+        return -1.0
+    return one.effect / one.threshold if one.threshold else 2.0
 
 
 def candidates(shelves: Shelves) -> Html | None:
     report = shelves.prompt
     if report is None:
         return None
-    head = h(
-        "tr",
-        [
-            h("th", text, scope="col")
-            for text in ("candidate", "from", "search: mean reward", "gain over the seed prompt", "round", "")
-        ],
-    )
-    rows = [
-        _candidate(report, one)
-        for one in sorted(report.candidates, key=lambda c: (not _wins(report, c), -c.round, -c.search.value))
-    ]
+    head = ("candidate", "from", "search: mean reward", "gain over the seed prompt", "round", "")
+    ordered = sorted(report.candidates, key=lambda c: (not _wins(report, c), -c.round, -c.search.value))
+    rows = [_candidate(report, candidate) for candidate in ordered]
     note = f"{report.reason[:1].upper()}{report.reason[1:]}. {counted(report.num_rollouts, 'rollout')} spent."
     if rows:
         note += (
-            " The best of a search is also the luckiest, so its gain must hold on examples that the search did "
-            "not see. "
-            + (
-                "It did: that candidate stands first, the others follow in the order of the search."
-                if report.found
-                else "None held: "
-            )
-            + ("" if report.found else f"'{report.winner.name}' stays, whatever the search showed.")
+            " The best of a search is also the luckiest, so its gain must hold on examples that the search did not see."
         )
-    words = h(
-        "details",
-        h("summary", f"The instruction of '{report.winner.name}'"),
-        h("pre", report.winner.system, class_="command"),
-    )
-    table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll wide") if rows else None
-    return h("section", h("h2", "Prompt candidates"), h("p", note, class_="note"), table, words, class_="card")
+        if report.found:
+            note += " It did: that candidate stands first, the others follow in the order of the search."
+        else:
+            note += f" None held: '{report.winner.name}' stays, whatever the search showed."
+    name = h("summary", f"The instruction of '{report.winner.name}'")
+    words = h("details", name, h("pre", report.winner.system, class_="command"))
+    shown = table(head, rows, wide=True) if rows else None
+    return card("Prompt candidates", h("p", note, class_="note"), shown, words)
 
 
 def _wins(report: reports.PromptReport, one: reports.Candidate) -> bool:
@@ -184,8 +151,9 @@ def _wins(report: reports.PromptReport, one: reports.Candidate) -> bool:
 
 def _candidate(report: reports.PromptReport, one: reports.Candidate) -> Html:
     wins = _wins(report, one)
-    kept = "✓ winner" if report.found else "✓ stays"
-    state = kept if wins else "eliminated" if one.eliminated else "finalist"
+    state = "eliminated" if one.eliminated else "finalist"
+    if wins:
+        state = "✓ winner" if report.found else "✓ stays"
     return h(
         "tr",
         h("th", one.settings.name, h("small", _settings(one.settings)), scope="row"),
@@ -204,33 +172,21 @@ def stop_reasons(shelves: Shelves) -> Html | None:
         shown = [("champion", "champion", shelves.baseline.sampled)]
     if not shown:
         return None
-    found = {reason for _, _, one in shown for reason in one.stop_reasons}
-    reasons = sorted(found, key=lambda reason: (-max(one.stop_reasons.get(reason, 0) for _, _, one in shown), reason))
-    head = h(
-        "tr",
-        h("th", "", scope="col"),
-        [h("th", _words(reason), scope="col") for reason in reasons],
-        h("th", "unscored", scope="col"),
-    )
-    rows = [
-        h(
-            "tr",
-            h("th", charts.legend_mark(kind), label, scope="row"),
-            [h("td", _count(one.stop_reasons.get(reason, 0), sum(one.stop_reasons.values()))) for reason in reasons],
-            h(
-                "td",
-                one.unscored,
-                h("small", ", ".join(f"{_words(why)} {count:,}" for why, count in one.unscored_stop_reasons.items())),
-            ),
-        )
-        for label, kind, one in shown
-    ]
+    found = {reason for _, _, arm in shown for reason in arm.stop_reasons}
+    reasons = sorted(found, key=lambda reason: (-max(arm.stop_reasons.get(reason, 0) for _, _, arm in shown), reason))
+    rows: list[Html] = []
+    for label, kind, arm in shown:
+        name = h("th", charts.legend_mark(kind), label, scope="row")
+        total = sum(arm.stop_reasons.values())
+        counts = [h("td", _count(arm.stop_reasons.get(reason, 0), total)) for reason in reasons]
+        why = ", ".join(f"{_words(reason)} {count:,}" for reason, count in arm.unscored_stop_reasons.items())
+        rows.append(h("tr", name, counts, h("td", arm.unscored, h("small", why))))
     note = (
-        "Why the scored rollouts ended, and beside them the unscored, cut off by an outage or left without a "
-        "grade, which enter no number."
+        "Why the scored rollouts ended. Unscored ones, cut off by an outage or left without a grade, count in no "
+        "other number."
     )
-    table = h("div", h("table", h("thead", head), h("tbody", rows)), class_="scroll")
-    return _card("Stop reasons", h("p", note, class_="note"), table)
+    head = ("", *map(_words, reasons), "unscored")
+    return card("Stop reasons", h("p", note, class_="note"), table(head, rows))
 
 
 # -- small parts -----------------------------------------------------------------------------------
@@ -242,17 +198,9 @@ def _before_and_after(shelves: Shelves) -> list[tuple[str, str, reports.Evaluati
     return shown
 
 
-def _card(title: str, *children: Child) -> Html:
-    return h("section", h("h2", title), *children, class_="card")
-
-
 def _legend(kinds: Sequence[str]) -> Html:
-    return h(
-        "p",
-        [(charts.legend_mark(kind), ARMS[kind], "\u2003") for kind in kinds],
-        class_="note",
-        style="margin-bottom:4px",
-    )
+    marks = [(charts.legend_mark(kind), ARMS[kind], "\u2003") for kind in kinds]
+    return h("p", marks, class_="note", style="margin-bottom:4px")
 
 
 def _shares(histogram: dict[str, int]) -> dict[int, float]:
@@ -267,10 +215,8 @@ def _window(curve: Sequence[tuple[int, float]]) -> int:
 def _smoothed(curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
     """A trailing mean: at no step does the line know the future."""
     width = _window(curve)
-    return [
-        (step, sum(y for _, y in curve[max(0, i - width + 1) : i + 1]) / (i + 1 - max(0, i - width + 1)))
-        for i, (step, _) in enumerate(curve)
-    ]
+    parts = [curve[max(0, i - width + 1) : i + 1] for i in range(len(curve))]
+    return [(part[-1][0], sum(y for _, y in part) / len(part)) for part in parts]
 
 
 def _settings(settings: reports.PromptSettings) -> str:
@@ -288,20 +234,13 @@ def _settings(settings: reports.PromptSettings) -> str:
 def _gain(metric: reports.Metric | None) -> tuple[Child, ...]:
     if metric is None:
         return ("–",)
-    interval = metric.low is not None and metric.high is not None
-    return _plus(metric.value), h("small", f"[{_plus(metric.low)}, {_plus(metric.high)}]") if interval else None
+    return signed(metric.value), _bracket(metric, signed)
 
 
-def _plus(x: float | None) -> str:
-    return signed(x or 0.0)
-
-
-def _bracket(metric: reports.Metric) -> Html | None:
-    return (
-        h("small", f"[{decimal(metric.low)}, {decimal(metric.high)}]")
-        if metric.low is not None and metric.high is not None
-        else None
-    )
+def _bracket(metric: reports.Metric, number: Callable[[float], str] = decimal) -> Html | None:
+    if metric.low is None or metric.high is None:
+        return None
+    return h("small", f"[{number(metric.low)}, {number(metric.high)}]")
 
 
 def _words(reason: str) -> str:

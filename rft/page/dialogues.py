@@ -1,8 +1,8 @@
 """Rollouts side by side: numbers say how much changed, dialogues say what.
 
-Two pairs: the candidate's worst and best rollout, and the example that it changed the most, before
-and after. They are chosen by reward; of equals the one with more calls, which has more to show, and
-then by id, so that the same run shows the same ones.
+There are two pairs: the candidate's worst and best rollout, and the example that it changed the
+most, before and after. They are chosen by reward, then by the number of calls (more has more to
+show), then by id, so that the same run shows the same ones.
 """
 
 from __future__ import annotations
@@ -12,28 +12,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from rft.page.inputs import ARMS, Shelves
-from rft.page.markup import Child, Html, h
+from rft.page.markup import Child, Html, card, h
 from rft.words import counted, decimal
 
 _LONGEST = 1200  # characters of one message
 _OPEN = 8  # messages shown before the fold
-_COLUMNS = (
-    "arm",
-    "example_id",
-    "sample",
-    "stop_reason",
-    "reward",
-    "score",
-    "num_tool_calls",
-    "messages",
-    "explanation",
-)
+_COLUMNS = ("arm", "example_id", "sample", "stop_reason", "reward", "num_tool_calls", "messages", "explanation")
 
 Rollout = dict[str, Any]
 
 
 def scored(shelves: Shelves) -> list[Rollout]:
-    """The rollouts that have a reward, of the last stage that compares: challenger, or baseline."""
+    """The rollouts with a reward, of the challenger, or else of the baseline."""
     stage = "challenger" if shelves.challenger is not None else "baseline"
     return [row for row in shelves.log(stage, *_COLUMNS) or [] if row["reward"] is not None]
 
@@ -43,10 +33,8 @@ def side_by_side(shelves: Shelves, rollouts: Sequence[Rollout]) -> list[Html]:
     if not after:
         return []
     who = ARMS.get(shelves.candidate, shelves.candidate)
-    worst, best = (
-        min(after, key=lambda row: (row["reward"], *_rank(row))),
-        min(after, key=lambda row: (-row["reward"], *_rank(row))),
-    )
+    worst = min(after, key=lambda row: (row["reward"], *_rank(row)))
+    best = min(after, key=lambda row: (-row["reward"], *_rank(row)))
     cards = [_pair(f"Worst and best rollout, {who}", "", ("worst", worst), ("best", best))]
     before = [row for row in rollouts if row["arm"] == "champion"]
     if shelves.candidate != "champion" and (pair := _most_changed(before, after)) is not None:
@@ -60,17 +48,14 @@ def _rank(row: Rollout) -> tuple[int, str, int]:
 
 
 def _most_changed(before: Sequence[Rollout], after: Sequence[Rollout]) -> tuple[Rollout, Rollout] | None:
-    """The typical rollout of each arm (nearest to its mean) on the example with the largest
-    change."""
+    """Each arm's typical rollout on the example with the largest change."""
     old, new = by_example(before), by_example(after)
-    shared = sorted(set(old) & set(new))
-    if not shared:
-        return None
-    example = max(
-        shared,
-        key=lambda id: (round(abs(_mean(new[id]) - _mean(old[id])), 9), sum(row["num_tool_calls"] for row in old[id])),
-    )
-    return typical(old[example]), typical(new[example])
+
+    def change(id: str) -> tuple[float, int]:
+        return round(abs(_mean(new[id]) - _mean(old[id])), 9), sum(row["num_tool_calls"] for row in old[id])
+
+    example = max(sorted(set(old) & set(new)), key=change, default=None)
+    return None if example is None else (typical(old[example]), typical(new[example]))
 
 
 def typical(rows: Sequence[Rollout]) -> Rollout:
@@ -92,19 +77,15 @@ def _mean(rows: Sequence[Rollout]) -> float:
 
 # -- one dialogue ----------------------------------------------------------------------------------
 def _pair(title: str, note: str, *columns: tuple[str, Rollout]) -> Html:
-    shown = [
-        h("div", h("h3", label[:1].upper() + label[1:]), rollout(row), style="min-width:0") for label, row in columns
-    ]
-    return h(
-        "section",
-        h("h2", title),
-        h("p", note, class_="note") if note else None,
-        h("div", shown, class_="grid"),
-        class_="card",
-    )
+    shown = [column(label, row) for label, row in columns]
+    return card(title, h("p", note, class_="note") if note else None, h("div", shown, class_="grid"))
 
 
-def rollout(row: Rollout) -> Html:
+def column(label: str, row: Rollout) -> Html:
+    return h("div", h("h3", label[:1].upper() + label[1:]), _rollout(row), style="min-width:0")
+
+
+def _rollout(row: Rollout) -> Html:
     """What was said and done, folded in the middle, with its grade."""
     facts = [
         h("span", "reward ", h("b", decimal(row["reward"]))),
@@ -113,14 +94,13 @@ def rollout(row: Rollout) -> Html:
         h("span", f"example {row['example_id']}"),
     ]
     messages = [_message(message) for message in json.loads(row["messages"]) if message.get("role") != "system"]
-    grade = (
-        h("p", f"Graded: {row['explanation']}", class_="note", style="margin-top:8px") if row["explanation"] else None
-    )
+    why = row["explanation"]
+    grade = h("p", f"Graded: {why}", class_="note", style="margin-top:8px") if why else None
     return h("div", h("div", facts, class_="rollout-head"), _talk(messages), grade)
 
 
 def _talk(messages: list[Html]) -> list[Html]:
-    """The start and the end; what lies between is folded away."""
+    """Show the start and the end, and fold what lies between."""
     if len(messages) <= _OPEN + 1:
         return [h("ul", messages, class_="talk")]
     middle = messages[_OPEN - 1 : -1]
@@ -143,4 +123,4 @@ def _call(call: dict[str, Any]) -> str:
 
 
 def _clipped(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text) - _LONGEST:,} characters more)"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text) - _LONGEST:,} more characters)"

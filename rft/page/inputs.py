@@ -52,7 +52,7 @@ class Shelves:
 
     @property
     def arms(self) -> list[reports.Arm]:
-        """Those worth showing: an arm without new words or weights of its own repeats another."""
+        """The arms worth showing: one with the prompt and weights of another is left out."""
         if self.challenger is None:
             return []
         seen: dict[tuple[str, str], reports.Arm] = {}
@@ -62,7 +62,7 @@ class Shelves:
 
     @property
     def candidate(self) -> str:
-        """The arm to show beside the champion: the one that was judged."""
+        """The arm that was judged, to be shown beside the champion."""
         if self.decision is not None and self.decision.candidate != "none":
             return self.decision.candidate
         return self.arms[-1].name if self.arms else "champion"
@@ -71,14 +71,12 @@ class Shelves:
         return _json(self.root / shelves.timing(stage))
 
     def sampled(self, stage: str) -> tuple[int, int] | None:
-        """How many rollouts the stage's log holds, and how many tokens their policy wrote; None
-        without a log."""
+        """How many rollouts the stage's log holds, and their sampled tokens; None without a log."""
         rows = self.log(stage, "num_tokens")
         return None if rows is None else (len(rows), sum(row["num_tokens"] for row in rows))
 
     def log(self, stage: str, *columns: str) -> list[dict[str, Any]] | None:
-        """These columns of the stage's rollouts; None without a log. Raises UserError for a damaged
-        one."""
+        """Columns of the stage's rollout log; None without one. Raises UserError when damaged."""
         path = shelves.rollouts(stage)
         if not (self.root / path).exists():
             return None
@@ -89,16 +87,15 @@ class Shelves:
             return pq.read_table(self.root / path, columns=list(columns)).select(columns).to_pylist()
         except (pa.ArrowInvalid, OSError, KeyError) as error:
             why = str(error).splitlines()[0]
-            raise UserError(
-                f"{path}: no whole rollout log ({why}). Run the stage again: {commands.stage(stage)}"
-            ) from None
+            again = commands.stage(stage)
+            raise UserError(f"{path}: not a whole rollout log ({why}). Run the stage again: {again}") from None
 
     def arm(self, name: str) -> reports.Arm | None:
         return next((arm for arm in self.arms if arm.name == name), None)
 
 
 def between(one: reports.Evaluation) -> str:
-    """Where the scores lie, to be added to a note; empty for 0 to 1, which needs no word."""
+    """The range of the scores, to be added to a note; empty for 0 to 1."""
     return "" if one.range == UNIT.ends else f"; the grader scores from {from_to(one.range)}"
 
 

@@ -9,7 +9,7 @@ same function writes SVG.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 _VOID = frozenset({"meta", "br", "hr", "link", "img"})
@@ -26,7 +26,7 @@ Child: TypeAlias = "str | float | Iterable[Child] | None"
 
 def h(tag: str, *children: Child, **attributes: str | float | bool | None) -> Html:
     start = "".join(
-        f' {name.rstrip("_").replace("_", "-") if name != "viewBox" else name}="{html.escape(_text(value))}"'
+        f' {name.rstrip("_").replace("_", "-")}="{html.escape(_text(value))}"'
         for name, value in attributes.items()
         if value is not None and value is not False
     )
@@ -35,8 +35,19 @@ def h(tag: str, *children: Child, **attributes: str | float | bool | None) -> Ht
     return Html(f"<{tag}{start}>{flat(children)}</{tag}>")
 
 
+def card(title: str, *children: Child) -> Html:
+    """A section of the page."""
+    return h("section", h("h2", title), *children, class_="card")
+
+
+def table(head: Sequence[str], *rows: Child, wide: bool = False) -> Html:
+    """A table that scrolls by itself where it is wider than the page."""
+    heads = h("thead", h("tr", [h("th", text, scope="col") for text in head]))
+    return h("div", h("table", heads, h("tbody", rows)), class_="scroll wide" if wide else "scroll")
+
+
 def flat(child: Child) -> Html:
-    """One piece of markup from any nesting of children."""
+    """Join any nesting of children into one piece of markup."""
     if child is None:
         return Html("")
     if isinstance(child, Html):

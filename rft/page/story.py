@@ -1,5 +1,4 @@
-"""What happened and what to do now: header, ladder, the three arms, the gate's checks, the
-approval."""
+"""What happened and what to do now: header, ladder, three arms, the gate's checks, approval."""
 
 from __future__ import annotations
 
@@ -7,30 +6,31 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rft import commands, reports, stats
+from rft.needs import NEEDS
 from rft.page import charts
 from rft.page.inputs import ARMS, Shelves, between
-from rft.page.markup import Child, Html, h
+from rft.page.markup import Child, Html, card, h, table
 from rft.reports import wording
 from rft.words import counted, decimal, signed
 
 _SIGNS = {"good": "✓", "bad": "✗", "open": "?", "off": "–"}
 _LONG = 160  # characters of a fact in the header
 _READINESS = {"ready": "good", "suspect": "bad"}
-_DRAWS = 1000  # of the bootstrap behind a number that decides nothing
+_DRAWS = 1000  # bootstrap draws for a number that decides nothing
 _STOPPED = (
     "The champion goes on serving: nothing was measured on examples that no longer look like production. "
-    "Mend what the drift card names, or collect more graded conversations, and run again: "
+    "Fix what the drift card names, or collect more graded conversations, and run again: "
 )
 
 
 def verdict(shelves: Shelves) -> tuple[str, str, str]:
-    """Word, tone and reason of the whole run."""
+    """The run's verdict: word, tone and reason."""
     if shelves.decision is not None:
         tone = {"promote": "good", "reject": "bad", "inconclusive": "open"}[shelves.decision.decision]
         return shelves.decision.decision, tone, shelves.decision.reason
     if shelves.drift is not None and shelves.drift.verdict == "stop":
         return "stopped at drift", "open", shelves.drift.reason
-    return "not finished", "off", "The run has not come to a decision; below is what it left so far."
+    return "not finished", "off", "The run has not reached a decision; below is what it found so far."
 
 
 def header(shelves: Shelves, run: Mapping[str, str]) -> Html:
@@ -56,55 +56,44 @@ def header(shelves: Shelves, run: Mapping[str, str]) -> Html:
 
 
 def _fact(value: str) -> Child:
-    """A long one, such as the names of many files, is folded."""
+    """Fold a long one, such as the names of many files."""
     return value if len(value) <= _LONG else h("details", h("summary", f"{value[:_LONG]} ..."), value)
 
 
 def ladder(shelves: Shelves) -> Html:
-    """Nine rungs with a verdict each; those not reached are named too."""
-    items = [
-        h(
-            "li",
-            h("span", _SIGNS[tone], class_=f"dot {tone}", aria_hidden="true"),
-            h("b", stage),
-            text,
-            class_="off" if tone == "off" else None,
-        )
-        for stage, tone, text in _rungs(shelves)
-    ]
-    return h("section", h("h2", "The ladder"), h("ol", items, class_="ladder"), class_="card")
+    """Nine stages with a verdict each; those not reached are named too."""
+    items = []
+    for stage, tone, text in _rungs(shelves):
+        dot = h("span", _SIGNS[tone], class_=f"dot {tone}", aria_hidden="true")
+        items.append(h("li", dot, h("b", stage), text, class_="off" if tone == "off" else None))
+    return card("The ladder", h("ol", items, class_="ladder"))
 
 
 def _rungs(shelves: Shelves) -> Iterator[tuple[str, str, str]]:
     """Stage, tone, verdict."""
-    for stage, found in (
-        ("traffic", shelves.traffic and ("good", counted(shelves.traffic.num_conversations, "conversation"))),
-        (
-            "drift",
-            shelves.drift
-            and ({"continue": "good", "refresh": "open", "stop": "bad"}[shelves.drift.verdict], shelves.drift.verdict),
-        ),
-        ("examples", shelves.examples and ("good", f"{_counts(shelves.examples)} from {shelves.examples.source}")),
-        ("policy", shelves.policy and ("good", f"{shelves.policy.kind}, {_millions(shelves.policy.num_parameters)}")),
-        (
-            "baseline",
-            shelves.baseline and (_READINESS.get(shelves.baseline.readiness, "open"), shelves.baseline.readiness),
-        ),
-        ("prompt", shelves.prompt and (("good", "new prompt") if shelves.prompt.found else ("off", "no gain found"))),
-        (
-            "train",
-            shelves.train
-            and (
-                ("good", f"{counted(shelves.train.steps, 'step')}, {shelves.train.weights}")
-                if shelves.train.trained
-                else ("off", "skipped")
-            ),
-        ),
-        ("challenger", shelves.challenger and ("good", f"{counted(len(shelves.challenger.arms), 'arm')} measured")),
-        ("gate", shelves.decision and (verdict(shelves)[1], verdict(shelves)[0])),
-    ):
-        tone, text = found or ("off", "not reached")
-        yield stage, tone, text
+    found: dict[str, tuple[str, str]] = {}
+    if (traffic := shelves.traffic) is not None:
+        found["traffic"] = "good", counted(traffic.num_conversations, "conversation")
+    if (drift := shelves.drift) is not None:
+        found["drift"] = {"continue": "good", "refresh": "open", "stop": "bad"}[drift.verdict], drift.verdict
+    if (examples := shelves.examples) is not None:
+        found["examples"] = "good", f"{_counts(examples)} from {examples.source}"
+    if (policy := shelves.policy) is not None:
+        found["policy"] = "good", f"{policy.kind}, {_millions(policy.num_parameters)}"
+    if (baseline := shelves.baseline) is not None:
+        found["baseline"] = _READINESS.get(baseline.readiness, "open"), baseline.readiness
+    if (prompt := shelves.prompt) is not None:
+        found["prompt"] = ("good", "new prompt") if prompt.found else ("off", "no gain found")
+    if (train := shelves.train) is not None:
+        done = f"{counted(train.steps, 'step')}, {train.weights}"
+        found["train"] = ("good", done) if train.trained else ("off", "skipped")
+    if shelves.challenger is not None:
+        found["challenger"] = "good", f"{counted(len(shelves.challenger.arms), 'arm')} measured"
+    if shelves.decision is not None:
+        word, tone, _ = verdict(shelves)
+        found["gate"] = tone, word
+    for stage in NEEDS:
+        yield stage, *found.get(stage, ("off", "not reached"))
 
 
 def arms(shelves: Shelves) -> Html | None:
@@ -124,44 +113,24 @@ def arms(shelves: Shelves) -> Html | None:
     )
     note = (
         f"{counted(len(first.rows), 'frozen test example')} that nothing before this stage saw; "
-        f"{counted(first.k, 'rollout')} each at temperature "
-        f"{first.temperature:g} "
-        f"and one greedy. The reward is the score after the budget{between(first)}. In brackets: 95 % intervals. Arms "
-        "with the same prompt and "
-        "weights are shown once."
+        f"{counted(first.k, 'rollout')} each at temperature {first.temperature:g} and one greedy. The reward is the "
+        f"score after the budget{between(first)}. In brackets: 95 % intervals. Arms with the same prompt and weights "
+        "are shown once."
     )
-    table = h(
-        "div",
-        h("table", h("thead", h("tr", [h("th", text, scope="col") for text in head])), h("tbody", rows)),
-        class_="scroll wide",
-    )
-    return h(
-        "section",
-        h("h2", "Before and after"),
-        h("p", note, class_="note"),
-        table,
-        h("div", picture, class_="narrow"),
-        class_="card",
-    )
+    shown = table(head, rows, wide=True)
+    return card("Before and after", h("p", note, class_="note"), shown, h("div", picture, class_="narrow"))
 
 
 def _arm_row(shelves: Shelves, arm: reports.Arm) -> Html:
     metrics = arm.sampled.metrics
     spans = shelves.timings.get("rollout_s", {}).get(f"challenger/{arm.name}/sampled")
     judged = shelves.decision is not None and arm.name == shelves.decision.candidate
+    note = h("small", "judged by the gate") if judged else None
+    means = (metrics["reward/mean"], metrics["score/mean"], arm.greedy.metrics["score/mean"])
     return h(
         "tr",
-        h(
-            "th",
-            charts.legend_mark(arm.name),
-            ARMS[arm.name],
-            h("small", "judged by the gate") if judged else None,
-            scope="row",
-        ),
-        [
-            h("td", *_cell(metric))
-            for metric in (metrics["reward/mean"], metrics["score/mean"], arm.greedy.metrics["score/mean"])
-        ],
+        h("th", charts.legend_mark(arm.name), ARMS[arm.name], note, scope="row"),
+        [h("td", *_cell(metric)) for metric in means],
         h("td", *_cell(metrics["solved/share"], percent=True)),
         h("td", *_cell(metrics["tool_calls/p95"], digits=0)),
         h("td", *_cell(metrics["tokens/mean"], digits=0)),
@@ -185,46 +154,38 @@ def checks(shelves: Shelves) -> Html | None:
         return None
     found = [*shelves.decision.checks]
     if shelves.decision.candidate == "none":
-        return _checks_card(
-            "There was no candidate to compare with the champion; only the state of the run was checked.", found
-        )
+        note = "There was no candidate to compare with the champion; only the state of the run was checked."
+        return _checks_card(note, found)
     if shelves.latency is not None and not shelves.latency.decides:
         found.append(shelves.latency)
     who = "the new prompt alone" if shelves.decision.candidate == "champion_new_prompt" else "the challenger"
-    return _checks_card(
+    note = (
         f"Judged: {who}, against the champion. Dots are differences paired by example, lines their 95 % intervals; "
-        "the dashed rule is the "
-        "margin written down before the run. A check passes when its whole interval lies on the shaded side and stays "
-        "open when it spans the rule.",
-        found,
-        _parse_errors(shelves),
+        "the dashed line is the margin, set before the run. A check passes when its whole interval lies on the shaded "
+        "side, and stays open when the interval crosses the dashed line."
     )
+    return _checks_card(note, found, _parse_errors(shelves))
 
 
 def _checks_card(note: str, found: list[reports.Check], beside: Html | None = None) -> Html:
     listed = h("ul", [_check(check) for check in found], beside, class_="checks")
-    words = (
-        h("p", wording.HACK_RATE_MEANS, class_="note")
-        if any(check.name == wording.HACK_RATE for check in found)
-        else None
-    )
-    return h("section", h("h2", "The gate's checks"), h("p", note, class_="note"), listed, words, class_="card")
+    rates_hacks = any(check.name == wording.HACK_RATE for check in found)
+    words = h("p", wording.HACK_RATE_MEANS, class_="note") if rates_hacks else None
+    return card("The gate's checks", h("p", note, class_="note"), listed, words)
 
 
 def _parse_errors(shelves: Shelves) -> Html | None:
-    """A row without a vote: how often a rollout ended because a tool call could not be read. The
-    reward pays for it already."""
+    """A row that decides nothing: how often a rollout ended because a tool call could not be read.
+    The reward reflects that already."""
     old, new = shelves.arm("champion"), shelves.arm(shelves.candidate)
     if old is None or new is None or old is new:
         return None
     before, after = _ended_by(old, "parse_error"), _ended_by(new, "parse_error")
-    both = [
-        id for id in after if any(x is not None for x in before.get(id, [])) and any(x is not None for x in after[id])
-    ]
+    both = [id for id in after if id in before]
     if not both:
         return None
-    before, after = ({id: one[id] for id in both} for one in (before, after))
-    share, was = (stats.mean_interval(one.values(), num=_DRAWS) for one in (after, before))
+    before, after = ({id: ended[id] for id in both} for ended in (before, after))
+    share, was = (stats.mean_interval(ended.values(), num=_DRAWS) for ended in (after, before))
     change = stats.paired_gain(after, before, num=_DRAWS)
     points = [signed(100 * x, 1) for x in (change.value, change.low or 0.0, change.high or 0.0)]
     return h(
@@ -233,7 +194,7 @@ def _parse_errors(shelves: Shelves) -> Html | None:
         h(
             "span",
             h("b", "parse errors"),
-            h("small", "rollouts that ended because a tool call could not be read; the reward pays for them already"),
+            h("small", "rollouts that ended because a tool call could not be read; the reward reflects them already"),
         ),
         h("span", class_="picture"),
         h(
@@ -246,13 +207,14 @@ def _parse_errors(shelves: Shelves) -> Html | None:
 
 
 def _ended_by(arm: reports.Arm, reason: str) -> dict[str, list[float | None]]:
-    """Per example: 1 or 0 a scored rollout, None for one that an outage ended."""
+    """Per example with a scored rollout: 1 or 0 for each, None for one that an outage ended."""
     return {
         row.example_id: [
             None if reward is None else float(stop == reason)
             for reward, stop in zip(row.rewards, row.stop_reasons, strict=True)
         ]
         for row in arm.sampled.rows
+        if any(reward is not None for reward in row.rewards)
     }
 
 
@@ -264,11 +226,12 @@ def _check(check: reports.Check) -> Html:
         good_above = check.is_better_above
         text = f"{wording.numbers(check)}: {word}"
         picture = charts.interval(check.name, text, check.value, check.low, check.high, check.margin, good_above, tone)
-    margin = f"margin {wording.quantity(check, check.margin)}" if check.margin is not None else ""
-    detectable = (
-        f"detectable {wording.quantity(check, check.detectable).lstrip('+')}" if check.detectable is not None else ""
-    )
-    side = " · ".join(text for text in (margin, detectable, "" if check.decides else "does not decide") if text)
+    sides: list[str] = []
+    if check.margin is not None:
+        sides.append(f"margin {wording.quantity(check, check.margin)}")
+    if check.detectable is not None:
+        sides.append(f"detectable {wording.quantity(check, check.detectable).lstrip('+')}")
+    side = " · ".join(sides if check.decides else [*sides, "does not decide"])
     return h(
         "li",
         h("span", f"{_SIGNS[tone]} {word}", class_=f"verdict {tone}"),
@@ -283,36 +246,29 @@ def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
     again = run.get("again") or commands.command("run")
     if shelves.decision is None:
         stopped = shelves.drift is not None and shelves.drift.verdict == "stop"
-        return h("section", h("h2", "What now"), h("p", _STOPPED, h("code", again)), class_="card") if stopped else None
+        return card("What now", h("p", _STOPPED, h("code", again))) if stopped else None
     name = run.get("run", "RUN")
     dirty = run.get("dirty", "").lower() not in ("", "no", "false")
     override = ["--override-dirty"] if dirty else []
     model = ["--model", Path(run["recipe"]).name] if run.get("recipe") else []
     if shelves.decision.decision == "promote":
+        approve = commands.command("approve", name, *commands.WHO_AND_WHY, *override)
+        reject = commands.command("reject", name, *commands.WHO_AND_WHY)
+        rollback = commands.command("rollback", *model, *commands.WHO_AND_WHY)
+        means = (
+            "A named person decides. Approval moves the alias @champion to this candidate and keeps the one it "
+            "replaces as @previous."
+        )
         body: list[Child] = [
-            h(
-                "p",
-                "A named person decides. Approval moves the alias @champion to this candidate and keeps the one it "
-                "replaces as @previous.",
-            ),
-            h("pre", h("code", commands.command("approve", name, *commands.WHO_AND_WHY, *override)), class_="command"),
-            h(
-                "p",
-                "To turn it down: ",
-                h("code", commands.command("reject", name, *commands.WHO_AND_WHY)),
-                class_="note",
-            ),
-            h(
-                "p",
-                "To undo an approval later: ",
-                h("code", commands.command("rollback", *model, *commands.WHO_AND_WHY)),
-                class_="note",
-            ),
+            h("p", means),
+            h("pre", h("code", approve), class_="command"),
+            h("p", "To turn it down: ", h("code", reject), class_="note"),
+            h("p", "To undo an approval later: ", h("code", rollback), class_="note"),
         ]
         if dirty:
             words = (
-                "This run used edits that are in no commit, named above: who approves it takes the responsibility "
-                "for them by --override-dirty."
+                "This run used edits that are in no commit, named above: with --override-dirty the approver takes "
+                "responsibility for them."
             )
             body.append(h("p", words, class_="open"))
     elif shelves.decision.decision == "inconclusive":
@@ -321,7 +277,7 @@ def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
     else:
         why = "" if shelves.decision.candidate == "none" else " The failed checks above say what stood in the way."
         body = [h("p", f"There is nothing to approve: the champion goes on serving.{why}")]
-    return h("section", h("h2", "What now"), body, class_="card")
+    return card("What now", body)
 
 
 def footer(shelves: Shelves) -> Html | None:
@@ -331,22 +287,14 @@ def footer(shelves: Shelves) -> Html | None:
         h("tr", h("th", key.replace("_", " "), scope="row"), h("td", value))
         for key, value in shelves.decision.hashes.items()
     ]
-    return h(
-        "footer",
-        h(
-            "details",
-            h("summary", "What the decision rests on, by sha256"),
-            h("div", h("table", h("tbody", rows)), class_="scroll"),
-        ),
-    )
+    hashes = h("div", h("table", h("tbody", rows)), class_="scroll")
+    return h("footer", h("details", h("summary", "What the decision rests on, by sha256"), hashes))
 
 
 def _interval(metric: reports.Metric) -> str:
-    return decimal(metric.value) + (
-        f" [{decimal(metric.low)}, {decimal(metric.high)}]"
-        if metric.low is not None and metric.high is not None
-        else ""
-    )
+    if metric.low is None or metric.high is None:
+        return decimal(metric.value)
+    return f"{decimal(metric.value)} [{decimal(metric.low)}, {decimal(metric.high)}]"
 
 
 def _sentence(text: str) -> str:

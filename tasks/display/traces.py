@@ -1,11 +1,10 @@
-"""Rollouts as MLflow traces: a rollout, its turns, their tool calls, each a span with what went in
-and what came out.
+"""Rollouts as MLflow traces: a rollout, its turns, their tool calls, each a span with input and
+output.
 
-Built after the fact from the rollout log, so nothing in the loop knows of MLflow. A trace's id is a
-function of the run and the rollout: exporting twice writes the same trace again, and an export that
-was cut off is mended by the next. The log holds no wall times, so spans lie a millisecond apart,
-from the start of the run, in the order in which things happened: their order is true, their length
-says nothing.
+Traces are built from the rollout log, so nothing in the loop knows of MLflow. A trace's id is a
+function of the run and the rollout: exporting twice writes the same trace again, and the next
+export completes one that was cut off. The log holds no wall times, so spans are a millisecond
+apart, from the start of the run: their order is true, their length says nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ TICK_NS = 1_000_000
 
 
 def export(clone: Clone, record: RunRecord, rows: Sequence[LogRow], report: Callable[[int], None]) -> str:
-    """Into the experiment and the MLflow run that show this run already; the experiment's name."""
+    """Write traces into the MLflow run that shows this run; return the experiment's name."""
     client = tracking.client(clone)
     from mlflow.exceptions import MlflowException
     from mlflow.tracing.client import TracingClient
@@ -59,14 +58,13 @@ def trace_id(run: str, row: LogRow) -> str:
 
 
 def _hex(run: str, row: LogRow, *place: object) -> str:
-    """A rollout is known by its own trace id within a run only: a repeated run makes the same
-    rollouts."""
+    """The id of a rollout, or of a place in it, within a run: a repeated run has equal rollouts."""
     words = (run, row.stage, row.arm, row.step, row.sample, row.attempt, row.rollout_id, *place)
     return uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(words)).hex
 
 
 def _base64(digits: str) -> str:
-    """The form that OpenTelemetry's JSON has for ids."""
+    """The form of ids in OpenTelemetry's JSON."""
     return base64.b64encode(bytes.fromhex(digits)).decode()
 
 
@@ -104,7 +102,7 @@ def _info(row: LogRow, record: RunRecord, experiment_id: str, spans: Sequence[Sp
 
 
 def _last(row: LogRow) -> str:
-    """The end of what the policy was given."""
+    """The last message that the policy was given."""
     opening = transcript.dialogue(row).opening
     return str(opening[-1].get("content", ""))[:1000] if opening else ""
 
@@ -135,16 +133,8 @@ def _spans(row: LogRow, run: str, start: int) -> Iterator[Span]:
         yield root.span(f"turn {n + 1}", "CHAT_MODEL", (n,), tick, until, {"messages": given}, turn.message, False)
         for m, call in enumerate(turn.calls):
             result = turn.result(call["id"])
-            yield root.span(
-                call["function"]["name"] or "?",
-                "TOOL",
-                (n, m),
-                tick + m,
-                tick + m + 1,
-                _arguments(call),
-                result,
-                result is None,
-            )
+            name, begin = call["function"]["name"] or "?", tick + m
+            yield root.span(name, "TOOL", (n, m), begin, begin + 1, _arguments(call), result, result is None)
         tick, given = until, list(turn.results)
 
 
@@ -156,8 +146,7 @@ def _arguments(call: dict[str, Any]) -> Any:
 
 
 class _Place:
-    """Where in which trace a span stands: `()` the rollout, `(n,)` a turn, `(n, m)` a call of
-    it."""
+    """Makes the spans of one trace. A place is `()` the rollout, `(n,)` a turn, `(n, m)` a call."""
 
     def __init__(self, run: str, row: LogRow, start: int):
         self._run, self._row, self._start = run, row, start

@@ -1,15 +1,15 @@
 """What MLflow shows of a run: one MLflow run, its settings, each stage's numbers, training live,
 the HTML page.
 
-Display only: nothing is ever read back from here to compute with. Bytes stay in DVC. The address is
+It is for display: nothing is computed from what is read back. Bytes stay in DVC. The address is
 absolute, at the clone's root, unless MLFLOW_TRACKING_URI names a server. The MLflow run's id is
-kept in the run's record, so an adopted run continues the same one; whatever MLflow holds of it
-already (a step of a metric) is not logged a second time.
+kept in the run's record, so an adopted run continues the same one, and no step of a metric is
+logged twice.
 
-Training writes metrics.jsonl under `.rft/` and says where (`[train] metrics PATH`); `Live` follows
-that file from a thread, in batches, whole lines only. When the stage is over, the shelf's
-metrics.jsonl is the truth and fills what is missing. A stage that DVC did not have to run logs its
-final numbers, tagged so.
+Training writes metrics.jsonl under `.rft/` and prints where (`[train] metrics PATH`); `Live`
+follows that file from a thread, in batches, whole lines only. When the stage is over, the shelf's
+metrics.jsonl fills what is missing. A stage that DVC did not have to run logs its final numbers,
+with a tag that says so.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ def address(clone: Clone) -> str:
 
 
 def client(clone: Clone) -> Any:
-    """An MlflowClient for tracking and registry. Raises InfrastructureError when the store does not
-    open."""
+    """An MlflowClient for tracking and registry. Raises InfrastructureError without a store."""
     quiet()
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
@@ -53,18 +52,16 @@ def client(clone: Clone) -> Any:
     try:
         return MlflowClient(tracking_uri=address(clone), registry_uri=address(clone))
     except MlflowException as error:
-        raise InfrastructureError(
-            f"MLflow's store at {_without_password(address(clone))} does not open: {error}"
-        ) from None
+        store = _without_password(address(clone))
+        raise InfrastructureError(f"MLflow's store at {store} does not open: {error}") from None
 
 
 def quiet() -> None:
-    """MLflow's own noise on import and first use, each silenced by name."""
+    """Silence MLflow's own noise on import and first use, each piece by name."""
     from sqlalchemy.exc import SADeprecationWarning
 
-    warnings.filterwarnings(
-        "ignore", message=r"The ``noload`` loader strategy is deprecated", category=SADeprecationWarning
-    )
+    message = r"The ``noload`` loader strategy is deprecated"
+    warnings.filterwarnings("ignore", message=message, category=SADeprecationWarning)
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
     # it logs, with a traceback, what it then raises
@@ -98,7 +95,7 @@ class Tracker:
         self._client.log_batch(self.run_id, tags=[RunTag(key, secrets.redact(value)) for key, value in tags.items()])
 
     def stage(self, stage: str, how: How, numbers: Mapping[str, reports.Metric | float | None]) -> None:
-        """A stage's final numbers, intervals beside them, and whether they are from this run."""
+        """Log a stage's final numbers, their intervals, and whether they are from this run."""
         flat: dict[str, float] = {}
         for key, number in numbers.items():
             if isinstance(number, reports.Metric):
@@ -110,7 +107,7 @@ class Tracker:
         self._client.set_tag(self.run_id, f"stage.{stage}", "ran" if how == "ran" else f"cached ({how})")
 
     def steps(self, rows: Iterable[Row], prefix: str = "") -> None:
-        """Numbers by step; what MLflow has already is left out."""
+        """Log numbers by step; what MLflow has already is left out."""
         from mlflow.entities import Metric
 
         now, batch = int(time.time() * 1000), []
@@ -118,12 +115,9 @@ class Tracker:
             step = int(row["step"])
             for name, value in row.items():
                 key = metric_key(prefix + name)
-                if (
-                    name != "step"
-                    and isinstance(value, int | float)
-                    and math.isfinite(value)
-                    and step > self._known.get(key, -1)
-                ):
+                if name == "step" or not isinstance(value, int | float) or not math.isfinite(value):
+                    continue
+                if step > self._known.get(key, -1):
                     batch.append(Metric(key, float(value), now, step))
                     self._known[key] = step
         for start in range(0, len(batch), BATCH):
@@ -143,8 +137,7 @@ class Tracker:
 
     @contextlib.contextmanager
     def live(self) -> Iterator[Live]:
-        """Follow a file while the block lasts. Trouble with MLflow meanwhile is raised at the end,
-        not in the middle of training."""
+        """Follow files while the block lasts. A failing MLflow does not stop training meanwhile."""
         follower = Live(self)
         try:
             yield follower
@@ -159,7 +152,7 @@ class Live:
         self._thread: threading.Thread | None = None
 
     def follow(self, path: Path) -> None:
-        """One more file of numbers by step."""
+        """Follow one more file of numbers by step."""
         self._paths.append(path)
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -181,8 +174,7 @@ class Live:
 
 
 def whole_rows(path: Path) -> list[Row]:
-    """The lines of a metrics.jsonl that are whole; it may be missing, or rewritten while we
-    look."""
+    """The whole lines of a metrics.jsonl, which may be missing, or rewritten meanwhile."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -203,14 +195,14 @@ def flatten(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def _hidden(key: str, value: Any) -> Any:
-    """A setting without what headers and environments of processes say literally."""
+    """A setting without the literal values of headers and environments."""
     if isinstance(value, list):
-        return [_hidden(key, one) for one in value]
+        return [_hidden(key, item) for item in value]
     if not isinstance(value, Mapping):
         return value
     if key in ("headers", "env"):
-        return {name: one if str(one).startswith("env:") else "(not shown)" for name, one in value.items()}
-    return {name: _hidden(name, one) for name, one in value.items()}
+        return {name: text if str(text).startswith("env:") else "(not shown)" for name, text in value.items()}
+    return {name: _hidden(name, inner) for name, inner in value.items()}
 
 
 def metric_key(name: str) -> str:
@@ -222,9 +214,8 @@ def experiment(client: Any, clone: Clone, name: str) -> str:
     if found := client.get_experiment_by_name(name):
         return found.experiment_id
     local = address(clone).startswith("sqlite:")
-    return client.create_experiment(
-        name, artifact_location=(clone.root / "mlruns" / "artifacts").as_uri() if local else None
-    )
+    artifacts = (clone.root / "mlruns" / "artifacts").as_uri() if local else None
+    return client.create_experiment(name, artifact_location=artifacts)
 
 
 def _without_password(uri: str) -> str:

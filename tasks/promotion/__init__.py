@@ -1,4 +1,4 @@
-"""Who is champion, and who said so.
+"""Who is champion, and who decided it.
 
 registry   MLflow's alias `@champion`, moved by one function
 ledger     approvals, rejections and rollbacks, one line per act

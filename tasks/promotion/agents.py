@@ -1,16 +1,15 @@
-"""Which agent is meant, and all that it consists of, in one folder: for whoever serves it elsewhere
-or talks to it.
+"""Find an agent by name, and lay all of it out in one folder, to be exported or talked to.
 
     find(clone, "champion" | "previous" | "2" | RUN, model) -> Agent
     with laid_out(agent) as tree:           # recipe, settings, data/policy, data/champion: what a
                                             stage reads, for this agent alone
 
-A version of the registry is what was promoted; a run is what its gate judged, approved or not. The
-beginning was made by no run. Once something was promoted it is, for good, what the first promoted
-run was judged against: that run's base policy. Before that it is the base policy that the newest
-run measured. The folder holds the code and settings of the agent's own revision, not the clone's,
-and every byte comes by its hash: from Git, or from DVC's cache, where it is hashed again. While an
-agent is laid out a lock says so, and `rft gc` leaves its folder alone.
+A version of the registry is what was promoted; a run is what its gate judged, approved or not. No
+run made the beginning. Before the first promotion it is the base policy that the newest run
+measured; after it, for good, the base policy that the first promoted run was judged against. The
+folder holds the code and settings of the agent's own revision, not the clone's, and every byte
+comes by its hash: from Git, or from DVC's cache, where it is hashed again. A lock is held while an
+agent is laid out, so that `rft gc` leaves its folder alone.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import yaml
 
 from rft import commands, reports, shelves
 from rft.errors import UserError, did_you_mean
@@ -42,16 +39,14 @@ from tasks.runs.records import RunRecord
 POLICY = str(shelves.folder("policy"))
 MEASURED = str(shelves.path(reports.BaselineReport))
 LAID_OUT = "agent-"
-"""How the scratch folders of `laid_out` begin, in the clone's state. `lock` in each is held by
-whoever uses it."""
+"""How the scratch folders of `laid_out` begin; whoever uses one holds the `lock` in it."""
 
 
 @dataclass(frozen=True)
 class Agent:
-    """`version` is None for what was never promoted."""
-
     model: str
     version: int | None
+    """None for what was never promoted."""
     served: Served
     at: Revision
     """Where its recipe, settings and base policy are."""
@@ -70,8 +65,8 @@ class Agent:
 
 
 def find(clone: Clone, which: str, model: str | None = None) -> Agent:
-    """`model` as in the registry; None: the clone's only one. Raises UserError when there is no
-    such agent."""
+    """Find an agent. `model` as in the registry; None: the clone's only one. Raises UserError when
+    there is none."""
     if is_a_run(which):
         return _of_run(clone, records.find(clone, which))
     name = model_named(clone, model)
@@ -80,15 +75,11 @@ def find(clone: Clone, which: str, model: str | None = None) -> Agent:
         known = registry.find(clone, name, CHAMPION)
         if known is None and which in (CHAMPION, str(BEGINNING.champion.version)):
             return _beginning(clone, name)
-        there = (
-            f"its champion is {champion.in_words(known.number)}"
-            if known
-            else "nothing of it was promoted, so there is only the beginning, version 1"
-        )
-        raise UserError(
-            f"{name} has no version {which}: {there}. A run is named by more than digits: see "
-            f"{commands.command('runs')}"
-        )
+        there = "nothing of it was promoted, so there is only the beginning, version 1"
+        if known is not None:
+            there = f"its champion is {champion.in_words(known.number)}"
+        runs = commands.command("runs")
+        raise UserError(f"{name} has no version {which}: {there}. A run's name is more than digits: see {runs}")
     return _of_version(clone, name, version)
 
 
@@ -105,9 +96,8 @@ def model_named(clone: Clone, model: str | None) -> str:
     every = sorted({*known, *ran})
     if model is not None:
         if model not in every:
-            raise UserError(
-                f"no run of this clone made a model {model!r}. {did_you_mean(model, every) if every else start}"
-            )
+            remedy = did_you_mean(model, every) if every else start
+            raise UserError(f"no run of this clone made a model {model!r}. {remedy}")
         return model
     if len(every) != 1:
         several = f"several models: {', '.join(every)}. Name one: --model NAME"
@@ -117,8 +107,7 @@ def model_named(clone: Clone, model: str | None) -> str:
 
 @contextmanager
 def laid_out(agent: Agent, *more: str) -> Iterator[Path]:
-    """A folder for as long as the block lasts. `more`: other outputs of the revision, if it has
-    them."""
+    """Lay the agent out for the block. `more`: other outputs of the revision, if it has them."""
     clone, at = agent.at.clone, agent.at
     with (
         tempfile.TemporaryDirectory(prefix=LAID_OUT, dir=clone.state) as scratch,
@@ -131,12 +120,12 @@ def laid_out(agent: Agent, *more: str) -> Iterator[Path]:
         for path in (POLICY, *(one for one in more if one in at.outs)):
             at.lay(path, tree / path)
         reports.write(agent.served.champion, tree / shelves.path(reports.Champion))
-        if agent.served.weights is not None:
-            assert agent.served.champion.weights_path
-            assert agent.served.revision
-            agent.served.revision.lay(
-                agent.served.weights.path, tree / shelves.folder("champion") / agent.served.champion.weights_path
-            )
+        served = agent.served
+        if served.weights is not None:
+            assert served.champion.weights_path
+            assert served.revision
+            target = tree / shelves.folder("champion") / served.champion.weights_path
+            served.revision.lay(served.weights.path, target)
         _link_model(clone, tree)
         yield tree
 
@@ -159,13 +148,12 @@ def _of_version(clone: Clone, model: str, version: Version) -> Agent:
     if version.is_beginning:
         return _beginning(clone, model)
     if not version.run.strip():
-        raise UserError(f"{model} version {version.number} was registered by other hands: it names no run of ours.")
+        raise UserError(f"{model} version {version.number} was registered by other hands: it names no run of rft.")
     at = Revision(clone, version.tags.get("revision", ""))
     served = champion.of(at, version.run, version.number)
     _assert_registered(served, at, version)
-    act = next(
-        (one for one in reversed(ledger.acts(clone)) if one.action == "promote" and one.run == version.run), None
-    )
+    promotions = (act for act in reversed(ledger.acts(clone)) if act.action == "promote" and act.run == version.run)
+    act = next(promotions, None)
     approval = _approval(act) if act else "its approval is not in this clone's ledger"
     back = _taken_back(clone, model, version)
     if back is None:
@@ -179,16 +167,16 @@ def _taken_back(clone: Clone, model: str, version: Version) -> Act | None:
     """The rollback away from this version, if nothing has returned to it since."""
     number = str(version.number)
     moves = (
-        one
-        for one in reversed(ledger.acts(clone))
-        if one.model == model and one.action != "reject" and number in (one.before, one.after)
+        act
+        for act in reversed(ledger.acts(clone))
+        if act.model == model and act.action != "reject" and number in (act.before, act.after)
     )
     last = next(moves, None)
     return last if last is not None and last.action == "rollback" and last.before == number else None
 
 
 def _assert_registered(served: Served, at: Revision, version: Version) -> None:
-    """The registry says by hash what was promoted."""
+    """Compare the revision with the hashes that the registry recorded at the promotion."""
     made, tags = served.champion, version.tags
     found = {"prompt_sha256": made.prompt.digest() if made.prompt else "", "dvc.lock_sha256": at.lock_sha256 or ""}
     if served.weights is not None:
@@ -197,25 +185,21 @@ def _assert_registered(served: Served, at: Revision, version: Version) -> None:
         if tags.get(name) != value:
             raise UserError(
                 f"version {version.number}: the registry says {name} = {tags.get(name)}, revision {at.commit[:10]} of "
-                f"run {version.run} has {value}. "
-                "One of the two was changed after the approval."
+                f"run {version.run} has {value}. One of the two was changed after the approval."
             )
 
 
 def _of_run(clone: Clone, record: RunRecord) -> Agent:
     if record.revision is None:
-        raise UserError(
-            f"run {record.name} is not over: it is {record.state}. Wait for it, or start it again: {record.again}"
-        )
+        state = f"run {record.name} is not over: it is {record.state}"
+        raise UserError(f"{state}. Wait for it, or start it again: {record.again}")
     at = Revision(clone, record.revision)
     decision = at.report(Decision)
     if decision is None:
         why = f"{record.state}{': ' + record.message if record.message else ''}"
-        raise UserError(
-            f"run {record.name} came to no decision ({why}), so it has no agent of its own. What is served has: "
-            "champion."
-        )
-    model = _model_of(at)
+        none = f"run {record.name} came to no decision ({why}), so it has no agent"
+        raise UserError(f"{none}. To name what is served: champion.")
+    model = at.model
     if version := registry.find(clone, model, record.name):
         return _of_version(clone, model, version)
     last = ledger.decided(clone, record.name)
@@ -239,16 +223,15 @@ def _beginning(clone: Clone, model: str) -> Agent:
     else:
         raise UserError(
             f"{model} {champion.in_words(number)}: no run of this clone that still has its bytes measured its base "
-            "policy. "
-            f"Start one: {commands.command('run')}"
+            f"policy. Start one: {commands.command('run')}"
         )
     standing = f"nobody had to approve it: the base policy with the seed prompt, as run {run} measured them"
     return Agent(model, number, BEGINNING, at, run, "champion", standing)
 
 
 def beginnings(clone: Clone) -> dict[str, str]:
-    """Model -> the revision that holds its beginning, of each model of which nothing was promoted:
-    the others' are the registry's. Takes no lock."""
+    """Model -> the revision that holds its beginning, for models without a promotion; the registry
+    knows the others. Takes no lock."""
     found = {model: record.revision or "" for model, record in _measured(clone).items()}
     return {model: revision for model, revision in found.items() if registry.first_promoted(clone, model) is None}
 
@@ -261,20 +244,17 @@ def _measured(clone: Clone) -> dict[str, RunRecord]:
             continue
         at = Revision(clone, record.revision)
         with contextlib.suppress(GitError):  # a revision that somebody deleted, and left its record
-            if (
-                MEASURED.encode() in (at.file("dvc.lock") or b"")
-                and _model_of(at) not in found
-                and {MEASURED, POLICY} <= at.outs.keys()
-            ):
-                found[_model_of(at)] = record
+            if MEASURED.encode() not in (at.file("dvc.lock") or b"") or at.model in found:
+                continue
+            if {MEASURED, POLICY} <= at.outs.keys():
+                found[at.model] = record
     return found
 
 
 def _that_ran(clone: Clone) -> set[str]:
-    """The models of all runs that finished a stage: of others the revision may hold settings that
-    are not theirs."""
+    """The models of all runs that finished a stage; other revisions may hold other settings."""
     every = (Revision(clone, record.revision) for record in records.load_all(clone) if record.revision)
-    return {_model_of(at) for at in every if at.lock_sha256}
+    return {at.model for at in every if at.lock_sha256}
 
 
 def _arm(at: Revision) -> str:
@@ -285,7 +265,3 @@ def _arm(at: Revision) -> str:
 def _approval(act: Act) -> str:
     overridden = f", overriding: {', '.join(act.overrides)}" if act.overrides else ""
     return f"approved by {act.who} on {act.when}{overridden}: {act.why}"
-
-
-def _model_of(at: Revision) -> str:
-    return Path(yaml.safe_load(at.file("params.yaml") or b"")["recipe"]["path"]).name

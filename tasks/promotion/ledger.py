@@ -1,10 +1,10 @@
-"""Who approved, rejected and rolled back what, when and why: `.rft/ledger.jsonl`, one line an act,
-only ever appended to.
+"""Who approved, rejected and rolled back what, when and why: `.rft/ledger.jsonl`, one line per act,
+append-only.
 
-It is a record, not a proof: nothing is signed, and who can write the file can rewrite it. An act
-that moves the champion is announced before it begins (`pending.json`) and carried out by steps that
-can all be repeated, so that one that was cut off is finished at the next start, under the same id,
-and stands in the ledger once.
+It is a record, not a proof: nothing is signed, and whoever can write the file can rewrite it. An
+act that moves the champion is announced before it begins (`pending.json`), and each of its steps
+can be repeated. So an act that was cut off is finished at the next start, under the same id, and
+appears in the ledger once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Act(reports.Report):
     after: str | None = None
     overrides: list[str] = []
     own_run: bool = False
-    """The approver is who started the run. Allowed, and said."""
+    """The approver also started the run. Allowed, and recorded."""
 
 
 def acts(clone: Clone) -> list[Act]:
@@ -46,15 +46,13 @@ def acts(clone: Clone) -> list[Act]:
         try:
             found.append(Act.model_validate_json(line))
         except ValidationError as error:
-            raise UserError(
-                f"{clone.ledger}:{number}: not an entry of the ledger ({error.errors()[0]['msg']}). Restore the file; "
-                "nothing was changed."
-            ) from None
+            what = f"{clone.ledger}:{number}: not an entry of the ledger ({error.errors()[0]['msg']})"
+            raise UserError(f"{what}. Restore the file; nothing was changed.") from None
     return found
 
 
 def append(clone: Clone, act: Act) -> None:
-    """Once an id: a repeated act changes nothing."""
+    """Idempotent per id: a repeated act changes nothing."""
     if any(known.id == act.id for known in acts(clone)):
         return
     whole = _whole(clone.ledger).encode()
@@ -67,7 +65,7 @@ def append(clone: Clone, act: Act) -> None:
 
 
 def decided(clone: Clone, run: str) -> Act | None:
-    """The last word on a run."""
+    """The latest act on a run."""
     return next((act for act in reversed(acts(clone)) if act.run == run), None)
 
 

@@ -1,13 +1,13 @@
 """Who is champion: MLflow's alias `@champion`, moved by one function, under a lock, only on
 verified hashes.
 
-Versions of the registered model are external: they hold no weights, only where they are (run,
-revision, DVC hash). `@previous` is what a rollback returns to. The first promotion also registers
-the beginning (the base policy with the seed prompt), so that it can be returned to.
+A version of the registered model holds no weights, only where they are (run, revision, DVC hash).
+`@previous` is what a rollback returns to. The first promotion also registers the beginning (the
+base policy with the seed prompt), so that a rollback can return to it.
 
 Promotion is a compare-and-set: under the lock the champion is read again, and must be the one that
-the run was judged against. MLflow itself has no such thing, so the lock covers this clone; two
-clones on one MLflow server should not promote at once. Each step can be repeated: versions are
+the run was judged against. MLflow has no compare-and-set and the lock covers this clone only, so
+two clones on one MLflow server should not promote at once. Each step can be repeated: versions are
 found by their run before they are made, aliases are set, the ledger takes an id once. `repair`
 finishes what was cut off.
 """
@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rft import commands, config, reports
+from rft import commands, config
 from rft.errors import UserError, did_you_mean
 from rft.reports import Decision, PromotionRequest, TrainReport
 from tasks.display import tracking
@@ -47,14 +45,13 @@ def lock(clone: Clone) -> Path:
 
 
 def revisions(clone: Clone) -> set[str]:
-    """Of every registered version of every model: a rollback may return to each, sooner or
-    later."""
+    """The revisions of every registered version of every model: a rollback may return to each."""
     if _is_empty(clone):
         return set()
     client, found, token = tracking.client(clone), set[str](), None
     while token != "":
         page = client.search_model_versions(page_token=token)
-        found |= {one.tags.get("revision", "") for one in page}
+        found |= {version.tags.get("revision", "") for version in page}
         token = page.token or ""
     return found - {""}
 
@@ -69,29 +66,26 @@ def served(clone: Clone, params: config.Params) -> Served:
 
 
 def models(clone: Clone) -> list[str]:
-    """Of which something was promoted."""
+    """The names of all models of which a version was promoted."""
     if _is_empty(clone):
         return []
     with _lock(clone):
         repair(clone)
-        return sorted(one.name for one in tracking.client(clone).search_registered_models(max_results=1000))
+        return sorted(model.name for model in tracking.client(clone).search_registered_models(max_results=1000))
 
 
 def find(clone: Clone, model: str, which: str) -> Version | None:
-    """By number, by alias, or by the run that it was made from. None when there is none."""
+    """Find a version by number, by alias, or by the run that made it. None when there is none."""
     if _is_empty(clone):
         return None
     with _lock(clone):
         repair(clone)
-        return next(
-            (one for one in Registry(clone, model).versions() if which in (str(one.number), one.run, *one.aliases)),
-            None,
-        )
+        versions = Registry(clone, model).versions()
+        return next((one for one in versions if which in (str(one.number), one.run, *one.aliases)), None)
 
 
 def first_promoted(clone: Clone, model: str) -> Version | None:
-    """The version that replaced the beginning first: of which the beginning is what it was judged
-    against. Takes no lock, repairs nothing."""
+    """The first version that replaced the beginning. Takes no lock, repairs nothing."""
     if _is_empty(clone):
         return None
     every = Registry(clone, model).versions()
@@ -101,23 +95,23 @@ def first_promoted(clone: Clone, model: str) -> Version | None:
 
 
 def _is_empty(clone: Clone) -> bool:
-    """Nothing was ever registered: seen without loading MLflow."""
+    """Whether nothing was ever registered; does not load MLflow."""
     store = tracking.address(clone)
     return store.startswith("sqlite:///") and not Path(store.removeprefix("sqlite:///")).exists()
 
 
 def approve(clone: Clone, record: RunRecord, who: str, why: str, override_dirty: bool = False) -> Act:
-    """Promote a run; once it is champion, its act is returned as it stands.
+    """Promote a run. For the champion itself, return its act unchanged.
 
-    Raises UserError when the gate did not say so, a person said no, the code is in no branch, or
-    another champion is served by now.
+    Raises UserError when the gate did not decide `promote`, a person rejected the run, its code is
+    in no branch, or another champion is served by now.
     """
     with _lock(clone):
         repair(clone)
         revision = _revision(record)
         at = Revision(clone, revision)
         decision, request = verified(at, record)
-        registry = Registry(clone, _model_of(at))
+        registry = Registry(clone, at.model)
         last = ledger.decided(clone, record.name)
         if last is not None and last.action == "promote" and registry.served().champion.run == record.name:
             return last
@@ -141,22 +135,21 @@ def approve(clone: Clone, record: RunRecord, who: str, why: str, override_dirty:
 
 
 def reject(clone: Clone, record: RunRecord, who: str, why: str) -> Act:
-    """A person's no to what the gate would promote. Raises UserError when there is nothing to say
-    no to."""
+    """Record a person's no to what the gate would promote. Raises UserError when there is none."""
     with _lock(clone):
         repair(clone)
         at = Revision(clone, _revision(record))
         _, request = verified(at, record)
         if (last := ledger.decided(clone, record.name)) is not None:
             what = f"run {record.name} was decided already: {last.action} by {last.who} on {last.when}"
-            raise UserError(f"{what}. To undo a promotion: {undo(_model_of(at))}")
+            raise UserError(f"{what}. To undo a promotion: {undo(at.model)}")
         act = Act(
             id=_id("reject", record.name, who),
             action="reject",
             when=records.now(),
             who=who,
             why=why,
-            model=_model_of(at),
+            model=at.model,
             run=record.name,
             revision=at.commit,
             decision_sha256=request.decision_sha256,
@@ -171,39 +164,31 @@ def undo(model: str) -> str:
 
 
 def only_model(clone: Clone) -> str:
-    """The one model of which something was promoted here. Raises UserError that names all when
-    there are several."""
+    """The only model promoted here. Raises UserError when there are several, or none."""
     with _lock(clone):
         repair(clone)
         promoted = sorted({act.model for act in ledger.acts(clone) if act.action == "promote"})
     if len(promoted) == 1:
         return promoted[0]
     if not promoted:
-        raise UserError(
-            "nothing was promoted in this clone, so there is nothing to return to. A model that another clone "
-            "promoted: --model NAME"
-        )
-    raise UserError(
-        f"several models were promoted here: {', '.join(promoted)}. Name the one to roll back: {undo('MODEL')}"
-    )
+        remedy = "If another clone promoted it, name the model: --model NAME"
+        raise UserError(f"nothing was promoted in this clone, so there is nothing to return to. {remedy}")
+    names = ", ".join(promoted)
+    raise UserError(f"several models were promoted here: {names}. Name the one to roll back: {undo('MODEL')}")
 
 
 def rollback(clone: Clone, model: str, who: str, why: str) -> Act:
-    """Back to @previous. Raises UserError when there is none, or no such model."""
+    """Return to @previous. Raises UserError when there is none, or no such model."""
     with _lock(clone):
         repair(clone)
         registry = Registry(clone, model)
         if not registry.is_registered:
-            raise UserError(
-                f"of model {model!r} nothing was ever promoted: there is nothing to return to. "
-                f"{did_you_mean(model, registry.known())}"
-            )
+            what = f"of model {model!r} nothing was ever promoted: there is nothing to return to"
+            raise UserError(f"{what}. {did_you_mean(model, registry.known())}")
         to = registry.version_at(PREVIOUS)
         if to is None:
-            raise UserError(
-                f"model {registry.name} has no @{PREVIOUS} version to return to: nothing was promoted yet, or all of "
-                "it was rolled back."
-            )
+            why = "nothing was promoted yet, or every promotion was rolled back"
+            raise UserError(f"model {registry.name} has no @{PREVIOUS} version to return to: {why}.")
         tags = registry.tags(to)
         act = Act(
             id=_id("rollback", to, who),
@@ -228,25 +213,20 @@ def repair(clone: Clone) -> Act | None:
 
 # -- what must be true -----------------------------------------------------------------------------
 def verified(at: Revision, record: RunRecord) -> tuple[Decision, PromotionRequest]:
-    """Decision and request, read by hash from the run's revision; every hash in them is compared
-    with the bytes it names."""
+    """Read decision and request from the run's revision, and compare every hash in them with the
+    bytes it names."""
     decision = at.report(Decision)
     if decision is None:
-        raise UserError(
-            f"run {record.name} came to no decision "
-            f"({record.state}{': ' + record.message if record.message else ''}). There is nothing to decide on."
-        )
+        why = f"{record.state}{': ' + record.message if record.message else ''}"
+        raise UserError(f"run {record.name} came to no decision ({why}). There is nothing to decide on.")
     if decision.decision != "promote":
-        raise UserError(
-            f"run {record.name} cannot be approved or rejected: the gate itself decided {decision.decision}: "
-            f"{decision.reason}"
-        )
+        gate = f"the gate itself decided {decision.decision}: {decision.reason}"
+        raise UserError(f"run {record.name} cannot be approved or rejected: {gate}")
     request = at.report(PromotionRequest)
     train = at.report(TrainReport)
     if request is None or train is None:
-        raise UserError(
-            f"run {record.name}: its revision {at.commit[:10]} lacks the promotion request or the train report."
-        )
+        missing = "the promotion request or the train report"
+        raise UserError(f"run {record.name}: its revision {at.commit[:10]} lacks {missing}. Start a new run.")
     compared = {
         "the decision": (decision.digest(), request.decision_sha256),
         "the prompt": (request.prompt.digest(), decision.hashes.get("prompt")),
@@ -261,33 +241,28 @@ def verified(at: Revision, record: RunRecord) -> tuple[Decision, PromotionReques
         compared["the champion's weights"] = (at.tree_sha256(WEIGHTS), before.weights_sha256)
     for what, (found, named) in compared.items():
         if found != named:
-            raise UserError(
-                f"run {record.name}: {what} has hash {found}, but {named} was judged. It was changed after the "
-                "decision; start a new run."
-            )
+            changed = f"{what} has hash {found}, but {named} was judged: it was changed after the decision"
+            raise UserError(f"run {record.name}: {changed}. Start a new run.")
     return decision, request
 
 
 def _assert_may_promote(registry: Registry, record: RunRecord, last: Act | None, override_dirty: bool) -> None:
     now = registry.served().champion
     if last is not None and last.action == "reject":
-        raise UserError(
-            f"run {record.name} was rejected by {last.who} on {last.when}: {last.why}. Start a new run to change that."
-        )
+        no = f"was rejected by {last.who} on {last.when}: {last.why}"
+        raise UserError(f"run {record.name} {no}. Start a new run to change that.")
     # 0 was the beginning in runs that were recorded long ago
     judged_against = max(record.champion_version, BEGINNING.champion.version)
     if now.version != judged_against:
         raise UserError(
             f"run {record.name} was judged against champion {champion.in_words(judged_against)}, but "
-            f"{champion.in_words(now.version)} is served now. "
-            "Its gain over that one is not known: start a new run."
+            f"{champion.in_words(now.version)} is served now. Its gain over that one is unknown: start a new run."
         )
     if record.dirty and not override_dirty:
         files = ", ".join(record.edited[:5])
         raise UserError(
-            f"run {record.name} ran uncommitted code ({files}): nobody will find it in a branch. Commit and run again "
-            "(finished stages are kept), "
-            "or take the responsibility: --override-dirty"
+            f"run {record.name} ran uncommitted code ({files}), which no branch holds. Commit and run again (finished "
+            "stages are kept), or take the responsibility: --override-dirty"
         )
 
 
@@ -314,9 +289,8 @@ def _carry_out(clone: Clone, act: Act) -> Act:
         assert act.run
         assert act.revision
         before = act.before or registry.version_of("", None, replaced=None)
-        act = act.model_copy(
-            update={"before": before, "after": registry.version_of(act.run, act.revision, replaced=before)}
-        )
+        after = registry.version_of(act.run, act.revision, replaced=before)
+        act = act.model_copy(update={"before": before, "after": after})
         registry.point(PREVIOUS, before)
         registry.point(CHAMPION, act.after)
     else:
@@ -348,17 +322,17 @@ class Registry:
 
     def known(self) -> list[str]:
         """The names of all registered models."""
-        return [one.name for one in self._client.search_registered_models()]
+        return [model.name for model in self._client.search_registered_models()]
 
     def version_at(self, alias: str) -> str | None:
         model = self._model()
-        return None if model is None else (str(model.aliases[alias]) if alias in model.aliases else None)
+        return str(model.aliases[alias]) if model is not None and alias in model.aliases else None
 
     def tags(self, version: str) -> dict[str, str]:
         return dict(self._client.get_model_version(self.name, version).tags)
 
     def versions(self) -> list[Version]:
-        """Newest first. `run` of one that was registered by others is a blank."""
+        """Newest first. `run` is a blank for a version that others registered."""
         model = self._model()
         if model is None:
             return []
@@ -381,7 +355,7 @@ class Registry:
         return champion.of(Revision(self.clone, tags["revision"]), tags["run"], int(version))
 
     def version_of(self, run: str, revision: str | None, replaced: str | None) -> str:
-        """The version made from a run ("" is the beginning), registered now if it is not yet."""
+        """The version made from a run ("" is the beginning); registers it if need be."""
         if self._model() is None:
             self._client.create_registered_model(self.name)
         for known in self._client.search_model_versions(f"name = '{self.name}'"):
@@ -403,7 +377,7 @@ class Registry:
         return str(made.version)
 
     def point(self, alias: str, version: str | None) -> None:
-        """The model's alias, and the prompt's of the same name."""
+        """Set the model's alias, and the prompt's of the same name; None removes the model's."""
         if version is None:
             if self.version_at(alias) is not None:
                 self._client.delete_registered_model_alias(self.name, alias)
@@ -455,9 +429,8 @@ def _external_model(clone: Clone, name: str, run: str, tags: dict[str, str]) -> 
     mlflow.set_tracking_uri(tracking.address(clone))
     mlflow.set_registry_uri(tracking.address(clone))
     experiment = tracking.experiment(tracking.client(clone), clone, name)
-    return mlflow.create_external_model(
-        name=run.replace(" ", "-"), tags=tags, experiment_id=experiment, model_type="agent"
-    )
+    name = run.replace(" ", "-")
+    return mlflow.create_external_model(name=name, tags=tags, experiment_id=experiment, model_type="agent")
 
 
 def _revision(record: RunRecord) -> str:
@@ -465,10 +438,6 @@ def _revision(record: RunRecord) -> str:
         remedy = "Go on with it" if record.state == "paused" else "Wait for it, or start it again"
         raise UserError(f"run {record.name} is not over: it is {record.state}. {remedy}: {record.again}")
     return record.revision
-
-
-def _model_of(at: Revision) -> str:
-    return Path(yaml.safe_load(at.file("params.yaml") or b"")["recipe"]["path"]).name
 
 
 def _id(*parts: str) -> str:
@@ -487,7 +456,6 @@ __all__ = [
     "models",
     "reject",
     "repair",
-    "reports",
     "rollback",
     "served",
     "verified",

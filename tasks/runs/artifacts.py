@@ -1,8 +1,8 @@
 """Bytes of a recorded revision, found by hash: Git holds dvc.lock, dvc.lock names every output's
 md5, DVC's cache holds the bytes.
 
-So a report of a run can be read long after its worktree is gone, and nothing is trusted on the way:
-what is read is hashed again, and a byte that does not fit its name is an error, not a value.
+So a run's report can be read long after its worktree is gone. Everything read is hashed again:
+bytes that do not fit their name are an error.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Revision:
     commit: str
 
     def file(self, path: str) -> bytes | None:
-        """As Git holds it; None when the revision has no such file."""
+        """A file that Git holds; None when the revision has none."""
         try:
             return git_bytes(self.clone.root, "show", f"{self.commit}:{path}")
         except GitError as error:
@@ -59,18 +59,13 @@ class Revision:
             raise
 
     def has_same(self, folder: str) -> bool:
-        """Whether the clone's folder holds the very files that it had in this revision, ignored
-        ones not counted."""
-        listed = self.clone.git("ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", folder).split(
-            "\0"
-        )
+        """Whether the clone's folder still holds this revision's files, apart from ignored ones."""
+        git = self.clone.git
+        listed = git("ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", folder).split("\0")
         now = sorted(name for name in filter(None, listed) if (self.clone.root / name).is_file())
-        hashes = self.clone.git("hash-object", "--", *now).split() if now else []
-        rows = [
-            row.partition("\t")
-            for row in self.clone.git("ls-tree", "-r", "-z", self.commit, "--", folder).split("\0")
-            if row
-        ]
+        hashes = git("hash-object", "--", *now).split() if now else []
+        then = git("ls-tree", "-r", "-z", self.commit, "--", folder).split("\0")
+        rows = [row.partition("\t") for row in then if row]
         return dict(zip(now, hashes, strict=True)) == {name: head.split()[2] for head, _, name in rows}
 
     @cached_property
@@ -82,13 +77,17 @@ class Revision:
         return {row["path"]: Out(row["path"], row["md5"], row.get("size", 0), row.get("nfiles")) for row in rows}
 
     @property
+    def model(self) -> str:
+        """The name under which the registry knows this revision's recipe."""
+        return Path(yaml.safe_load(self.file("params.yaml") or b"")["recipe"]["path"]).name
+
+    @property
     def lock_sha256(self) -> str | None:
         lock = self.file("dvc.lock")
         return None if lock is None else hashlib.sha256(lock).hexdigest()
 
     def read(self, name: str | Path) -> bytes | None:
-        """An output's bytes, or those of a file in an output folder; None when the run never came
-        to it."""
+        """Bytes of an output, or of a file in an output folder; None when the run has none."""
         path = str(name)
         if out := self.outs.get(path):
             return self._cached(out.md5, path)
@@ -99,7 +98,7 @@ class Revision:
         return None
 
     def report(self, kind: type[R]) -> R | None:
-        """Read the run's report of this kind; None when the run never came to it."""
+        """Read the run's report of this kind; None when the run has none."""
         path = shelves.path(kind)
         content = self.read(path)
         if content is None:
@@ -107,9 +106,8 @@ class Revision:
         try:
             return reports.parse(kind, content, f"{path} of revision {self.commit[:10]}")
         except ValidationError as error:
-            raise UserError(
-                f"{path} of revision {self.commit[:10]} is not a whole {kind.__name__}: {error.errors()[0]['msg']}."
-            ) from None
+            why = error.errors()[0]["msg"]
+            raise UserError(f"{path} of revision {self.commit[:10]} is not a whole {kind.__name__}: {why}.") from None
 
     def json(self, path: str | Path) -> Any:
         content = self.read(path)
@@ -121,16 +119,14 @@ class Revision:
         yield from sorted(((row["relpath"], row["md5"]) for row in listing), key=lambda row: PurePosixPath(row[0]))
 
     def tree_sha256(self, folder: str) -> str:
-        """What `rft.files.tree_sha256` says of the folder, from the cache's bytes, each
-        verified."""
+        """`rft.files.tree_sha256` of the folder, from the cache's bytes, each verified."""
         digest = hashlib.sha256()
         for relative, md5 in self.files(folder):
             digest.update(f"{relative}\0".encode() + hashlib.sha256(self._cached(md5, f"{folder}/{relative}")).digest())
         return digest.hexdigest()
 
     def lay(self, path: str, target: Path) -> None:
-        """An output's bytes, a file or a folder, as files of their own at `target`, each
-        verified."""
+        """Write an output, a file or a folder, to `target`, each file verified."""
         out = self.outs[path]
         for relative, md5 in self.files(path) if out.is_folder else [("", out.md5)]:
             file = target / relative
@@ -143,7 +139,7 @@ class Revision:
             self._assert_is(md5, digest.hexdigest(), f"{path}/{relative}")
 
     def lay_tree(self, target: Path) -> None:
-        """The files that Git holds of it, in a folder that nobody works in."""
+        """Write all files that Git holds into an unused folder."""
         with tempfile.TemporaryDirectory(dir=self.clone.state) as scratch:
             index = Path(scratch) / "index"
             git(self.clone.root, "read-tree", self.commit, index=index)
@@ -159,20 +155,17 @@ class Revision:
         try:
             return self._path(md5).open("rb")
         except FileNotFoundError:
-            if removed := next(
-                (one.bytes_removed for one in records.load_all(self.clone) if one.revision == self.commit), None
-            ):
+            name = f"{what} of revision {self.commit[:10]}"
+            every = records.load_all(self.clone)
+            if removed := next((record.bytes_removed for record in every if record.revision == self.commit), None):
                 raise UserError(
-                    f"{what} of revision {self.commit[:10]} is past its retention: `rft gc` removed its bytes at "
-                    f"{removed}, as "
+                    f"{name} is past its retention: `rft gc` removed its bytes at {removed}, as "
                     "run.retention.cache_days in params.yaml says. The revision stays: `dvc exp pull` fetches the "
-                    "bytes if a remote has them, and a "
-                    "run of the same commit and settings makes them again."
+                    "bytes if a remote has them, and a run of the same commit and settings makes them again."
                 ) from None
             raise InfrastructureError(
-                f"{what} of revision {self.commit[:10]} is not in this clone's DVC cache ({self._path(md5)}). "
-                "Fetch it from your remote: dvc exp pull origin RUN, and see that nobody runs `dvc gc` without "
-                "--all-experiments."
+                f"{name} is not in this clone's DVC cache ({self._path(md5)}). Fetch it from your remote: dvc exp pull "
+                "origin RUN, and see that nobody runs `dvc gc` without --all-experiments."
             ) from None
 
     def _assert_is(self, md5: str, found: str, what: str) -> None:
@@ -185,25 +178,15 @@ class Revision:
 
 
 def link_out(out: Out, tree: Path) -> None:
-    """`data/champion/weights.dvc`: the champion's weights, by the hash under which an earlier run
-    left them in the cache."""
+    """Write `data/champion/weights.dvc`: the champion's weights, by their hash in the cache."""
     row: dict[str, Any] = {"md5": out.md5, "size": out.size, "hash": "md5", "path": "weights"}
     if out.num_files is not None:
         row["nfiles"] = out.num_files
     (tree / f"{WEIGHTS}.dvc").write_text(yaml.safe_dump({"outs": [row]}, sort_keys=False), encoding="utf-8")
 
 
-def restore_folder(at: Revision, path: str, folder: Path) -> None:
-    """A whole output folder, each file verified by its hash."""
-    for relative, _ in at.files(path):
-        target = folder / relative
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(at.read(f"{path}/{relative}") or b"")
-
-
 def restore(at: Revision, folder: Path) -> None:
-    """The files of every shelf, as a run left them; of an output folder only its report, its
-    weights stay in the cache."""
+    """Write the files of every shelf; of an output folder only its report, not its weights."""
     for out in at.outs.values():
         name = f"{out.path}/report.json" if out.is_folder else out.path
         if (content := at.read(name)) is not None:

@@ -1,11 +1,10 @@
-"""One stage outside of any run: what lies in this folder's data/ goes in, its shelf comes out, and
+"""One stage outside of any run: this folder's data/ goes in, the stage's shelf comes out, and
 nothing is recorded.
 
-The stage runs where the stages of a run do: in a worktree with a params.yaml that has every value
-written out, by DVC. So any settings will do, not only those of the clone's params.yaml; a section
-that the file leaves out is no error; and what any run or earlier try has made from the same inputs
-comes from the cache instead of being computed again. The worktree takes the user's uncommitted
-edits along, and is gone afterwards.
+The stage runs as in a run: by DVC, in a worktree whose params.yaml has every value written out. So
+any settings will do, not only those of the clone's params.yaml; a section that the file leaves out
+is no error; and what any run or earlier try made from the same inputs comes from the cache. The
+worktree takes the user's uncommitted edits along, and is removed afterwards.
 """
 
 from __future__ import annotations
@@ -24,17 +23,13 @@ from tasks.runs.clone import Clone
 
 
 def run_stage(clone: Clone, params: config.Params, name: str) -> repro.Outcome:
-    """Raises UserError for a shelf that is missing, StageFailed with the stage's own message. The
-    clone's shelf changes only when all went well."""
+    """Run one stage. The clone's shelf changes only when all went well. Raises UserError for a
+    missing shelf, StageFailed with the stage's own message."""
     runs.refuse_missing_recipe(clone, params)
-    missing = [
-        path
-        for path in _shelves(name)
-        if not path.startswith(str(shelves.folder("champion"))) and not (clone.root / path).exists()
-    ]
-    if missing:
-        before = commands.stage(Path(missing[0]).parts[1])
-        raise UserError(f"stage {name} reads {missing[0]}, which is missing. Run the stage that writes it: {before}")
+    for path in _shelves(name):
+        if not path.startswith(str(shelves.folder("champion"))) and not (clone.root / path).exists():
+            before = commands.stage(Path(path).parts[1])
+            raise UserError(f"stage {name} reads {path}, which is missing. Run the stage that writes it: {before}")
     with _worktree(clone, params) as tree:
         for path in _shelves(name):
             if (clone.root / path).exists():
@@ -50,14 +45,13 @@ def run_stage(clone: Clone, params: config.Params, name: str) -> repro.Outcome:
 
 
 def lock(clone: Clone) -> Path:
-    """Held as long as a stage runs by hand, and by `rft gc` so that none does."""
+    """Held while a stage runs by hand, and by `rft gc` so that none does."""
     return clone.state / "by-hand.lock"
 
 
 @contextlib.contextmanager
 def _worktree(clone: Clone, params: config.Params) -> Iterator[Path]:
-    """One at a time: two would write the same shelves. What a killed one has left is cleared away
-    first."""
+    """One at a time: two would write the same shelves. Clears what a killed one left first."""
     place = folder(clone)
     with records.held(lock(clone)) as free:
         if not free:
@@ -82,7 +76,7 @@ def folder(clone: Clone) -> Path:
 
 
 def clear(clone: Clone) -> None:
-    """Remove what a stage by hand has left. Call with the lock held."""
+    """Remove what a stage by hand left. Call with the lock held."""
     runs.remove_tree(clone, folder(clone) / "tree")
     shutil.rmtree(folder(clone), ignore_errors=True)
 
@@ -92,8 +86,7 @@ def _shelves(name: str) -> list[str]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """As plain files of their own: what lies in a worktree may be links into DVC's cache, which
-    must not be written through."""
+    """Copy as plain files: a link into DVC's cache must never be written through."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, copy_function=shutil.copyfile, dirs_exist_ok=True)

@@ -1,7 +1,6 @@
-"""Where we are: the clone of the repository, and what we keep beside it under `.rft/`, which Git
-ignores.
+"""The clone of the repository, and what it keeps under `.rft/`, which Git ignores.
 
-    .rft/runs/        one record a run, and the lock that its driver holds while it lives
+    .rft/runs/        one record per run, and the lock that its driver holds while it lives
     .rft/worktrees/   the folders of runs that are not over
     .rft/logs/        what the stages of a run printed
     .rft/reports/     the HTML page of each run
@@ -9,9 +8,9 @@ ignores.
     .rft/ledger.jsonl who approved, rejected and rolled back what, when and why
     .rft/prefect/     Prefect's home; .rft/dvc/ DVC's scratch files
 
-`enter` also sets the environment once for this process and all its children: no telemetry, every
-tool's files inside the clone, and no chatter of the tools on the user's terminal. It must run
-before Prefect or MLflow is imported.
+`enter` also sets the environment of this process and all its children: no telemetry, all tools'
+files inside the clone, none of their chatter on the terminal. It must run before Prefect or MLflow
+is imported.
 """
 
 from __future__ import annotations
@@ -86,22 +85,19 @@ class Clone:
 
 
 def find() -> Clone:
-    """The clone around the current folder. Raises UserError when there is none that a run could
-    live in."""
+    """The clone around the current folder. Raises UserError when no run could live there."""
     start = Path.cwd().resolve()
     try:
         root = Path(git(start, "rev-parse", "--show-toplevel"))
     except GitError as error:
         if "not a git repository" not in str(error):
             raise
-        raise UserError(
-            f"{start} is not inside a Git repository. A run is a Git worktree and is recorded as a revision: work in "
-            "a clone of agent-rft."
-        ) from None
+        why = "A run is a Git worktree and is recorded as a revision: work in a clone of agent-rft."
+        raise UserError(f"{start} is not inside a Git repository. {why}") from None
     for needed in ("dvc.yaml", "params.yaml", ".dvc/config"):
         if not (root / needed).exists():
             raise UserError(
-                f"{root} has no {needed}. Runs live in a clone of agent-rft; change into one and try again."
+                f"{root} has no {needed}. Runs live in a clone of agent-rft: change into one and try again."
             )
     try:
         git(root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
@@ -113,7 +109,7 @@ def find() -> Clone:
 
 
 def enter() -> Clone:
-    """`find`, and the environment of everything that follows."""
+    """`find`, and set the environment of everything that follows."""
     secrets.guard()
     clone = find()
     os.environ.update(TELEMETRY_OFF)
@@ -135,8 +131,7 @@ def enter() -> Clone:
 
 
 def _end_with_parent(parent: int) -> None:
-    """A scheduled run whose server was killed has nobody to report to: it is interrupted, and
-    recorded as that."""
+    """Interrupt a scheduled run whose server was killed; it is recorded as interrupted."""
     while os.getppid() == parent:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGINT)

@@ -1,9 +1,8 @@
-"""What stages print, told as plain lines: for logs, for scheduled runs, and for a command line that
-is no terminal.
+"""What stages print, as plain lines: for logs, scheduled runs, and output that is no terminal.
 
-A stage prints `[train] 12/80 steps, reward 0.41` several times a second; one such line in five
-seconds is told, and the last. Everything else is told as it is. `flows.screen` draws bars from the
-same calls.
+A stage prints `[train] 12/80 steps, reward 0.41` several times per second; one such line per five
+seconds is shown, and the last. Everything else is shown as it is. `flows.screen` draws bars from
+the same calls.
 """
 
 from __future__ import annotations

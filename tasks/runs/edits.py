@@ -1,13 +1,13 @@
-"""The user's uncommitted work travels along into a run's worktree, and makes the run dirty.
+"""The user's uncommitted work: it is copied into a run's worktree, and makes the run dirty.
 
-What travels: changes of tracked files, as a binary patch, and files that are neither tracked nor
-ignored, as copies. What does not count: params.yaml (a run writes its own, and records it),
-dvc.lock (a result) and data/champion (written by the flow). A dirty run carries the hash of its
-edits, and cannot be promoted without an override, because nobody can find its code in a branch.
+Changes of tracked files travel as a binary patch, files that are neither tracked nor ignored as
+copies. Not counted are params.yaml (a run writes its own, and records it), dvc.lock (a result) and
+data/champion (written by the flow). A dirty run carries the hash of its edits, and cannot be
+promoted without an override, because no branch holds its code.
 
-Everything that travels ends in a Git revision, for ever. So a file that holds the value of a
-declared secret (an `env:NAME` in params.yaml) refuses the run by name, and a file too large for Git
-says where it belongs instead.
+Everything that travels stays in a Git revision for ever. So a run is refused when a file holds the
+value of a declared secret (an `env:NAME` in params.yaml) or is too large for Git; the message names
+the file.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Edits:
 
 
 def find(clone: Clone, inputs: Iterable[str] = ()) -> Edits:
-    """All but `inputs`, files that come by another way. Raises UserError for what cannot travel: a
-    nested repository, a file too large."""
+    """Find all edits but `inputs`, which come by another way. Raises UserError for what cannot
+    travel: a nested repository, a file too large."""
     paths = (".", *(f":(exclude,literal){path}" for path in (*_NOT_EDITS, *inputs)))
     diff = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
     patch = git_bytes(clone.root, *diff, "--binary", "--full-index", "--", *paths)
@@ -55,22 +55,19 @@ def find(clone: Clone, inputs: Iterable[str] = ()) -> Edits:
     for name in untracked:
         path = clone.root / name
         if name.endswith("/"):
-            raise UserError(
-                f"{name} is a Git repository inside this one and cannot travel into a run. Move it out, or list it in "
-                ".gitignore."
-            )
+            what = f"{name} is a Git repository inside this one and cannot travel into a run"
+            raise UserError(f"{what}. Move it out, or list it in .gitignore.")
         if not path.is_symlink() and path.stat().st_size > _MAX_BYTES:
-            size = path.stat().st_size // 2**20
-            raise UserError(
-                f"{name} ({size} MiB) is untracked and would be recorded in Git with this run. List it in .gitignore, "
-                f"or: dvc add {name}"
+            what = (
+                f"{name} ({path.stat().st_size // 2**20} MiB) is untracked and would be recorded in Git with this run"
             )
+            raise UserError(f"{what}. List it in .gitignore, or: dvc add {name}")
         digest.update(f"\0{name}\0".encode("utf-8", "surrogateescape") + hashlib.sha256(_content(path)).digest())
     return Edits(patch, changed, untracked, digest.hexdigest() if changed or untracked else None)
 
 
 def carry(edits: Edits, clone: Clone, tree: Path) -> None:
-    """Put them into a fresh worktree of the same commit."""
+    """Apply the edits in a fresh worktree of the same commit."""
     if edits.patch:
         git(tree, "apply", "--whitespace=nowarn", "--binary", "-", given=edits.patch)
     for name in edits.untracked:
@@ -97,7 +94,7 @@ def refuse_secrets(tree: Path, names: Iterable[str], secrets: dict[str, str]) ->
 
 
 def recorded_files(tree: Path) -> tuple[str, ...]:
-    """All that a snapshot of this worktree would hold."""
+    """The files that a snapshot of this worktree would hold."""
     return _names(git_bytes(tree, "ls-files", "--cached", "--others", "--exclude-standard", "-z"))
 
 

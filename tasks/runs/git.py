@@ -1,9 +1,9 @@
-"""Git as a function: arguments in, text out, with an identity of our own and nothing of the
-caller's environment or hooks.
+"""Git as a function: arguments in, text out, with an identity of its own, and without the caller's
+hooks and variables.
 
-A run is recorded by plumbing commands, which need an author. A newcomer may have none configured,
-so we bring one. Variables such as GIT_DIR, which Git sets for hooks, would point every command at
-the wrong repository: they are dropped.
+A run is recorded by plumbing commands, which need an author, and a newcomer may have none
+configured. Variables such as GIT_DIR, which Git sets for hooks, would point every command at the
+wrong repository: they are dropped.
 """
 
 from __future__ import annotations
@@ -25,31 +25,24 @@ _SETTINGS = (
     "diff.mnemonicPrefix=false",
     "advice.detachedHead=false",
 )
-_FOREIGN = (
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_PREFIX",
-    "GIT_COMMON_DIR",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_NAMESPACE",
+_FOREIGN = frozenset(
+    f"GIT_{what}"
+    for what in ("DIR", "WORK_TREE", "INDEX_FILE", "PREFIX", "COMMON_DIR", "OBJECT_DIRECTORY", "NAMESPACE")
 )
 
 
 class GitError(InfrastructureError):
-    """Git said no. The message holds the command and its own words."""
+    """A Git command failed. The message holds the command and Git's own words."""
 
 
 def git(where: Path, *arguments: str, given: bytes | None = None, index: Path | None = None) -> str:
-    """Standard output without its last newline. Raises GitError, or UserError when Git is not
-    installed."""
+    """Standard output without its last newline. Raises GitError; UserError without Git."""
     return git_bytes(where, *arguments, given=given, index=index).decode("utf-8", "surrogateescape").removesuffix("\n")
 
 
 def git_bytes(where: Path, *arguments: str, given: bytes | None = None, index: Path | None = None) -> bytes:
-    environment = (
-        {name: value for name, value in os.environ.items() if name not in _FOREIGN} | _IDENTITY | {"LC_ALL": "C"}
-    )
+    own = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+    environment = own | _IDENTITY | {"LC_ALL": "C"}
     if index is not None:
         environment["GIT_INDEX_FILE"] = str(index)
     settings = [part for setting in _SETTINGS for part in ("-c", setting)]
@@ -60,10 +53,8 @@ def git_bytes(where: Path, *arguments: str, given: bytes | None = None, index: P
     except FileNotFoundError:
         if not where.is_dir():
             raise UserError(f"{where}: no such folder.") from None
-        raise UserError(
-            "git is not installed, or not in PATH. Every run is recorded as a Git revision: install git, then "
-            "try again."
-        ) from None
+        why = "Every run is recorded as a Git revision: install git, then try again."
+        raise UserError(f"git is not installed, or not in PATH. {why}") from None
     if done.returncode != 0:
         raise GitError(f"git {' '.join(arguments)} failed in {where}: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout

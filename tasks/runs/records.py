@@ -1,9 +1,9 @@
 """What this clone remembers of each run: one JSON file, rewritten atomically as the run goes on,
-and a lock held while it lives.
+and a lock held while its driver lives.
 
-The record is bookkeeping for people and for adoption after a kill; what an auditor needs is in the
-run's revision. A lock (flock) dies with its process, so 'running' with a free lock means that the
-driver was killed.
+The record serves people, and adoption after a kill; what an auditor needs is in the run's revision.
+The lock (flock) ends with its process, so `running` with a free lock means that the driver was
+killed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from rft.errors import UserError
 from tasks.runs.clone import Clone
 
 State = Literal["preparing", "running", "paused", "finished", "stopped", "failed", "interrupted", "killed", "cancelled"]
-"""`paused` stopped at run.max_hours and goes on when that is raised; `stopped` is a ladder that
-drift ended with its numbers."""
+"""`paused`: stopped at run.max_hours, goes on when that is raised. `stopped`: ended by drift."""
 
 
 class RunRecord(reports.Report):
@@ -40,8 +39,7 @@ class RunRecord(reports.Report):
     inputs: list[str]
     """Brought into the worktree, and kept out of Git: the window, a model folder."""
     settings: list[str] = []
-    """`--params` and `--set` as they were given, to be pasted behind another verb; see
-    rft/commands.py."""
+    """`--params` and `--set` as given, to be pasted behind another verb (rft/commands.py)."""
     clean_only: bool = False
     """`--clean-only` was given."""
     asked_window: str | None = None
@@ -64,7 +62,7 @@ class RunRecord(reports.Report):
     stages: dict[str, str] = {}
     """stage -> ran, unchanged, restored."""
     seconds: dict[str, float] = {}
-    """stage -> wall time of this run in it, over all attempts that came to an end of some kind."""
+    """stage -> wall time of this run in it, over all attempts that ended."""
     verdict: str | None = None
     decision: str | None = None
     candidate: str | None = None
@@ -79,27 +77,22 @@ class RunRecord(reports.Report):
 
     @property
     def over(self) -> bool:
-        """Recorded, and never taken up again."""
+        """Whether it is recorded, and will never go on."""
         return self.revision is not None
 
     @property
     def begun(self) -> bool:
-        """Whether there is something to lose, though its worktree be gone."""
+        """Whether it did any work, even if its worktree is gone."""
         return bool(self.stages) or self.spent_s > 0
 
     @property
     def again(self) -> str:
-        """The command that starts it again, or goes on with it: with a higher run.max_hours where
-        that is spent, else it would stop at once."""
+        """The command that starts it again or goes on, with more hours where they are spent."""
         window = ["--window", self.asked_window] if self.asked_window else []
         clean = ["--clean-only"] if self.clean_only else []
-        return commands.command(
-            "run", *window, *clean, settings=[*self.settings] if self._may_go_on else self._with_more_hours()
-        )
-
-    @property
-    def _may_go_on(self) -> bool:
-        return self.state != "paused" and (self.max_hours is None or self.spent_s < 3600 * self.max_hours)
+        spent = self.max_hours is not None and self.spent_s >= 3600 * self.max_hours
+        settings = self._with_more_hours() if self.state == "paused" or spent else [*self.settings]
+        return commands.command("run", *window, *clean, settings=settings)
 
     def _with_more_hours(self) -> list[str]:
         pairs = zip(self.settings[::2], self.settings[1::2], strict=True)
@@ -129,30 +122,27 @@ def load_all(clone: Clone) -> list[RunRecord]:
         except ValidationError as error:
             raise UserError(
                 f"{file}: not a whole record of a run ({error.errors()[0]['msg']}). Delete the file: if the run was "
-                "over, its "
-                "revision is safe in Git; if not, a new one finds its finished stages in DVC's cache."
+                "over, its revision is safe in Git; if not, a new one finds its finished stages in DVC's cache."
             ) from None
     return found
 
 
 def find(clone: Clone, name: str) -> RunRecord:
-    """By name, or by any part of it that only one run has."""
+    """Find a run by its name, or by any part of it that only one run has."""
     every = load_all(clone)
     hits = [record for record in every if record.name == name] or [record for record in every if name in record.name]
     if len(hits) == 1:
         return hits[0]
     if hits:
-        raise UserError(
-            f"{name!r} could be any of {', '.join(record.name for record in hits)}. Write more of the name."
-        )
+        names = ", ".join(record.name for record in hits)
+        raise UserError(f"{name!r} could be any of {names}. Write more of the name.")
     known = ", ".join(record.name for record in every[-5:]) or f"none yet: start one: {commands.command('run')}"
     raise UserError(f"no run named {name!r}. The latest runs: {known}.")
 
 
 @contextlib.contextmanager
 def held(file: Path, wait: bool = False) -> Iterator[bool]:
-    """An exclusive lock for as long as the block lasts, or the process lives. Yields whether it was
-    got."""
+    """Hold an exclusive lock while the block lasts, or the process. Yields whether it was free."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

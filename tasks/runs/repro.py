@@ -1,20 +1,20 @@
 """One stage of a run: `dvc repro --single-item STAGE`, watched line by line, and never left behind.
 
 DVC alone decides whether a stage must run. It says `didn't change` when this worktree holds the
-result already, or takes it from the run cache when any earlier run had the same inputs; both are
-told apart from running, because a person wants to know.
+result already, or takes it from the run cache when any earlier run had the same inputs. People are
+told which of the three it was.
 
-Killing is the hard part (each of these was met): the death signal reaches one generation only,
-DVC's shell may stand between it and the stage, and a stage that outlives its driver writes into the
-next run. So DVC gets a session of its own and asks to die with us; the stage is `exec`ed, so that
-its parent is DVC, and asks the same; on every way out we signal the whole group; and the group is
-noted for the janitor. The signal is tied to the thread that started the child, so that thread waits
-for it.
+Killing is the hard part (each of these happened): the death signal reaches one generation only,
+DVC's shell may stand between DVC and the stage, and a stage that outlives its driver writes into
+the next run. So DVC gets a session of its own and asks to die with us; the stage is `exec`ed, so
+that its parent is DVC, and asks the same; on every way out we signal the whole group; and the group
+is noted for the janitor. The signal is tied to the thread that started the child, so that thread
+waits for it.
 
-A stage that has ended is not safe before DVC has hashed and cached what it left. Until DVC returns
-0 its work folder stays (rft/progress.py), so that a kill in between, or a full disk, costs seconds
-and not the training; then just this folder is deleted, whether the stage ran or DVC found its
-result. Two runs at once, or an older try with other settings, must not lose theirs.
+A stage's result is not safe before DVC has hashed and cached it. Until DVC returns 0 its work
+folder stays (rft/progress.py), so that a kill in between, or a full disk, costs seconds and not the
+training. Then only this folder is deleted, whether the stage ran or DVC found its result: two runs
+at once, or an older try with other settings, must not lose theirs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DVC_SAYS = re.compile(
     r"pipelines|\tgit |\tdvc |Stage '|ERROR: "
     r"|WARNING: '.*' is empty|WARNING: Process '.*had been killed|$)"
 )
-"""Lines of DVC's own, which are not for people."""
+"""DVC's own lines, which are not for people."""
 _GRACE_S = 5.0
 
 
@@ -68,8 +68,8 @@ class StageFailed(RftError):
 
 
 class StageKilled(StageFailed):
-    """The stage, or DVC around it, was killed with -9: by `rft cancel --now`, by the kernel when
-    memory ran out, by a person."""
+    """The stage, or DVC around it, was killed with -9: by `rft cancel --now`, by a person, or by
+    the kernel when memory ran out."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +89,16 @@ def repro(
     overhear: Callable[[str], bool] | None = None,
     deadline: float | None = None,
 ) -> Outcome:
-    """Bring one stage's shelf up to date. Raises StageFailed with the stage's own message,
-    InfrastructureError when DVC cannot, and Stopped when the stage ended in order, at its
-    `deadline` (seconds since 1970) or because `rft cancel` asked (rft/stopping.py).
+    """Bring one stage's shelf up to date. Lines for which `overhear` is true are not shown.
 
-    Lines for which `overhear` is true are not told to the listener.
+    Raises StageFailed with the stage's own message, InfrastructureError when DVC cannot run it, and
+    Stopped when the stage ended in order, at its `deadline` (seconds since 1970) or because `rft
+    cancel` asked (rft/stopping.py).
     """
     lines = listener.get()
     lines.begin(stage)
-    environment = {
-        files.STATE: str(state),
-        "PYTHONUNBUFFERED": "1",
-        stopping.RUN: run or "",
-        stopping.DEADLINE: f"{deadline or ''}",
-    }
+    environment = {files.STATE: str(state), stopping.RUN: run or "", stopping.DEADLINE: f"{deadline or ''}"}
+    environment["PYTHONUNBUFFERED"] = "1"
     how: How = "ran"
     last: deque[str] = deque(maxlen=400)
     error: list[str] = []  # what the stage ends with: told once, by whoever catches it
@@ -148,8 +144,7 @@ def _hear(lines: Lines, several: list[str]) -> None:
 
 
 def dvc(tree: Path, *arguments: str) -> str:
-    """A DVC command that needs no watching; its output. Raises InfrastructureError with DVC's own
-    words."""
+    """Run a DVC command and return its output. Raises InfrastructureError with DVC's own words."""
     with _started(tree, list(arguments), {}) as process:
         output = process.communicate()[0]
     if process.returncode != 0:
@@ -213,17 +208,13 @@ def _failure(stage: str, lines: list[str], log: Path | None, killed: bool = Fals
         kind = StageKilled if int(exited) == -signal.SIGKILL else StageFailed
         return kind(f"stage {stage} crashed. The end of what it printed:\n" + "\n".join(own[-8:]) + where, 1)
     if killed:
-        words = f"stage {stage}: its processes were killed with -9: by somebody, or because memory ran out.{where}"
+        words = f"stage {stage}: its processes were killed with -9, by somebody or because memory ran out.{where}"
         return StageKilled(words, InfrastructureError.exit_code)
-    said = " ".join(line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")) or "\n".join(
-        lines[-8:]
-    )
-    said = said.rstrip(".")
+    errors = " ".join(line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: "))
+    said = (errors or "\n".join(lines[-8:])).rstrip(".")
     if "are missing from 'params.yaml'" in said:
-        return UserError(
-            f"stage {stage}: {said}. DVC asks for the whole section: write it into params.yaml, empty if need be: "
-            f"`{stage}: {{}}`."
-        )
+        remedy = f"write it into params.yaml, empty if need be: `{stage}: {{}}`."
+        return UserError(f"stage {stage}: {said}. DVC asks for the whole section: {remedy}")
     lost = re.search(r"data/(\w+)", said) if re.search("No such file|does not exist|missing data", said) else None
     remedy = f" Run the stage that writes it: {commands.stage(lost[1])}." if lost and lost[1] in STAGES else ""
     return InfrastructureError(f"stage {stage}: DVC could not run it: {said}.{remedy}{where}")

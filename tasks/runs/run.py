@@ -1,17 +1,17 @@
-"""A run: one worktree, its own params.yaml, the shared DVC cache, and in the end one immutable
+"""A run: one worktree, its own params.yaml, the shared DVC cache, and at the end one immutable
 revision.
 
     with runs.start(clone, plan) as run:       # a new worktree, or an unfinished one, adopted
         ...                                    # stages write below run.tree
-    # here the run is recorded, whatever its end, and the worktree is gone
+    # here the run is recorded, however it ended, and the worktree is gone
 
-`start` looks for an unfinished run of the same commit, edits, settings and champion: its driver was
-killed, or it stopped at run.max_hours, so it is adopted and goes on. Killed runs of anything else
-are recorded as that and cleared away; nothing is lost by it, since finished stages lie in DVC's run
-cache and the work of others in `.rft/progress`. A run that stopped at its limit waits for a higher
-one, worktree and all, and `rft cancel` ends any run for good. The record is a commit below the
-run's own, made by plumbing commands and published by a create-only `git update-ref refs/exps/...`,
-which `dvc exp` and `git log` both read. No branch, index or file of the user is touched.
+`start` adopts an unfinished run of the same commit, edits, settings and champion: its driver was
+killed, or it stopped at run.max_hours. Other killed runs are recorded as killed and cleared away.
+That loses nothing: finished stages are in DVC's run cache, unfinished work is in `.rft/progress`. A
+run that stopped at its limit keeps its worktree and waits for a higher one; `rft cancel` ends any
+run for good. The record is a commit below the run's own, made by plumbing commands and published by
+a create-only `git update-ref refs/exps/...`, which `dvc exp` and `git log` both read. No branch,
+index or file of the user is touched.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ _FORCED = (
 
 @dataclass
 class Run:
-    """A run that is going on. `record` is replaced, never changed, and is on the disk whenever it
-    is replaced."""
+    """A running run. `record` is never changed in place; each replacement is on disk at once."""
 
     clone: Clone
     record: RunRecord
@@ -80,16 +79,16 @@ class Run:
 
     @property
     def deadline(self) -> float | None:
-        """When run.max_hours is spent, the earlier starts counted."""
+        """When run.max_hours will be spent, earlier starts included."""
         return None if self.max_hours is None else self.since + 3600 * self.max_hours - self.record.spent_s
 
     @property
     def cancelled(self) -> bool:
-        """Whether `rft cancel` asked for the end of this run."""
+        """Whether `rft cancel` asked this run to end."""
         return stopping.request(self.clone.state, self.name).exists()
 
     def check(self, where: str) -> None:
-        """Raises Stopped when the run should not go further than `where`."""
+        """Raise Stopped when the run must not go on from here; `where` says where that is."""
         if self.cancelled:
             raise Stopped(f"{where}: {stopping.BY_CANCEL}")
         if self.deadline is not None and time.time() >= self.deadline:
@@ -128,14 +127,12 @@ class Plan:
 def plan(
     clone: Clone, params: config.Params, served: Served, window: Path | None = None, clean_only: bool = False
 ) -> Plan:
-    """Raises UserError when the window is missing, when something of the user's cannot travel, or
-    must not; ConfigError for a margin that the test set cannot meet."""
+    """Plan a run. Raises UserError for a missing window and for edits that cannot or must not
+    travel, ConfigError for a margin that the test set cannot meet."""
     margins.check(params, clone.root)
     source = window if window is not None else clone.root / params.traffic.file
     if not source.is_file():
-        raise UserError(
-            f"{source}: no such window of traffic. Name a file by traffic.file in params.yaml, or by --window."
-        )
+        raise UserError(f"{source}: no such window of traffic. Name a file: traffic.file in params.yaml, or --window.")
     refuse_missing_recipe(clone, params)
     served.refuse_other_base(params)
     params, inputs = with_inputs(clone, params, source)
@@ -149,43 +146,33 @@ def plan(
 
 
 def refuse_missing_recipe(clone: Clone, params: config.Params) -> None:
-    if not (clone.root / params.recipe.path / "examples.py").exists():
-        folder, new = clone.root / params.recipe.path, commands.command("new", params.recipe.path)
-        raise UserError(
-            f"recipe.path = {params.recipe.path!r}: no examples.py in {folder}. Name a recipe's folder, or make "
-            f"one: {new}"
-        )
+    folder = clone.root / params.recipe.path
+    if not (folder / "examples.py").exists():
+        remedy = f"Name a recipe's folder, or make one: {commands.command('new', params.recipe.path)}"
+        raise UserError(f"recipe.path = {params.recipe.path!r}: no examples.py in {folder}. {remedy}")
 
 
 def with_inputs(clone: Clone, params: config.Params, window: Path) -> tuple[config.Params, dict[str, Path]]:
-    """The settings with the window pinned by its hash, and what must be brought into a worktree:
-    path there -> where it comes from."""
+    """Pin the window by its hash; also return what a worktree needs: path there -> its source."""
     inside = _inside(window, clone) or f"data/inbox/{window.name}"
     inputs = {inside: window.resolve()}
-    if (
-        params.policy.model
-        and (model := clone.root / params.policy.model).is_dir()
-        and (relative := _inside(model, clone))
-    ):
+    model = clone.root / (params.policy.model or "")
+    if params.policy.model and model.is_dir() and (relative := _inside(model, clone)):
         inputs[relative] = model.resolve()
     sha256 = params.traffic.sha256 or files.sha256(window)
-    return params.model_copy(
-        update={"traffic": params.traffic.model_copy(update={"file": inside, "sha256": sha256})}
-    ), inputs
+    traffic = params.traffic.model_copy(update={"file": inside, "sha256": sha256})
+    return params.model_copy(update={"traffic": traffic}), inputs
 
 
 @contextlib.contextmanager
 def start(clone: Clone, what: Plan) -> Iterator[Run]:
-    """Adopt or create, and record at the end; a run that stops at run.max_hours is left to be
-    adopted.
-
-    Raises UserError while the same run is going on in another process.
-    """
+    """Adopt or create a run, and record it at the end; one that stops at run.max_hours stays to be
+    adopted. Raises UserError while the same run is going on in another process."""
     with contextlib.ExitStack() as stack:
         with records.held(start_lock(clone), wait=True):
             clear(clone, what.key)
             run = _adopt(clone, what) or _create(clone, what)
-            # whoever asks if it lives holds it for a moment
+            # `alive` holds it for a moment
             stack.enter_context(records.held(records.lock(clone, run.name), wait=True))
             run.max_hours, run.since = what.params.run.max_hours, time.time()
             run.update(state="running", resumed=records.now(), max_hours=run.max_hours)
@@ -210,9 +197,9 @@ def start(clone: Clone, what: Plan) -> Iterator[Run]:
 
 
 def clear(clone: Clone, key: str | None = None) -> list[str]:
-    """The janitor: runs whose driver is dead are recorded as killed, except those that will be
-    adopted: one of this key, by `start`, and those that wait for a higher run.max_hours. A run that
-    was asked to end before its driver died is recorded as cancelled. Returns their names.
+    """Record runs whose driver is dead as killed, or as cancelled when they were asked to end, and
+    return their names. Runs that will be adopted are left: one of this key, by `start`, and those
+    that wait for a higher run.max_hours.
     """
     cleared: list[str] = []
     for record in records.load_all(clone):
@@ -229,8 +216,8 @@ def clear(clone: Clone, key: str | None = None) -> list[str]:
 
 
 def end(clone: Clone, record: RunRecord, state: State, message: str) -> RunRecord | None:
-    """Record an unfinished run whose driver is dead. None: no stage of it ever ran, or its worktree
-    and its very commit are gone, so there was nothing to record. Call with the start's lock."""
+    """Record an unfinished run whose driver is dead. None when there is nothing to record: no stage
+    ever ran, or its worktree and its commit are gone. Call with the start's lock."""
     kill_stage(clone, record.name)
     run = Run(clone, record)
     lost = not (run.tree.is_dir() or _recorded(clone, record))
@@ -256,10 +243,8 @@ def _adopt(clone: Clone, what: Plan) -> Run | None:
         if record.key != what.key or record.state not in ("running", "paused") or record.over:
             continue
         if records.alive(clone, record.name):
-            raise UserError(
-                f"run {record.name}, with this very commit, settings and window, is going on in another process. Wait "
-                "for it."
-            )
+            same = f"run {record.name}, with this very commit, settings and window"
+            raise UserError(f"{same}, is going on in another process. Wait for it.")
         kill_stage(clone, record.name)
         run = Run(clone, record, adopted=True)
         if not (run.tree.is_dir() or record.begun):
@@ -273,9 +258,8 @@ def _adopt(clone: Clone, what: Plan) -> Run | None:
 
 
 def _belongs(clone: Clone, tree: Path) -> bool:
-    """Whether it is a worktree of this clone, laid out at this place. That of a clone which was
-    moved or copied names the old place: in its link to Git, which may be another clone's now, and
-    as DVC's cache.
+    """Whether it is a worktree of this clone, at this place. In a clone that was moved or copied,
+    its link to Git and its DVC cache name the old place, which may be another clone's now.
     """
     try:
         top, common = git(tree, "rev-parse", "--show-toplevel", "--git-common-dir").split("\n")
@@ -287,8 +271,8 @@ def _belongs(clone: Clone, tree: Path) -> bool:
 
 
 def _lay_out_anew(run: Run, what: Plan) -> None:
-    """Its results come from DVC's run cache, and its unfinished work from `.rft/progress`. Moved to
-    its name when it is whole: a kill leaves nothing that would be adopted."""
+    """Make the worktree again. Its results come from DVC's run cache, unfinished work from
+    `.rft/progress`. It gets its name when it is whole: a kill leaves nothing to be adopted."""
     part = run.tree.with_name(f"{run.name}.anew")
     remove_tree(run.clone, part)
     _prepare(run.clone, part, what)
@@ -307,8 +291,7 @@ def _spent_s(clone: Clone, record: RunRecord) -> float:
 
 
 def _create(clone: Clone, what: Plan) -> Run:
-    """The state is `preparing` until the worktree is whole: one that was cut off before is made
-    anew."""
+    """Create a run. Its state is `preparing` until its worktree is whole and it may be adopted."""
     name = _name(clone, what.key)
     record = RunRecord(
         name=name,
@@ -333,7 +316,7 @@ def _create(clone: Clone, what: Plan) -> Run:
 
 
 def _forget(run: Run) -> None:
-    """There is nothing to record: no stage of it ever ran."""
+    """Remove a run of which no stage ever ran: there is nothing to record."""
     remove_tree(run.clone, run.tree)
     records.path(run.clone, run.name).unlink()
     _clear_marks(run)
@@ -348,8 +331,7 @@ def _prepare(clone: Clone, tree: Path, what: Plan) -> None:
 
 
 def lay_out(clone: Clone, tree: Path, commit: str, edits: Edits, inputs: dict[str, Path]) -> None:
-    """A worktree of this commit with the user's edits and the inputs, on the clone's own DVC
-    cache."""
+    """Make a worktree of this commit with the user's edits and inputs, on the clone's DVC cache."""
     clone.git("worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
     (tree / _DVC_LOCAL).write_text(_dvc_local(clone), encoding="utf-8")
     user_edits.carry(edits, clone, tree)
@@ -362,13 +344,12 @@ def _dvc_local(clone: Clone) -> str:
 
 
 def _quoted(value: str) -> str:
-    """As DVC's settings need it: without quotes a `#` would begin a comment, and a comma a list."""
+    """Quote for DVC's settings, where a bare `#` begins a comment and a comma a list."""
     return next((f"{quote}{value}{quote}" for quote in ('"', "'") if quote not in value), f'"""{value}"""')
 
 
 def _bring(source: Path, target: Path) -> None:
-    """A folder as a link, a file as a second name of the same bytes: the traffic stage verifies its
-    hash."""
+    """Link a folder; hard-link a file, whose hash the traffic stage verifies."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         if not target.exists():  # else it is Git's, and came with the commit
@@ -401,8 +382,7 @@ def _inside(path: Path, clone: Clone) -> str | None:
 
 
 def _user(clone: Clone) -> str:
-    """The name that Git would sign with, else the login: to notice who approves a run of their
-    own."""
+    """Git's user name, else the login: to notice who approves a run of their own."""
     try:
         return clone.git("config", "user.name")
     except GitError:
@@ -416,10 +396,8 @@ CANCELLED = "cancelled by `rft cancel`"
 def _stopping(run: Run, where: str) -> dict[str, Any]:
     """`where`: which stage stopped, where in it, and why."""
     if run.cancelled:
-        return {
-            "state": "cancelled",
-            "message": f"run {run.name} was {CANCELLED} ({where}). Its finished stages and unfinished work are kept.",
-        }
+        words = f"run {run.name} was {CANCELLED} ({where}). Its finished stages and unfinished work are kept."
+        return {"state": "cancelled", "message": words}
     hours = (run.record.spent_s + time.time() - run.since) / 3600
     limit = "" if run.max_hours is None else f" of run.max_hours = {run.max_hours:g}"
     words = f"run {run.name} has worked for {hours:.3g} hours{limit} and stopped in order ({where}). Its work is kept."
@@ -435,7 +413,7 @@ def _ending(error: BaseException) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """An impatient second Ctrl-C must not cut the recording in half; it takes a moment."""
+    """Ignore signals: an impatient second Ctrl-C must not cut the recording in half."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -483,8 +461,7 @@ def _has(clone: Clone, commit: str) -> bool:
 
 
 def _snapshot(run: Run) -> str:
-    """Of its folder, whatever that says of where it belongs; of its commit, when the folder is
-    gone."""
+    """Commit the run's folder, or its own commit's tree when the folder is gone."""
     record = run.record
     tree = _written(run) if run.tree.is_dir() else run.clone.git("rev-parse", f"{record.commit}^{{tree}}")
     message = f"run {record.name}: {record.decision or record.state}\n\n{record.model_dump_json(indent=1)}\n"
@@ -494,23 +471,15 @@ def _snapshot(run: Run) -> str:
 
 
 def _written(run: Run) -> str:
-    """The folder as a tree of Git, written by way of the clone: a worktree's own link to it breaks
-    when the clone is moved."""
+    """Write the folder as a Git tree, through the clone: its own link breaks when that is moved."""
     here = (f"--git-dir={run.clone.git('rev-parse', '--absolute-git-dir')}", f"--work-tree={run.tree}")
     with tempfile.TemporaryDirectory(dir=run.clone.state) as scratch:
         index = Path(scratch) / "index"
         out = [f":(exclude,literal){path}" for path in run.record.inputs if not _is_ignored(run.tree, here, path)]
         git(run.tree, *here, "read-tree", run.record.commit, index=index)
         git(run.tree, *here, "add", "--all", "--", ".", *out, index=index)
-        git(
-            run.tree,
-            *here,
-            "add",
-            "--force",
-            "--",
-            *(path for path in _FORCED if (run.tree / path).exists()),
-            index=index,
-        )
+        forced = [path for path in _FORCED if (run.tree / path).exists()]
+        git(run.tree, *here, "add", "--force", "--", *forced, index=index)
         return git(run.tree, *here, "write-tree", index=index)
 
 
@@ -543,9 +512,8 @@ def _group_file(clone: Clone, name: str) -> Path:
 
 
 def kill_stage(clone: Clone, name: str) -> None:
-    """The last stage's process group, if anything in it still belongs to this run. Process ids are
-    reused, and a copy of a clone notes the group of the run that goes on in the other: the
-    environment tells.
+    """Kill what is left of the last stage's process group. Process ids are reused, and a copied
+    clone notes the group of a run in the other: only the environment tells whose a process is.
     """
     file = _group_file(clone, name)
     group = int(file.read_text(encoding="utf-8") or 0) if file.exists() else 0
@@ -558,7 +526,6 @@ def kill_stage(clone: Clone, name: str) -> None:
 
 
 def _is_of(environment: dict[str, str], clone: Clone, name: str) -> bool:
-    """A stage that still works for the place where its clone was is ours, when nothing is there any
-    more: the clone was moved."""
+    """Whether a process works for this run. Where its state folder is gone, the clone was moved."""
     place = Path(environment.get(files.STATE, ""))
     return environment.get(stopping.RUN) == name and (not place.is_dir() or place.samefile(clone.state))

@@ -1,4 +1,4 @@
-"""Rung 5: how good is the agent today? Its readiness verdict is what `train` obeys."""
+"""Stage 5: how good is the agent today? `train` obeys its readiness verdict."""
 
 from __future__ import annotations
 

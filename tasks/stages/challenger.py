@@ -1,4 +1,4 @@
-"""Rung 8: three arms on the same frozen test examples, which no other stage opens."""
+"""Stage 8: three arms on the same frozen test examples, which no other stage opens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rung 2: is the data still like production? The flow obeys the verdict."""
+"""Stage 2: is the data still like production? The flow obeys the verdict."""
 
 from __future__ import annotations
 

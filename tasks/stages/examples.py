@@ -1,4 +1,4 @@
-"""Rung 3: train, validation and test; train from graded traffic when drift asked for a refresh."""
+"""Stage 3: train, validation and test; train from graded traffic when drift asked for a refresh."""
 
 from __future__ import annotations
 

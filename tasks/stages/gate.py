@@ -1,5 +1,4 @@
-"""Rung 9: reports in, one decision and one request out. Moving the champion is another flow, and
-needs a person."""
+"""Stage 9: reports in, one decision and one request out. Another flow moves the champion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rung 4: the base model, built and warm-started here, or the pointer to the given one."""
+"""Stage 4: the base model, built and warm-started here, or the pointer to the given one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rung 6: does a better prompt or setting do? `No gain found` is a result."""
+"""Stage 6: does a better prompt or setting do? `No gain found` is a result."""
 
 from __future__ import annotations
 

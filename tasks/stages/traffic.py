@@ -1,5 +1,4 @@
-"""Rung 1: the world becomes files. The window was brought into the worktree when the run began, and
-so was the champion."""
+"""Stage 1: traffic becomes files. Window and champion came into the worktree with the run."""
 
 from __future__ import annotations
 

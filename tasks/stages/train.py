@@ -1,5 +1,4 @@
-"""Rung 7: RFT. Its metrics went to MLflow while it trained; the shelf's file now fills what is
-missing. Never retried: it resumes."""
+"""Stage 7: RFT. Its metrics went to MLflow live; the shelf's file fills what is missing."""
 
 from __future__ import annotations
 

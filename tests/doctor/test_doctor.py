@@ -74,7 +74,7 @@ def test_without_a_model(recipe: Path, tmp_path: Path):
         left_out = examine(settings(recipe), "capacity", use_model=False)["capacity"]
     assert (missing.status, left_out.status) == ("skipped", "skipped")
     assert missing.remedy == "Build it: rft stage policy; or set policy.model."
-    assert "left out" in left_out.words
+    assert left_out.words == "looks at the model, which --no-model leaves out"
 
 
 # -- the loop --------------------------------------------------------------------------------------
@@ -110,11 +110,11 @@ def test_a_check_can_neither_hang_nor_crash_the_doctor(recipe: Path):
         "after": ("skipped", False),
         "last": ("ok", False),
     }
-    assert "not done within 0.1 s" in found["hangs"].words
+    assert "not finished within 0.1 s" in found["hangs"].words
     assert "SystemExit: 3" in found["crashes"].words
     assert f"{__file__}:" in found["crashes"].words
     assert found["outage"].words == "the server died."
-    assert found["after"].words == "needs outage to be in order first"
+    assert found["after"].words == "needs outage to pass first"
     assert doctor.exit_code(list(found.values())) == 2
     assert doctor.exit_code([found["outage"], found["last"]]) == 3
 
@@ -228,7 +228,8 @@ def test_row_tools_need_a_route(tmp_path: Path):
     made = tiny_recipe.make(tmp_path)
     text = (made / "examples.py").read_text()
     tool = '{"type": "function", "function": {"name": "weigh", "parameters": {"type": "object"}}}'
-    (made / "examples.py").write_text(text.replace('else "odd"})', f'else "odd"}}, ({tool},))'))
+    assert "value(key), item)" in text
+    (made / "examples.py").write_text(text.replace("value(key), item)", f"value(key), item, ({tool},))"))
     found = examine(settings(made), "recipe")["recipe"]
     assert "examples bring the tools ['weigh'], which nothing serves; there are ['lookup']" in found.words
     served = settings(made, tools={"endpoints": [{"name": "weigh", "server_url": "http://127.0.0.1:1/weigh"}]})

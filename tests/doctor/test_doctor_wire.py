@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from rft import config, doctor
-from rft.doctor import wire
+from rft.doctor import grader, wire
 from rft.doctor.setup import Setup
 from rft.grading import preflight
 from rft.recipe import load
@@ -122,7 +122,7 @@ def test_a_refusal_of_all_that_a_demonstration_asks_is_a_failure(recipe: Path):
     with serving_at(Strict().answer) as tools:
         found = examine(settings(recipe, tools=tools), "tools")["tools"]
     assert (found.status, found.infrastructure) == ("fail", False)
-    assert "lookup refuses what a demonstration asks, 12 of 12 times" in found.words
+    assert "lookup refuses a demonstration's call, 12 of 12 times" in found.words
     assert f"lookup is at {tools['server_url']}/tools/lookup; the first call, for example n-" in found.words
 
 
@@ -238,9 +238,8 @@ def test_what_will_be_sent_is_announced_before(recipe: Path):
     assert said == [
         f"tools: calls the tools, 12 to lookup at {host}, 3 to weigh at {host}",
         f"grader: asks for up to 68 grades, 12 of them at once at {host}",
-        "grader: plays 5 exploits and 4 probes on 24 examples, and asks for targets and hits alone: up to 264 grades "
-        f"at {host} "
-        "and up to 48 tool calls; one that fails is sent up to 3 times more",
+        "grader: plays 5 exploits and 4 probes on 24 examples, and grades targets and hits alone: up to 264 grades "
+        f"at {host} and up to 48 tool calls; what fails is sent again, up to 3 times",
         f"isolation: calls the tools, 12 to lookup at {host}, 12 to weigh at {host}",
     ]
     places = [agent.events.index(words) for words in said]
@@ -281,7 +280,7 @@ def test_a_sick_server_is_not_sent_more_than_was_announced(recipe: Path, retries
     with serving_at(agent.answer) as tools:
         examine(settings(recipe, tools=tools | {"retries": retries}), "grader", announce=agent.events.append)
     place = next(n for n, event in enumerate(agent.events) if "exploits" in event)
-    assert ("one that fails is sent up to 2 times more" in agent.events[place]) == (retries > 0)
+    assert ("what fails is sent again, up to 2 times" in agent.events[place]) == (retries > 0)
     assert 0 < agent.events[place:].count("/grade") <= 264 * (retries + 1)
 
 
@@ -316,14 +315,14 @@ def test_calls_made_of_a_result_are_announced(tmp_path: Path, call: str):
 @pytest.mark.parametrize(
     ("agent", "words", "infrastructure"),
     [
-        (Noisy, "one body, three times, for example n-", False),
+        (Noisy, "the body for example n-", False),
         (Harsh, "itself scores 0.9, expected at least 1", False),
         (Blind, "every answer scores the same, 1: targets, empty, no-op and random ones. First: example n-", False),
         (Severe, "every answer scores the same, 0: targets, empty, no-op and random ones. First: example n-", False),
         (Generous, "the empty answer to example n-", False),
         (
             Leaky,
-            "accepts what does not do the task: 'to the grader' (injection) scores 1.000, above its limit 0.050",
+            "accepts answers that do not do the task: 'to the grader' (injection) scores 1.000, above its limit 0.050",
             False,
         ),
         (Mute, "12 of 12 grades have no score: grader: the reply has no 'score'", False),
@@ -389,15 +388,15 @@ def test_rows_without_a_target_are_asked_with_answers_that_need_none(tmp_path: P
         tiny_recipe.make(tmp_path), 0, 1, 'sample["output_text"] in item["messages"][-1]["content"].split()[-1:]'
     )
     text = (made / "examples.py").read_text()
-    assert "value(key), {" in text
+    assert "value(key), item)" in text
     (made / "examples.py").write_text(
-        text.replace("value(key), {", "None, {") + "\n\ndef answer(target):\n    assert target is not None\n"
+        text.replace("value(key), item)", "None, item)") + "\n\ndef answer(target):\n    assert target is not None\n"
     )
     setup = Setup(lambda: settings(made))
-    found = wire.grader(setup)
+    found = grader.grader(setup)
     assert found.status == "ok", found
     assert (
-        "; targets: not measured; three times the same; 8 exploits refused, 1 not played for want of a target"
+        "; targets: not measured; three times the same; 8 exploits refused, 1 not played for lack of a target"
         in found.words
     )
 
@@ -415,7 +414,7 @@ def test_two_trace_ids_must_not_see_each_other(recipe: Path, agent: type[Agent],
     assert found.status == status, found
     if status == "fail":
         assert "under one trace id" in found.words
-        assert found.remedy.startswith("Keep what a tool remembers by trace_id")
+        assert found.remedy.startswith("Keep a tool's state per trace_id")
 
 
 def test_a_grader_that_raises_says_where_and_where_its_log_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

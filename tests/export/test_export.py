@@ -354,7 +354,7 @@ def test_a_chat_endpoint_has_its_weights_itself(
     assert manifest(folder).openings_compared == 0
     assert "**No recorded opening was compared: a chat endpoint renders its openings itself.**" in text
     assert cli.main(["export", name, "exports/merged", "--merge"]) == 2
-    assert "the weights of 'm-1' lie at its endpoint" in capsys.readouterr().err
+    assert "the weights of 'm-1' are at its endpoint" in capsys.readouterr().err
 
 
 def test_full_weights_are_one_whole_model(ladder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,8 +472,8 @@ def test_what_is_to_be_typed_is_whole(here: Clone, monkeypatch: pytest.MonkeyPat
         (["nothing", "exports/x"], "no run named 'nothing'"),
         (["champion", "exports/x", "--model", "other"], "no run of this clone made a model 'other'. There are: tiny."),
         (["champion", "recipes"], "recipes exists already. Name a folder that does not: nothing is written over."),
-        (["champion", "data/x"], "lies in data/, which the ladder keeps for itself"),
-        (["champion", ".rft/x"], "lies in .rft/, which the ladder keeps for itself"),
+        (["champion", "data/x"], "lies in data/, where the ladder writes"),
+        (["champion", ".rft/x"], "lies in .rft/, where the ladder writes"),
         (["champion", "elsewhere"], "Git does not ignore it: every later run would take it along"),
     ],
 )
@@ -494,7 +494,7 @@ def test_wrong_input_is_one_message(
 
 def test_an_adapter_is_not_cast(here: Clone, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["export", run_name(here), "exports/x", "--dtype", "bfloat16"]) == 2
-    assert "--dtype bfloat16 goes with --merge" in capsys.readouterr().err
+    assert "--dtype bfloat16 needs --merge" in capsys.readouterr().err
     assert not any((here.root / "exports").iterdir())
 
 
@@ -511,7 +511,7 @@ def test_a_run_without_an_agent_of_its_own(here: Clone, tmp_path: Path, capsys: 
         ),
     )
     assert cli.main(["export", record.name, "exports/x"]) == 2
-    assert "came to no decision (failed: the grader is dead), so it has no agent of its own" in capsys.readouterr().err
+    assert "came to no decision (failed: the grader is dead), so it has no agent" in capsys.readouterr().err
 
 
 def test_changed_bytes_are_an_error_and_leave_nothing(here: Clone, capsys: pytest.CaptureFixture[str]) -> None:

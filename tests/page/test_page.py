@@ -187,7 +187,8 @@ def test_a_damaged_log_is_an_error_with_its_name(root: Path, stage: str, content
     path = root / f"data/{stage}/rollouts.parquet"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2] if content is None else content)
-    with pytest.raises(UserError, match=rf"data/{stage}/rollouts\.parquet: no whole rollout log .* rft stage {stage}"):
+    words = rf"data/{stage}/rollouts\.parquet: not a whole rollout log .* rft stage {stage}"
+    with pytest.raises(UserError, match=words):
         page.render(root, RUN)
 
 
@@ -295,7 +296,7 @@ def test_what_a_policy_or_a_tool_wrote_is_only_text(root: Path) -> None:
     assert not {"script", "img"} & set(outline.tags)
     assert not [one for one in outline.attributes if one[1].startswith("on")]
     assert 'alert("x")' in outline.text
-    assert "characters more" in outline.text
+    assert "more characters)" in outline.text
 
 
 @settings(max_examples=40)
@@ -480,7 +481,7 @@ def test_n15_parse_errors_stand_beside_the_checks_without_a_vote(root: Path, pag
     ]
     text = " ".join(Outline(pages["promote"]).text.split())
     assert (
-        "no vote parse errors rollouts that ended because a tool call could not be read; the reward pays for them "
+        "no vote parse errors rollouts that ended because a tool call could not be read; the reward reflects them "
         f"already {100 * shares[-1]:.1f} %" in text
     )
     assert f"champion {100 * shares[0]:.1f} %" in text

@@ -467,7 +467,7 @@ def test_a_cache_that_others_share_is_left_alone(here: Clone, tmp_path: Path) ->
     (here.root / ".dvc/config.local").write_text(f'[cache]\n    dir = "{tmp_path / "shared"}"\n')
     before = cached(here)
     todo = collect(here)
-    assert any("lies outside of this clone" in reason for reason in todo.kept)
+    assert any("is outside of this clone" in reason for reason in todo.kept)
     assert cached(here) == before
 
 

@@ -1,0 +1,265 @@
+"""Is the grader fit to be trained on? Asked at the burst of a run, and with answers that must score
+low.
+
+    targets      reach the pass threshold, all at once; rows without a target are asked with answers
+                 that need none
+    answers      right, empty and random ones differ in score
+    repeats      one body, sent three times, gets one score, and the empty answer does not pass
+    exploits     are refused, on the examples on which `train` plays them; a grader that declares
+                 that it reports hacks flags one
+
+No exploit that calls a tool with `probe: false` is played.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rft import commands
+from rft.chat import renderer as chat
+from rft.doctor import wire
+from rft.doctor.finding import Finding, fail, together, warn
+from rft.doctor.setup import Setup
+from rft.doctor.wire import Wire, one_line
+from rft.errors import UserError
+from rft.grading import preflight
+from rft.grading.endpoint import TOOL_SERVER
+from rft.recipe import Exploit
+from rft.scale import Scale
+from rft.tools.client import ToolClient
+from rft.types import Example, Grade, GradeStatus, StopReason, Turn
+
+
+def grader(setup: Setup) -> Finding:
+    async def look(opened: Wire) -> Finding:
+        seen = await _burst(setup, opened)
+        if seen.status != "fail":
+            _announce_exploits(setup, opened.tools)
+        return seen
+
+    seen = wire.visit(setup, look)
+    if seen.status == "fail":
+        return seen
+    played = preflight.preflight(wire.impatient(setup.params, setup.params.tools.retries), setup.recipe, spare=True)
+    if played.accepted:
+        names = "; ".join(exploit.in_words for exploit in played.accepted)
+        remedy = f"{played.remedy} See all with: {commands.command('exploits')}"
+        return fail(f"accepts answers that do not do the task: {names}", remedy, **seen.facts)
+    words = f"{seen.words}; {len(played.exploits)} exploits refused{_not_played(played)}"
+    if not (problems := list(_hacks(setup, played))):
+        return replace(seen, words=words)
+    found = together(problems, words, **seen.facts)
+    return replace(found, remedy=f"{seen.remedy} {found.remedy}".strip())
+
+
+# -- exploits --------------------------------------------------------------------------------------
+def _hacks(setup: Setup, played: preflight.Preflight) -> Iterator[Finding]:
+    """Report a declaration that no flag confirms, flags that no declaration makes heard, or a gate
+    that asks for hacks nobody reports.
+
+    Exploits that were not played may be just those that the grader flags: that is no failure.
+    """
+    source, needed = played.hack_source, setup.params.gate.require_hack_source
+    unheard = not source.declared and bool(source.flagged)
+    if source.is_measured or not (source.declared or needed or unheard):
+        return
+    if source.declared and played.spared:
+        count = len(played.spared)
+        words = f"not known here: {count} exploit{'' if count == 1 else 's'} not played, and none of the others flagged"
+        remedy = f"To play them now, side effects included: {commands.command('exploits')}"
+        yield warn(f"hack rate: {words}; train and challenger play them", remedy)
+        return
+    if unheard:
+        found = "the grader flags hacks, but grader.json does not say so"
+        remedy = 'Declare "reports_hacks": true in grader.json.'
+    else:
+        found = f"hack rate: would not be measured: {source.words}"
+        remedy = f"See which exploits are flagged: {commands.command('exploits')}"
+    if needed:
+        remedy = f"{remedy} Or set gate.require_hack_source: false."
+        yield fail(f"{found}; gate.require_hack_source lets nothing pass without it", remedy)
+    else:
+        yield warn(found, remedy)
+
+
+def _not_played(played: preflight.Preflight) -> str:
+    words = f", {len(played.not_played)} not played for lack of a target" if played.not_played else ""
+    if not played.spared:
+        return words
+    names = ", ".join(sorted(set(played.spared.values())))
+    spared = f"{len(played.spared)} not played because they call {names} (probe: false)"
+    return f"{words}, {spared}; train plays them before it starts"
+
+
+def _announce_exploits(setup: Setup, client: ToolClient) -> None:
+    """Say what playing them will send, counted on the examples that they are played on."""
+    recipe, retries = setup.recipe, setup.params.tools.retries
+    rows = recipe.examples("train", preflight.num_examples_for(setup.params, recipe), setup.params.examples.seed)
+    probes, hits = preflight.probes("", ""), any(exploit.starts_from == "hit" for exploit in recipe.exploits)
+    grades = (len(recipe.exploits) + len(probes)) * len(rows) + (1 + hits) * sum(row.target is not None for row in rows)
+    calls = sum(_num_calls(setup, client, exploit, row) for exploit in recipe.exploits for row in rows)
+    again = f"; what fails is sent again, up to {retries} times" if retries else ""
+    played = f"plays {len(recipe.exploits)} exploits and {len(probes)} probes on {len(rows)} examples"
+    most = f"up to {grades} grades{wire.at_host(_address(setup))} and up to {calls} tool calls"
+    setup.announce(f"grader: {played}, and grades targets and hits alone: {most}{again}")
+
+
+def _num_calls(setup: Setup, client: ToolClient, exploit: Exploit, row: Example) -> int:
+    """How many tool calls an exploit makes at most. Neither a tool's answer is known here, nor the
+    calls that it might write into {result}."""
+    notes = [str(message["content"]) for message in row.messages if message["role"] == "user"]
+    values = {"note": notes[-1] if notes else "", **({} if row.target is None else setup.recipe.exploit_values(row))}
+    count = 0
+    for number, template in enumerate(exploit.turns):
+        try:
+            text = preflight.fill(template, {**values, "result": ""} if number else values, "exploits.jsonl")
+        except UserError:
+            break
+        try:
+            names = [call.name for call in chat.parse_calls(text)]
+        except chat.ParseError:  # the result itself may be what is missing
+            names = text.count("<tool_call>") * [""]
+        if not all(client.traits(name).probe for name in names):
+            break
+        count += len(names)
+    return count
+
+
+# -- scores ----------------------------------------------------------------------------------------
+async def _burst(setup: Setup, opened: Wire) -> Finding:
+    every, scale = setup.rows["train"], opened.grader.scale
+    rows = [row for row in every if row.target is not None] or every
+    measured = rows[0].target is not None
+    size = wire.burst_size(setup.params.tools, setup.recipe.grader.rate_limit)
+    most = size + sum(3 * len(_repeated(setup, row)) + measured * len(_against(setup, row)) for row in rows[:4])
+    setup.announce(f"grader: asks for up to {most} grades, {size} of them at once{wire.at_host(_address(setup))}")
+
+    async def timed(n: int, row: Example) -> tuple[Grade, float]:
+        began = time.monotonic()
+        return await _grade(setup, opened, row, _answer(setup, row), n), time.monotonic() - began
+
+    asked = [rows[n % len(rows)] for n in range(size)]
+    began = time.monotonic()
+    replies = await asyncio.gather(*(timed(n, row) for n, row in enumerate(asked)))
+    facts = wire.speed("grades", [latency for _, latency in replies], time.monotonic() - began)
+    grades = [grade for grade, _ in replies]
+    problems = _no_score(setup, opened, grades, facts)
+    if measured and not problems:
+        problems = await _one_score(setup, opened, rows[:4]) or _targets(asked, grades, scale)
+    if not problems:
+        problems = await _three_times(setup, opened, rows[:4])
+    targets = f"targets score {scale.pass_threshold:g} or more" if measured else "targets: not measured"
+    if measured and (without := sum(row.target is None for row in every)):
+        targets += f" ({without} of {len(every)} examples have none)"
+    said = f"{wire.speed_in_words('grades', facts)}; {targets}; three times the same"
+    return together(problems, said, **facts)
+
+
+def _no_score(setup: Setup, opened: Wire, grades: Sequence[Grade], facts: dict[str, Any]) -> list[Finding]:
+    """Grades that failed. An outage is infrastructure; a reply without a score is its author's
+    mistake, or comes from another place."""
+    params = setup.params
+    unscored = [grade for grade in grades if grade.score is None]
+    if not unscored:
+        return []
+    share = (len(unscored) / len(grades)) ** (params.tools.retries + 1)
+    outage = all(grade.status is GradeStatus.infra_error for grade in unscored)
+    words = f"{len(unscored)} of {len(grades)} grades have no score: {one_line(unscored[0].explanation)}"
+    statuses = [re.match(r"grader: (HTTP \d{3})\b", grade.explanation) for grade in unscored]
+    if all(found and found[1] in wire.WRONG_PLACE for found in statuses):
+        remedy = f"Check the address, the method (POST) and the key. grader.json: url = {_address(setup)}"
+    elif outage:
+        log = f"Look at the log of {_address(setup)}; the limit per grade is {wire.limit(params)}."
+        remedy = wire.raised(setup, opened, "grade") or log
+    else:
+        remedy = 'It must answer {"score": number} to every body, and say 0 for a bad answer.'
+    if share <= params.rollout.max_unscored_share:
+        return [warn(f"{words}; retries would hide it", remedy, **facts)]
+    return [fail(words, remedy, infrastructure=outage, **facts)]
+
+
+async def _one_score(setup: Setup, opened: Wire, rows: Sequence[Example]) -> list[Finding]:
+    """Right answers and worthless ones must differ for some example: else the grader does not see
+    the answer, or not the target."""
+    answers = [(row, text) for row in rows for text in _against(setup, row)]
+    grades = [await _grade(setup, opened, row, text, "differs") for row, text in answers]
+    if len({grade.score for grade in grades}) != 1 or (score := grades[0].score) is None:
+        return []
+    row, text = answers[0]
+    why = f": {one_line(grades[0].explanation)}" if grades[0].explanation else ""
+    words = f"every answer scores the same, {score:g}: targets, empty, no-op and random ones"
+    return [
+        fail(
+            f"{words}. First: example {row.id}, {one_line(text, 60)!r}{why}",
+            "Fix the grader, or what it reads: the answer is sample.output_text, the row is item. See also "
+            "examples.keys, and answer(target) in the recipe's examples.py.",
+        )
+    ]
+
+
+def _targets(asked: Sequence[Example], grades: Sequence[Grade], scale: Scale) -> list[Finding]:
+    for row, grade in zip(asked, grades, strict=True):
+        if grade.score is not None and grade.score < scale.pass_threshold:
+            wanted = f"expected at least {scale.pass_threshold:g}: {one_line(grade.explanation)}"
+            return [
+                fail(
+                    f"the target of example {row.id} itself scores {grade.score:g}, {wanted}",
+                    "Fix the grader, or answer(target) in the recipe's examples.py: no answer could be right. If less "
+                    "than the highest score passes, declare pass_threshold in grader.json.",
+                )
+            ]
+    return []
+
+
+async def _three_times(setup: Setup, opened: Wire, rows: Sequence[Example]) -> list[Finding]:
+    """The same body, byte for byte, must get the same score; and an empty answer must not pass."""
+    for row in rows:
+        for text in _repeated(setup, row):
+            grades = [await _grade(setup, opened, row, text, "thrice") for _ in range(3)]
+            if silent := _no_score(setup, opened, grades, {}):
+                return silent
+            scores = [grade.score or 0.0 for grade in grades]
+            if len(set(scores)) > 1:
+                said = ", ".join(f"{score:g}" for score in scores)
+                words = f"the body for example {row.id}, sent three times, scores {said}"
+                remedy = (
+                    "Remove chance and clocks from the grader (for a judge: temperature 0, a fixed model): noise hides "
+                    "what there is to learn."
+                )
+                return [fail(words, remedy, scores=scores)]
+            if not text and scores[0] >= opened.grader.scale.pass_threshold:
+                words = f"the empty answer to example {row.id} scores {scores[0]:g}, which passes"
+                return [fail(words, "Fix the grader: an empty answer is no answer.")]
+    return []
+
+
+# -- what is asked ---------------------------------------------------------------------------------
+def _answer(setup: Setup, row: Example) -> str:
+    """The right answer; for a row without a target, one that needs none."""
+    return "Done." if row.target is None else setup.recipe.answer(row.target)
+
+
+def _against(setup: Setup, row: Example) -> list[str]:
+    """The right answer, and worthless ones."""
+    return [_answer(setup, row), *preflight.probes("", row.id).values()]
+
+
+def _repeated(setup: Setup, row: Example) -> list[str]:
+    """The answers that must get one score however often they are given."""
+    return list(dict.fromkeys((_answer(setup, row), "", "Done.")))
+
+
+async def _grade(setup: Setup, opened: Wire, row: Example, text: str, word: object) -> Grade:
+    context = wire.context(setup, "grade", word, row)
+    return await opened.grader.grade(row, [Turn(text)], StopReason.completed, context)
+
+
+def _address(setup: Setup) -> str:
+    """The grader's URL without its query, which may hold a key. {tool_server} stays where we start
+    that server ourselves."""
+    return setup.recipe.grader.url.replace(TOOL_SERVER, setup.params.tools.server_url or TOOL_SERVER).partition("?")[0]

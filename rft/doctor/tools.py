@@ -1,0 +1,237 @@
+"""Two checks of the tools: do they answer at the declared burst, and do they keep rollouts apart?
+
+    tools        every tool at the declared burst: calls per second, P50, P95, failures by kind
+    isolation    the calls A under one trace id, mixed with the calls B under another, must get the
+                 answers that A gets alone
+
+A tool that declares `probe: false` is never called, by neither check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rft import config, stats
+from rft.doctor import arguments, wire
+from rft.doctor.finding import Finding, fail, together, warn
+from rft.doctor.setup import Setup
+from rft.doctor.wire import Wire, one_line
+from rft.errors import InfrastructureError
+from rft.tools.client import ToolClient
+from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult
+
+LONGEST_SEQUENCE = 6
+
+
+def tools(setup: Setup) -> Finding:
+    return wire.visit(setup, lambda opened: _burst(setup, opened))
+
+
+def isolation(setup: Setup) -> Finding:
+    return wire.visit(setup, lambda opened: _two_strangers(setup, opened.tools))
+
+
+# -- burst -----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Burst:
+    """One call, made many times."""
+
+    call: ToolCall
+    is_own: bool
+    """Its arguments are the recipe's, not made from the schema."""
+    demonstrated: bool
+    """A demonstration makes it, so it must work."""
+    address: str
+    example_id: str
+    results: Sequence[ToolResult]
+    raised: str = ""
+    """The remedy when the tool is the recipe's own, and raised."""
+
+    def first(self, result: ToolResult) -> str:
+        """Where all calls went, and what the first one got."""
+        called = f"{self.call.name} is at {self.address}; the first call, for example {self.example_id}"
+        return f"{called}: {one_line(result.output)}"
+
+
+async def _burst(setup: Setup, opened: Wire) -> Finding:
+    client, section = opened.tools, setup.params.tools
+    # raises ConfigError: no address, or no schema
+    client.check_rows(row for rows in setup.rows.values() for row in rows)
+    offered = _offered(setup, client)
+    own_rates = {endpoint.name: endpoint.rate_limit for endpoint in section.endpoints}
+    spared = [name for name in offered if not client.traits(name).probe]
+    sizes = {name: wire.burst_size(section, own_rates.get(name)) for name in offered if name not in spared}
+    wire.announce_calls(setup, client, "tools", sizes, sum(sizes.values()))
+    own, demonstrated = arguments.own_calls(setup), {call for calls in arguments.demonstrated(setup) for call in calls}
+    problems: list[Finding] = []
+    facts: dict[str, Any] = {}
+    for name, size in sizes.items():
+        parameters, row = offered[name]
+        call, is_own = arguments.one_call(name, parameters, own)
+        contexts = [wire.context(setup, f"burst {name}", n, row) for n in range(size)]
+        began = time.monotonic()
+        answers = await asyncio.gather(*(wire.one_by_one(client, [call], context) for context in contexts))
+        seconds = time.monotonic() - began
+        results = [result for (result,) in answers]
+        facts[name] = wire.speed("calls", [result.latency_s for result in results], seconds) | {
+            "refused": sum(result.is_error for result in results),
+            "failed": dict(Counter(_kind(result) for result in results if result.failed)),
+            "arguments": call.arguments,
+            "from": "the recipe" if is_own else "the schema",
+        }
+        raised = wire.raised(setup, opened, name)
+        made = _Burst(call, is_own, call in demonstrated, client.address(name), row.id, results, raised)
+        problems += _judge(setup.params, made)
+    said = [f"{name} {wire.speed_in_words('calls', numbers)}" for name, numbers in facts.items()]
+    said += [f"not called (probe: false): {', '.join(spared)}"] if spared else []
+    return together(problems, "; ".join(said) or "no tool is declared", tools=facts)
+
+
+def _offered(setup: Setup, client: ToolClient) -> dict[str, tuple[dict[str, Any], Example]]:
+    """For every tool that some policy sees: its parameters, and an example that offers it."""
+    found: dict[str, tuple[dict[str, Any], Example]] = {}
+    for row in setup.rows["train"]:
+        for tool in client.schemas if row.tools is None else row.tools:
+            found.setdefault(tool["function"]["name"], (tool["function"].get("parameters") or {}, row))
+    return found
+
+
+def _judge(params: config.Params, burst: _Burst) -> list[Finding]:
+    name, results, rollout = burst.call.name, burst.results, params.rollout
+    failed = [result for result in results if result.failed]
+    refused = [result for result in results if result.is_error]
+    problems: list[Finding] = []
+    if failed:
+        lost = _unscored_share(len(failed) / len(results), params)
+        kinds = ", ".join(f"{count} x {kind}" for kind, count in Counter(map(_kind, failed)).most_common(3))
+        words = f"{name}: {len(failed)} of {len(results)} calls failed ({kinds})"
+        more = f", which would leave up to {lost:.0%} of the rollouts unscored"
+        remedy = burst.raised or _remedy(params, failed, burst.address)
+        if len(failed) == len(results):
+            problems.append(fail(f"{words}{more}; {burst.first(failed[0])}", remedy, infrastructure=True))
+        elif lost > rollout.max_unscored_share:
+            problems.append(fail(words + more, remedy, infrastructure=True))
+        else:
+            problems.append(warn(f"{words}; retries would hide it", remedy))
+    if refused and burst.demonstrated and len(refused) == len(results):
+        words = f"{name} refuses a demonstration's call, {len(refused)} of {len(results)} times"
+        remedy = "Fix the tool, its address or the demonstration: no policy could learn from it."
+        problems.append(fail(f"{words}; {burst.first(refused[0])}", remedy))
+    elif refused:
+        whose, remedy = "arguments made from its schema", f"Add a demonstration that calls {name} with real arguments."
+        if burst.is_own:
+            whose, remedy = "the recipe's own arguments", "Fix the tool or the recipe's call."
+        problems.append(warn(f"{name} is alive, but refuses {whose}: {one_line(refused[0].output)}", remedy))
+    slow = stats.percentile([result.latency_s for result in results], 0.95) * rollout.max_tool_calls
+    if slow > rollout.deadline_s and not failed:
+        words = f"{name}: {rollout.max_tool_calls} calls at its P95 take {slow:.0f} s"
+        remedy = "Raise rollout.deadline_s, lower rollout.max_tool_calls, or make the tool faster."
+        problems.append(warn(f"{words}, longer than rollout.deadline_s = {rollout.deadline_s:g} s", remedy))
+    return problems
+
+
+def _remedy(params: config.Params, failed: Sequence[ToolResult], address: str) -> str:
+    """Fewer calls at once help against load only: neither a wrong address nor a reply of another
+    form comes from load."""
+    kinds = [_kind(result) for result in failed]
+    if all(kind.startswith("the reply ") for kind in kinds):
+        there = f"Check that this is the tool itself, not a web page or a gateway: {address}."
+        return f'It must answer a call with {{"output": ...}}. {there}'
+    if all(kind in wire.WRONG_PLACE for kind in kinds):
+        mistake = "If the status reports a mistake of the policy, add an 'output' to the reply."
+        return f"Check the address, the method and the key: {address}. {mistake}"
+    gently = "Lower tools.rate_limit or tools.concurrency to send it less at once."
+    return f"Look at the tool's own log; the limit per call is {wire.limit(params)}. {gently}"
+
+
+def _unscored_share(failing: float, params: config.Params) -> float:
+    """The share of unscored rollouts when each makes all the calls it may, and each call fails
+    independently and is retried."""
+    return 1 - (1 - failing ** (params.tools.retries + 1)) ** params.rollout.max_tool_calls
+
+
+def _kind(result: ToolResult) -> str:
+    """A failure in a word or two, so that equal ones can be counted."""
+    if found := re.search(r"HTTP \d{3}", result.output):
+        return found[0]
+    if "no reply within" in result.output:
+        return "no reply in time"
+    return one_line(result.output.partition(" failed: ")[2] or result.output, 60)
+
+
+# -- isolation -------------------------------------------------------------------------------------
+async def _two_strangers(setup: Setup, client: ToolClient) -> Finding:
+    """Mix A with B, then make A alone, twice over. A must get the same answers each time."""
+    first, second = _sequences(setup, client)
+    if not first:
+        return together([], "no tool is there that may be called")
+    rounds = 2 * [*first, *second, *first]
+    wire.announce_calls(setup, client, "isolation", Counter(call.name for call in rounds), rollouts=2 * 3)
+    heard: list[list[ToolResult]] = []
+    for n in range(2):
+        mixed = [wire.context(setup, name, n) for name in ("A beside B", "B beside A")]
+        heard.append((await _mixed(client, (first, second), mixed))[0])
+        heard.append(await wire.one_by_one(client, first, wire.context(setup, "A alone", n)))
+    if broken := [result for results in heard for result in results if result.failed]:
+        raise InfrastructureError(f"a tool failed in this check: {one_line(broken[0].output)}. Fix the tools first.")
+    for position, call in enumerate(first):
+        told = [results[position].output for results in heard]
+        if len(set(told)) > 1:
+            other = next(text for text in told if text != told[0])
+            answers = f"{one_line(told[0], 60)!r} under one trace id, {one_line(other, 60)!r} under another"
+            return fail(
+                f"{call.name} {one_line(call.arguments, 60)} returns {answers}",
+                "Keep a tool's state per trace_id, and no state beside that. If it answers from a clock or from "
+                "chance, remove that: a rollout's reward must not depend on it.",
+                call={"name": call.name, "arguments": call.arguments},
+                answers=told,
+            )
+    words = f"{len(first)} calls under four trace ids, beside {len(second)} of another rollout: the same answers"
+    return together([], words, calls=len(first))
+
+
+def _sequences(setup: Setup, client: ToolClient) -> tuple[list[ToolCall], list[ToolCall]]:
+    """The calls of two rollouts: every tool is among them, every call comes twice, and the second
+    rollout has other arguments where the recipe has any.
+
+    The first dialogue's calls are left out: the burst has made them, so a server that remembers too
+    much knows them already.
+    """
+    own = arguments.own_calls(setup)
+    row = setup.rows["train"][0]
+    seen = [tool["function"] for tool in (client.schemas if row.tools is None else row.tools)]
+    functions = {
+        function["name"]: function.get("parameters") or {} for function in seen if client.traits(function["name"]).probe
+    }
+    known = ([call for call in calls if call.name in functions][:LONGEST_SEQUENCE] for calls in own[1:] or own)
+    dialogues = [calls for calls in known if calls]
+    first = dialogues[0] if dialogues else []
+    second = next((calls for calls in reversed(dialogues) if calls != first), first)
+
+    def whole(calls: list[ToolCall]) -> list[ToolCall]:
+        missing = functions.keys() - {call.name for call in calls}
+        every = [*calls, *(arguments.one_call(name, functions[name], own)[0] for name in sorted(missing))]
+        return [replace(call, call_id=f"call_{n}_0") for n, call in enumerate([*every, *every])]
+
+    return whole(first), whole(second)
+
+
+async def _mixed(
+    client: ToolClient, sequences: Sequence[Sequence[ToolCall]], contexts: Sequence[RolloutContext]
+) -> tuple[list[ToolResult], list[ToolResult]]:
+    """Make one call of each sequence in turn."""
+    results: tuple[list[ToolResult], list[ToolResult]] = ([], [])
+    await wire.start(client, contexts)
+    for position in range(max(map(len, sequences))):
+        for calls, context, answers in zip(sequences, contexts, results, strict=True):
+            if position < len(calls):
+                answers += await client.call_all([calls[position]], context)
+    for context in contexts:
+        await client.end(context, StopReason.completed)
+    return results
