@@ -105,7 +105,7 @@ def test_identical_lines_are_counted_in_a_split_and_an_error_across_splits(
     report = reports.read(ExamplesReport, Path("data/examples/report.json"))
     assert (report.repeated, report.counts["train"]) == ({"train": 1, "validation": 0, "test": 0}, 2)
     assert [one.id for one in shelves.load_examples("train")] == ["train-0", "train-1"]
-    assert "lines that came twice, each taken once: 1 in train" in capsys.readouterr().out
+    assert "repeated lines, each taken once: 1 in train" in capsys.readouterr().out
     (tmp_path / "own/test.jsonl").write_text("".join(f"{line('test', n)}\n" for n in range(3)) + line("train", 1))
     with pytest.raises(UserError, match="lines of train in test: 1 examples"):
         examples.run(params)

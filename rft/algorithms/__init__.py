@@ -2,27 +2,27 @@
 reads like its paper.
 
 The policy gradient is one idea: make a rollout's tokens likelier by how much better it was than
-expected. What tells the algorithms apart is what "expected" is, where the probability ratio r = new
-/ old ends to count, and what a token's share in the step is divided by:
+expected. Algorithms differ in what "expected" is, in the bounds within which the probability ratio
+r = new / old counts, and in what a token's share of the step is divided by:
 
     algorithm     advantage of a rollout             ratio          bounds of r     divided by
-    grpo          (reward - group mean) / group std  a token        0.8, 1.2        length, rollouts
-    dr_grpo       reward - group mean                a token        0.8, 1.2        rollouts x const
-    dapo          as grpo; long ones are punished    a token        0.8, 1.28       tokens (below)
+    grpo          (reward - group mean) / group std  per token      0.8, 1.2        length, rollouts
+    dr_grpo       reward - group mean                per token      0.8, 1.2        rollouts x const
+    dapo          as grpo; long ones are punished    per token      0.8, 1.28       tokens (below)
     gspo          as grpo                            rollout, mean  0.9997, 1.0004  length, rollouts
     cispo         as grpo                            a token's weight, up to 5      tokens
     rloo          reward - mean of the others        rollout, sum   0.8, 1.2        rollouts
-    reinforce_pp  (reward - batch mean) / batch std  a token        0.8, 1.2        tokens
-    ppo           a token's own, from a critic       a token        0.8, 1.2        tokens
+    reinforce_pp  (reward - batch mean) / batch std  per token      0.8, 1.2        tokens
+    ppo           per token, from a critic           per token      0.8, 1.2        tokens
     dpo           the best +1, the worst -1          none: log-sigmoid of a pair    pairs
     best_of_n     the best 1                         none: next-token loss          tokens of these
 
-A mean runs over every rollout that the formula counts, also one whose advantage is 0 because its
-group is dull: left out of the denominator, it would make the step of the others larger, and the
-more so the fewer there are to learn from (`counts`). Unscored rollouts are no part of any formula.
-DAPO divides by the tokens of groups that differ: its own constraint leaves dull groups out.
-best_of_n and dpo know only what they imitate or prefer. A rollout without an advantage needs no
-forward pass, unless the KL pulls at it (`pulls`).
+A mean runs over every rollout that the formula counts (`counts`), also one whose advantage is 0
+because its group is dull. Without it in the denominator, the fewer rollouts there are to learn
+from, the larger would be the step. Unscored rollouts are no part of any formula. DAPO divides by
+the tokens of groups that differ: its own constraint leaves dull groups out. best_of_n and dpo count
+only what they imitate or prefer. A rollout without an advantage needs no forward pass, unless the
+KL has a gradient there (`pulls`).
 
 Two terms are common to the first eight: a penalty for leaving the reference policy (kl), and the
 weight of a token that another engine sampled (importance). Both are off or 1 in a strictly
@@ -30,9 +30,8 @@ on-policy step without `train.kl`, where r is 1 too and the gradient the plain p
 
 Read in this order:
 
-    tokens                          what a loss looks at; shares that add up
-    groups                          group mean, standard deviation, leave-one-out; what nothing can
-                                    be learned from
+    tokens                          the input of a loss; shares that add up
+    groups                          group mean, standard deviation, leave-one-out
     importance, kl                  the two common terms
     policy_gradient                 what the first eight have in common
     grpo, dr_grpo, dapo, gspo, cispo, rloo, reinforce_pp, ppo
@@ -42,7 +41,7 @@ Advantages are numpy and look at all groups of a step; losses are torch and look
 whose shares add up to the step's loss over any partition. Their numbers are compared with TRL's
 (`make figure NAME=parity_trl`).
 
-Shapes: P groups of G rollouts in a step; B rollouts and N own tokens in a microbatch.
+Shapes: P groups of G rollouts in a step; B rollouts and N completion tokens in a microbatch.
 """
 
 from __future__ import annotations
@@ -69,50 +68,49 @@ from rft.algorithms.tokens import Tokens, Totals
 
 
 class Algorithm(Protocol):
-    """What the collector asks (up to `counts`) and what the learner asks."""
+    """An algorithm. The collector uses it up to `counts`, the learner from `needs` on."""
 
     @property
     def grouped(self) -> bool:
-        """It learns from differences within a group. False: from all that is scored."""
+        """Whether it learns from differences within a group; else from all that is scored."""
         ...
 
     @property
     def zero(self) -> str:
-        """Why a scored rollout among others that differ may have advantage 0."""
+        """Why a scored rollout in a group that differs may have advantage 0."""
         ...
 
     def advantages(self, rewards_PG: Sequence[Sequence[float | None]]) -> list[NDArray[np.float64]]:
-        """One array a group: NaN for the unscored, zeros where nothing can be learned."""
+        """Return one array per group: NaN if unscored, zeros where nothing can be learned."""
         ...
 
     @property
     def pulls(self) -> bool:
-        """The loss has a gradient also where the advantage is 0: that of the KL."""
+        """Whether the loss has a gradient (of the KL) also where the advantage is 0."""
         ...
 
     def counts(self, advantage: float, differs: bool) -> bool:
-        """Whether the formula's mean runs over this scored rollout. `differs`: the outcomes of its
-        group do."""
+        """Tell whether the formula's mean runs over this scored rollout. `differs`: the outcomes of
+        its group do."""
         ...
 
     @property
     def needs(self) -> frozenset[str]:
         """What the learner must prepare: 'reference' (log-probabilities), 'values' (a critic),
-        'pairs' (two and two in a microbatch)."""
+        'pairs' (both of a pair in one microbatch)."""
         ...
 
     def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:
-        """This microbatch's share of the step's loss."""
+        """Return this microbatch's share of the step's loss."""
         ...
 
     def facts(self, tokens: Tokens) -> dict[str, float]:
-        """Sums over the microbatch's tokens, by metric; summed over all microbatches and divided by
-        `num_tokens` they are means a token."""
+        """Return sums over the microbatch's tokens, by metric. The learner makes them means."""
         ...
 
 
 def of(section: config.Train) -> Algorithm:
-    """The one that `train.algorithm` names; one for the collector and the learner together."""
+    """Make the algorithm of `train.algorithm`; the collector and the learner share one."""
     match section.algorithm:
         case "grpo":
             return Grpo(section)

@@ -6,9 +6,9 @@ score: Stiennon et al. 2020 (arXiv 2009.01325), Dong et al. 2023, RAFT (arXiv 23
     weight = 1 for the group's best, 0 for the others
     loss   = - mean of log p over the tokens of the best
 
-It knows no bad example: safe and slow. A group in which all score the same has no best one, so an
-all-fail group teaches nothing. Of several equally good ones the first is taken, or groups with many
-successes would weigh more.
+It learns from good examples only: safe and slow. A group in which all score the same has no best
+one, so an all-fail group teaches nothing. Of several equally good ones the first is taken, or
+groups with many successes would weigh more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BestOfN:
         return [_best(rewards_G) for rewards_G in rewards_PG]
 
     def counts(self, advantage: float, differs: bool) -> bool:
-        """What is imitated is the data set; the others were drawn to find it."""
+        """Count what is imitated; the others were drawn to find it."""
         return advantage > 0
 
     def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:

@@ -38,6 +38,6 @@ class Cispo(PolicyGradient):
         return values_N.sum() / totals.num_tokens
 
     def clipped(self, tokens: Tokens) -> torch.Tensor:
-        """N: where the weight is bounded; the gradient goes on."""
+        """Return N: where the weight is bounded. The gradient goes on."""
         ratio_N = torch.exp(self.log_ratio(tokens))
         return (ratio_N > 1 + self.high) | (ratio_N < 1 - self.low)

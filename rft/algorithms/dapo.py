@@ -10,9 +10,9 @@
     overlong punishment     the reward falls linearly near the length limit (section 3.4, eq. 13),
                             `train.overlong`
 
-So a group that could not be replaced within the budget is in no denominator, and no KL pulls at it.
-(TRL has no dynamic sampling: there the tokens of such groups are counted.) The paper trains without
-KL, which is the default here too.
+So a group that could not be replaced within the budget is in no denominator and in no KL. (TRL has
+no dynamic sampling: there the tokens of such groups are counted.) The paper trains without KL,
+which is the default here too.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ class Dapo(PolicyGradient):
 
 
 def check_overlong(overlong: config.Overlong, max_tokens: int | None) -> None:
-    """Raises ConfigError for a buffer as long as the whole context."""
+    """Raise ConfigError for a buffer as long as the whole context."""
     if max_tokens is not None and overlong.buffer >= max_tokens:
-        raise ConfigError(f"train.overlong.buffer ({overlong.buffer}) must lie below rollout.max_tokens ({max_tokens})")
+        what = f"train.overlong.buffer ({overlong.buffer}) must lie below rollout.max_tokens ({max_tokens})"
+        raise ConfigError(f"params.yaml: {what}. Lower the one or raise the other.")
 
 
 def shaped(trajectory: Trajectory, overlong: config.Overlong, max_tokens: int | None) -> float | None:
-    """The reward as training has it: less the punishment where there is a buffer, which only DAPO
-    may have. None: unscored."""
+    """Return the reward for training: less the punishment if there is a buffer, which only DAPO may
+    have. None: unscored."""
     if trajectory.reward is None or not overlong.buffer:
         return trajectory.reward
     assert max_tokens is not None, "overlong shaping measures by rollout.max_tokens"
@@ -59,7 +60,6 @@ def shaped(trajectory: Trajectory, overlong: config.Overlong, max_tokens: int | 
 
 
 def punishment(length: int, max_tokens: int, overlong: config.Overlong) -> float:
-    """From 0 to -penalty. `length` is the whole context's, which max_tokens bounds: prompt, turns
-    and tool results."""
+    """Return 0 to -penalty for a whole context of this `length`: prompt, turns and tool results."""
     over = length - (max_tokens - overlong.buffer)
     return -overlong.penalty * min(1.0, max(0, over) / overlong.buffer)

@@ -2,11 +2,11 @@
 eq. 7.
 
     loss = - mean over pairs of log sigmoid( beta * (m(chosen) - m(rejected)) )
-    m    = log p - log p of the reference, summed over the policy's own tokens
+    m    = log p - log p of the reference, summed over completion tokens
 
 A group's best and worst rollout are its pair: the grader stands in for the person who prefers.
-Sampled anew each step, this is online DPO. The reference policy is part of the loss, so `train.kl`
-has no place here.
+Pairs are sampled in each step, so this is online DPO. The reference policy is part of the loss, so
+`train.kl` has no place here.
 
 The learner keeps a pair in one microbatch, the chosen one first (`needs`: pairs): rows 0, 2, 4, ...
 are chosen, rows 1, 3, 5, ... rejected.
@@ -43,18 +43,16 @@ class Dpo:
 
     @torch.no_grad()
     def facts(self, tokens: Tokens) -> dict[str, float]:
-        """A pair weighs by its tokens, as all facts are means a token."""
+        """Weigh a pair by its tokens, as all facts are means per token."""
         right_B = (self._preference(tokens) > 0).repeat_interleave(2)
         return {"pairs/right": (right_B * tokens.lengths_B).sum().item()}
 
     def _preference(self, tokens: Tokens) -> torch.Tensor:
-        """One number a pair: by how much the policy prefers the chosen one, beyond what the
-        reference does."""
+        """Return per pair by how much more the policy prefers the chosen one than the reference."""
         assert tokens.reference_N is not None, "the learner prepares what an algorithm needs"
         sign_B = tokens.sums(tokens.advantage_N).sign()
-        assert sign_B.tolist() == [1.0, -1.0] * (tokens.num_rows // 2), (
-            "pairs: the chosen one first, then the rejected one"
-        )
+        expected_B = [1.0, -1.0] * (tokens.num_rows // 2)
+        assert sign_B.tolist() == expected_B, "pairs: the chosen one first, then the rejected one"
         margin_B = tokens.sums(tokens.logprobs_N - tokens.reference_N)
         return margin_B[0::2] - margin_B[1::2]
 

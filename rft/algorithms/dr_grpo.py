@@ -4,8 +4,8 @@
     A = reward - group mean
     J = 1/G sum over rollouts  1/M sum over its tokens  min(r A, clip(r, 1 - eps, 1 + eps) A)
 
-Both divisions of GRPO are gone: a constant M takes the place of the rollout's own length. It scales
-the learning rate and nothing else.
+Both divisions of GRPO are gone: a constant M replaces the rollout's own length. It scales the
+learning rate and nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rft.algorithms.tokens import Tokens, Totals
 
 class DrGrpo(PolicyGradient):
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
-        return [groups.centred(rewards_G) for rewards_G in rewards_PG]
+        return [groups.centered(rewards_G) for rewards_G in rewards_PG]
 
     def mean(self, values_N: torch.Tensor, tokens: Tokens, totals: Totals) -> torch.Tensor:
         return values_N.sum() / (totals.num_rollouts * totals.max_length)

@@ -1,10 +1,10 @@
-"""Statistics of groups: how much better than its kin a rollout was.
+"""Statistics of groups: how much better a rollout was than the others in its group.
 
-A group is G rollouts of one example; its mean is the variance-reduction baseline. The unscored
-(None or NaN) stand outside: they are in neither the mean nor the loss, since a placeholder zero
-would drag the mean down and train the policy away from good behaviour. A group of which fewer than
-two are scored, or all the same, says nothing and gets zeros. Same means within float noise: a
-standard deviation of 1e-17 would turn rounding errors into advantages of full size.
+A group is G rollouts of one example; its mean is the variance-reduction baseline. Unscored ones
+(None or NaN) are in neither the mean nor the loss: a placeholder zero would drag the mean down and
+train the policy away from good behavior. A group in which fewer than two are scored, or all score
+the same, says nothing and gets zeros. The same means within float noise: a standard deviation of
+1e-17 would turn rounding errors into advantages of full size.
 
 Shapes: G rollouts of a group.
 """
@@ -21,13 +21,12 @@ Floats = NDArray[np.float64]
 
 NOISE = 1e-9
 STD_FLOOR = 1e-4
-"""Added to a standard deviation, so that a group of nearly equal rewards is not blown up without
-bound."""
+"""Added to a standard deviation, which bounds the advantages of nearly equal rewards."""
 
 
 def floats(rewards_G: Rewards) -> Floats:
-    """NaN for the unscored. An infinite reward is a mistake of whoever made it: in a mean it would
-    unscore the whole group."""
+    """Return an array with NaN for the unscored. Raises ValueError for an infinite reward, which
+    would unscore the whole group."""
     rewards = np.array([np.nan if reward is None else reward for reward in rewards_G], dtype=np.float64)
     if np.isinf(rewards).any():
         raise ValueError(f"a reward is infinite: {list(rewards_G)}")
@@ -40,26 +39,25 @@ def varies(rewards: Floats) -> bool:
 
 
 def nothing(rewards: Floats) -> Floats:
-    """Zeros, and NaN for the unscored."""
+    """Return zeros, and NaN for the unscored."""
     return np.where(np.isnan(rewards), np.nan, 0.0)
 
 
-def centred(rewards_G: Rewards) -> Floats:
-    """`centred([1.0, None, 0.0])` is [0.5, nan, -0.5]."""
+def centered(rewards_G: Rewards) -> Floats:
+    """Subtract the mean: `centered([1.0, None, 0.0])` is [0.5, nan, -0.5]."""
     rewards = floats(rewards_G)
     return rewards - rewards[~np.isnan(rewards)].mean() if varies(rewards) else nothing(rewards)
 
 
 def standardized(rewards_G: Rewards) -> Floats:
-    """Centred, over the standard deviation of the sample (ddof = 1)."""
+    """Subtract the mean, and divide by the standard deviation of the sample (ddof = 1)."""
     rewards = floats(rewards_G)
     scored = rewards[~np.isnan(rewards)]
     return (rewards - scored.mean()) / (scored.std(ddof=1) + STD_FLOOR) if varies(rewards) else nothing(rewards)
 
 
 def leave_one_out(rewards_G: Rewards) -> Floats:
-    """Each against the mean of the others. `leave_one_out([1.0, 0.0, 0.5])` is [0.75, -0.75,
-    0.0]."""
+    """Subtract the mean of the others: `leave_one_out([1.0, 0.0, 0.5])` is [0.75, -0.75, 0.0]."""
     rewards = floats(rewards_G)
     if not varies(rewards):
         return nothing(rewards)
@@ -68,6 +66,6 @@ def leave_one_out(rewards_G: Rewards) -> Floats:
 
 
 def best_and_worst(rewards_G: Rewards) -> tuple[int, int] | None:
-    """Their places, the first of several; None when the group says nothing."""
+    """Return their places, the first of several; None when the group says nothing."""
     rewards = floats(rewards_G)
     return (int(np.nanargmax(rewards)), int(np.nanargmin(rewards))) if varies(rewards) else None

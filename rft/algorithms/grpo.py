@@ -1,11 +1,12 @@
 """GRPO, group relative policy optimization: Shao et al. 2024, DeepSeekMath (arXiv 2402.03300), eq.
 3 and section 4.1.2.
 
-    A = (reward - group mean) / group std J = 1/G sum over rollouts  1/|o| sum over its tokens  (
-    min(r A, clip(r, 1 - eps, 1 + eps) A) - beta KL )
+    A = (reward - group mean) / group std
+    J = 1/G sum over rollouts  1/|o| sum over its tokens
+            ( min(r A, clip(r, 1 - eps, 1 + eps) A) - beta KL )
 
-The group stands in for a critic. Two biases were found later: the division by the standard
-deviation weighs up groups where nearly all score the same, and the division by a rollout's own
+The group replaces a critic. Two biases were found later: the division by the standard deviation
+gives more weight to groups where nearly all score the same, and the division by a rollout's own
 length makes the tokens of long ones count less, so that failures may ramble (dr_grpo).
 """
 

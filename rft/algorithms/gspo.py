@@ -1,7 +1,8 @@
 """GSPO, group sequence policy optimization: Zheng et al. 2025 (arXiv 2507.18071), eqs. 5 to 7.
 
-    s = (new probability of the rollout / its old one) ^ (1 / |o|) = exp(mean over its tokens of log
-    r) J = 1/G sum over rollouts  min(s A, clip(s, 1 - 3e-4, 1 + 4e-4) A),        A as in GRPO
+    s = (new probability of the rollout / its old one) ^ (1 / |o|)
+      = exp(mean over its tokens of log r)
+    J = 1/G sum over rollouts  min(s A, clip(s, 1 - 3e-4, 1 + 4e-4) A),  A as in GRPO
 
 Rewards are given to rollouts, so the ratio is a rollout's: a token's ratio, from one sample, is
 noise that adds up with length. Whole rollouts are clipped instead of single tokens. The bounds are

@@ -4,13 +4,13 @@ The sampler's probabilities differ from the trainer's for the same weights (othe
 precision), and more so when its weights are some steps old (`train.lag`). Then the gradient is an
 average over the wrong distribution. A token's weight
 
-    w = min(exp(old - sampled), cap)        a number: neither has a gradient
+    w = min(exp(old - sampled), cap)        without gradient
 
-mends that up to the cap, which bounds the variance (Espeholt et al. 2018, arXiv 1802.01561, section
-4, the truncated weight rho; for language models: Yao et al. 2025, "Your Efficient RL Framework
-Secretly Brings You Off-Policy RL Training"). It stands beside the ratio of new to old, which is
-clipped for another reason: not to step too far. The weight is a token's, also where the ratio is a
-rollout's (gspo, rloo).
+corrects that up to the cap, which bounds the variance (Espeholt et al. 2018, arXiv 1802.01561,
+section 4, the truncated weight rho; for language models: Yao et al. 2025, "Your Efficient RL
+Framework Secretly Brings You Off-Policy RL Training"). It is apart from the ratio of new to old,
+which is clipped so that a step does not go too far. The weight is per token, also where the ratio
+is per rollout (gspo, rloo).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rft.algorithms.tokens import Tokens
 
 
 def weights(tokens: Tokens, cap: float | None) -> torch.Tensor | float:
-    """N. 1 when there is no cap: the correction is off."""
+    """Return N weights; 1 when there is no cap: the correction is off."""
     return 1.0 if cap is None else _ratio(tokens).clamp(max=cap)
 
 
 def truncated(tokens: Tokens, cap: float | None) -> float:
-    """How many tokens' weight met the cap."""
+    """Count the tokens whose weight met the cap."""
     return 0.0 if cap is None else (_ratio(tokens) > cap).sum().item()
 
 

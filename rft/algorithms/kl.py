@@ -1,5 +1,4 @@
-"""How far the policy has gone from the reference policy: KL(policy | reference), estimated a token
-from samples.
+"""How far the policy has gone from the reference policy: KL(policy | reference), by token.
 
 After Schulman, "Approximating KL Divergence" (2020). With d = log policy - log reference of a
 sampled token, and r its ratio of new to old:
@@ -9,17 +8,17 @@ sampled token, and r its ratio of new to old:
     k2          d^2 / 2         not KL, but near     d * grad log policy
     k3          exp(-d) - 1 + d KL, never negative   (1 - exp(-d)) * grad log policy
 
-d * grad log policy averages to the gradient of KL (a token's effect on the KL of later tokens left
-out), and r makes that true of an old policy's samples. The derivative of d alone is grad log
-policy, whose mean is zero: a penalty that does nothing. So k1 is the cost of a token in the reward,
-carried by r. (k3 times r, DeepSeek-V3.2, arXiv 2512.02556, has the same gradient.) k3's gradient
-averages to that of the reverse, KL(reference | policy); both vanish together, and near the
-reference they agree to first order. It is GRPO's (arXiv 2402.03300, eq. 4), and the default for its
-low variance.
+d * grad log policy averages to the gradient of KL (without a token's effect on the KL of later
+tokens), and r makes that true for an old policy's samples. The derivative of d alone is grad log
+policy, whose mean is zero: a penalty that does nothing. So k1 is r d with d held constant, as if it
+were a cost in the reward. (k3 times r, DeepSeek-V3.2, arXiv 2512.02556, has the same gradient.)
+k3's gradient averages to that of the reverse, KL(reference | policy); both vanish together, and
+near the reference they agree to first order. It is GRPO's (arXiv 2402.03300, eq. 4), and the
+default for its low variance.
 
 Where papers put the KL into the reward (RLOO, REINFORCE++, PPO for language models) it is a term of
-the loss here, too: in the reward it would make every group differ, also one in which all failed,
-and invent advantages there.
+the loss here: in the reward it would make every group differ, also one in which all failed, and
+invent advantages there.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def k2(logprobs_N: torch.Tensor, reference_N: torch.Tensor, old_N: torch.Tensor)
 
 
 def k3(logprobs_N: torch.Tensor, reference_N: torch.Tensor, old_N: torch.Tensor) -> torch.Tensor:
-    """expm1, as exp(-d) - 1 loses all digits where the policies are near."""
+    """Use expm1: exp(-d) - 1 loses all digits where the policies are near."""
     gap_N = logprobs_N - reference_N
     return torch.expm1(-gap_N) + gap_N
 

@@ -1,7 +1,7 @@
-"""What eight algorithms have in common: a gain a token, weighed, minus a penalty, in the
+"""The common part of eight algorithms: a weighted gain per token, minus a penalty, in the
 algorithm's own mean.
 
-    loss = - mean over own tokens of ( w * gain - beta * KL )
+    loss = - mean over completion tokens of ( w * gain - beta * KL )
 
     gain   min(r A, clip(r, 1 - low, 1 + high) A)      Schulman et al. 2017 arXiv 1707.06347, eq. 7
     r      exp(log_ratio): a token's new probability over its old one; of a whole rollout in gspo
@@ -12,8 +12,8 @@ algorithm's own mean.
 The mean runs over all scored rollouts of the step. Those without an advantage gain nothing and are
 penalized like the others, so with KL they are learned from, too.
 
-An algorithm says its advantages and its `mean`, and where it differs also its bounds, its ratio or
-its gain. The minimum means that a token whose ratio went as far as its advantage wants gets no
+An algorithm defines its advantages and its `mean` and, where they differ, its bounds, its ratio or
+its gain. Because of the minimum, a token whose ratio went as far as its advantage wants gets no
 further gradient, while one that went the wrong way keeps it.
 """
 
@@ -33,7 +33,7 @@ from rft.algorithms.tokens import Tokens, Totals
 
 class PolicyGradient(ABC):
     bounds: ClassVar[tuple[float, float]] = (0.2, 0.2)
-    """`train.clip` where it says nothing: the paper's low and high."""
+    """Defaults of `train.clip`: the paper's low and high."""
     grouped: bool = True
     zero: str = "at the group mean"
 
@@ -59,14 +59,14 @@ class PolicyGradient(ABC):
 
     @abstractmethod
     def mean(self, values_N: torch.Tensor, tokens: Tokens, totals: Totals) -> torch.Tensor:
-        """This microbatch's share of the step's mean."""
+        """Return this microbatch's share of the step's mean."""
 
     def log_ratio(self, tokens: Tokens) -> torch.Tensor:
-        """N."""
+        """Return log r of N tokens."""
         return tokens.logprobs_N - tokens.old_N
 
     def gain(self, tokens: Tokens) -> torch.Tensor:
-        """N."""
+        """Return the gain of N tokens."""
         return torch.minimum(*self._free_and_clipped(tokens))
 
     def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:
@@ -85,7 +85,7 @@ class PolicyGradient(ABC):
         return found
 
     def clipped(self, tokens: Tokens) -> torch.Tensor:
-        """N: where the bound ends the gradient."""
+        """Return N: where the bound ends the gradient."""
         free_N, clipped_N = self._free_and_clipped(tokens)
         return clipped_N < free_N
 
@@ -94,6 +94,6 @@ class PolicyGradient(ABC):
         return ratio_N * tokens.advantage_N, ratio_N.clamp(1 - self.low, 1 + self.high) * tokens.advantage_N
 
     def _distance(self, tokens: Tokens) -> torch.Tensor:
-        """N: from the reference policy."""
+        """Return N distances from the reference policy."""
         assert tokens.reference_N is not None, "the learner prepares what an algorithm needs"
         return self._estimate(tokens.logprobs_N, tokens.reference_N, tokens.old_N)

@@ -7,13 +7,13 @@ advantages by GAE (arXiv 1506.02438), eq. 16.
     loss    = - mean over tokens of min(r A, clip(r, 1 - eps, 1 + eps) A)
               + c * mean of max((V - return)^2, (V clipped around old V - return)^2)
 
-The reward comes with the last own token, after which V is 0.
+The reward comes with the last completion token, after which V is 0.
 
-Time runs over the policy's own tokens: what tools write is part of the environment, and has neither
-value nor advantage. The critic is the learner's (`needs`: values); it calls `gae` once a rollout,
+Time runs over completion tokens: what tools write is part of the environment, and has neither value
+nor advantage. The critic is the learner's (`needs`: values); it calls `gae` once per rollout,
 before the step's first update, and puts the result into `Tokens`.
 
-PPO learns from every scored rollout, whatever its group did: the value of a token stands in for the
+PPO learns from every scored rollout, whatever its group did: the value of a token replaces the
 group mean.
 """
 
@@ -44,17 +44,15 @@ class Ppo(PolicyGradient):
         return super().needs | {"values"}
 
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
-        """1 for every scored rollout: to be learned from. The learner puts `gae` in its place,
-        token by token."""
+        """Return 1 for every scored rollout: learn from it. The learner replaces it by `gae`."""
         return [groups.nothing(groups.floats(rewards_G)) + 1.0 for rewards_G in rewards_PG]
 
     def mean(self, values_N: torch.Tensor, tokens: Tokens, totals: Totals) -> torch.Tensor:
         return values_N.sum() / totals.num_tokens
 
     def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:
-        return super().loss(tokens, totals) + self._value_weight * self.mean(
-            self._value_error(tokens)[0], tokens, totals
-        )
+        value_error = self.mean(self._value_error(tokens)[0], tokens, totals)
+        return super().loss(tokens, totals) + self._value_weight * value_error
 
     @torch.no_grad()
     def facts(self, tokens: Tokens) -> dict[str, float]:
@@ -65,8 +63,8 @@ class Ppo(PolicyGradient):
         }
 
     def _value_error(self, tokens: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
-        """N: with the clip and without. The larger of both: a value that leaves the old one's
-        neighbourhood gets no gradient for it."""
+        """Return N errors with the clip and without. The clip takes the larger of both: a value far
+        from the old one gets no gradient for going further."""
         values_N, old_N, returns_N = tokens.values_N, tokens.old_values_N, tokens.returns_N
         if values_N is None or old_N is None or returns_N is None:
             raise AssertionError("the learner prepares what an algorithm needs")
@@ -76,8 +74,8 @@ class Ppo(PolicyGradient):
 
 
 def gae(reward: float, values_T: groups.Floats, gamma: float, gae_lambda: float) -> tuple[groups.Floats, groups.Floats]:
-    """Advantages and returns of one rollout's T own tokens. With gamma = lambda = 1 every return is
-    the reward."""
+    """Return advantages and returns of one rollout's T completion tokens. With gamma = lambda = 1
+    every return is the reward."""
     advantages_T = np.zeros(len(values_T), dtype=np.float64)
     later, value_after, paid = 0.0, 0.0, reward
     for t in reversed(range(len(values_T))):

@@ -4,10 +4,10 @@
     J = mean over tokens of min(r A, clip(r, 1 - eps, 1 + eps) A)
 
 A group's standard deviation comes from few rollouts, and the reward that it divides is one of them:
-the estimate is biased. Over the whole batch that vanishes. Groups are not looked at, so a rollout
-of an example where all failed is learned from, too, and differences between examples drown those
-between rollouts of one: the price of needing one rollout an example. The paper's KL is in the
-reward; here it is a term of the loss (kl.py).
+the estimate is biased. Over the whole batch that vanishes. Groups play no part, so a rollout of an
+example where all failed is learned from, too, and differences between examples hide those between
+rollouts of one: the price of needing only one rollout per example. The paper's KL is in the reward;
+here it is a term of the loss (kl.py).
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ class ReinforcePP(PolicyGradient):
     zero = "at the batch mean"
 
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
-        """All equal over the batch: zeros."""
+        """Standardize over the batch; zeros if all rewards are equal."""
+        if not rewards_PG:
+            return []
         batch = groups.standardized([reward for rewards_G in rewards_PG for reward in rewards_G])
-        return np.split(batch, np.cumsum([len(rewards_G) for rewards_G in rewards_PG])[:-1]) if rewards_PG else []
+        return np.split(batch, np.cumsum([len(rewards_G) for rewards_G in rewards_PG])[:-1])
 
     def mean(self, values_N: torch.Tensor, tokens: Tokens, totals: Totals) -> torch.Tensor:
         return values_N.sum() / totals.num_tokens

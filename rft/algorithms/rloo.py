@@ -6,10 +6,10 @@
 
 A whole rollout is one action: its tokens' log-probabilities are summed, and no length divides them.
 The mean of the others is a baseline without the rollout's own reward in it, so the estimate is
-unbiased; A is G / (G - 1) times the distance from the group mean. The paper updates once on a
+unbiased; A is G / (G - 1) times the distance from the group mean. The paper updates once per
 rollout; for more, the rollout's ratio exp(sum of log r) is clipped as a token's is in PPO (so does
 TRL), and with one update the gradient is the same. The longer a rollout, the faster a sum of
-logarithms moves: with many updates a step, prefer gspo.
+logarithms moves: with many updates per step, prefer gspo.
 
 The KL is a term of the loss (kl.py says why). The paper, and TRL, subtract the rollout's sum of k1
 from its reward; what TRL then computes is our loss on those rewards, and the figure shows that this
@@ -35,7 +35,7 @@ class Rloo(PolicyGradient):
         return tokens.sums(tokens.logprobs_N - tokens.old_N)[tokens.row_N]
 
     def gain(self, tokens: Tokens) -> torch.Tensor:
-        """A rollout's gain, in equal parts on its tokens."""
+        """Divide a rollout's gain equally among its tokens."""
         return super().gain(tokens) / tokens.lengths_B[tokens.row_N]
 
     def mean(self, values_N: torch.Tensor, tokens: Tokens, totals: Totals) -> torch.Tensor:

@@ -1,12 +1,11 @@
-"""What a loss looks at: the policy's own tokens of a microbatch, and the numbers of the whole step
-that a share is divided by.
+"""The input of a loss: the completion tokens of a microbatch, and the totals of the whole step.
 
-Nothing here is padded. A microbatch of B rollouts holds N tokens that the policy sampled (prompt
-and tool tokens are not among them), flat, and `row_N` says whose each is. So every sum over a
-rollout is `Tokens.sums`, every mean over the step is a sum over N divided by a field of `Totals`,
-and the shares of all microbatches, on however many processes, add up to the step's loss.
+Nothing here is padded. A microbatch of B rollouts holds N tokens that the policy sampled (no prompt
+or tool tokens), flat, and `row_N` says whose each is. So every sum over a rollout is `Tokens.sums`,
+every mean over the step is a sum over N divided by a field of `Totals`, and the shares of all
+microbatches, on however many processes, add up to the step's loss.
 
-Shapes: P groups of G rollouts in a step; B rollouts and N own tokens in a microbatch.
+Shapes: P groups of G rollouts in a step; B rollouts and N completion tokens in a microbatch.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ import torch
 @dataclass(frozen=True, slots=True)
 class Tokens:
     logprobs_N: torch.Tensor
-    """Under the weights now; the only one with a gradient (beside `values_N`)."""
+    """Under the weights now; with `values_N` the only ones with a gradient."""
     old_N: torch.Tensor
-    """Under the trainer's weights before this step's first update; in the first update the same
-    numbers as `logprobs_N`."""
+    """Under the weights before the step's first update; in that update the same as `logprobs_N`."""
     sampled_N: torch.Tensor
-    """As the sampler reported them: the behaviour policy."""
+    """As the sampler reported them: the behavior policy."""
     advantage_N: torch.Tensor
     row_N: torch.Tensor
     """Which of the B rollouts; ascending."""
@@ -39,10 +37,9 @@ class Tokens:
     returns_N: torch.Tensor | None = None
 
     def sums(self, values_N: torch.Tensor) -> torch.Tensor:
-        """B: over each rollout's tokens."""
-        return torch.zeros(self.num_rows, dtype=values_N.dtype, device=values_N.device).index_add(
-            0, self.row_N, values_N
-        )
+        """Return B sums, over each rollout's tokens."""
+        zeros_B = torch.zeros(self.num_rows, dtype=values_N.dtype, device=values_N.device)
+        return zeros_B.index_add(0, self.row_N, values_N)
 
     @property
     def lengths_B(self) -> torch.Tensor:
@@ -51,13 +48,13 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of one optimizer step, over all its microbatches and processes."""
+    """Totals of one optimizer step, over all its microbatches and processes."""
 
     num_rollouts: int
-    """That the formula counts, those without a gradient included: a step that learns from few
+    """Rollouts that the formula counts, with or without a gradient: a step that learns from few
     rollouts is a small step."""
     num_tokens: int
-    """Their own tokens."""
+    """Their completion tokens."""
     max_length: int
     """The constant of Dr. GRPO: rollout.max_turn_tokens."""
     num_pairs: int = 0

@@ -1,4 +1,4 @@
-"""Settings: read strictly, their secrets there, and every key that is written honoured by the
+"""Settings: read strictly, their secrets there, and every key that is written honored by the
 others.
 
 A key that params.yaml writes and another key makes meaningless is as bad as a misspelt one: the run

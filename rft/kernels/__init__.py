@@ -2,37 +2,34 @@
 loss on it, without the logits.
 
 With N = 16384 tokens and a vocabulary of 152 k, the logits are 10 GB in float32, and plain torch
-holds three to five copies of them. They are the largest thing in a training step, for two numbers a
-token. So they are computed in tiles that stay on the chip:
+holds three to five copies of them. They are the largest thing in a training step, for two numbers
+per token. So they are computed in tiles that stay on the chip:
 
-    forward     a tile of logits is a product of a tile of tokens and a tile of vocabulary. What a
-                token needs of it is its maximum, the sum of exponentials and the sum for the
-                entropy, carried from tile to tile. 2 N V D operations, and a few numbers a token to
-                memory.
+    forward     a tile of logits is a product of a tile of tokens and a tile of vocabulary. A token
+                needs its maximum, the sum of exponentials and the sum for the entropy, carried from
+                tile to tile. 2 N V D operations; a few numbers per token go to memory.
     backward    the tile is computed again and turned into its gradient, slope x (one if chosen -
                 probability). A slab of the vocabulary, some thousand columns wide, is kept in 16
-                bits for as long as two plain matrix products take: slab.T @ hidden is that slab's
-                weight gradient, complete; slab @ weight is added to the gradient of the hidden
-                states.
+                bits during two plain matrix products: slab.T @ hidden is that slab's whole weight
+                gradient; slab @ weight is added to the gradient of the hidden states.
 
-Why a slab and not one kernel to the end: a gradient needs its tile over the whole of D, and a
-program has registers for about 256 of 4096 columns. Without the slab each part would compute the
-logits again. With it the step costs 8 N V D operations (6 with a frozen head), where stored logits
-cost 6 (4): the price of the memory. Both products run in the vendor's library. Each sum has one
-owner and one order, in float32 and without atomics, so equal inputs give equal bytes. What is kept
-beside inputs and gradients depends on N, never on V.
+Why a slab and not one kernel: a gradient needs its tile over the whole of D, and a program has
+registers for about 256 of 4096 columns. Without the slab each part would compute the logits again.
+With it the step costs 8 N V D operations (6 with a frozen head), where stored logits cost 6 (4):
+the price of the memory. Both products run in the vendor's library. Each sum has one owner and one
+order, in float32 and without atomics, so equal inputs give equal bytes. What is kept beside inputs
+and gradients depends on N, never on V.
 
     linear_logprobs       hidden states, head, ids -> log-probability and entropy of each
     linear_policy_loss    the same, and the clipped loss of GRPO, Dr. GRPO and DAPO in the same
                           pass; they differ in `share_N` alone
-    reference             both in plain torch: used without a GPU, tested against, timed against
-    fused                 both as autograd functions over the kernels; loaded only when a GPU is
-                          used
+    reference             both in plain torch, for a CPU and as the standard in tests and timings
+    fused                 both as autograd functions over the kernels; loaded only for a GPU
     programs              the kernels, in Triton
     tiles                 how large the tiles are on which chip
 
-Gradients reach hidden states and weight, each only if it asks. Entropy has none: it is watched, not
-trained on. `import rft.kernels` needs no Triton.
+Hidden states and weight get gradients, each only if it requires one. Entropy has none: it is a
+metric. `import rft.kernels` needs no Triton.
 """
 
 from __future__ import annotations
@@ -52,11 +49,11 @@ def linear_logprobs(
     temperature: float = 1.0,
     with_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probability of each chosen id, with gradient, and the entropy in nats (None if not asked
-    for), without. Both float32.
+    """Return the log-probability of each chosen id, with gradient, and the entropy in nats (None if
+    not asked for), without. Both float32.
 
-    On a GPU an id outside the vocabulary gives NaN: looking would stop the stream. Elsewhere it is
-    an error of torch.
+    On a GPU an id outside the vocabulary gives NaN, because a check would stop the stream.
+    Elsewhere torch raises an error.
     """
     check(hidden_ND, weight_VD, ids_N, temperature)
     return _path(hidden_ND).linear_logprobs(hidden_ND, weight_VD, ids_N, temperature, with_entropy)
@@ -73,11 +70,11 @@ def linear_policy_loss(
     clip_high: float = 0.2,
     temperature: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """-sum over N of share x min(r A, clip(r, 1 - low, 1 + high) A), r = exp(logprob - old): a
-    scalar with gradient. And log-probabilities and entropy, without.
+    """Return -sum over N of share x min(r A, clip(r, 1 - low, 1 + high) A), r = exp(logprob - old),
+    a scalar with gradient; and log-probabilities and entropy, without.
 
-    `share_N` is what the algorithm divides by and the importance weight between sampler and
-    trainer, as one factor a token.
+    `share_N`: the algorithm's divisor and the importance weight between sampler and trainer, as one
+    factor per token.
     """
     check(hidden_ND, weight_VD, ids_N, temperature, old_N, advantage_N, share_N)
     return _path(hidden_ND).linear_policy_loss(
@@ -88,26 +85,22 @@ def linear_policy_loss(
 def check(
     hidden_ND: torch.Tensor, weight_VD: torch.Tensor, ids_N: torch.Tensor, temperature: float, *more_N: torch.Tensor
 ) -> None:
-    """Shapes and settings that no path can honour. What only the kernels cannot do is said by
-    `fused`."""
+    """Refuse what no path can compute. `fused` refuses what only the kernels cannot."""
     if hidden_ND.ndim != 2 or weight_VD.ndim != 2 or hidden_ND.shape[1] != weight_VD.shape[1] or not weight_VD.numel():
-        raise UserError(
-            f"hidden {tuple(hidden_ND.shape)} and weight {tuple(weight_VD.shape)} must be (N, D) and (V, D), with V "
-            "and D above 0."
-        )
-    wrong = [tuple(one.shape) for one in (ids_N, *more_N) if one.shape != hidden_ND.shape[:1]]
+        shapes = f"hidden {tuple(hidden_ND.shape)} and weight {tuple(weight_VD.shape)}"
+        raise UserError(f"{shapes} must be (N, D) and (V, D), with V and D above 0.")
+    wrong = [tuple(tensor.shape) for tensor in (ids_N, *more_N) if tensor.shape != hidden_ND.shape[:1]]
     if wrong:
-        raise UserError(f"there is one entry a token, {len(hidden_ND)} of them, and not {wrong[0]}.")
+        raise UserError(f"a tensor with one entry per token has shape {wrong[0]}. Give {len(hidden_ND)} entries.")
     if ids_N.dtype != torch.int64:
         raise UserError(f"ids are {ids_N.dtype}. Give torch.int64.")
     if not 0 < temperature < float("inf"):
-        raise UserError(
-            f"temperature {temperature} is not above 0. Greedy decoding has no log-probabilities to learn from."
-        )
+        what = f"temperature {temperature} is not above 0, or not finite"
+        raise UserError(f"{what}. Greedy decoding has no log-probabilities to learn from.")
 
 
 def _on_a_gpu(hidden_ND: torch.Tensor) -> bool:
-    """Of NVIDIA's: the tiles are chosen for those. Anything else takes the plain reference."""
+    """Tell whether it is on a GPU of NVIDIA's, for which the tiles are chosen."""
     return hidden_ND.device.type == "cuda" and not torch.version.hip
 
 
@@ -117,7 +110,6 @@ def _path(hidden_ND: torch.Tensor) -> ModuleType:
     try:
         from rft.kernels import fused
     except ImportError as error:
-        raise UserError(
-            f"the GPU path needs Triton ({error}). Install it, or call rft.kernels.reference, which holds N x V logits."
-        ) from error
+        remedy = "Install it, or call rft.kernels.reference, which holds N x V logits."
+        raise UserError(f"the GPU path needs Triton ({error}). {remedy}") from error
     return fused

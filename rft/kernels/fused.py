@@ -1,7 +1,6 @@
-"""The kernels as autograd functions: what is launched, with which memory, and what is kept for the
-backward pass.
+"""The kernels as autograd functions: launches, memory, and what is kept for the backward pass.
 
-The programs are in programs.py; why the work is cut this way is in the package's essay.
+The programs are in programs.py; the package's essay says why the work is cut this way.
 
 Shapes: N tokens, D hidden size, V vocabulary, S splits of it, C columns of a slab.
 """
@@ -23,8 +22,7 @@ KERNELS: Any = programs
 LOG2_E = math.log2(math.e)
 NUM_SPLITS = 64
 GROUP = 16
-"""Tiles of tokens that run side by side against the same tiles of vocabulary: together they fit the
-L2 cache."""
+"""Tiles of tokens that run side by side against the same tiles of vocabulary: they fit L2."""
 SLAB, LEAST_SLAB, SLAB_ENTRIES = 8192, 1024, 2**27
 """Columns of a slab: wide enough that adding to the hidden gradient is a small part of its product,
 and 256 MB at most up to N = 131072."""
@@ -55,11 +53,8 @@ def _score(
     with_entropy: bool,
     policy: tuple[Any, ...] | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """lse (base 2), log-probability, entropy, loss and slope; the last three are not written where
-    not asked for.
-
-    `policy`: old, advantage, share, low, high.
-    """
+    """Return lse (base 2), log-probability, entropy, loss and slope; the last three are undefined
+    unless asked for. `policy`: old, advantage, share, low, high."""
     (N, D), V = hidden_ND.shape, len(weight_VD)
     lse_N, logprob_N, entropy_N, loss_N, slope_N = results = tuple(
         hidden_ND.new_empty(N, dtype=torch.float32) for _ in range(5)
@@ -84,8 +79,8 @@ def _score(
 
 
 def _gradients(ctx: Any, slope_N: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Of the hidden states and of the weight, slab by slab; `slope_N` is the loss's derivative to
-    each log-probability."""
+    """Return gradients of the hidden states and of the weight, computed slab by slab. `slope_N`:
+    the loss's derivative to each log-probability."""
     hidden_ND, weight_VD, ids_N, lse_N = ctx.saved_tensors[:4]
     (N, D), V = hidden_ND.shape, len(weight_VD)
     grad_hidden_ND = torch.zeros_like(hidden_ND, dtype=torch.float32) if ctx.needs_input_grad[0] else None
@@ -110,15 +105,14 @@ def _gradients(ctx: Any, slope_N: torch.Tensor) -> tuple[torch.Tensor | None, to
 
 
 def slab_width(N: int, V: int) -> int:
-    """A multiple of LEAST_SLAB, so that each slab starts on a tile and its rows on 16 bytes."""
-    return min(
-        SLAB, max(LEAST_SLAB, SLAB_ENTRIES // max(1, N) // LEAST_SLAB * LEAST_SLAB), _cdiv(V, LEAST_SLAB) * LEAST_SLAB
-    )
+    """Return a multiple of LEAST_SLAB: each slab starts on a tile, and its rows on 16 bytes."""
+    fits = max(LEAST_SLAB, SLAB_ENTRIES // max(1, N) // LEAST_SLAB * LEAST_SLAB)
+    return min(SLAB, fits, _cdiv(V, LEAST_SLAB) * LEAST_SLAB)
 
 
 def _add_product(sums_ND: torch.Tensor, gradient_NC: torch.Tensor, weight_CD: torch.Tensor) -> None:
-    """sums += gradient @ weight, in float32 throughout: on a GPU in one call, which a CPU has only
-    for equal types."""
+    """Add gradient @ weight to the sums, in float32: on a GPU in one call, which a CPU has only for
+    equal types."""
     if gradient_NC.is_cuda and gradient_NC.dtype != torch.float32:
         torch.addmm(sums_ND, gradient_NC, weight_CD, out_dtype=torch.float32, out=sums_ND)
     else:
@@ -181,7 +175,7 @@ def linear_logprobs(
     temperature: float = 1.0,
     with_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """As `reference.linear_logprobs`."""
+    """Compute `reference.linear_logprobs` with the kernels."""
     hidden_ND, weight_VD, ids_N = _taken(hidden_ND, weight_VD, ids_N)
     function: Any = _LinearLogprobs
     with torch.cuda.device_of(hidden_ND):  # Triton launches on the current GPU; the backward pass sets it by itself
@@ -200,23 +194,22 @@ def linear_policy_loss(
     clip_high: float = 0.2,
     temperature: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As `reference.linear_policy_loss`."""
+    """Compute `reference.linear_policy_loss` with the kernels."""
     hidden_ND, weight_VD, ids_N, *numbers = _taken(hidden_ND, weight_VD, ids_N, old_N, advantage_N, share_N)
-    policy = (*(one.detach().float() for one in numbers), clip_low, clip_high)
+    policy = (*(tensor.detach().float() for tensor in numbers), clip_low, clip_high)
     function: Any = _LinearPolicyLoss
     with torch.cuda.device_of(hidden_ND):
         return function.apply(hidden_ND, weight_VD, ids_N, policy, temperature)
 
 
 def _taken(hidden_ND: torch.Tensor, weight_VD: torch.Tensor, *others: torch.Tensor) -> list[torch.Tensor]:
-    """What the kernels can read, row after row; else an error that says what they cannot."""
+    """Return the tensors contiguous. Raises UserError for types or devices that do not fit."""
     if hidden_ND.dtype != weight_VD.dtype or hidden_ND.dtype not in TABLE:
         types = " and ".join(str(dtype) for dtype in TABLE)
-        raise UserError(
-            f"hidden is {hidden_ND.dtype} and weight {weight_VD.dtype}. The kernels take {types}, the same for both: "
-            "load the model in one."
-        )
-    devices = {str(one.device) for one in (hidden_ND, weight_VD, *others)}
+        remedy = f"The kernels take {types}, the same for both: load the model in one."
+        raise UserError(f"hidden is {hidden_ND.dtype} and weight {weight_VD.dtype}. {remedy}")
+    tensors = (hidden_ND, weight_VD, *others)
+    devices = {str(tensor.device) for tensor in tensors}
     if len(devices) > 1:
         raise UserError(f"the tensors are on {', '.join(sorted(devices))}. Move them to one device.")
-    return [one.contiguous() for one in (hidden_ND, weight_VD, *others)]
+    return [tensor.contiguous() for tensor in tensors]

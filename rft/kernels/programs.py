@@ -1,10 +1,10 @@
 """The programs that run on the GPU, in Triton.
 
 Three kernels. `statistics` walks over the vocabulary in S splits, so that few tokens fill the chip
-too; `finish` brings the splits together and takes the chosen logit from its one row of the head,
-and, for the policy loss, the loss and its slope; `slab_gradient` writes the gradient of one slab of
-logits. All three work in powers of two, which is what the chip's exponential does; natural
-logarithms leave `finish`.
+too. `finish` combines the splits, computes the chosen logit from its one row of the head and, for
+the policy loss, the loss and its slope. `slab_gradient` writes the gradient of one slab of logits.
+All three work in powers of two, as the chip's exponential does; `finish` returns natural
+logarithms.
 
 Rows beyond the end repeat the last row and are masked when they are stored or summed: a mask on
 each load would cost more. Rows are addressed in 64 bits (V x D passes 2^31), positions within a row
@@ -76,7 +76,7 @@ def statistics(
     TILE_N: tl.constexpr, TILE_V: tl.constexpr, TILE_D: tl.constexpr, EVEN_D: tl.constexpr, PRECISION: tl.constexpr,
     GROUP: tl.constexpr, WITH_ENTROPY: tl.constexpr,
 ):  # fmt: skip
-    """Over one split, with logits z in powers of two: top = max z, sum of p = 2^(z - top), slant =
+    """Reduce one split of logits z, in powers of two: top = max z, sum of p = 2^(z - top), slant =
     sum of p (z - top)."""
     tile, split = swizzle(tl.program_id(0), tl.cdiv(N, TILE_N), num_splits, GROUP)
     n = tile * TILE_N + tl.arange(0, TILE_N)
@@ -113,8 +113,8 @@ def finish(
     old_N, advantage_N, share_N, loss_N, slope_N, N, V, D, scale, num_splits, clip_low, clip_high,
     ROWS: tl.constexpr, TILE_D: tl.constexpr, WITH_ENTROPY: tl.constexpr, WITH_LOSS: tl.constexpr,
 ):  # fmt: skip
-    """From the splits' statistics to a number a token. `lse_N` stays in powers of two: only
-    `slab_gradient` reads it."""
+    """Combine the splits' statistics per token. `lse_N` stays in powers of two, for
+    `slab_gradient`."""
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = n < N
     rows_n = tl.minimum(n, N - 1).to(tl.int64)
@@ -173,8 +173,8 @@ def slab_gradient(
     TILE_N: tl.constexpr, TILE_V: tl.constexpr, TILE_D: tl.constexpr, EVEN_D: tl.constexpr, PRECISION: tl.constexpr,
     GROUP: tl.constexpr,
 ):  # fmt: skip
-    """slope x (one if chosen - probability) for `width` columns from `first_v` on, into a slab with
-    rows C apart."""
+    """Write slope x (one if chosen - probability) of `width` columns from `first_v` on into a slab
+    with rows C apart."""
     tile, column = swizzle(tl.program_id(0), tl.cdiv(N, TILE_N), tl.cdiv(width, TILE_V), GROUP)
     n = tile * TILE_N + tl.arange(0, TILE_N)
     rows_n = tl.minimum(n, N - 1)

@@ -1,10 +1,9 @@
-"""What the kernels compute, in plain torch: the definition that they are tested and timed against,
-and the path without a GPU.
+"""The kernels' functions in plain torch: the standard that they are tested and timed against, and
+the path without a GPU.
 
-It writes the N x V logits down, several times over. With a small vocabulary or few tokens that is
-the fastest way as well. The head's product is taken in the model's own type, as the model itself
-takes it; in bfloat16 that rounds a logit of 20 to the nearest 1/8. Where digits matter, give
-float32.
+It holds the N x V logits several times. With a small vocabulary or few tokens that is the fastest
+way as well. The head's product is in the model's own type, as in the model itself; in bfloat16 that
+rounds a logit of 20 to the nearest 1/8. Where digits matter, give float32.
 
 Shapes: N tokens, D hidden size, V vocabulary.
 """
@@ -21,8 +20,8 @@ def linear_logprobs(
     temperature: float = 1.0,
     with_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probability of each chosen id, with gradient, and the entropy in nats, without. Both
-    float32."""
+    """Return the log-probability of each chosen id, with gradient, and the entropy in nats,
+    without. Both float32."""
     logits_NV = torch.nn.functional.linear(hidden_ND, weight_VD).float()
     if temperature != 1.0:
         logits_NV = logits_NV / temperature
@@ -45,7 +44,7 @@ def linear_policy_loss(
     clip_high: float = 0.2,
     temperature: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """-sum over N of share x min(r A, clip(r, 1 - low, 1 + high) A), with gradient;
+    """Return -sum over N of share x min(r A, clip(r, 1 - low, 1 + high) A), with gradient; and
     log-probabilities and entropy, without."""
     logprobs_N, entropy_N = linear_logprobs(hidden_ND, weight_VD, ids_N, temperature)
     assert entropy_N is not None

@@ -1,9 +1,8 @@
-"""How large a tile is on which chip: chosen by its shared memory, fixed, and not measured at run
-time.
+"""The size of a tile by chip: fixed, chosen by shared memory, not measured at run time.
 
 Triton's autotuner picks by the clock. Another pick adds in another order, so that two runs of the
-same step would differ in their last bits, and it measures anew for each N, which changes with every
-microbatch. So the choice is a table; `make figure NAME=kernel_time ARGS=tiles` times the
+same step would differ in their last bits; and it measures again for each N, which changes with
+every microbatch. So the choice is a table; `make figure NAME=kernel_time ARGS=tiles` times the
 alternatives on the GPU at hand.
 
 A tile of hidden states (n x d) and one of the head (v x d) lie in shared memory `stages` times, and
@@ -32,7 +31,7 @@ class Tiles:
 
 
 SMALLEST = Tiles(n=16, v=16, d=16, warps=4, stages=1)
-"""For Triton's interpreter, which has no chip: many tiles even of small inputs."""
+"""For Triton's interpreter, which has no chip: many tiles even for small inputs."""
 TABLE: dict[torch.dtype, dict[int, Tiles]] = {
     torch.bfloat16: {
         220_000: Tiles(128, 256, 64, warps=8, stages=3),  # Hopper and the large Blackwells: 227 KB
@@ -49,5 +48,5 @@ assert all(a > b for table in TABLE.values() for a, b in pairwise(table))
 
 
 def tiles_for(dtype: torch.dtype, shared_memory: int) -> Tiles:
-    """`shared_memory`: bytes that one block may use."""
+    """Choose tiles. `shared_memory`: bytes that one block may use."""
     return next(tiles for at_least, tiles in TABLE[dtype].items() if shared_memory >= at_least)

@@ -1,21 +1,19 @@
 """The embedded policy: a Qwen3-architecture model of about a million parameters that really learns
 on two CPU cores.
 
-It exists so that the whole ladder runs, for real, anywhere and without a download; the same code
-loads `Qwen/Qwen3-4B`. Two things make a model this small able to use tools after minutes of warm
-start:
+With it the whole ladder runs, for real, anywhere and without a download; the same code loads
+`Qwen/Qwen3-4B`. Two things let so small a model use tools after minutes of warm start:
 
-*The tokenizer.* Text is Hermes to the letter, but each fixed piece of the wrapper is one added
-token, so the JSON of a call is well formed without constrained decoding; the recipe adds pieces of
-its own (`vocabulary` in demonstrations.py: say, code categories). Words carry their leading space
-everywhere, so that a word is the same tokens in note, query and hit.
+*The tokenizer.* The format is Hermes exactly, but each fixed piece of the wrapper is one added
+token, so the JSON of a call is well formed without constrained decoding. The recipe adds pieces of
+its own (`vocabulary` in demonstrations.py, such as code categories). Words carry their leading
+space everywhere, so that a word has the same tokens in note, query and hit.
 
 *Structured initialization* (an option, for models built from scratch only). From plain random
 weights a model of this size does not discover copying within the budget: next-token accuracy on
-repeated random strings stays at 28 % after 96 core-seconds. Here two heads are written into the
-otherwise random weights: a previous-token head in layer 0 and an induction head in layer 1 that
-finds the last place where the current token stood and copies what followed. The rest is learned.
-`_write_copying` has the construction.
+repeated random strings stays at 28 % after 96 core-seconds. So `_write_copying` writes two heads
+into the otherwise random weights: a previous-token head in layer 0, and an induction head in layer
+1 that finds the last place of the current token and copies what followed. The rest is learned.
 """
 
 from __future__ import annotations
@@ -66,17 +64,12 @@ TEMPLATE = r"""
 
 
 def build_tokenizer(texts: Iterable[str], tools: list[dict[str, Any]], vocabulary: list[str], merges: int) -> Any:
-    """Byte-level BPE learned on `texts`, plus one added token for each fixed piece of template,
-    calls and recipe vocabulary."""
+    """Train a byte-level BPE on `texts`, and add one token for each fixed piece of template, calls
+    and recipe vocabulary."""
     bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
-        [
-            pre_tokenizers.Split(
-                Regex(r" ?[\p{L}]+|\.[0-9A-Z]+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"), "isolated"
-            ),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    words = Regex(r" ?[\p{L}]+|\.[0-9A-Z]+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+    steps = [pre_tokenizers.Split(words, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(steps)  # type: ignore[assignment]
     bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     trainer = trainers.BpeTrainer(  # type: ignore[call-arg]
         vocab_size=256 + merges,
@@ -96,7 +89,7 @@ def build_tokenizer(texts: Iterable[str], tools: list[dict[str, Any]], vocabular
 
 
 def _template_pieces(tokenizer: Any, tools: list[dict[str, Any]]) -> list[str]:
-    """The fixed text between what varies: system prompt, user message, tool results."""
+    """Find the fixed text between what varies: system prompt, user message, tool results."""
     marks = ["\u241e1", "\u241e2", "\u241e3", "\u241e4"]
     messages = [
         {"role": "system", "content": marks[0]},
@@ -117,7 +110,7 @@ def _template_pieces(tokenizer: Any, tools: list[dict[str, Any]]) -> list[str]:
 
 
 def _call_pieces(tools: list[dict[str, Any]]) -> list[str]:
-    """A call up to its first argument's value, and its end. `\"}}` closes a call whose last
+    """Return a call up to its first argument's value, and its end. `\"}}` closes a call whose last
     argument is a string."""
     pieces = ['"}}\n</tool_call>', "}}\n</tool_call>", '"}}\n</tool_call>\n']
     for tool in tools:
@@ -130,7 +123,7 @@ def _call_pieces(tools: list[dict[str, Any]]) -> list[str]:
 
 
 def build_model(architecture: Architecture, tokenizer: Any, seed: int) -> Any:
-    """A Qwen3ForCausalLM from its config, untrained; a function of the seed."""
+    """Build an untrained Qwen3ForCausalLM, a function of its config and the seed."""
     a = architecture
     torch.manual_seed(seed)
     config = Qwen3Config(
@@ -158,16 +151,16 @@ def build_model(architecture: Architecture, tokenizer: Any, seed: int) -> Any:
 @torch.no_grad()
 def _write_copying(model: Any) -> None:
     """Write a previous-token head (layer 0, head 0) and an induction head (layer 1, one query head
-    a KV head).
+    per KV head).
 
     The residual stream is divided: dimension 0 is a constant that every embedding carries, `slot`
-    is empty at the start, `code` names the token by random numbers. Layer 0: all positions ask with
-    the same vector, and every key is that vector; the query's rotary phases are turned back by one
-    position, so the score peaks one position earlier; its value copies the previous token's code
-    into the slot. Layer 1: the query is the current token's code, the key the slot, both on the
-    slow rotary pairs, where position hardly turns them; the value copies the found token's
-    embedding, which the tied head turns into its logit. Needs slow pairs: rope_theta 1e6, head_dim
-    48. Sharpness comes from the scale of q_norm and k_norm (QK scores are normalized).
+    is empty at the start, `code` identifies the token by random numbers. Layer 0: all queries and
+    keys are one vector; the query's rotary phases are turned back by one position, so the score
+    peaks one position earlier; the value copies the previous token's code into the slot. Layer 1:
+    the query is the current token's code, the key the slot, both on the slow rotary pairs, where
+    position hardly turns them; the value copies the found token's embedding, which the tied head
+    turns into its logit. Needs slow pairs: rope_theta 1e6, head_dim 48. Sharpness comes from the
+    scale of q_norm and k_norm (QK scores are normalized).
     """
     config = model.config
     hidden, dim, half = config.hidden_size, config.head_dim, config.head_dim // 2
@@ -212,7 +205,7 @@ def _write_copying(model: Any) -> None:
 
 
 def _route(attention: Any, head: int, kv_head: int, read: torch.Tensor, write: torch.Tensor, gain: float) -> None:
-    """What the head attends to is copied from residual dimensions `read` to `write`."""
+    """Copy what the head attends to from residual dimensions `read` to `write`."""
     dim = attention.head_dim
     value = attention.v_proj.weight[kv_head * dim : (kv_head + 1) * dim]
     out = attention.o_proj.weight[:, head * dim : (head + 1) * dim]

@@ -28,10 +28,10 @@ Weights = Literal["lora", "full", "none"]
 
 
 def prepare_process(section: config.Policy) -> torch.device:
-    """Threads, deterministic kernels, quiet libraries; returns the device. Raises UserError for a
-    device that is not there.
+    """Set threads, deterministic kernels and quiet libraries; return the device. Raises UserError
+    for a device that is not there.
 
-    Raising glibc's mmap and trim thresholds keeps freed buffers in the process: 4.1 -> 5.5 thousand
+    Higher mmap and trim thresholds of glibc keep freed buffers in the process: 4.1 -> 5.5 thousand
     training tokens/s.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -50,17 +50,16 @@ def prepare_process(section: config.Policy) -> torch.device:
     # It costs 4 % of a step, and finds reads before writes that we do not make.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_flush_denormal(True)  # softmax tails and Adam's moments go denormal, which CPUs compute many times slower
-    name = section.device if section.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            "policy.device = 'cuda': PyTorch sees no GPU. Install a CUDA build (RFT_TORCH, see README) or set "
-            "policy.device: cpu."
-        )
-    return torch.device(name)
+    if section.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if section.device == "cuda" and not torch.cuda.is_available():
+        remedy = "Install a CUDA build (RFT_TORCH, see README) or set policy.device: cpu."
+        raise UserError(f"params.yaml: policy.device = 'cuda': PyTorch sees no GPU. {remedy}")
+    return torch.device(section.device)
 
 
 def load(source: str, section: config.Policy, device: torch.device) -> tuple[Any, Any]:
-    """(model, tokenizer) from a folder or hub id. Raises UserError naming what the folder lacks."""
+    """Load model and tokenizer of a folder or hub id. Raises UserError naming what is missing."""
     from transformers import AutoModelForCausalLM
 
     _quiet()
@@ -75,7 +74,7 @@ def load(source: str, section: config.Policy, device: torch.device) -> tuple[Any
 
 
 def _quiet() -> None:
-    """transformers draws progress bars of its own, for files that are written in a second."""
+    """Silence transformers, which draws progress bars for files that take a second."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -83,7 +82,7 @@ def _quiet() -> None:
 
 
 def tokenizer(source: str) -> Any:
-    """Of a folder or hub id. Raises UserError for one without."""
+    """Load the tokenizer of a folder or hub id. Raises UserError if there is none."""
     from transformers import AutoTokenizer
 
     folder = Path(source)
@@ -101,15 +100,13 @@ def tokenizer(source: str) -> Any:
 
 
 def _unreachable(source: str, error: Exception) -> UserError:
-    why = str(error).splitlines()[0]
-    return UserError(
-        f"policy.model = {source!r} cannot be loaded: {why} Name a folder, or a hub id that this machine reaches."
-    )
+    what = f"policy.model = {source!r} cannot be loaded: {str(error).splitlines()[0]}"
+    return UserError(f"{what} Name a folder, or a hub id that this machine reaches.")
 
 
 def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.device) -> Any:
-    """The model with an adapter merged in, or replaced by trained full weights. Raises UserError
-    for an adapter of another base."""
+    """Merge an adapter into the model, or load trained full weights. Raises UserError for those of
+    another base model."""
     if kind == "none" or folder is None:
         return model
     if kind == "full":
@@ -118,10 +115,8 @@ def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.d
         state = load_file(folder / "model.safetensors", device=str(device))
         missing, unexpected = model.load_state_dict(state, strict=False)
         if unexpected or set(missing) - _tied(model):
-            raise UserError(
-                f"{folder}: these weights belong to another base model ({(unexpected or list(missing))[0]} does "
-                "not fit)."
-            )
+            odd = (unexpected or list(missing))[0]
+            raise UserError(f"{folder}: these weights belong to another base model ({odd} does not fit).")
         return model
     from peft import PeftModel
 
@@ -129,14 +124,13 @@ def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.d
         with _quiet_peft():
             return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     except (RuntimeError, ValueError) as error:
-        raise UserError(
-            f"{folder}: this adapter belongs to another base model: {str(error).splitlines()[0]}"
-        ) from error
+        why = str(error).splitlines()[0]
+        raise UserError(f"{folder}: this adapter belongs to another base model: {why}") from error
 
 
 def adapter_changes(model: Any, folder: Path) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(base, what the adapter adds to it) of each weight that it changes. The model is as before
-    when all are taken."""
+    """Yield base and adapter's delta of each weight that it changes. Afterwards the model is as
+    before."""
     from peft import PeftModel
 
     with _quiet_peft():
@@ -148,12 +142,9 @@ def adapter_changes(model: Any, folder: Path) -> Iterator[tuple[torch.Tensor, to
 
 
 def trainable(model: Any, section: config.Train) -> Any:
-    """The model ready to learn, in float32 accumulators. LoRA starts at the base model's function
-    exactly (B = 0).
-
-    Raises ConfigError for settings that this model's architecture cannot honour.
-    """
-    _assert_honoured(model, section)
+    """Prepare the model to learn, in float32 accumulators. LoRA starts exactly at the base model's
+    function (B = 0). Raises ConfigError for settings that this architecture cannot honor."""
+    _check_honored(model, section)
     torch.manual_seed(section.seed)
     if section.weights == "full":
         return model.requires_grad_(True).train()
@@ -171,23 +162,19 @@ def trainable(model: Any, section: config.Train) -> Any:
         return get_peft_model(model, lora).train()
 
 
-def _assert_honoured(model: Any, section: config.Train) -> None:
+def _check_honored(model: Any, section: config.Train) -> None:
     text = model.config.get_text_config()
     other = sorted(set(getattr(text, "layer_types", None) or ()) - {"full_attention"})
     if section.packing and other:
-        raise ConfigError(
-            f"params.yaml: 'train.packing' = true: this model has layers of kind {', '.join(other)}, whose masks "
-            "packing replaces. Set it to false."
-        )
+        why = f"this model has layers of kind {', '.join(other)}, whose masks packing replaces"
+        raise ConfigError(f"params.yaml: 'train.packing' = true: {why}. Set it to false.")
     if getattr(text, "final_logit_softcapping", None):
-        raise ConfigError(
-            "policy.model: its logits are capped (final_logit_softcapping), which the trainer's head does not do. "
-            "Choose another model."
-        )
+        what = "policy.model: its logits are capped (final_logit_softcapping), which the trainer's head does not do"
+        raise ConfigError(f"{what}. Choose another model.")
 
 
 def merged_copy(model: Any) -> Any:
-    """A plain model for the sampler. For full weights it is the model itself: nothing to copy."""
+    """Make a plain model for the sampler. With full weights it is the model itself."""
     if not hasattr(model, "merge_and_unload"):
         return model
     return copy.deepcopy(model).merge_and_unload().requires_grad_(False).eval()
@@ -195,8 +182,7 @@ def merged_copy(model: Any) -> Any:
 
 @torch.no_grad()
 def sync(learner: Any, sampler: Any) -> None:
-    """Bring the sampler's copy to the learner's present weights: with LoRA base + scaled B A, layer
-    by layer."""
+    """Copy the learner's weights to the sampler: with LoRA base + scaled B A, layer by layer."""
     if learner is sampler:
         return
     if not hasattr(learner, "merge_and_unload"):
@@ -211,7 +197,7 @@ def sync(learner: Any, sampler: Any) -> None:
 
 
 def save(model: Any, folder: Path) -> None:
-    """An adapter folder (peft) or weights folder; `folder` must not exist yet."""
+    """Save an adapter (peft) or weights to `folder`, which must not exist yet."""
     folder.mkdir(parents=True)
     if hasattr(model, "merge_and_unload"):
         model.save_pretrained(str(folder))
@@ -220,17 +206,15 @@ def save(model: Any, folder: Path) -> None:
         return
     from safetensors.torch import save_file
 
+    tied = _tied(model)
     state = {
-        name: tensor.detach().cpu().contiguous()
-        for name, tensor in model.state_dict().items()
-        if name not in _tied(model)
+        name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items() if name not in tied
     }
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _sort_targets(path: Path) -> None:
-    """peft writes the target modules in the order of a set, which differs from process to process;
-    equal adapters are equal bytes here."""
+    """Sort target modules, so that equal adapters are equal bytes: peft's order is a set's."""
     settings = json.loads(path.read_text())
     if isinstance(settings["target_modules"], list):
         settings["target_modules"].sort()
@@ -238,7 +222,7 @@ def _sort_targets(path: Path) -> None:
 
 
 def weights_sha256(model: Any) -> str:
-    """Over names and bytes of all parameters, in order of name."""
+    """Hash names and bytes of all parameters, in order of name."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
@@ -247,8 +231,7 @@ def weights_sha256(model: Any) -> str:
 
 @contextmanager
 def _quiet_peft() -> Iterator[None]:
-    """peft 0.21 asks transformers 5 for an attribute by its old name; nothing that a user could
-    mend."""
+    """Silence a warning that no user can fix: peft 0.21 uses an old name of transformers 5."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
         yield

@@ -22,23 +22,21 @@ def holds(params: config.Params) -> bool:
 
 
 def contradictions(params: config.Params) -> Iterator[tuple[str, str]]:
-    """(what, remedy) of each setting that this run's mode cannot honour."""
+    """Yield (what, remedy) for each setting that this run's mode cannot honor."""
     if (lag := params.train.lag) and holds(params):
-        yield (
-            f"train.lag = {lag} samples ahead of the learner, and in deterministic mode no rollout may depend on "
-            "the clock",
-            "Set rollout.deterministic: false and give up equal bytes, or set train.lag: 0.",
-        )
+        what = f"train.lag = {lag} samples ahead of the learner, and in deterministic mode no rollout may depend on"
+        remedy = "Set rollout.deterministic: false and give up equal bytes, or set train.lag: 0."
+        yield f"{what} the clock", remedy
     yield from budget.contradictions(params, holds(params))
 
 
 def check(params: config.Params) -> None:
-    """For the stage that trains. Raises ConfigError."""
+    """Check for the stage that trains. Raises ConfigError."""
     _refuse(contradictions(params))
 
 
 def check_rollouts(params: config.Params) -> None:
-    """For any stage with rollouts. Raises ConfigError."""
+    """Check for any stage with rollouts. Raises ConfigError."""
     _refuse(budget.contradictions(params, holds(params)))
 
 

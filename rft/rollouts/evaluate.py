@@ -1,9 +1,8 @@
 """From rollouts to an evaluation: the numbers that `baseline`, `prompt` and `challenger` share.
 
 Every number has its interval, from a bootstrap over examples and the rollouts within them. An
-unscored rollout has no outcome: it is counted, with its stop reason, and left out of every mean,
-share, percentile and histogram. Rewards are what the trainer would have seen (with the budget),
-scores what the grader said.
+unscored rollout has no outcome: it is counted, with its stop reason, and left out of every other
+number. Rewards are what the trainer would see (with the budget), scores what the grader said.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ def evaluation(
     seed: int,
     scale: Scale = UNIT,
 ) -> Evaluation:
-    """`rows` in order of example and sample. `scale`: of the grader that scored them."""
-    table = [_row([one for one in rows if one.example_id == example.id], example) for example in examples]
+    """Evaluate `rows`, in order of example and sample. `scale` is that of their grader."""
+    table = [_row([row for row in rows if row.example_id == example.id], example) for example in examples]
     rewards, scores = [row.rewards for row in table], [row.scores for row in table]
     calls = [row.counts("tool_calls") for row in table]
     all_calls = [int(count) for row in calls for count in row if count is not None]
@@ -49,28 +48,28 @@ def evaluation(
         },
         max_at_k=stats.max_at_k(scores, range(1, k + 1)),
         shares=stats.shares([row.solved for row in table]),
-        stop_reasons=_reasons(one for one in rows if one.score is not None),
+        stop_reasons=_reasons(row for row in rows if row.score is not None),
         tool_calls={str(n): count for n, count in sorted(Counter(all_calls).items())},
-        unscored=sum(one.score is None for one in rows),
-        unscored_stop_reasons=_reasons(one for one in rows if one.score is None),
+        unscored=sum(row.score is None for row in rows),
+        unscored_stop_reasons=_reasons(row for row in rows if row.score is None),
         rows=table,
         range=scale.ends,
     )
 
 
 def _reasons(rows: Iterable[LogRow]) -> dict[str, int]:
-    return dict(sorted(Counter(one.stop_reason for one in rows).items()))
+    return dict(sorted(Counter(row.stop_reason for row in rows).items()))
 
 
 def _row(rows: Sequence[LogRow], example: Example) -> Row:
     return Row(
         example_id=example.id,
         slice=example.slice,
-        rewards=[one.reward for one in rows],
-        scores=[one.score for one in rows],
-        solved=[one.solved for one in rows],
-        tool_calls=[one.num_tool_calls for one in rows],
-        tokens=[one.num_tokens for one in rows],
-        stop_reasons=[one.stop_reason for one in rows],
-        hacks=sum(one.status == GradeStatus.hack for one in rows),
+        rewards=[row.reward for row in rows],
+        scores=[row.score for row in rows],
+        solved=[row.solved for row in rows],
+        tool_calls=[row.num_tool_calls for row in rows],
+        tokens=[row.num_tokens for row in rows],
+        stop_reasons=[row.stop_reason for row in rows],
+        hacks=sum(row.status == GradeStatus.hack for row in rows),
     )

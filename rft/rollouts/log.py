@@ -1,17 +1,16 @@
-"""One schema of rollout log for all stages: a row a rollout, in Parquet, that DuckDB and pandas
-read.
+"""The rollout log, with one schema for all stages: a Parquet file with one row per rollout, which
+DuckDB and pandas read.
 
 Every row says whether it was trained on and, if not, why; sampled = trained + left out with a
 reason. Token ids and log-probabilities are flat over turns: `ids` is the whole sequence,
-`loss_mask` marks what the policy sampled, `logprobs` runs over those alone. No wall times: they lie
-in `timing.json`, so that equal runs leave equal bytes here. `messages` and `item` are whole, so a
-row can be read by a person (rft/rollouts/transcript.py) and graded anew without sampling
+`loss_mask` marks what the policy sampled, `logprobs` runs over those alone. Wall times are in
+`timing.json`, so that equal runs leave equal bytes here. `messages` and `item` are whole, so a
+person can read a row (rft/rollouts/transcript.py), and it can be graded again without sampling
 (rft/rollouts/replay.py).
 
-While a stage runs, its rows wait under `.rft/` in a store that outlives any kill
-(rft/rollouts/store.py); `write` turns them into the shelf's file. There, a row has its `rest`
-beside it: with both, `restored` gives back the trajectory that the rollout returned, and the stage
-goes on with it.
+While a stage runs, its rows wait under `.rft/` in a store that survives any kill
+(rft/rollouts/store.py); `write` turns them into the shelf's file. In the store a row has its `rest`
+beside it: from both, `restored` rebuilds the trajectory, and a killed stage goes on with it.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK = 512
-"""Rows a row group: a log is written and read in pieces, so that its length is bounded by the
-disk."""
+"""Rows per row group: a log is written in pieces, so that only the disk bounds its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class LogRow:
     num_forks: int
     components: str  # JSON object: the grade's parts
     explanation: str
-    item: str  # the user's row, byte for byte, so that a log can be graded anew
+    item: str  # the user's row, byte for byte, so that a log can be graded again
     messages: str  # JSON: the dialogue in OpenAI's form
     ids: list[int]
     loss_mask: list[bool]
@@ -76,7 +74,7 @@ class LogRow:
     temperature: float | None = None  # 0: greedy. None: not on record
 
 
-COLUMNS = tuple(one.name for one in fields(LogRow))
+COLUMNS = tuple(column.name for column in fields(LogRow))
 
 
 # -- a row -----------------------------------------------------------------------------------------
@@ -91,8 +89,7 @@ def row(
     split: str = "",
     temperature: float | None = None,
 ) -> LogRow:
-    """Log-probabilities are rounded to the 32 bits that the file has for them, so that a row is the
-    same before and after."""
+    """Make the row of a rollout. Log-probabilities get the 32 bits that the file has for them."""
     ids, loss_mask, logprobs = trajectory.flat()
     return LogRow(
         stage=stage,
@@ -126,8 +123,8 @@ def row(
 
 
 def rest(trajectory: Trajectory, word: str = "") -> str:
-    """JSON: what its row does not hold of a rollout. The word of its repetition (recovery.Play),
-    and turn by turn all but the tokens, whose number is enough."""
+    """Return as JSON what a rollout's row lacks: the word of its repetition (recovery.Play), and
+    its turns without the tokens, of which only the number is needed."""
     turns = [
         {
             "text": turn.text,
@@ -145,48 +142,46 @@ def rest(trajectory: Trajectory, word: str = "") -> str:
 
 
 def restored(row: LogRow, rest: str, wall_s: float) -> tuple[str, Trajectory]:
-    """The word, and the rollout's own record again, its log-probabilities with the 32 bits that
-    training reads."""
+    """Rebuild the word and the rollout's trajectory. Its log-probabilities have 32 bits."""
     found = json.loads(rest)
     ids, logprobs = iter(row.ids), iter(row.logprobs)
     turns: list[Turn] = []
-    for one in found["turns"]:
-        given, own = one["tokens"]
+    for turn in found["turns"]:
+        given, own = turn["tokens"]
         turns.append(
             Turn(
-                text=one["text"],
-                calls=tuple(ToolCall(**call) for call in one["calls"]),
-                results=tuple(ToolResult(**result) for result in one["results"]),
+                text=turn["text"],
+                calls=tuple(ToolCall(**call) for call in turn["calls"]),
+                results=tuple(ToolResult(**result) for result in turn["results"]),
                 prompt_ids=tuple(islice(ids, given)),
                 token_ids=tuple(islice(ids, own)),
                 logprobs=tuple(islice(logprobs, own)),
-                content=one["content"],
-                reasoning=one["reasoning"],
-                forked=one["forked"],
-                submitted=one.get("submitted"),
+                content=turn["content"],
+                reasoning=turn["reasoning"],
+                forked=turn["forked"],
+                submitted=turn.get("submitted"),
             )
         )
     grade = Grade(row.score, GradeStatus(row.status), bool(row.solved), json.loads(row.components), row.explanation)
-    one = Trajectory(
-        row.rollout_id,
-        row.example_id,
-        tuple(turns),
-        StopReason(row.stop_reason),
-        grade,
-        row.reward,
-        wall_s,
-        row.attempt,
+    return found["word"], Trajectory(
+        rollout_id=row.rollout_id,
+        example_id=row.example_id,
+        turns=tuple(turns),
+        stop_reason=StopReason(row.stop_reason),
+        grade=grade,
+        reward=row.reward,
+        wall_s=wall_s,
+        attempt=row.attempt,
     )
-    return found["word"], one
 
 
-def cells(one: LogRow) -> dict[str, Any]:
-    """By column. Unlike `asdict`, copies no list: a row may hold thousands of tokens."""
-    return {name: getattr(one, name) for name in COLUMNS}
+def cells(row: LogRow) -> dict[str, Any]:
+    """Return a row's values by column. Unlike `asdict`, copies no list: there are many tokens."""
+    return {name: getattr(row, name) for name in COLUMNS}
 
 
 def _json(value: Any) -> str:
-    """Readable letters; a lone surrogate, which JSON can hold and UTF-8 cannot, stays an escape."""
+    """Keep letters readable; a lone surrogate, which UTF-8 cannot hold, stays an escape."""
     text = secrets.dumps(value, ensure_ascii=False)
     try:
         text.encode()
@@ -197,7 +192,7 @@ def _json(value: Any) -> str:
 
 # -- a file ----------------------------------------------------------------------------------------
 def schema() -> pa.Schema:
-    """The columns of every rollouts.parquet, in order."""
+    """Return the columns of every rollouts.parquet, in order."""
     import pyarrow as pa
 
     return pa.schema(
@@ -213,11 +208,8 @@ def schema() -> pa.Schema:
 
 
 def write(rows: Iterable[LogRow], path: Path) -> None:
-    """Write the shelf's file, whole or not at all; equal rows give equal bytes.
-
-    Visible under its name only after its bytes are on the disk; the name too has reached the disk
-    when this returns.
-    """
+    """Write the shelf's file, whole or not at all; on the disk when this returns. Equal rows give
+    equal bytes."""
     import pyarrow.parquet as pq
 
     waiting = iter(rows)
@@ -227,8 +219,8 @@ def write(rows: Iterable[LogRow], path: Path) -> None:
 
 
 def table(source: Path | bytes, name: str = "") -> pa.Table:
-    """A log as a table of exactly our columns. Raises UserError for a file that is no rollout log
-    of this version; `name` says which."""
+    """Read a log as a table of exactly our columns. Raises UserError, with `name`, for a file that
+    is no rollout log of this version."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -239,21 +231,19 @@ def table(source: Path | bytes, name: str = "") -> pa.Table:
         what = f"{name} is no Parquet file ({str(error).splitlines()[0]})"
         raise UserError(f"{what}. Make the stage's shelf again: {commands.command('run')}") from None
     if missing := [column for column in COLUMNS if column not in found.column_names]:
-        raise UserError(
-            f"{name} has no column {', '.join(missing)}: another version of agent-rft wrote it. Run the stage again "
-            "to read it here."
-        )
+        what = f"{name} has no column {', '.join(missing)}: another version of agent-rft wrote it"
+        raise UserError(f"{what}. Run the stage again to read it here.")
     return found.select(COLUMNS).cast(schema())
 
 
 def table_of(rows: Iterable[LogRow]) -> pa.Table:
     import pyarrow as pa
 
-    return pa.Table.from_pylist([cells(one) for one in rows], schema=schema())
+    return pa.Table.from_pylist([cells(row) for row in rows], schema=schema())
 
 
 def rows_of(found: pa.Table) -> list[LogRow]:
-    return [LogRow(**{name: one[name] for name in COLUMNS}) for one in found.to_pylist()]
+    return [LogRow(**{name: row[name] for name in COLUMNS}) for row in found.to_pylist()]
 
 
 def read(source: Path | bytes, name: str = "") -> list[LogRow]:
@@ -263,7 +253,7 @@ def read(source: Path | bytes, name: str = "") -> list[LogRow]:
 # -- sampled = trained + left out ------------------------------------------------------------------
 @dataclass(slots=True)
 class Tally:
-    """What became of the rollouts of one stage, arm and step: every one is counted exactly once."""
+    """Counts what became of the rollouts of one stage, arm and step, each exactly once."""
 
     stage: str
     arm: str
@@ -279,35 +269,34 @@ class Tally:
 
 
 def tally(rows: Iterable[LogRow]) -> list[Tally]:
-    """In order of appearance. Raises RftError when a row contradicts itself: then what was trained
-    on is not known."""
+    """Count rows, in order of appearance. Raises RftError when a row contradicts itself: then
+    nobody knows what was trained on."""
     found: dict[tuple[str, str, int], Tally] = {}
-    for one in rows:
-        mine = found.setdefault((one.stage, one.arm, one.step), Tally(one.stage, one.arm, one.step))
-        mine.sampled += 1
-        if fault := _fault(one):
-            raise RftError(
-                f"the log does not add up: rollout {one.rollout_id} of {one.stage}/{one.arm}, step {one.step}, {fault}."
-            )
-        if one.left_out:
-            mine.left_out[one.left_out] += 1
-        elif one.trained:
-            mine.trained += 1
-        elif one.reward is None:
-            mine.left_out[f"unscored: {one.status}"] += 1
+    for row in rows:
+        counts = found.setdefault((row.stage, row.arm, row.step), Tally(row.stage, row.arm, row.step))
+        counts.sampled += 1
+        if fault := _fault(row):
+            where = f"rollout {row.rollout_id} of {row.stage}/{row.arm}, step {row.step}"
+            raise RftError(f"the log does not add up: {where}, {fault}.")
+        if row.left_out:
+            counts.left_out[row.left_out] += 1
+        elif row.trained:
+            counts.trained += 1
+        elif row.reward is None:
+            counts.left_out[f"unscored: {row.status}"] += 1
         else:
-            mine.compared += 1
-    assert all(one.adds_up for one in found.values())
+            counts.compared += 1
+    assert all(counts.adds_up for counts in found.values())
     return list(found.values())
 
 
-def _fault(one: LogRow) -> str:
-    if one.trained and one.left_out:
-        return f"was trained on, and left out ({one.left_out})"
-    if one.trained and one.reward is None:
+def _fault(row: LogRow) -> str:
+    if row.trained and row.left_out:
+        return f"was trained on, and left out ({row.left_out})"
+    if row.trained and row.reward is None:
         return "was trained on without a score"
-    if one.trained and one.stage != "train":
+    if row.trained and row.stage != "train":
         return "was trained on outside of training"
-    if one.stage == "train" and not one.trained and not one.left_out:
+    if row.stage == "train" and not row.trained and not row.left_out:
         return "was neither trained on nor left out with a reason"
     return ""

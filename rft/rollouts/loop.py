@@ -1,12 +1,12 @@
-"""The loop: a policy, its tools, its grader; one trajectory a request.
+"""The loop: a policy, its tools, its grader; one trajectory per request.
 
     prompt -> [ assistant turn -> tool calls -> tool results ]* -> answer -> grade -> reward
 
-`_play` is that loop for one rollout. A batch of them runs side by side; an in-process policy holds
-them behind a barrier a turn (rft/sampling/batching.py), so that with a fixed order of rows and a
-seed a rollout equal inputs give equal bytes.
+`_play` is that loop for one rollout. The rollouts of a batch run side by side. An in-process policy
+holds them at a barrier in each turn (rft/sampling/batching.py): with a fixed order of rows and a
+seed per rollout, equal inputs give equal bytes.
 
-Limits are looked at in this order, and the first that holds names the stop reason:
+Limits are checked in this order, and the first that applies is the stop reason:
   1. the policy's server gave no turn           policy_error    never scored
   2. the turn's own sampling passed a deadline  timeout         graded: the policy caused it
   3. the turn was cut by the token limit        max_tokens      graded
@@ -17,27 +17,23 @@ Limits are looked at in this order, and the first that holds names the stop reas
   8. a tool failed after its retries            tool_error      never scored
   9. the last turn's results are in             max_turns       graded
  10. the results do not fit into the context    max_tokens      graded
-A call that cannot be read is no end yet: its result tells the policy what is wrong with it, up to
-rollout.max_unreadable_calls. One more is a parse_error.
+An unreadable call alone does not end a rollout: its result tells the policy what is wrong with it,
+up to rollout.max_unreadable_calls. One more is a parse_error.
 
-Two deadlines may strike anywhere: the rollout's own (timeout, graded, when at least half of it went
-into the policy's own sampling; else tool_error, never scored), and its batch's (cancelled, never
-scored).
+Two deadlines may end a rollout anywhere. Its own: timeout (graded) if at least half of the time was
+the policy's own sampling, else tool_error (never scored). Its batch's: cancelled (never scored).
 
-Whose time is it? A rollout's clock runs while the policy samples and while tools and servers are
-waited for. It stands still while our own sampler serves others (Sampled.queued_s: the barrier, a
-slot, other rows' tokens), which is neither the policy's fault nor a tool's; only the batch's
-deadline bounds that. So a crowded sampler ends nobody's rollout, and an endless turn is cut where
-the policy's own time is up, behind the barrier too: the dialogue holds the deadline
-(rft/sampling/engine.py says what a row's own time is), and what was said until then is kept. Of a
-server nobody knows what its wait was: none of it counts as sampling, and its deadline is
-policy_error.
+A rollout's clock runs while the policy samples and while tools and servers are waited for. It
+stands still while our own sampler serves others (Sampled.queued_s: the barrier, a slot, other rows'
+tokens); only the batch's deadline bounds that. So a crowded sampler ends nobody's rollout. An
+endless turn is cut where the policy's own time is up, behind the barrier too, and what was said
+until then is kept: the dialogue holds that deadline (rft/sampling/engine.py). How a server spends
+its time is unknown: none of it counts as sampling, and its deadline is policy_error.
 
 A terminal tool (tools.traits, tools.endpoints) is called like any other, beside the turn's other
-calls. What it refuses goes to the policy, and the rollout goes on. Of a turn's terminal calls the
-first that was not refused counts: it is the answer, or, when the tool failed, there is none. The
-answer was written before any result was known, so a failure of the turn's other calls takes nothing
-from it.
+calls. If it refuses, the policy is told and the rollout goes on. The first terminal call of a turn
+that was not refused is the answer; if its tool failed, there is none. The answer was written before
+any result was known, so a failure of the turn's other calls does not change it.
 
 A bad rollout is data: nothing here raises for it.
 """
@@ -76,8 +72,7 @@ from rft.wire.trace import Traces, rollout_id
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Roll this example out once more: its `sample`-th time. `attempt` 1 and up replaces an
-    unscored rollout."""
+    """Asks for the `sample`-th rollout of an example. `attempt` >= 1 replaces an unscored one."""
 
     example: Example
     sample: int
@@ -86,10 +81,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What holds for all rollouts of a batch.
+    """The conditions that all rollouts of a batch share.
 
-    The random stream of a rollout comes from the seed alone, so that arms are paired; its rollout
-    id from `name` too, so that no two rollouts of a run have one.
+    A rollout's random stream comes from the seed alone, so that arms are paired. Its rollout id
+    comes from `name` too, so that it is unique within a run.
     """
 
     prompt: PromptSettings
@@ -117,14 +112,14 @@ class _Live:
     unanswered: tuple[Sampled, tuple[int, ...], float] | None = None
     """The turn whose tool calls are under way, the tokens before it, and since when."""
     arrived: dict[str, ToolResult] = field(default_factory=dict)
-    """The results of that turn that are there, by call id."""
+    """The results of that turn so far, by call id."""
     grade: Grade | None = None
     began: float = 0.0
     sampling_s: float = 0.0
     queued_s: float = 0.0
     ended_s: float = 0.0
     record: Trajectory | None = None
-    """Made when it has its grade."""
+    """Made when the rollout has its grade."""
 
     @property
     def num_calls(self) -> int:
@@ -132,7 +127,7 @@ class _Live:
 
     @property
     def spent_s(self) -> float:
-        """Of the rollout's deadline."""
+        """Seconds of the rollout's deadline that are used up."""
         return time.monotonic() - self.began - self.queued_s
 
     def end(self, reason: StopReason, why: str = "") -> None:
@@ -144,7 +139,7 @@ class _Live:
 
 
 Ended = Callable[[Request, Trajectory], None]
-"""Is told of each rollout, once, at the moment at which it has its grade."""
+"""Called once per rollout, as soon as it has its grade."""
 
 
 async def run_rollouts(
@@ -156,10 +151,9 @@ async def run_rollouts(
     times: dict[str, float],
     ended: Ended = lambda request, trajectory: None,
 ) -> list[Trajectory]:
-    """One trajectory a request, in order. Adds seconds to `times`: sampling, tools, grading.
+    """Return one trajectory per request, in order. Adds sampling, tools and grading to `times`.
 
-    A rollout behind the barrier is under way until its batch is: grades wait for it, and `ended` is
-    told of all rollouts in one go.
+    Behind the barrier, grades wait for the end of the batch, and `ended` is then called for all.
     """
     num_turns(conditions.prompt, conditions.limits)
     start = time.monotonic()
@@ -171,13 +165,13 @@ async def run_rollouts(
             ended(live.request, live.record)
         return live.record
 
-    async def one(live: _Live) -> None:
+    async def play_and_grade(live: _Live) -> None:
         await _play_in_time(live, client, conditions, start)
         if not policy.blocks:
             await _grade(grader, live, conditions.limits)
             close(live)
 
-    await _within(conditions.limits.group_deadline_s, [one(live) for live in lives])
+    await _within(conditions.limits.group_deadline_s, [play_and_grade(live) for live in lives])
     played = time.monotonic() - start
     stragglers = [live for live in lives if live.stop is None]
     for live in stragglers:
@@ -188,21 +182,17 @@ async def run_rollouts(
     await asyncio.gather(*(client.end(live.context, StopReason.cancelled) for live in stragglers))
     await asyncio.gather(*(_grade(grader, live, conditions.limits) for live in lives if live.grade is None))
     trajectories = [close(live) for live in lives]
-    # for tools, or for a server's policy
+    # for tools, or for the policy's server
     waited = max((live.ended_s - live.sampling_s - live.queued_s for live in lives), default=0.0)
     sampling = max((live.ended_s for live in lives), default=0.0) - waited
-    for name, seconds in (
-        ("sampling", sampling),
-        ("tools", played - sampling),
-        ("grading", time.monotonic() - start - played),
-    ):
+    spent = {"sampling": sampling, "tools": played - sampling, "grading": time.monotonic() - start - played}
+    for name, seconds in spent.items():
         times[name] = times.get(name, 0.0) + seconds
     return trajectories
 
 
 async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions, start: float) -> None:
-    """`_play` within the rollout's deadline, and between the two words of its life that a tool
-    server may ask for."""
+    """Run `_play` within the rollout's deadline, with optional start and end lifecycle calls."""
     limits = conditions.limits
     live.began = time.monotonic()
     try:
@@ -216,13 +206,10 @@ async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions,
         live.end_overdue(limits.deadline_s)
         _keep_unanswered(live, client)
     except PolicyFailed as failure:
-        passed = live.spent_s >= limits.deadline_s
-        live.end(
-            StopReason.policy_error,
-            f"{failure}; rollout.deadline_s = {limits.deadline_s:g} s passed" if passed else str(failure),
-        )
+        passed = f"; rollout.deadline_s = {limits.deadline_s:g} s passed" if live.spent_s >= limits.deadline_s else ""
+        live.end(StopReason.policy_error, f"{failure}{passed}")
     assert live.stop is not None
-    live.dialogue.close()  # first: whoever is told of the end must not hold up the other rows' next turn
+    live.dialogue.close()  # first: the end call must not hold up the other rows' next turn
     live.ended_s = time.monotonic() - start
     await client.end(live.context, live.stop)
 
@@ -240,11 +227,9 @@ async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None
         _stop_before_calls(live, sampled, limits, left_s)
         calls = sampled.reading.calls
         live.unanswered, live.arrived = (sampled, added, time.monotonic()), {}
-        results = (
-            await _call_tools(client, live, calls, prompt, limits.deadline_s - live.spent_s)
-            if live.stop is None
-            else ()
-        )
+        results: tuple[ToolResult, ...] = ()
+        if live.stop is None:
+            results = await _call_tools(client, live, calls, prompt, limits.deadline_s - live.spent_s)
         live.unanswered = None
         live.turns.append(_turn(sampled, results, added, live))
         if live.stop is None:
@@ -256,24 +241,22 @@ async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None
 
 
 def _end_by_terminal_tool(live: _Live, client: ToolClient) -> None:
-    """Limit 7. The call's arguments are then the answer that a grader sees."""
+    """Check limit 7. The call's arguments are then the answer that the grader sees."""
     turn = live.turns[-1]
     call = client.terminal_answer(turn)
     if call is None:
         return
-    result = next(one for one in turn.results if one.call_id == call.call_id)
+    result = next(result for result in turn.results if result.call_id == call.call_id)
     if result.failed:
-        live.end(
-            StopReason.tool_error,
-            f"the terminal tool {call.name} failed: {result.output.removeprefix(f'tool {call.name} failed: ')}",
-        )
+        why = result.output.removeprefix(f"tool {call.name} failed: ")
+        live.end(StopReason.tool_error, f"the terminal tool {call.name} failed: {why}")
     else:
         live.turns[-1] = replace(turn, submitted=call.arguments)
         live.end(StopReason.completed)
 
 
 def _continue(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResult], last: bool) -> tuple[int, ...]:
-    """Limits 8 to 10; else the tokens that the results become."""
+    """Check limits 8 to 10; return the tokens that the results become."""
     if failed := [result.output for result in results if result.failed]:
         live.end(StopReason.tool_error, failed[0])
     elif last:
@@ -286,13 +269,11 @@ def _continue(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResu
 
 
 def _stop_before_calls(live: _Live, sampled: Sampled, limits: config.Rollout, left_s: float) -> None:
-    """Limits 2 to 6. `left_s`: of the rollout's deadline, before the turn."""
+    """Check limits 2 to 6. `left_s`: what the rollout's deadline left before the turn."""
     reading = sampled.reading
     if sampled.seconds >= limits.turn_deadline_s:
-        live.end(
-            StopReason.timeout,
-            f"a turn took {sampled.seconds:.1f} s; rollout.turn_deadline_s is {limits.turn_deadline_s:g}",
-        )
+        why = f"a turn took {sampled.seconds:.1f} s; rollout.turn_deadline_s is {limits.turn_deadline_s:g}"
+        live.end(StopReason.timeout, why)
     elif sampled.seconds >= left_s or live.spent_s >= limits.deadline_s:
         live.end_overdue(limits.deadline_s)
     elif not sampled.ended:
@@ -306,16 +287,15 @@ def _stop_before_calls(live: _Live, sampled: Sampled, limits: config.Rollout, le
 
 
 def _one_too_many(live: _Live, calls: Sequence[ToolCall], allowed: int) -> str:
-    """What is wrong with the call by which the rollout has more unreadable calls than allowed;
-    empty when it has not."""
+    """Say what is wrong with the first unreadable call beyond those allowed; empty if none is."""
     before = sum(bool(call.problem) for turn in live.turns for call in turn.calls)
     problems = [call.problem for call in calls if call.problem]
     return problems[allowed - before] if before + len(problems) > allowed else ""
 
 
 def _turn(sampled: Sampled, results: Sequence[ToolResult], added: tuple[int, ...], live: _Live) -> Turn:
-    """The record of a turn. A context that does not continue our sequence exactly is a fork, and
-    takes the place of what we would have said."""
+    """Make the record of a turn. A context that does not continue our sequence exactly is a fork:
+    it replaces the prompt tokens that we would have given."""
     reading, before = sampled.reading, live.turns
     calls = () if live.stop is StopReason.parse_error else reading.calls
     forked = False
@@ -325,21 +305,21 @@ def _turn(sampled: Sampled, results: Sequence[ToolResult], added: tuple[int, ...
         forked = sampled.context_ids[: len(expected)] != expected
         added = sampled.context_ids if forked else sampled.context_ids[len(ours) :]
     return Turn(
-        sampled.text,
-        calls,
-        tuple(results),
-        added,
-        sampled.ids,
-        sampled.logprobs,
-        reading.content,
-        reading.reasoning,
-        forked,
+        text=sampled.text,
+        calls=calls,
+        results=tuple(results),
+        prompt_ids=added,
+        token_ids=sampled.ids,
+        logprobs=sampled.logprobs,
+        content=reading.content,
+        reasoning=reading.reasoning,
+        forked=forked,
     )
 
 
 def _keep_unanswered(live: _Live, client: ToolClient) -> None:
-    """When a deadline struck while tools were working: the log and the alarm must see which calls
-    hung, and an answer that a terminal tool took stands, whatever hung beside it."""
+    """Record the turn whose tools a deadline cut off: the log and the alarm must see which calls
+    hung. An answer that a terminal tool accepted stands, whatever hung beside it."""
     if live.unanswered is None:
         return
     sampled, added, since = live.unanswered
@@ -358,27 +338,21 @@ def _keep_unanswered(live: _Live, client: ToolClient) -> None:
 async def _call_tools(
     client: ToolClient, live: _Live, calls: Sequence[ToolCall], prompt: PromptSettings, deadline_s: float
 ) -> tuple[ToolResult, ...]:
-    """Results in the order of calls; raises TimeoutError after `deadline_s`.
+    """Return results in the order of calls; raises TimeoutError after `deadline_s`.
 
-    Without being sent are answered: a call that cannot be read, and, when the prompt's settings say
-    so, one that was made before.
+    Two kinds of calls are answered here and not sent: those that cannot be read and, if the
+    prompt's settings say so, those that were made before.
     """
-    seen = (
-        {(call.name, call.arguments) for turn in live.turns for call in turn.calls}
-        if prompt.block_repeated_calls
-        else set()
-    )
-    answers = {
-        call.call_id: ToolResult(call.call_id, f"Error: {call.problem}", is_error=True)
-        for call in calls
-        if call.problem
-    }
-    repeated = " this call was made before; its result stands above"
-    answers |= {
-        call.call_id: ToolResult(call.call_id, repeated, is_error=True)
-        for call in calls
-        if call.call_id not in answers and (call.name, call.arguments) in seen
-    }
+    seen: set[tuple[str, str]] = set()
+    if prompt.block_repeated_calls:
+        seen = {(call.name, call.arguments) for turn in live.turns for call in turn.calls}
+    answers: dict[str, ToolResult] = {}
+    for call in calls:
+        if call.problem:
+            answers[call.call_id] = ToolResult(call.call_id, f"Error: {call.problem}", is_error=True)
+        elif (call.name, call.arguments) in seen:
+            repeated = " this call was made before; its result stands above"
+            answers[call.call_id] = ToolResult(call.call_id, repeated, is_error=True)
     fresh = [call for call in calls if call.call_id not in answers]
     live.arrived = answers
 
@@ -404,8 +378,7 @@ async def _grade(grader: Grader, live: _Live, limits: config.Rollout) -> None:
 
 
 async def _within(deadline_s: float, rollouts: Sequence[object]) -> None:
-    """Run all; what has not ended at the deadline is cancelled. What a rollout raises stops the
-    batch."""
+    """Run all until the deadline, then cancel the rest. What one of them raises stops the batch."""
     tasks = [asyncio.ensure_future(rollout) for rollout in rollouts]  # type: ignore[arg-type]
     if not tasks:
         return
@@ -422,23 +395,18 @@ async def _within(deadline_s: float, rollouts: Sequence[object]) -> None:
 
 def _open(policy: Policy, requests: Sequence[Request], conditions: Conditions) -> list[_Live]:
     seeds = [
-        (*conditions.seed, *_words(one.example.id), one.sample, *([one.attempt] if one.attempt else []))
-        for one in requests
+        (*conditions.seed, *_words(asked.example.id), asked.sample, *([asked.attempt] if asked.attempt else []))
+        for asked in requests
     ]
-    openings = [opening_of(one.example, conditions.prompt, conditions.limits) for one in requests]
+    openings = [opening_of(request.example, conditions.prompt, conditions.limits) for request in requests]
     dialogues = policy.open(openings, seeds, conditions.temperature, conditions.limits.max_tokens)
-    ids = [rollout_id(conditions.name, seed) for seed in seeds]
-    return [
-        _Live(
-            one,
-            ours,
-            RolloutContext(
-                conditions.traces.of(ours, one.attempt), one.example, conditions.split, conditions.step, one.attempt
-            ),
-            dialogue,
-        )
-        for one, ours, dialogue in zip(requests, ids, dialogues, strict=True)
-    ]
+    lives: list[_Live] = []
+    for request, seed, dialogue in zip(requests, seeds, dialogues, strict=True):
+        name = rollout_id(conditions.name, seed)
+        trace = conditions.traces.of(name, request.attempt)
+        context = RolloutContext(trace, request.example, conditions.split, conditions.step, request.attempt)
+        lives.append(_Live(request, name, context, dialogue))
+    return lives
 
 
 def _record(live: _Live, section: config.Budget, lowest: float) -> Trajectory:
@@ -446,19 +414,19 @@ def _record(live: _Live, section: config.Budget, lowest: float) -> Trajectory:
     assert live.grade is not None
     reward = budget.reward(live.grade, budget.Use.of(live.turns, live.ended_s - live.queued_s), section, lowest)
     return Trajectory(
-        live.rollout_id,
-        live.request.example.id,
-        tuple(live.turns),
-        live.stop,
-        live.grade,
-        reward,
-        live.ended_s,
-        live.request.attempt,
+        rollout_id=live.rollout_id,
+        example_id=live.request.example.id,
+        turns=tuple(live.turns),
+        stop_reason=live.stop,
+        grade=live.grade,
+        reward=reward,
+        wall_s=live.ended_s,
+        attempt=live.request.attempt,
     )
 
 
 def _words(text: str) -> tuple[int, ...]:
-    """A string as seed words, the same on every machine (hash() is not)."""
+    """Turn a string into seed words, the same on every machine (hash() is not)."""
     value = uuid.uuid5(uuid.NAMESPACE_OID, text).int
     return tuple(value >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96))
 

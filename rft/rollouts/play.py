@@ -1,17 +1,15 @@
-"""One conversation with a policy: what a person says, what the agent does with its tools, what it
-answers.
+"""One conversation of a person with an agent and its tools.
 
     with workbench(params, recipe) as bench:
-        table = Table(bench, policies.of(bench, "champion", device).policy, prompt, temperature,
-        seed) table.say("what is the code of angina?") -> Exchange table.begin(example) -> Exchange,
-        graded
+        table = Table(bench, policy, prompt, temperature, seed)
+        table.begin(example)                        -> Exchange, graded
+        table.say("what is the code of angina?")    -> Exchange
 
 Each exchange is a rollout as in a stage: same loop, same limits, same tools. The loop knows one
-opening, so the conversation goes on by opening it anew with all messages so far. There the earlier
-turns are rendered by the chat template and tokenized again, and reasoning is left out: fine for a
-talk, and unlike a rollout, whose tokens are only ever appended to. An exchange that did not end
-with an answer is told, and is not part of what follows. Nothing is recorded. Only an example's
-first answer is graded: nobody wrote a grader for what a person asks.
+opening, so each exchange opens with all messages so far. The chat template renders the earlier
+turns again, without reasoning: fine for a talk, but unlike a rollout, whose tokens are only ever
+appended to. An exchange without an answer is shown, and is not part of what follows. Nothing is
+recorded. Only an example's first answer is graded: there is no grader for what a person asks.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from rft.types import INFRASTRUCTURE, Example, Message, StopReason, Trajectory, 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """`is_kept`: the conversation goes on behind it."""
+    """What a person said and what came back. `is_kept`: it is part of what follows."""
 
     trajectory: Trajectory
     is_graded: bool
@@ -38,7 +36,7 @@ class Exchange:
 
 
 class Table:
-    """Where the conversation lies. `messages`: all that was said so far."""
+    """Holds the conversation. `messages`: all that was said so far."""
 
     def __init__(self, bench: Workbench, policy: Policy, prompt: PromptSettings, temperature: float, seed: int) -> None:
         self._bench, self._policy, self._prompt = bench, policy, prompt
@@ -48,14 +46,13 @@ class Table:
         self.messages: list[Message] = []
 
     def begin(self, example: Example) -> Exchange:
-        """With an example's own messages, and its tools and answer format. Its grade comes
-        along."""
+        """Begin with an example's messages, tools and answer format. The answer is graded."""
         self._example, self.messages = example, list(example.messages)
         return self._exchange(example, graded=True)
 
     def say(self, text: str) -> Exchange:
-        """Raises UserError when it does not fit into the context any more, InfrastructureError when
-        a tool or the policy's server failed."""
+        """Say something. Raises UserError when the context is full, InfrastructureError when a tool
+        or the policy's server failed."""
         before = self.messages
         self.messages = [*before, {"role": "user", "content": text}]
         own = self._example
@@ -75,19 +72,13 @@ class Table:
     def _exchange(self, example: Example, graded: bool) -> Exchange:
         self._bench.check_rows([example])
         self._bench.check_openings(self._policy, [example], self._prompt)
-        conditions = Conditions(
-            self._prompt,
-            self._temperature,
-            (self._seed, self._asked),
-            self._bench.params.rollout,
-            f"play/{self._asked}",
-        )
+        seed, limits = (self._seed, self._asked), self._bench.params.rollout
+        conditions = Conditions(self._prompt, self._temperature, seed, limits, f"play/{self._asked}")
         self._asked += 1
         trajectory = self._bench.converse(self._policy, Request(example, 0), conditions, graded)
         if trajectory.stop_reason in INFRASTRUCTURE:
-            raise InfrastructureError(
-                f"{trajectory.stop_reason}: {trajectory.grade.explanation} Nothing of it is part of the conversation."
-            )
+            what = f"{trajectory.stop_reason}: {trajectory.grade.explanation}"
+            raise InfrastructureError(f"{what} Nothing of it is part of the conversation.")
         is_kept = trajectory.stop_reason == StopReason.completed
         if is_kept:
             self.messages += _told(trajectory.turns, self._asked)
@@ -95,8 +86,7 @@ class Table:
 
 
 def _told(turns: Iterable[Turn], number: int) -> Iterable[Message]:
-    """As messages of a later opening. Calls get ids of their own: the next rollout counts its calls
-    from 0 again."""
+    """Yield turns as messages of a later opening, with new call ids: each rollout counts from 0."""
     for turn in turns:
         names = {call.call_id: f"said_{number}_{call.call_id}" for call in turn.calls}
         message: Message = {"role": "assistant", "content": turn.answer}
@@ -115,24 +105,20 @@ def _told(turns: Iterable[Turn], number: int) -> Iterable[Message]:
 
 
 def example_named(name: str, validation: Iterable[Example], others: Mapping[str, Iterable[Example]]) -> Example:
-    """A validation example by its id. Raises UserError for one of another split, above all of test,
-    which only the challenger stage may open."""
-    known = {one.id: one for one in validation}
+    """Find a validation example by its id. Raises UserError for one of another split, above all of
+    test, which only the challenger stage may open."""
+    known = {example.id: example for example in validation}
     if name in known:
         return known[name]
-    for split, some in others.items():
-        if any(one.id == name for one in some):
-            why = (
-                "a look at it would be a look at the frozen test set"
-                if split == "test"
-                else "what was trained on says nothing about the agent"
-            )
-            raise UserError(
-                f"--example {name} is a {split} example: {why}. Name one of validation, such as {next(iter(known))}."
-            )
-    raise UserError(
-        f"--example {name}: there is no such example. Name one of validation, such as {', '.join(list(known)[:3])}."
-    )
+    for split, examples in others.items():
+        if any(example.id == name for example in examples):
+            why = "what was trained on says nothing about the agent"
+            if split == "test":
+                why = "a look at it would be a look at the frozen test set"
+            remedy = f"Name one of validation, such as {next(iter(known))}."
+            raise UserError(f"--example {name} is a {split} example: {why}. {remedy}")
+    remedy = f"Name one of validation, such as {', '.join(list(known)[:3])}."
+    raise UserError(f"--example {name}: there is no such example. {remedy}")
 
 
 __all__ = ["Exchange", "Table", "example_named"]

@@ -1,12 +1,11 @@
-"""What the loop asks of a policy, whoever samples: our own engine (rft/sampling/engine.py), or a
-server (rft/sampling/remote).
+"""The protocols of a policy. Our own engine (rft/sampling/engine.py) and servers
+(rft/sampling/remote) implement them.
 
-    policy.open(openings, ...)  ->  a Dialogue per rollout
+    policy.open(openings, ...)  ->  one Dialogue per rollout
     dialogue.sample(...)        ->  the next assistant turn
     dialogue.append(...)        ->  the tokens that the tool results become
 
-It knows neither the loop nor tools nor graders, so a policy can be written, and loaded, without
-them.
+A policy can be written, and loaded, without the loop, tools or graders.
 """
 
 from __future__ import annotations
@@ -26,37 +25,37 @@ class Dialogue(Protocol):
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
-        """The opening's tokens; empty for a policy without tokens."""
+        """Tokens of the opening; empty for a policy without tokens."""
         ...
 
     async def sample(self, max_new: int, deadline_s: float) -> Sampled:
-        """The next assistant turn, cut after `deadline_s` of its own sampling. Raises PolicyFailed,
-        at the latest after `deadline_s` of waiting for a server. Nobody else watches this clock."""
+        """Sample the next assistant turn, cut after `deadline_s` of its own sampling. Raises
+        PolicyFailed, at the latest after `deadline_s` of waiting for a server. Nobody else watches
+        this clock."""
         ...
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
-        """The tokens that the results become, or None, appending nothing, when they do not fit into
-        the context."""
+        """Append the results and return their tokens. None, and nothing appended, if they do not
+        fit into the context."""
         ...
 
     def close(self) -> None:
-        """No further turn will be asked for. May be called twice."""
+        """Free what the rollout holds: no further turn is asked for. May be called twice."""
         ...
 
 
 class Policy(Protocol):
     blocks: bool
-    """Sampling holds up the event loop, so nothing else may be under way while it runs: grades wait
-    for the end of the batch."""
+    """Sampling blocks the event loop, so grades wait for the end of the batch."""
 
     async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
-        """Raises UserError naming the example whose opening leaves no room for an answer. Asked
-        once before a stage's first batch."""
+        """Check, before a stage's first batch, that each opening leaves room for an answer. Raises
+        UserError naming the example."""
         ...
 
     def open(
         self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
     ) -> Sequence[Dialogue]:
-        """One dialogue an opening; `max_tokens` bounds the whole context of each. None: by what the
-        policy itself takes."""
+        """Open one dialogue per opening. `max_tokens` bounds the whole context of each; None: the
+        policy's own limit does."""
         ...

@@ -17,36 +17,28 @@ def champion_prompt(recipe: Recipe) -> PromptSettings:
 
 
 def num_turns(prompt: PromptSettings, limits: config.Rollout, where: str = "") -> int:
-    """How many turns a rollout has. Raises ConfigError for a prompt (of the file `where`) that asks
-    for more: it may only lower the limit."""
+    """Count the turns that a rollout may have. Raises ConfigError for a prompt (in file `where`)
+    that asks for more than the limit."""
     if prompt.max_turns is not None and prompt.max_turns > limits.max_turns:
-        raise ConfigError(
-            f"{where or 'the prompt'}: max_turns of {prompt.name!r} is {prompt.max_turns}, and rollout.max_turns = "
-            f"{limits.max_turns} in "
-            "params.yaml, which a prompt may only lower. "
-            f"Set rollout.max_turns to at least {prompt.max_turns}, or run the stage that chose this prompt again."
-        )
+        asked = f"{where or 'the prompt'}: max_turns of {prompt.name!r} is {prompt.max_turns}"
+        limit = f"rollout.max_turns = {limits.max_turns} in params.yaml, which a prompt may only lower"
+        remedy = f"Set rollout.max_turns to at least {prompt.max_turns}, or run the stage that chose this prompt again."
+        raise ConfigError(f"{asked}, and {limit}. {remedy}")
     return prompt.max_turns or limits.max_turns
 
 
 def too_many_turns(params: config.Params, recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """(what, remedy) of each prompt that asks for more turns than a rollout has: a prompt may only
-    lower rollout.max_turns."""
+    """Yield (what, remedy) for each prompt that asks for more turns than rollout.max_turns."""
     prompts, file, limit = recipe.prompts, recipe.folder / "prompts.json", params.rollout.max_turns
     most = max([0, *prompts.max_turns])
-    served, back = shelves.champion().prompt, commands.rollback(params.recipe.path)
+    served = shelves.champion().prompt
+    back = f"go back to a champion that keeps to it: {commands.rollback(params.recipe.path)}"
     for where, asked, lower in (
         (f"{file}: seed.max_turns", prompts.seed.max_turns, "lower it or take it out"),
         (f"{file}: max_turns", most, "take it out"),
-        (
-            f"{shelves.path(Champion)}: prompt.max_turns",
-            served and served.max_turns,
-            f"go back to a champion that keeps to it: {back}",
-        ),
+        (f"{shelves.path(Champion)}: prompt.max_turns", served and served.max_turns, back),
     ):
         if asked is not None and asked > limit:
-            yield (
-                f"{where} asks for {asked} turns, and rollout.max_turns = {limit} in params.yaml, which a prompt may "
-                "only lower",
-                f"Set rollout.max_turns to at least {asked}, or {lower}.",
-            )
+            allowed = f"rollout.max_turns = {limit} in params.yaml, which a prompt may only lower"
+            remedy = f"Set rollout.max_turns to at least {asked}, or {lower}."
+            yield f"{where} asks for {asked} turns, and {allowed}", remedy

@@ -2,23 +2,20 @@
 trained on never depends on an outage.
 
     a batch -> unscored share above rollout.max_unscored_share?
-                 yes: the circuit breaker opens. The batch is set aside, whole; after growing pauses
-                 a few of its requests are tried
-                      again, and when those have scores the whole batch is rolled out anew, from the
-                      same random streams
-                 no:  each unscored rollout is rolled out again, from a stream of its own, while
-                      `rollout.refill` lasts
+        yes: the circuit breaker opens. The whole batch is set aside. After growing pauses a few of
+             its requests are tried; once those have scores, the whole batch is rolled out again,
+             from the same random streams
+        no:  each unscored rollout is rolled out again, from a stream of its own, while
+             `rollout.refill` lasts
 
-A batch that was redone is bit for bit the batch of a day without the outage (deterministic mode).
-An outage that outlasts `rollout.pause_s` ends the stage as an infrastructure failure; finished work
-is kept, and the stage goes on when it is started again. Every rollout that was set aside or
-replaced is handed on with its reason, so that sampled = trained + left out.
+A batch that was redone equals the batch of a run without the outage, bit for bit (deterministic
+mode). An outage longer than `rollout.pause_s` ends the stage as an infrastructure failure; finished
+work is kept for the next start. Every rollout that was set aside or replaced is passed on with its
+reason, so that sampled = trained + left out.
 
-A stage that is started again hands in what it had finished of the batch (`resumed`). The same
-decisions are then made again, and whatever they ask for that is there already is not rolled out a
-second time: after a kill only the missing requests are. One thing is not repeated, the waiting for
-servers that failed then: the batch goes on with the last of its repetitions that was begun, and is
-tried with fresh canaries.
+A stage that is started again passes in what was finished of the batch (`resumed`). The same
+decisions are made again, but only rollouts that are missing are played. The waiting for servers
+that failed is not repeated: the batch goes on with its last repetition, and with fresh canaries.
 """
 
 from __future__ import annotations
@@ -41,13 +38,13 @@ CANARY, AGAIN = "canary", "again"
 TRIED, ASIDE = "tried while paused", "set aside by a pause"
 
 Play = Callable[[Sequence[Request], str], Awaitable[list[Trajectory]]]
-"""Rolls requests out; the word goes into the trace ids, so that a tool server does not take a
-repetition for the first try."""
+"""Rolls requests out. The word goes into the trace ids, so that a tool server can tell a repetition
+from the first try."""
 
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A rollout that something else stands in for."""
+    """A rollout that another one replaced."""
 
     trajectory: Trajectory
     why: str
@@ -55,8 +52,7 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A rollout of the batch that was finished before the stage was started again; `word` as in
-    Play."""
+    """A rollout that was finished before the stage was started again; `word` as in Play."""
 
     word: str
     request: Request
@@ -65,7 +61,7 @@ class Resumed:
 
 @dataclass(slots=True)
 class Played:
-    """`trajectories`: one a request, in order. `superseded`: all others that were sampled."""
+    """`trajectories`: one per request, in order. `superseded`: all others that were sampled."""
 
     trajectories: list[Trajectory]
     superseded: list[Superseded] = field(default_factory=list)
@@ -78,14 +74,14 @@ async def play(
     say: Callable[[str], None],
     resumed: Iterable[Resumed] = (),
 ) -> Played:
-    """Raises TooManyUnscored when an outage outlasts rollout.pause_s, InfrastructureError when the
-    policy's tokens fork too often."""
+    """Play a batch. Raises TooManyUnscored when an outage outlasts rollout.pause_s,
+    InfrastructureError when the policy's tokens fork too often."""
     missing = _Missing(play_once, resumed)
     word, number = missing.begun()
     goes_on = bool(missing.known)
     played = Played(await missing(requests, word))
     if goes_on and _forks_too_often(played.trajectories, limits):
-        number += 1  # what ended the stage then may be mended now
+        number += 1  # what ended the stage then may be fixed now
         await _redo(missing, requests, number, "forked too often", played)
     if share_unscored(played.trajectories) > limits.max_unscored_share:
         await _wait_out(missing, requests, limits, say, played, number)
@@ -97,7 +93,7 @@ async def play(
 
 
 class _Missing:
-    """Plays only what is not known from before. `known`: what nothing has asked for yet."""
+    """Plays only what was not finished before. `known`: finished, and not asked for yet."""
 
     def __init__(self, play_once: Play, resumed: Iterable[Resumed]):
         self._play_once = play_once
@@ -110,7 +106,7 @@ class _Missing:
         return [next(fresh) if one is None else one.trajectory for one in found]
 
     def begun(self) -> tuple[str, int]:
-        """The last repetition of the batch that was begun, and the highest number in use."""
+        """Find the last repetition of the batch that was begun, and the highest number in use."""
         words = {word for *_, word in self.known if word}
         last = max((word for word in words if word.startswith(AGAIN)), key=_number, default="")
         return last, max(map(_number, words), default=0)
@@ -142,15 +138,15 @@ async def _wait_out(
     played: Played,
     number: int,
 ) -> None:
-    """Until a whole batch has scores again. `number`: of the last try."""
+    """Wait until a whole batch has scores again. `number`: of the last try."""
     deadline, pause = time.monotonic() + limits.pause_s, FIRST_PAUSE_S
     while True:
         reason = _trouble(played.trajectories, limits)
         left = deadline - time.monotonic()
         if left <= 0:
+            waited = f"Waited rollout.pause_s = {limits.pause_s:g} s"
             raise TooManyUnscored(
-                f"{reason} Waited rollout.pause_s = {limits.pause_s:g} s. Mend the tool server or grader and start "
-                "again; finished work is kept."
+                f"{reason} {waited}. Fix the tool server or grader and start again; finished work is kept."
             )
         say(f"paused: {reason} Trying again in {min(pause, left):.0f} s; nothing is trained meanwhile.")
         await asyncio.sleep(min(pause, left))
@@ -173,11 +169,9 @@ async def _redo(play_once: Play, requests: Sequence[Request], number: int, why: 
 
 def _trouble(trajectories: Sequence[Trajectory], limits: config.Rollout) -> str:
     unscored = [one for one in trajectories if one.reward is None]
-    return (
-        f"{len(unscored)} of {len(trajectories)} rollouts have no score (rollout.max_unscored_share is "
-        f"{limits.max_unscored_share:g}). "
-        f"The last reason: {unscored[-1].grade.explanation[:300]}."
-    )
+    limit = f"rollout.max_unscored_share is {limits.max_unscored_share:g}"
+    last = unscored[-1].grade.explanation[:300]
+    return f"{len(unscored)} of {len(trajectories)} rollouts have no score ({limit}). The last reason: {last}."
 
 
 async def _refill(play_once: Play, requests: Sequence[Request], limits: config.Rollout, played: Played) -> None:
@@ -199,6 +193,6 @@ def _forks_too_often(trajectories: Sequence[Trajectory], limits: config.Rollout)
         return ""
     return (
         f"{forks} of {turns} turns were sampled from other tokens than those that came before "
-        f"(rollout.max_fork_share is {limits.max_fork_share:g}): the policy's server renders messages anew. "
-        "Use a server that takes token ids, or mend its chat template."
+        f"(rollout.max_fork_share is {limits.max_fork_share:g}): the policy's server renders messages again. "
+        "Use a server that takes token ids, or fix its chat template."
     )

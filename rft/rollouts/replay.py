@@ -1,13 +1,12 @@
-"""Stored trajectories, graded anew: what would another grader have said? Nothing is sampled and no
-tool is called.
+"""Grades stored trajectories again: what would another grader say? Nothing is sampled and no tool
+is called.
 
-    row of the log -> turns, as the policy wrote them -> the new grader -> old score beside new
-    score
+    row of the log -> turns, as the policy wrote them -> the new grader -> old and new score
 
-A row holds the dialogue and the example's whole row, which is all that an endpoint grader sees but
-for latencies, so an unchanged grader that reads none, and keeps nothing by trace id, gives the same
-scores. A rollout that ended in an infrastructure failure was never a statement about the policy: it
-is not sent, and stays unscored. So does one whose new grade failed. Both are counted apart, and no
+A row holds the dialogue and the example's whole row: all that an endpoint grader sees, except
+latencies. So an unchanged grader that reads no latency, and keeps nothing by trace id, gives the
+same scores. A rollout that ended in an infrastructure failure says nothing about the policy: it is
+not sent, and stays unscored. So does one whose new grade failed. Both are counted apart, and no
 mean contains them.
 """
 
@@ -45,18 +44,20 @@ from rft.wire.trace import Traces
 
 @dataclass(frozen=True, slots=True)
 class Regraded:
+    """A rollout of the log, and its new grade."""
+
     row: LogRow
     grade: Grade
 
     @property
     def change(self) -> float | None:
-        """None unless both graders gave a score."""
+        """New score minus old; None unless both graders gave one."""
         return None if self.row.score is None or self.grade.score is None else self.grade.score - self.row.score
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Means over the rollouts that both graders scored, so that they compare like with like."""
+    """Old against new. Means are over the rollouts that both graders scored."""
 
     both: int
     old_mean: float | None
@@ -76,13 +77,12 @@ class Comparison:
 
 
 def load_grader(path: Path) -> recipe.Grader:
-    """Raises UserError or ConfigError naming the file, key and value."""
+    """Read a grader. Raises UserError or ConfigError naming the file, key and value."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=config.unique)
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read ({error.strerror}). Name a grader's JSON file, such as recipes/icd10/grader.json."
-        ) from None
+        remedy = "Name a grader's JSON file, such as recipes/icd10/grader.json."
+        raise UserError(f"{path}: cannot be read ({error.strerror}). {remedy}") from None
     except ValueError as error:
         raise UserError(f"{path}: is not JSON ({error}). Write it like recipes/icd10/grader.json.") from None
     if not isinstance(raw, dict):
@@ -93,12 +93,12 @@ def load_grader(path: Path) -> recipe.Grader:
 def regrade(
     log: Sequence[LogRow], grader: recipe.Grader, params: config.Params, report: Callable[[int], None]
 ) -> list[Regraded]:
-    """In order of `log`. The recipe's server is started only for a grader that lives there.
-    `report(done)` after each."""
+    """Grade again, in order of `log`. Starts the recipe's server only for a grader that lives
+    there. Calls `report(done)` after each."""
     with _endpoint(grader, params) as endpoint:
         try:
             return asyncio.run(_regrade(log, grader_of(grader, endpoint, params.tools), params.rollout, report))
-        except ExceptionGroup as group:  # of tasks: what stops a replay, such as a refused key, is raised bare
+        except ExceptionGroup as group:  # what stops a replay, such as a refused key, is raised bare
             raise group.exceptions[0] from None
 
 
@@ -117,10 +117,10 @@ async def _regrade(
     limits: config.Rollout,
     report: Callable[[int], None],
 ) -> list[Regraded]:
-    done, traces = 0, Traces()  # of their own: what a grader keeps of a rollout's trace id was kept for another grade
+    done, traces = 0, Traces()  # new trace ids: what a grader keeps by the old ones was kept for another grade
     slots = asyncio.Semaphore(limits.batch)  # as many as the stages send at once
 
-    async def one(row: LogRow) -> Regraded:
+    async def grade_one(row: LogRow) -> Regraded:
         nonlocal done
         async with slots:
             grade = await _grade(row, grader, limits.grader_deadline_s, traces)
@@ -129,7 +129,7 @@ async def _regrade(
         return Regraded(row, grade)
 
     async with unopened as grader, asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(row)) for row in log]
+        tasks = [group.create_task(grade_one(row)) for row in log]
     return [task.result() for task in tasks]
 
 
@@ -143,27 +143,22 @@ async def _grade(row: LogRow, grader: Grader, deadline_s: float, traces: Traces)
         async with asyncio.timeout(deadline_s):
             return await grader.grade(example, turns(row), stop, context)
     except TimeoutError:
-        return Grade(
-            None,
-            GradeStatus.infra_error,
-            explanation=f"grader: no grade within rollout.grader_deadline_s = {deadline_s:g} s",
-        )
+        why = f"grader: no grade within rollout.grader_deadline_s = {deadline_s:g} s"
+        return Grade(None, GradeStatus.infra_error, explanation=why)
 
 
 # -- a row, read back ------------------------------------------------------------------------------
 def example_of(row: LogRow) -> Example:
-    """As it was when it was rolled out."""
-    where, remedy = (
-        f"rollout {row.rollout_id} of {row.stage}, column `item`",
-        "Without its whole row it cannot be graded anew.",
-    )
+    """Restore the example as it was when it was rolled out."""
+    where = f"rollout {row.rollout_id} of {row.stage}, column `item`"
+    remedy = "Without the example's whole row it cannot be graded again."
     if not reports.parse_line(row.item, where, remedy).get("messages"):
         raise UserError(f"{where}: has no messages. {remedy}")
     return Example(row.example_id, (), slice=row.slice, line=row.item)
 
 
 def turns(row: LogRow) -> list[Turn]:
-    """As a grader sees them: without tokens."""
+    """Restore the turns as a grader sees them: without tokens."""
     return [
         Turn(
             text=spoken.message.get("content") or "",
@@ -182,6 +177,7 @@ def turns(row: LogRow) -> list[Turn]:
 
 # -- old beside new --------------------------------------------------------------------------------
 def compare(regraded: Iterable[Regraded]) -> Comparison:
+    """Compare both grades of all rollouts."""
     pairs = list(regraded)
     both = [one for one in pairs if one.change is not None]
     changes = [change for one in both if (change := one.change) is not None]
@@ -201,31 +197,26 @@ def compare(regraded: Iterable[Regraded]) -> Comparison:
 
 
 def disagreements(regraded: Iterable[Regraded]) -> list[Regraded]:
-    """The largest changes first; equal ones in the log's order."""
+    """List what changed, the largest change first; equal ones in the log's order."""
     return sorted((one for one in regraded if one.change), key=lambda one: -abs(one.change or 0.0))
 
 
 def record(one: Regraded) -> dict[str, Any]:
-    """A line of `--out`: where the rollout is found, and both grades."""
+    """Make a line of `--out`: where the rollout is found, and both grades."""
     row, grade = one.row, one.grade
-    where = {
-        name: getattr(row, name)
-        for name in ("stage", "arm", "step", "example_id", "sample", "attempt", "rollout_id", "stop_reason")
-    }
-    old = {
+    names = ("stage", "arm", "step", "example_id", "sample", "attempt", "rollout_id", "stop_reason")
+    return {name: getattr(row, name) for name in names} | {
         "old_score": row.score,
         "old_solved": row.solved,
         "old_status": row.status,
         "old_explanation": row.explanation,
-    }
-    solved = None if grade.score is None else grade.solved
-    new = {
         "new_score": grade.score,
-        "new_solved": solved,
+        "new_solved": None if grade.score is None else grade.solved,
         "new_status": str(grade.status),
         "new_explanation": grade.explanation,
+        "change": one.change,
+        "new_components": json.dumps(grade.components, sort_keys=True),
     }
-    return where | old | new | {"change": one.change, "new_components": json.dumps(grade.components, sort_keys=True)}
 
 
 def _mean(values: Sequence[float | bool | None]) -> float | None:

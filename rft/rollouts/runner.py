@@ -1,5 +1,4 @@
-"""What every stage with rollouts needs at hand: the tools' server, a client and the grader, open,
-and what rolls out with them.
+"""Plays rollouts for a stage: opens the tool server, the client and the grader, and plays batches.
 
     with workbench(params, recipe) as bench:
         policy = policies.of(bench, "champion", device).policy
@@ -11,13 +10,11 @@ one of `tools.server_url`.
 
 Finished work waits in a store under `.rft/` (rft/rollouts/store.py), and a stage that is started
 again rolls out only what is missing there. A rollout is finished when it has its grade. With a
-policy that waits (a server, a GPU) that is a moment of its own for each rollout, and each is held
-in the store at once: those that finish while one write is on its way to the disk share the next,
-and no other rollout waits for either. That is where its row is made, once: the end of its batch
-only adds what became of it. Behind the barrier (Policy.blocks) the grades wait for the end of the
-batch, so a rollout is in flight until its batch is over, and the batch is held whole: what is
-rolled out again after a kill is whole batches, decoded in the same company, so the bytes are those
-of an uninterrupted run.
+policy that waits (a server, a GPU) each rollout finishes on its own and is held in the store at
+once. Those that finish during one write share the next, and no other rollout waits for either. Its
+row is made then, once; the end of its batch only adds what became of it. Behind the barrier
+(Policy.blocks) grades wait for the end of the batch, and the batch is held whole. So a kill there
+costs whole batches: decoded together again, they have the bytes of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -56,19 +53,18 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Times:
-    """Wall seconds, kept apart from reports: a list a name of seconds a rollout, and a sum a
-    phase."""
+    """Wall seconds, kept apart from reports. Per name: seconds per rollout. Per phase: a total."""
 
     rollout_s: dict[str, list[float]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, rows: Sequence[LogRow], seconds: Sequence[float]) -> None:
-        """Of the scored: how long an outage held a rollout up says nothing about the policy."""
+        """Add scored rollouts only: how long an outage delayed one says nothing of the policy."""
         known = self.rollout_s.setdefault(name, [])
         known += [wall_s for row, wall_s in zip(rows, seconds, strict=True) if row.reward is not None]
 
     def write(self, path: Path, traces: Traces | None = None, **more: Any) -> None:
-        """`traces`: how the wire knew these rollouts."""
+        """Write the file. `traces`: how the wire knew these rollouts."""
         spans = {
             name: {
                 "p50": round(stats.percentile(seconds, 0.5), 4),
@@ -84,7 +80,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One measurement: which examples, how often, under what."""
+    """One measurement: the stage and arm, the prompt, how often per example, and the seed."""
 
     stage: str
     arm: str
@@ -105,11 +101,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Where the finished rollouts of a batch wait for its end: `store.add_all(rows, seconds,
-    batch)`.
+    """Where finished rollouts wait for the end of their batch: `store.add_all(..., batch)`.
 
-    Several calls of `Workbench.run` may share one batch, as those of one optimizer step do, when no
-    two of their requests are equal.
+    Several calls of `Workbench.run` may share a batch, as those of an optimizer step do, if no two
+    of their requests are equal.
     """
 
     store: RolloutStore
@@ -117,8 +112,8 @@ class Waiting:
     arm: str
 
     def resumed(self, requests: Sequence[Request]) -> list[Resumed]:
-        """What was finished of these requests before the stage was started again."""
-        asked = {(one.example.id, one.sample): one for one in requests}
+        """Find what was finished of these requests before the stage was started again."""
+        asked = {(request.example.id, request.sample): request for request in requests}
         found: list[Resumed] = []
         for row, wall_s, _, rest in self.store.held(self.batch):
             if (request := asked.get((row.example_id, row.sample))) is not None:
@@ -128,8 +123,7 @@ class Waiting:
 
 
 class _Holder:
-    """Brings finished rollouts to the disk beside the event loop, as many at a time as are
-    there."""
+    """Writes finished rollouts to the store in a thread, as many at a time as there are."""
 
     def __init__(self, waiting: Waiting, conditions: Conditions, stage: str, word: str):
         self._waiting, self._conditions, self._stage, self._word = waiting, conditions, stage, word
@@ -137,7 +131,7 @@ class _Holder:
         self._writing: asyncio.Task[None] | None = None
 
     def add(self, request: Request, trajectory: Trajectory) -> None:
-        """Raises what the last write has raised."""
+        """Take a finished rollout. Raises what the last write has raised."""
         self._ended.append((request, trajectory))
         if self._writing is None or self._writing.done():
             if self._writing is not None:
@@ -155,12 +149,22 @@ class _Holder:
 
     def _hold(self, ended: Sequence[tuple[Request, Trajectory]]) -> None:
         under, where = self._conditions, self._waiting
-        made = functools.partial(rollout_log.row, step=under.step, split=under.split, temperature=under.temperature)
         rows = [
-            made(one, request.example, request.sample, under.prompt, self._stage, where.arm) for request, one in ended
+            rollout_log.row(
+                trajectory,
+                request.example,
+                request.sample,
+                under.prompt,
+                stage=self._stage,
+                arm=where.arm,
+                step=under.step,
+                split=under.split,
+                temperature=under.temperature,
+            )
+            for request, trajectory in ended
         ]
-        rests = [rollout_log.rest(one, self._word) for _, one in ended]
-        where.store.hold(rows, [one.wall_s for _, one in ended], rests, where.batch)
+        rests = [rollout_log.rest(trajectory, self._word) for _, trajectory in ended]
+        where.store.hold(rows, [trajectory.wall_s for _, trajectory in ended], rests, where.batch)
 
 
 class Workbench:
@@ -181,19 +185,19 @@ class Workbench:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """Of all tools, wherever they live."""
+        """Schemas of all tools, wherever they live."""
         return self._client.schemas
 
     def check_rows(self, examples: Sequence[Example]) -> None:
-        """Raises ConfigError for a row whose own tools nobody serves, or whose schemas are none,
-        before anything is sampled."""
+        """Raise ConfigError, before anything is sampled, for a row with its own tools that nobody
+        serves or whose schemas are invalid."""
         self._client.check_rows(examples)
 
     def check_openings(self, policy: Policy, examples: Sequence[Example], prompt: PromptSettings) -> None:
-        """Raises UserError for an example whose opening does not fit into the context, before
-        anything is sampled."""
+        """Raise UserError, before anything is sampled, for an opening too long for the context."""
         limits = self.params.rollout
-        self.wait(policy.check_openings([opening_of(one, prompt, limits) for one in examples], limits.max_tokens))
+        openings = [opening_of(example, prompt, limits) for example in examples]
+        self.wait(policy.check_openings(openings, limits.max_tokens))
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
@@ -206,8 +210,8 @@ class Workbench:
         stage: str,
         waiting: Waiting | None = None,
     ) -> Played:
-        """One batch, through outages and kills (rft/rollouts/recovery.py). What it returns is in
-        the store, in progress, until its batch is added; without a store, a kill loses it."""
+        """Play one batch, through outages and kills (rft/rollouts/recovery.py). The store holds
+        what it returns until the batch is added; without a store, a kill loses it."""
 
         async def play_once(some: Sequence[Request], word: str) -> list[Trajectory]:
             under = replace(conditions, name=f"{conditions.name} {word}") if word else conditions
@@ -226,8 +230,8 @@ class Workbench:
         )
 
     def converse(self, policy: Policy, request: Request, conditions: Conditions, graded: bool) -> Trajectory:
-        """One rollout for a person who waits: no outage is waited out, and nothing is kept. Without
-        a grade its `grade` says nothing."""
+        """Play one rollout for a person who waits: no outage is waited out, and nothing is kept.
+        Unless `graded`, its grade means nothing."""
         grader = self._grader if graded else Ungraded(self._grader.scale)
         [trajectory] = self.wait(run_rollouts(policy, self._client, grader, [request], conditions, self.times.phases))
         return trajectory
@@ -235,11 +239,10 @@ class Workbench:
     def measure(
         self, policy: Policy, examples: Sequence[Example], plan: Plan, store: RolloutStore, report: Any, done: int = 0
     ) -> list[LogRow]:
-        """`k` rollouts of each example, in order of example and sample. `report(done, message)`
-        after each batch.
+        """Play `k` rollouts of each example and return their rows, in order of example and sample.
+        Calls `report(done, message)` after each batch.
 
-        What others stand in for (rft/rollouts/recovery.py) is in the store, and not among the rows
-        that come back.
+        Superseded rollouts (rft/rollouts/recovery.py) are in the store, and not returned.
         """
         self.check_rows(examples)
         self.check_openings(policy, examples, plan.prompt)
@@ -256,26 +259,20 @@ class Workbench:
             if saved not in store:
                 if plan.stage != "train":  # which stops after a whole step (rft/trainer/loop.py)
                     stopping.check("before its next batch of rollouts")
-                _add(
-                    store,
-                    self.run(policy, batch, conditions, plan.stage, Waiting(store, saved, plan.arm)),
-                    plan.left_out,
-                    saved,
-                )
+                played = self.run(policy, batch, conditions, plan.stage, Waiting(store, saved, plan.arm))
+                _add(store, played, plan.left_out, saved)
             finished, seconds = store.batch(saved) or ([], [])
             rows += finished[: len(batch)]
             self.times.add(plan.name, finished[: len(batch)], seconds[: len(batch)])
-            scores = [one.reward for one in rows if one.reward is not None]
-            mean = sum(scores) / len(scores) if scores else float("nan")
-            report(
-                done + len(rows),
-                f"rollouts, {plan.arm} {'greedy ' if plan.temperature == 0 else ''}mean reward {mean:.3f}",
-            )
+            rewards = [row.reward for row in rows if row.reward is not None]
+            mean = sum(rewards) / len(rewards) if rewards else float("nan")
+            greedy = "greedy " if plan.temperature == 0 else ""
+            report(done + len(rows), f"rollouts, {plan.arm} {greedy}mean reward {mean:.3f}")
         return rows
 
 
 def _add(store: RolloutStore, played: Played, left_out: str, name: str) -> None:
-    """Adds the batch's rollouts, whose rows are held, then those that they stand in for."""
+    """Add the batch's rollouts, whose rows are held, then those that they replaced."""
     rows = {kept.row.rollout_id: kept.row for kept in store.held(name)}
     ended = [(one, left_out) for one in played.trajectories] + [(one.trajectory, one.why) for one in played.superseded]
     store.add_all(
@@ -285,10 +282,10 @@ def _add(store: RolloutStore, played: Played, left_out: str, name: str) -> None:
 
 @contextmanager
 def workbench(params: config.Params, recipe: Recipe, work: Path | None = None) -> Iterator[Workbench]:
-    """`work`: the folder of the stage's unfinished work, where the nonce of its trace ids is kept.
+    """Open a workbench. `work`: the stage's unfinished work, with the nonce of its trace ids.
 
     Raises ConfigError for a budget that these tools or this run's mode cannot keep, and for a
-    prompt that asks for more turns than there are.
+    prompt that asks for too many turns.
     """
     determinism.check_rollouts(params)
     if problems := [f"{what}. {remedy}" for what, remedy in too_many_turns(params, recipe)]:

@@ -1,22 +1,20 @@
 """The rollout log of a stage in progress: what was added stays, once, whatever kills the stage.
 
     with RolloutStore(work / "rollouts") as store:
-        store.hold(rows, seconds, rests, "step-3")  finished rollouts of a batch that is not over
-        store.held("step-3")                        these, after a kill too: they are not rolled out
-                                                    again
-        store.add_all(rows, seconds, "step-3")      the batch is over: nothing of it is held any
-                                                    more
-        store.batch("step-3")                       (rows, seconds); None when it was never finished
-        store.reopen(lambda row: row.step > 2)      what is newer than the checkpoint is held again
-        store.keep(lambda row: row.step <= 2)       what is newer is forgotten
-        rollout_log.write(store, shelf)             in the order of adding
+        store.hold(rows, seconds, rests, "step-3")  hold finished rollouts of an unfinished batch
+        store.held("step-3")                        return them, after a kill too
+        store.add_all(rows, seconds, "step-3")      finish the batch: nothing of it is held any more
+        store.batch("step-3")                       (rows, seconds); None if it was never finished
+        store.reopen(lambda row: row.step > 2)      hold again what is newer than the checkpoint
+        store.keep(lambda row: row.step <= 2)       forget what is newer
+        rollout_log.write(store, shelf)             write the shelf's file, in the order of adding
 
 The folder holds one SQLite database, `rollouts.db`, with two tables of the same columns: `rollouts`
-for finished batches, and `held` for finished rollouts of batches that are not over, because what
-their rows will say (trained, left out, why) is known only at the end of the batch. Each call that
-changes something is one transaction: durable when it returns, and seen whole or not at all by
-readers and by the next start. Whoever adds a batch need not know what is held: a held rollout that
-is not among its rows is added to them, left out with that reason.
+for finished batches, and `held` for finished rollouts of unfinished batches, because what their
+rows will say (trained, left out, why) is known only at the end of the batch. Each call that changes
+something is one transaction: durable when it returns, and seen whole or not at all by readers and
+by the next start. Whoever adds a batch need not know what is held: a held rollout that is not among
+its rows is added too, left out as `not asked for again`.
 
 The database is in WAL mode with `synchronous=FULL`. A commit appends to `rollouts.db-wal` and
 fsyncs it once; a reader (`look`) and the writer never wait for each other. While a stage works, and
@@ -29,7 +27,7 @@ acknowledged. Other damage is an error, never a shorter log: each row carries a 
 checks the structure when the store is opened, and a WAL that a kill left is checked here, because
 SQLite treats all that follows a damaged transaction as never written.
 
-Threads may share a store: rollouts are held by one while another adds the batch before.
+Threads may share a store: one holds rollouts while another adds the batch before.
 """
 
 from __future__ import annotations
@@ -59,13 +57,13 @@ from rft.rollouts.log import COLUMNS, LogRow, cells
 FILE = "rollouts.db"
 IN_PROGRESS = "in progress"
 NOT_ASKED = "not asked for again"
-CHECKPOINT_PAGES = 1000  # of the WAL; then they move into the database
-PATIENCE_S = 2.0  # with readers, when the store is closed
+CHECKPOINT_PAGES = 1000  # pages of the WAL that then move into the database
+PATIENCE_S = 2.0  # how long `close` waits for readers
 _PAGE = 4096
 _SETTINGS = ("journal_mode = WAL", "synchronous = FULL", "secure_delete = OFF")
 _CHUNK = 32  # rows that are in memory at once: a log may be longer than memory
 _BUSY_S = 60.0  # a reader that opens after a kill locks the database for a moment
-_LISTS = {"ids": "i", "loss_mask": "b", "logprobs": "f"}  # packed: 32, 8 and 32 bits a token
+_LISTS = {"ids": "i", "loss_mask": "b", "logprobs": "f"}  # packed: 32, 8 and 32 bits per token
 _FLAGS = ("solved", "trained")
 _FIELDS = ("batch", "wall_s", "rest", *COLUMNS)
 _STORED = ", ".join((*_FIELDS, "crc32"))  # without types: SQLite keeps each value as it was given
@@ -75,12 +73,11 @@ _SCHEMA = (
     "CREATE INDEX batches ON rollouts (batch)",
     f"CREATE TABLE held (number INTEGER PRIMARY KEY, {_STORED}, UNIQUE (batch, rollout_id) ON CONFLICT REPLACE)",
 )
-_REMEDY = "Put the old file back, or delete the folder: the stage then starts anew."
+_REMEDY = "Put the old file back, or delete the folder: the stage then starts over."
 
 
 class Kept(NamedTuple):
-    """`rest`: what the row lacks of its rollout (rollout_log.rest); empty for a row that was never
-    held."""
+    """A stored row. `rest`: what it lacks of its rollout (rollout_log.rest); "" if never held."""
 
     row: LogRow
     wall_s: float
@@ -113,8 +110,7 @@ class RolloutStore:
         self.close()
 
     def close(self) -> None:
-        """May be called twice. Nothing waits to be written; the WAL goes, unless somebody reads on
-        and on."""
+        """Close the database and remove the WAL, unless a reader keeps it. May be called twice."""
         with self._alone:
             if self._lock < 0:
                 return
@@ -126,8 +122,8 @@ class RolloutStore:
             self._lock = -1
 
     def _left_wal(self) -> bool:
-        """Make it one plain file, in whose folder readers make no others: whoever deletes the
-        folder is not disturbed."""
+        """Turn the database into one plain file, beside which readers make no others: deleting the
+        folder is then safe."""
         try:
             self._database.execute("PRAGMA busy_timeout = 0")
             self._database.execute("PRAGMA journal_mode = DELETE")
@@ -140,8 +136,8 @@ class RolloutStore:
         self.add_all([row], [wall_s], batch)
 
     def add_all(self, rows: Sequence[LogRow], seconds: Sequence[float], batch: str = "") -> None:
-        """On the disk when it returns: all rows or, after a kill or an OSError, none. A named batch
-        is added once."""
+        """Finish a batch; a named one once. All rows are on the disk when it returns; after a kill
+        or an OSError, none."""
         assert len(rows) == len(seconds) > 0, "a batch has rows, and a time for each"
         with self._transaction():
             assert not batch or batch not in self, f"batch {batch!r} is there already"
@@ -153,10 +149,8 @@ class RolloutStore:
 
     # -- holding -----------------------------------------------------------------------------------
     def hold(self, rows: Sequence[LogRow], seconds: Sequence[float], rests: Sequence[str], batch: str) -> None:
-        """On the disk when it returns: all rows or, after a kill or an OSError, none.
-
-        They are in progress until their batch is added.
-        """
+        """Hold rollouts, in progress until their batch is added. All are on the disk when it
+        returns; after a kill or an OSError, none."""
         assert batch, "held rollouts wait for a batch with a name"
         given = zip(rows, seconds, rests, strict=True)
         kept = [_in_progress(Kept(row, wall_s, batch, rest)) for row, wall_s, rest in given]
@@ -165,18 +159,17 @@ class RolloutStore:
             self._insert("held", kept)
 
     def held(self, batch: str) -> list[Kept]:
-        """In the order of holding."""
+        """Return what is held for the batch, in the order of holding."""
         return [one for _, one in self._kept("held", batch)]
 
     def unasked(self, batch: str, rows: Iterable[LogRow]) -> list[Kept]:
-        """What is held for the batch and not among its rows, with that reason: `add_all` adds
-        it."""
+        """Return what is held for the batch and not among its rows: `add_all` adds that too."""
         there = {row.rollout_id for row in rows}
         left = [one for one in self.held(batch) if one.row.rollout_id not in there]
         return [one._replace(row=replace(one.row, left_out=NOT_ASKED)) for one in left]
 
     def settle(self, why: str) -> int:
-        """Add what is still held, left out with this reason: no batch comes any more. Returns how
+        """Add what is still held, left out with this reason, after the last batch. Returns how
         many."""
         count = 0
         with self._alone:
@@ -187,11 +180,8 @@ class RolloutStore:
         return count
 
     def reopen(self, where: Callable[[LogRow], bool]) -> int:
-        """Take these rows' batches back: they are held again, until each is added anew. Returns how
-        many.
-
-        Of a batch all rows go or none.
-        """
+        """Hold these rows again, until each batch is added once more. Of a batch all rows go or
+        none. Returns how many."""
         with self._transaction():
             going = self._going(where)
             assert all(going.values()), "rows without a batch cannot be held again"
@@ -205,8 +195,7 @@ class RolloutStore:
         return self._ask("SELECT count(*) FROM rollouts")[0][0]
 
     def __iter__(self) -> Iterator[LogRow]:
-        """In the order of adding, a part at a time: a log may be longer than memory. Without what
-        is held."""
+        """Yield finished rows in the order of adding, in parts: a log may be longer than memory."""
         return (one.row for _, one in self._kept())
 
     def __contains__(self, batch: object) -> bool:
@@ -216,18 +205,18 @@ class RolloutStore:
         return list(self)
 
     def seconds(self, where: Callable[[LogRow], bool] = lambda row: True) -> list[float]:
-        """Wall time of each rollout that fits, in the order of adding."""
+        """Return the wall time of each matching rollout, in the order of adding."""
         return [one.wall_s for _, one in self._kept() if where(one.row)]
 
     def batch(self, name: str) -> tuple[list[LogRow], list[float]] | None:
-        """Rows and seconds of a finished batch, in its order."""
+        """Return rows and seconds of a finished batch, in its order."""
         found = [one for _, one in self._kept("rollouts", name)]
         return ([one.row for one in found], [one.wall_s for one in found]) if found else None
 
     # -- forgetting --------------------------------------------------------------------------------
     def keep(self, where: Callable[[LogRow], bool]) -> int:
-        """Forget all rows but these, held ones too; how many are gone. Of a named batch all rows go
-        or none."""
+        """Forget all rows but these, held ones too. Of a named batch all rows go or none. Returns
+        how many are gone."""
         with self._transaction():
             going = self._going(lambda row: not where(row))
             lost = [number for number, one in self._kept("held") if not where(one.row)]
@@ -239,7 +228,7 @@ class RolloutStore:
         return self.keep(lambda row: not where(row))
 
     def _going(self, where: Callable[[LogRow], bool]) -> dict[int, str]:
-        """The finished rows that fit, by number, and the batch of each."""
+        """Map the number of each matching finished row to its batch."""
         going: dict[int, str] = {}
         staying = set[str]()
         for number, one in self._kept():
@@ -297,7 +286,7 @@ class RolloutStore:
             return self._database.execute(question, given).fetchall()
 
     def _kept(self, table: str = "rollouts", batch: str | None = None) -> Iterator[tuple[int, Kept]]:
-        """By number, which grows with every row."""
+        """Yield rows by number, which grows with every row."""
         of, given = ("", []) if batch is None else ("AND batch = ?", [batch])
         question = f"SELECT number, {_STORED} FROM {table} WHERE number > ? {of} ORDER BY number LIMIT {_CHUNK}"
         last = -1
@@ -314,11 +303,9 @@ class RolloutStore:
 
 
 def look(folder: Path) -> list[LogRow]:
-    """Read a store that somebody else may be writing to, as it was at one moment. Changes nothing.
-
-    Rollouts of a batch that is not over are `in progress`. Raises OtherVersion for a store that
-    this version cannot read.
-    """
+    """Read a store that another process may be writing to, as it is at one moment. Rollouts of an
+    unfinished batch are `in progress`. Raises OtherVersion for a store that this version cannot
+    read."""
     path = folder / FILE
     if path.exists():
         try:
@@ -327,7 +314,7 @@ def look(folder: Path) -> list[LogRow]:
             if path.exists():
                 raise
     _refuse_segments(folder)
-    return []  # it was not made yet, or the stage ended between the looks
+    return []  # it was not made yet, or the stage ended meanwhile
 
 
 def _rows_in(path: Path) -> list[LogRow]:
@@ -363,7 +350,7 @@ def _unpacked(values: Sequence[Any], path: Path) -> Kept:
 
 
 def _crc32(found: Mapping[str, Any]) -> int:
-    """Of one row, its lists as bytes. Encoding holds the interpreter, and with it any event loop in
+    """Checksum a row, its lists as bytes. Encoding holds up the interpreter, and any event loop in
     the process: 1 ms for a row of 20,000 tokens, where JSON took 20."""
     plain = json.dumps([value for name, value in found.items() if name not in _LISTS], default=repr)
     crc = zlib.crc32(plain.encode())
@@ -374,14 +361,13 @@ def _crc32(found: Mapping[str, Any]) -> int:
 
 # -- the file --------------------------------------------------------------------------------------
 def _connected(path: Path, mode: str) -> sqlite3.Connection:
-    """`mode`: rw or ro; neither makes a file. Transactions are ours, and so is the care of
-    threads."""
+    """Connect; `mode` is rw or ro, and neither makes a file. Transactions and locks are ours."""
     where = f"{path.absolute().as_uri()}?mode={mode}"
     return sqlite3.connect(where, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
 
 
 def _create(path: Path) -> None:
-    """Visible under its name with its tables: a database without them was damaged."""
+    """Make the file visible with its tables: a database without them was damaged."""
     with files.replacing(path, durable=True) as part, _in_words(path):
         part.unlink(missing_ok=True)
         with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as database:
@@ -390,7 +376,7 @@ def _create(path: Path) -> None:
 
 
 def _refuse_segments(folder: Path) -> None:
-    """Numbered segments and `held.lines`: so a version before this one stored rollouts."""
+    """Refuse numbered segments and `held.lines`: an older version stored rollouts so."""
     with contextlib.suppress(FileNotFoundError):
         if any(name.endswith((".jsonl", ".parquet", ".lines")) for name in os.listdir(folder)):
             raise _other_version(folder)
@@ -408,7 +394,7 @@ def _other_version(folder: Path) -> OtherVersion:
     return OtherVersion(
         f"{folder}: another version of agent-rft stored these rollouts, and only that version reads them. "
         "A run goes on with the version that it began with. For a stage by hand, go back to that version, "
-        "or delete the folder: the stage then starts anew."
+        "or delete the folder: the stage then starts over."
     )
 
 
@@ -428,15 +414,12 @@ def _in_words(path: Path) -> Iterator[None]:
         if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise InfrastructureError(f"{path} is damaged ({error}). {_REMEDY}") from None
         what = f"{path}: SQLite cannot work with this file ({error})"
-        raise InfrastructureError(f"{what}. See to the disk, then start again: what was finished is kept.") from None
+        raise InfrastructureError(f"{what}. Check the disk, then start again: what was finished is kept.") from None
 
 
 def _is_damaged(wal: Path) -> bool:
-    """Tell damage from a torn end: whether more than the last transaction follows the first bad
-    frame of a WAL.
-
-    Its format: https://sqlite.org/fileformat2.html#walformat
-    """
+    """Tell damage from a torn end: does more than the last transaction follow the first bad frame
+    of a WAL? Its format: https://sqlite.org/fileformat2.html#walformat"""
     data = wal.read_bytes()
     sound, size = 32, 24 + _PAGE
     if len(data) < sound + size:

@@ -1,12 +1,10 @@
-"""Misconfiguration has a name: rollouts that say something about the wiring, and nothing about the
-agent.
+"""Finds rollouts that show a misconfiguration, and say nothing about the agent.
 
-An agent that is weak fails in its own ways and is lucky now and then. When instead every tool call
-fails, every rollout ends the same way without an answer, or every score is the same number, the
-likely cause is an address, a limit, a key of the rows, or the grader. A verdict on the agent would
-then be wrong, and so would weights that were trained on it. The causes are looked for in the order
-in which one explains the next, and each is told with the first example of it, so that a person can
-look there.
+A weak agent fails in different ways and is lucky now and then. If instead every tool call fails,
+every rollout ends the same way without an answer, or every score is the same number, the likely
+cause is an address, a limit, a key of the rows, or the grader. A verdict on the agent would then be
+wrong, and so would weights trained on these rollouts. Causes come before what they explain, and
+each is reported with its first example, so that a person can look there.
 """
 
 from __future__ import annotations
@@ -20,17 +18,17 @@ from rft.scale import Scale, of_range
 from rft.types import StopReason
 
 NOISE = 1e-9
-"""Share of the range within which scores are the same."""
+"""Scores that differ by less than this share of the range are the same."""
 LONGEST = 160  # characters of what is quoted
 CALLING_SHARE = 0.5
-"""Of the rollouts; with fewer that call a tool, failing calls are no sign of the wiring."""
+"""Share of rollouts that must call a tool before failing calls are a sign of the wiring."""
 REFUSED_HERE = (
     "Error: invalid arguments for ",
     "Error: the arguments of ",
     "Error: unknown tool ",
     " this call was made before",
 )
-"""How answers begin that no tool gave (rft/tools/arguments.py, rft/rollouts/loop.py)."""
+"""Beginnings of answers that no tool gave (rft/tools/arguments.py, rft/rollouts/loop.py)."""
 
 _LIMITS = {
     StopReason.max_turns: "rollout.max_turns, and max_turns in the prompt's settings",
@@ -43,11 +41,11 @@ _CANNOT = "if the agent really cannot do any of this, warm-start first"
 
 
 def find(rows: Sequence[LogRow], scale: Scale, is_ready: bool = False) -> str | None:
-    """What is suspicious about all of these rollouts, with the first example and what to check.
-    None: nothing, or too few to tell.
+    """Say what is suspicious about these rollouts, with the first example and what to check. None:
+    nothing, or too few to tell.
 
-    `is_ready`: there is something to learn. Then, as long as scores differ, that all rollouts end
-    alike is no sign: some environments end every rollout at a limit.
+    `is_ready`: there is something to learn. Then all rollouts may end alike if scores differ: some
+    environments end every rollout at a limit.
     """
     scored = [row for row in rows if row.score is not None]
     if not _are_several(scored):
@@ -58,13 +56,13 @@ def find(rows: Sequence[LogRow], scale: Scale, is_ready: bool = False) -> str | 
 
 
 def _are_several(rows: Sequence[LogRow]) -> bool:
-    """One example, or one rollout, may be an odd one."""
+    """A single example, or a single rollout, may be an odd one."""
     return len({row.example_id for row in rows}) > 1
 
 
 def _every_call_failed(scored: Sequence[LogRow]) -> str | None:
-    """Nothing is said of an agent that seldom calls: a few bad calls are its own. Nor of calls that
-    were refused here and never left."""
+    """Judge no agent that seldom calls (a few bad calls are its own fault), and no call that was
+    refused here and never sent."""
     told = [(row, answers) for row in scored if (answers := _answered(row))]
     num_calls = sum(len(answers) for _, answers in told)
     is_rare = len(told) < CALLING_SHARE * len(scored) or not _are_several([row for row, _ in told])
@@ -73,16 +71,14 @@ def _every_call_failed(scored: Sequence[LogRow]) -> str | None:
     first, answers = told[0]
     call, answer, _ = answers[0]
     return (
-        f"all {num_calls} tool calls of {len(told)} rollouts failed. {_first(first)} called "
-        f"{_quoted(signature(call))} and was told "
-        f"'{_quoted(answer)}'; {_grade(first)}. Check the section tools, and what the tools expect, before training; "
-        f"{_CANNOT}"
+        f"all {num_calls} tool calls of {len(told)} rollouts failed. "
+        f"{_first(first)} called {_quoted(signature(call))} and was told '{_quoted(answer)}'; {_grade(first)}. "
+        f"Check the section tools, and what the tools expect, before training; {_CANNOT}"
     )
 
 
 def _answered(row: LogRow) -> list[tuple[dict[str, Any], str, bool]]:
-    """Calls with what the tools answered, and whether that was an error; without those that were
-    never sent."""
+    """List the calls that were sent, each with its answer and whether that was an error."""
     found: list[tuple[dict[str, Any], str, bool]] = []
     for turn in dialogue(row).turns if row.num_tool_calls else ():
         results = {one["tool_call_id"]: one for one in turn.results}
@@ -99,8 +95,8 @@ def _none_completed(rows: Sequence[LogRow]) -> str | None:
         return None
     first = next(row for row in rows if row.score is not None)
     return (
-        f"all {len(rows)} rollouts ended with {reason}, none with an answer. {_first(first)} {_said(first)}; "
-        f"{_grade(first)}. "
+        f"all {len(rows)} rollouts ended with {reason}, none with an answer. "
+        f"{_first(first)} {_said(first)}; {_grade(first)}. "
         f"Check {_LIMITS.get(reason, 'the section rollout')} before training; {_CANNOT}"
     )
 
@@ -109,7 +105,7 @@ def _one_score(scored: Sequence[LogRow], scale: Scale) -> str | None:
     scores = [row.score for row in scored if row.score is not None]
     if max(scores) - min(scores) > NOISE * scale.width:
         return None
-    score = scores[0]
+    score, first = scores[0], scored[0]
     remedy = "Check examples.keys, the grader and its range before training"
     if score - scale.low <= NOISE * scale.width:
         remedy += f"; {_CANNOT}"
@@ -117,10 +113,8 @@ def _one_score(scored: Sequence[LogRow], scale: Scale) -> str | None:
         remedy += "; if the agent really can do all of this, there is nothing left to learn"
     elif abs(score - scale.chance) <= NOISE * scale.width:
         remedy += f"; {scale.chance:g} is the chance that grader.json declares for answers without any work"
-    return (
-        f"all {len(scores)} scores are {score:g}{of_range(scale.ends)}. {_first(scored[0])} {_said(scored[0])}; "
-        f"{_grade(scored[0])}. {remedy}"
-    )
+    found = f"all {len(scores)} scores are {score:g}{of_range(scale.ends)}"
+    return f"{found}. {_first(first)} {_said(first)}; {_grade(first)}. {remedy}"
 
 
 # -- the first example of it -----------------------------------------------------------------------
@@ -137,15 +131,12 @@ def _said(row: LogRow) -> str:
 
 
 def _grade(row: LogRow) -> str:
-    return (
-        f"the grader gave {row.score:g} and said '{_quoted(row.explanation)}'"
-        if row.explanation
-        else f"the grader gave {row.score:g}, without a reason"
-    )
+    reason = f" and said '{_quoted(row.explanation)}'" if row.explanation else ", without a reason"
+    return f"the grader gave {row.score:g}{reason}"
 
 
 def _quoted(text: str) -> str:
-    """On one line, and not longer than a message can bear."""
+    """Put the text on one line, cut to what a message can hold."""
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 

@@ -1,11 +1,10 @@
 """One rollout as a person reads it: who said what, which tool answered what, why it ended, what it
 earned, and whether it was trained on.
 
-`lines` is the transcript and `token_lines` the tokens behind it; `facts` is the same in a few
-cells, for laying rollouts of one example side by side. Text only, each line with its kind, so that
-a terminal can colour it and a file need not. `dialogue` takes a row's messages apart again into
-what the policy was given and its turns; the replay (rft/rollouts/replay.py) and the traces
-(tasks/display/traces.py) stand on it too.
+`lines` is the transcript and `token_lines` the tokens behind it. `facts` is a summary in a few
+cells, to compare rollouts of one example. All is text, each line with its kind, so that a terminal
+can color it. `dialogue` splits a row's messages into the opening and its turns; the replay
+(rft/rollouts/replay.py) and the traces (tasks/display/traces.py) use it too.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from rft.types import Message
 from rft.words import counted
 
 LOW_PROBABILITY = 0.1
-"""A sampled token below it is marked: the policy was not sure here, or went astray."""
+"""A sampled token below it is marked: the policy was not sure here."""
 Kind = Literal["head", "role", "text", "call", "result", "good", "bad", "dim"]
 
 
@@ -44,7 +43,7 @@ class Spoken:
         return self.message.get("tool_calls") or []
 
     def result(self, call_id: str) -> str | None:
-        """None: the call was never sent."""
+        """Return what the call was answered; None if it was never sent."""
         return next((str(one["content"]) for one in self.results if one["tool_call_id"] == call_id), None)
 
 
@@ -55,14 +54,12 @@ class Dialogue:
 
 
 def dialogue(row: LogRow) -> Dialogue:
-    """Raises UserError when the row's messages do not hold as many turns as it counts."""
+    """Split a row's messages. Raises UserError when they hold fewer turns than the row counts."""
     messages: list[Message] = json.loads(row.messages)
     spoken = [n for n, message in enumerate(messages) if message["role"] == "assistant"]  # the example's own come first
     if len(spoken) < row.num_turns:
-        raise UserError(
-            f"rollout {row.rollout_id} of {row.stage} counts {row.num_turns} turns, but its messages hold fewer: the "
-            "log was changed."
-        )
+        what = f"rollout {row.rollout_id} of {row.stage} counts {row.num_turns} turns, but its messages hold fewer"
+        raise UserError(f"{what}: the log was changed.")
     starts = spoken[len(spoken) - row.num_turns :]
     ends = [*starts[1:], len(messages)][: len(starts)]
     turns = tuple(
@@ -109,8 +106,7 @@ def _call(call: dict[str, Any], result: str | None) -> Iterator[Line]:
 
 
 def signature(call: dict[str, Any]) -> str:
-    """`search(query="angina", limit=3)`; arguments that are no JSON object stand as they were
-    written."""
+    """Write a call as `search(query="angina", limit=3)`; arguments that are no JSON object stay."""
     name, written = call["function"]["name"], call["function"]["arguments"]
     try:
         arguments = json.loads(written)
@@ -125,19 +121,14 @@ def _ending(row: LogRow) -> Iterator[tuple[str, str, Kind]]:
     bad = row.stop_reason != "completed"
     yield "stopped", _after(row), "bad" if bad else "text"
     if row.num_tool_errors or row.num_forks:
-        yield (
-            "trouble",
-            f"{counted(row.num_tool_errors, 'call')} refused, {counted(row.num_forks, 'turn')} forked",
-            "bad",
-        )
+        refused, forked = counted(row.num_tool_errors, "call"), counted(row.num_forks, "turn")
+        yield "trouble", f"{refused} refused, {forked} forked", "bad"
     if row.score is None:
         yield "grade", f"unscored ({row.status})", "bad"
     else:
-        yield (
-            "grade",
-            f"{row.score:g}, {'solved' if row.solved else 'not solved'}" + (f" ({row.status})" * (row.status != "ok")),
-            worth(row),
-        )
+        solved = "solved" if row.solved else "not solved"
+        status = "" if row.status == "ok" else f" ({row.status})"
+        yield "grade", f"{row.score:g}, {solved}{status}", worth(row)
     if components := json.loads(row.components):
         yield "components", ", ".join(f"{name} {value:g}" for name, value in components.items()), "text"
     if row.explanation:
@@ -148,12 +139,16 @@ def _ending(row: LogRow) -> Iterator[tuple[str, str, Kind]]:
 
 
 def use(row: LogRow) -> str:
-    """Whether it was trained on and, if not, why."""
-    return "trained on" if row.trained else f"left out: {row.left_out}" if row.left_out else ""
+    """Say whether it was trained on and, if not, why."""
+    if row.trained:
+        return "trained on"
+    return f"left out: {row.left_out}" if row.left_out else ""
 
 
 def worth(row: LogRow) -> Kind:
-    return "bad" if row.reward is None or row.status == "hack" else "good" if row.solved else "text"
+    if row.reward is None or row.status == "hack":
+        return "bad"
+    return "good" if row.solved else "text"
 
 
 def number(value: float | None) -> str:
@@ -161,17 +156,15 @@ def number(value: float | None) -> str:
 
 
 def _after(row: LogRow) -> str:
-    turns, calls, tokens = (
-        counted(row.num_turns, "turn"),
-        counted(row.num_tool_calls, "call"),
-        counted(row.num_tokens, "token"),
-    )
-    return f"{row.stop_reason} after {turns}, {calls}, {tokens}"
+    counts = {"turn": row.num_turns, "call": row.num_tool_calls, "token": row.num_tokens}
+    return f"{row.stop_reason} after {', '.join(counted(count, word) for word, count in counts.items())}"
 
 
 def _text(message: Message) -> str:
-    content = message.get("content")
-    return content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
+    content = message.get("content", "")
+    if content is None:
+        return ""
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
 def _block(text: str, kind: Kind = "text") -> Iterator[Line]:
@@ -180,33 +173,29 @@ def _block(text: str, kind: Kind = "text") -> Iterator[Line]:
 
 # -- tokens ----------------------------------------------------------------------------------------
 def token_lines(row: LogRow, decode: Callable[[list[int]], str] | None = None) -> Iterator[Line]:
-    """A line an own token: its id, its text when `decode` is known, its log-probability. What was
-    given to the policy in one dim line."""
+    """Yield one line per completion token: its id, its text if `decode` is known, its
+    log-probability; and one dim line per run of tokens that were given to the policy."""
     if not row.ids:
         yield Line("no tokens were recorded: this policy speaks text only", "dim")
         return
     logprobs = iter(row.logprobs)
     low, position = math.log(LOW_PROBABILITY), 0
     for own, run in groupby(zip(row.loss_mask, row.ids, strict=True), key=lambda pair: pair[0]):
-        ids = [one for _, one in run]
+        ids = [token for _, token in run]
         if not own:
-            yield Line(
-                f"{position:>5}  {len(ids)} tokens given" + (f"  {_quoted(decode(ids), 60)}" if decode else ""), "dim"
-            )
+            text = f"  {_quoted(decode(ids), 60)}" if decode else ""
+            yield Line(f"{position:>5}  {len(ids)} tokens given{text}", "dim")
         else:
-            for n, one in enumerate(ids, position):
+            for n, token in enumerate(ids, position):
                 logprob = next(logprobs, math.nan)
                 marked = f"  ◀ {math.exp(logprob):.1%}" if logprob < low else ""
-                text = f"  {_quoted(decode([one])):<16}" if decode else ""
-                yield Line(f"{n:>5}  {one:>7}{text}  {logprob:8.3f}{marked}", "bad" if marked else "text")
+                text = f"  {_quoted(decode([token])):<16}" if decode else ""
+                yield Line(f"{n:>5}  {token:>7}{text}  {logprob:8.3f}{marked}", "bad" if marked else "text")
         position += len(ids)
-    surest = math.exp(sum(row.logprobs) / len(row.logprobs)) if row.logprobs else math.nan
+    mean = math.exp(sum(row.logprobs) / len(row.logprobs)) if row.logprobs else math.nan
     unsure = sum(value < low for value in row.logprobs)
-    yield Line(
-        f"{len(row.logprobs)} own tokens of {position}, {unsure} below {LOW_PROBABILITY:.0%}; geometric mean "
-        f"probability {surest:.1%}",
-        "head",
-    )
+    own = f"{len(row.logprobs)} completion tokens of {position}, {unsure} below {LOW_PROBABILITY:.0%}"
+    yield Line(f"{own}; geometric mean probability {mean:.1%}", "head")
 
 
 def _quoted(text: str, most: int = 16) -> str:
@@ -216,7 +205,7 @@ def _quoted(text: str, most: int = 16) -> str:
 
 # -- side by side ----------------------------------------------------------------------------------
 def facts(row: LogRow) -> dict[str, str]:
-    """What a reader compares between rollouts of one example, in order."""
+    """Collect what a reader compares between rollouts of one example, in order."""
     found = {"sample": f"{row.sample}{refill(row)}"}
     for n, turn in enumerate(dialogue(row).turns, 1):
         said = [signature(call) for call in turn.calls] or [_text(turn.message) or "(empty)"]

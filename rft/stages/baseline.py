@@ -1,15 +1,16 @@
 """Stage `baseline`: how good is the agent today, and would RFT help at all?
 
-k rollouts of each validation example by what is served now. RFT learns from examples that are
-sometimes solved and sometimes not, so beside the mean stand the best-of-k curve (its head-room) and
-the shares always failed, always solved, mixed. The readiness verdict follows the rule that the
-field states in prose: above 95 % not worth it, near zero even for the best of k not yet (warm-start
-first), between: ready. Both are shares of the grader's range. Before any of them it asks whether
-these numbers speak of the agent at all (rft/rollouts/suspicion.py): suspect.
+What is served now plays k rollouts of each validation example. RFT learns from examples that are
+sometimes solved and sometimes not, so the report has, beside the mean, the best-of-k curve (the
+room for improvement) and the shares always failed, always solved and mixed. The readiness verdict
+follows a common rule: above 95 %, not worth it; near zero even for the best of k, not yet
+(warm-start first); between, ready. Both limits are shares of the grader's range. If the numbers
+point to a misconfiguration (rft/rollouts/suspicion.py), the verdict is suspect.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -37,19 +38,12 @@ def _measure(params: config.Params, work: Path, shelf: Path) -> None:
     ours = recipe.load(params.recipe)
     rows = shelves.load_examples("validation")[: section.examples]
     prompt = champion_prompt(ours)
-    report = progress.Reporter("baseline", len(rows) * (section.k + 1))
+    told = progress.Reporter("baseline", len(rows) * (section.k + 1))
     with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
         policy = policies.of(bench, "champion", device).policy
-        sampled = bench.measure(
-            policy,
-            rows,
-            Plan("baseline", "champion", prompt, section.temperature, section.k, section.seed),
-            store,
-            report,
-        )
-        greedy = bench.measure(
-            policy, rows, Plan("baseline", "champion", prompt, 0.0, 1, section.seed), store, report, done=len(sampled)
-        )
+        plan = Plan("baseline", "champion", prompt, section.temperature, section.k, section.seed)
+        sampled = bench.measure(policy, rows, plan, store, told)
+        greedy = bench.measure(policy, rows, replace(plan, temperature=0.0, k=1), store, told, done=len(sampled))
         bench.times.write(shelf / "timing.json", bench.traces)
         rollout_log.write(store, shelf / "rollouts.parquet")
     scale = ours.grader.scale
@@ -58,10 +52,8 @@ def _measure(params: config.Params, work: Path, shelf: Path) -> None:
     readiness, reason = _readiness(at_work, section)
     if suspect := suspicion.find(sampled, scale, readiness == "ready"):
         readiness, reason = "suspect", suspect
-    reports.write(
-        reports.BaselineReport(readiness=readiness, reason=reason, sampled=at_work, greedy=at_best),
-        shelf / "report.json",
-    )
+    report = reports.BaselineReport(readiness=readiness, reason=reason, sampled=at_work, greedy=at_best)
+    reports.write(report, shelf / "report.json")
     progress.say("baseline", f"{readiness}: {reason}")
 
 
@@ -73,10 +65,7 @@ def _readiness(result: reports.Evaluation, section: config.Baseline) -> tuple[Re
         found = f"the mean score is {mean:.3f}{scale_in_words} already, above {section.not_worth_above}{of_limit}"
         return "not worth it", f"{found}: little is left to learn"
     if share(best, result.range) < section.not_yet_below:
-        found = (
-            f"even the best of {result.k} rollouts scores {best:.3f}{scale_in_words}, below "
-            f"{section.not_yet_below}{of_limit}"
-        )
-        return "not yet", f"{found}: warm-start first"
+        found = f"even the best of {result.k} rollouts scores {best:.3f}{scale_in_words}"
+        return "not yet", f"{found}, below {section.not_yet_below}{of_limit}: warm-start first"
     mixed = f"{result.shares['mixed']:.0%} of the examples are sometimes solved and sometimes not"
     return "ready", f"mean score {mean:.3f}{scale_in_words}, best of {result.k} {best:.3f}; {mixed}"

@@ -1,17 +1,17 @@
-"""Stage `challenger`: three arms on the same frozen test examples, which no other stage opens.
+"""Stage `challenger`: plays three arms on the frozen test examples, which no other stage opens.
 
     champion              what is served now, with its prompt
     champion_new_prompt   the same weights with the prompt that the search found
     challenger            the trained weights with that prompt
 
-The middle arm says what the prompt alone is worth, so that the gate can prefer the cheaper rung.
-All arms share examples, numbers of rollouts and random streams, so that differences are paired.
+The middle arm says what the prompt alone is worth, so that the gate can prefer the cheaper
+candidate. All arms share examples, numbers of rollouts and random streams, so that differences are
+paired.
 
-A grader that declares `reports_hacks` is asked to prove it first: the recipe's exploits are played
-against it, with its tools (side effects and all, as its rollouts have them). Which of them it
-flagged goes into the report, because the gate, which reads reports only, believes a rate of no
-hacks from nobody who has never been seen to find one. Where the gate requires that it was
-(`gate.require_hack_source`), a grader that flags none ends the stage before its rollouts.
+A grader that declares `reports_hacks` must prove it first: the recipe's exploits are played against
+it, with its tools (side effects included, as in rollouts). The report says which of them it
+flagged, because the gate trusts a hack rate only if the grader was seen to flag a hack. Under
+`gate.require_hack_source` a grader that flags none ends the stage before its rollouts.
 """
 
 from __future__ import annotations
@@ -58,11 +58,9 @@ def _compare(params: config.Params, work: Path, shelf: Path) -> None:
             ("challenger", params.train.from_, winner),
         ]
         for name, which, prompt in plans:
-            learned = (
-                (trained.weights, Path(trained.path))
-                if name == "challenger" and trained.trained and trained.path
-                else None
-            )
+            learned = None
+            if name == "challenger" and trained.trained and trained.path:
+                learned = (trained.weights, Path(trained.path))
             sampling = policies.of(bench, which, device, learned, name)
             if not arms:
                 for _, _, each in plans:
@@ -72,9 +70,8 @@ def _compare(params: config.Params, work: Path, shelf: Path) -> None:
             done += measured
         bench.times.write(shelf / "timing.json", bench.traces)
         rollout_log.write(store, shelf / "rollouts.parquet")
-    reports.write(
-        reports.ChallengerReport(test_sha256=sha256(rows), arms=arms, hack_source=source), shelf / "report.json"
-    )
+    result = reports.ChallengerReport(test_sha256=sha256(rows), arms=arms, hack_source=source)
+    reports.write(result, shelf / "report.json")
 
 
 def _hack_source(params: config.Params) -> reports.HackSource:
@@ -98,13 +95,11 @@ def _arm(
     report: progress.Reporter,
     done: int,
 ) -> tuple[reports.Arm, int]:
-    """And how many rollouts it took."""
-    scale = bench.recipe.grader.scale
+    """Measure an arm; also return how many rollouts it took."""
+    scale, policy = bench.recipe.grader.scale, sampling.policy
     plan = Plan("challenger", name, prompt, section.temperature, section.k, section.seed, "test")
-    sampled = bench.measure(sampling.policy, rows, plan, store, report, done)
-    greedy = bench.measure(
-        sampling.policy, rows, replace(plan, temperature=0.0, k=1), store, report, done + len(sampled)
-    )
+    sampled = bench.measure(policy, rows, plan, store, report, done)
+    greedy = bench.measure(policy, rows, replace(plan, temperature=0.0, k=1), store, report, done + len(sampled))
     arm = reports.Arm(
         name=name,
         prompt_sha256=prompt.digest(),

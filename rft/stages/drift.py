@@ -1,27 +1,26 @@
 """Stage `drift`: is production still like what the agent was trained on? Verdict: continue, refresh
 or stop.
 
-Two questions, asked apart. *Is the window sound?* Contracts (rft/windows/contracts.py). *Is it like
-the reference?* One statistic a feature (rft/windows/profile.py has the table), each with an effect
+Two separate questions. *Is the window sound?* Contracts (rft/windows/contracts.py). *Is it like the
+reference?* One statistic per feature (rft/windows/profile.py has the table), each with an effect
 size and a p-value by conversation (rft/windows/distances.py). A feature drifted when
 
     q < alpha            q: its p-value after Benjamini-Hochberg over all features tested
-    effect > threshold   the configured one, or where that lies inside the noise, what chance alone
-                         passes in a share alpha of windows of these sizes
+    effect > threshold   the configured one or, if larger, the effect that chance alone exceeds in a
+                         share alpha of windows of these sizes (the noise)
     n >= minimum         conversations with a value, on both sides
 
-so a large window does not cry wolf over a small shift, nor a small one over noise. The noise is no
-second test, stricter than alpha: q is never below p, so what passes the first line lies beyond it.
-It is there to be read: the threshold says what drift would have taken. Then the verdict:
+so neither a small shift in a large window nor the noise of a small one is called drift. The noise
+is no second test: q is never below p, so what passes the first line exceeds it. It is there to be
+read: the threshold says what drift would have taken. Then the verdict:
 
     stop      a contract is broken; or too large a share of tool calls failed; or the input drifted
               and too little of the window is graded to rebuild the examples from it
     refresh   the input drifted, and enough is graded
-    continue  else: also when the window is too small to judge, which the reason then says
+    continue  otherwise, also when the window is too small to judge, as the reason then says
 
 Only input features ask for a refresh. What the agent did (tools, errors, latency) and how it was
-corrected is shown, tested and named, but other data would not mend it: that is what the stages
-after this one are for. Before a reference for them exists they are shown as such.
+corrected is tested and shown, but other data would not fix it: that is the work of later stages.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from rft.windows.profile import Column
 PSI_GROUPS = 10
 Verdict = Literal["continue", "refresh", "stop"]
 Names = Callable[[str], str]
-"""A bin as people read it."""
+"""Names a bin for people."""
 
 
 def run(params: Params) -> None:
@@ -59,10 +58,10 @@ def run(params: Params) -> None:
 
 
 def check(params: Params, window: Path) -> DriftReport:
-    """The same judgement of any window, written to no shelf.
+    """Judge any window in the same way, without writing to a shelf.
 
-    What the agent did is compared with the window that stage `traffic` saw last, where the
-    reference profile knows nothing of it.
+    Where the reference profile lacks what the agent did, that is compared with the window that
+    stage `traffic` saw last.
     """
     found = read_window(window, at_least=params.traffic.min_conversations)
     loaded = recipe.load(params.recipe, params.examples.keys)
@@ -109,8 +108,7 @@ def judge(
 # -- verdict ---------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that the verdict rests on. `obstacle` says why no conversation at all can become an
-    example."""
+    """All that the verdict rests on. `obstacle`: why no conversation can become an example."""
 
     statistics: Sequence[FeatureDrift]
     contracts: Sequence[Contract]
@@ -122,54 +120,36 @@ class Facts:
 
 
 def decide(settings: Drift, facts: Facts) -> tuple[Verdict, str]:
-    """The verdict, and why, in words with numbers."""
+    """Return the verdict and the reason, with its numbers."""
     broken = [one for one in facts.contracts if not one.success]
     if broken:
         named = "; ".join(f"{one.name} of {one.column}: {one.observed}" for one in broken)
         what = f"{len(broken)} of {len(facts.contracts)} contracts broken ({named})"
-        return "stop", f"{what}. The log is not what it should be: mend it before anything is learnt from it."
+        return "stop", f"{what}. The log is not what it should be: fix it before anything is learned from it."
     if facts.error_share > settings.max_error_share:
-        what = (
-            f"{facts.error_share:.1%} of the tool calls failed, more than drift.max_error_share = "
-            f"{settings.max_error_share:.1%}"
-        )
-        return "stop", f"{what}. Mend the tools first."
+        limit = f"drift.max_error_share = {settings.max_error_share:.1%}"
+        return "stop", f"{facts.error_share:.1%} of the tool calls failed, more than {limit}. Fix the tools first."
     tested = [one for one in facts.statistics if one.group == "input" and one.q_value is not None]
     drifted = [one for one in tested if one.drifted]
     beside = [one.feature for one in facts.statistics if one.group != "input" and one.drifted]
     also = f" Not of the input, but moved: {', '.join(beside)}." if beside else ""
     if not tested:
-        sizes = (
-            f"{facts.num_current} in the window, {facts.num_reference} in the reference, drift.min_conversations "
-            f"= {settings.min_conversations}"
-        )
-        return "continue", f"too few conversations to judge drift: {sizes}.{also}"
+        sizes = f"{facts.num_current} in the window, {facts.num_reference} in the reference"
+        limit = f"drift.min_conversations = {settings.min_conversations}"
+        return "continue", f"too few conversations to judge drift: {sizes}, {limit}.{also}"
+    what = f"{len(drifted)} of {len(tested)} input features drifted"
     if len(drifted) <= settings.refresh_share * len(tested):
         few = f" ({', '.join(one.feature for one in drifted)})" if drifted else ""
-        return (
-            "continue",
-            f"{len(drifted)} of {len(tested)} input features drifted{few}, all {len(facts.contracts)} contracts "
-            f"hold.{also}",
-        )
+        return "continue", f"{what}{few}, all {len(facts.contracts)} contracts hold.{also}"
     moved = "; ".join(
         f"{one.feature}: {one.statistic} {one.effect:.2f} over {one.threshold:.2f}, q {one.q_value:.4f}"
         for one in drifted
     )
-    what = f"{len(drifted)} of {len(tested)} input features drifted ({moved})"
+    usable = f"{facts.num_usable} graded conversations can become examples"
     if facts.num_usable < settings.min_feedback:
-        few = (
-            f"only {facts.num_usable} graded conversations can become examples, drift.min_feedback = "
-            f"{settings.min_feedback}"
-        )
-        return (
-            "stop",
-            f"{what}, and the examples cannot be rebuilt: "
-            f"{facts.obstacle or few + '. Have more of them graded.'}{also}",
-        )
-    return (
-        "refresh",
-        f"{what}; {facts.num_usable} graded conversations can become examples: rebuild them from this window.{also}",
-    )
+        few = f"only {usable}, drift.min_feedback = {settings.min_feedback}. Have more of them graded."
+        return "stop", f"{what} ({moved}), and the examples cannot be rebuilt: {facts.obstacle or few}{also}"
+    return "refresh", f"{what} ({moved}); {usable}: rebuild them from this window.{also}"
 
 
 def tool_error_share(conversations: Sequence[Conversation]) -> float:
@@ -186,8 +166,7 @@ def _usable(conversations: Sequence[Conversation], loaded: Recipe) -> tuple[int,
 
 
 def _strange(conversations: Sequence[Conversation], loaded: Recipe, params: Params) -> str:
-    """Grades that nothing can be made of because they are not what the recipe expects are told,
-    whatever the verdict."""
+    """Report feedback that is not what the recipe expects, whatever the verdict."""
     found = refused_feedback(conversations, loaded, params)
     return f" {found.in_words(lambda one: f'conversation {one.conversation_id}')}." if found.is_strange else ""
 
@@ -196,14 +175,12 @@ def _strange(conversations: Sequence[Conversation], loaded: Recipe, params: Para
 def compare(
     settings: Drift, references: dict[str, Profile], conversations: Sequence[Conversation], loaded: Recipe
 ) -> list[FeatureDrift]:
-    """Each feature against the profile that knows it. `references` by group; "" is the one for all
+    """Compare each feature with the profile that knows it. `references` by group; "" is for all
     groups without their own."""
     found = profile.columns(conversations, loaded)
     if unknown := sorted(settings.thresholds.keys() - found.keys()):
-        raise ConfigError(
-            f"params.yaml: drift.thresholds names '{unknown[0]}', which is no feature. "
-            f"{did_you_mean(unknown[0], found)}"
-        )
+        what = f"params.yaml: drift.thresholds names '{unknown[0]}', which is no feature"
+        raise ConfigError(f"{what}. {did_you_mean(unknown[0], found)}")
     ids = [conversation.conversation_id for conversation in conversations]
     bucket_words = _bucket_words(conversations)
     rows: list[FeatureDrift] = []
@@ -222,7 +199,7 @@ def compare(
 
 
 def _row(name: str, column: Column, current: Feature, known: Profile, settings: Drift, names: Names) -> FeatureDrift:
-    """Without q-value: that needs all rows."""
+    """Compare one feature, without its q-value: that needs all rows."""
     configured = _configured(name, column.statistic, settings)
     bare = FeatureDrift(
         feature=name, group=column.group, statistic=column.statistic, effect=None, threshold=configured, p_value=None,
@@ -233,27 +210,22 @@ def _row(name: str, column: Column, current: Feature, known: Profile, settings: 
         return bare.model_copy(update={"detail": f"no reference yet; now {_summary(current, names)}"})
     bare = bare.model_copy(update={"n_reference": reference.n, "reference": known.source})
     if reference.statistic != column.statistic or reference.edges != current.edges:
-        raise UserError(
-            f"the profile of {known.source} has other bins for '{name}' than this version of rft. Run the stage that "
-            "wrote it again."
-        )
+        what = f"the profile of {known.source} has other bins for '{name}' than this version of agent-rft"
+        raise UserError(f"{what}. Run the stage that wrote it again.")
     fewest = min(reference.n, current.n)
     if fewest < settings.min_conversations:
-        return bare.model_copy(
-            update={"detail": f"too few to judge: {fewest}, drift.min_conversations = {settings.min_conversations}"}
-        )
+        detail = f"too few to judge: {fewest}, drift.min_conversations = {settings.min_conversations}"
+        return bare.model_copy(update={"detail": detail})
     seed = settings.seed + zlib.crc32(name.encode())
     if column.kind == "text":
         effect, null_D = _apart_by_text(reference, current, settings.num_resamples, seed)
-        detail = (
-            f"a classifier tells the windows apart with AUC {effect:.2f}; chance alone stays below "
-            f"{np.quantile(null_D, 1 - settings.alpha):.2f}"
-        )
+        chance = np.quantile(null_D, 1 - settings.alpha)
+        detail = f"a classifier tells the windows apart with AUC {effect:.2f}; chance alone stays below {chance:.2f}"
     else:
         effect, null_D, detail = _apart_by_counts(column, reference, current, settings.num_resamples, seed, names)
         if not len(null_D):
             return bare.model_copy(update={"detail": detail})
-    # who passes q < alpha passes it too: the report shows what it would take
+    # what passes q < alpha passes the noise too: the report shows what drift would have taken
     noise = float(np.quantile(null_D, 1 - settings.alpha))
     return bare.model_copy(
         update={
@@ -278,14 +250,14 @@ def _configured(name: str, statistic: Statistic, settings: Drift) -> float:
 
 
 def _control(rows: list[FeatureDrift], settings: Drift) -> list[FeatureDrift]:
-    """q-values over the tested features, and the claim itself."""
+    """Add q-values over the tested features, and decide which drifted."""
     tested = [one for one in rows if one.p_value is not None]
     needed = len(tested) / settings.alpha
     if settings.num_resamples + 1 <= needed:
         raise ConfigError(
             f"params.yaml: drift.num_resamples = {settings.num_resamples} can show no drift: the smallest p-value, "
-            f"over {len(tested)} features, "
-            f"stays above drift.alpha = {settings.alpha}. Take at least {int(needed) + 1} resamples, or a larger alpha."
+            f"over {len(tested)} features, stays above drift.alpha = {settings.alpha}. "
+            f"Take at least {int(needed) + 1} resamples, or a larger alpha."
         )
     q_values = iter(false_discovery_control([one.p_value for one in tested]) if tested else ())
     out: list[FeatureDrift] = []
@@ -306,7 +278,7 @@ def _apart_by_text(reference: Feature, current: Feature, num_draws: int, seed: i
 def _apart_by_counts(
     column: Column, reference: Feature, current: Feature, num_draws: int, seed: int, names: Names
 ) -> tuple[float, Any, str]:
-    """(effect, null draws, what moved); no draws when one side is empty."""
+    """Return effect, null draws and what moved; no draws when one side is empty."""
     axis, reference_B = _common_axis(reference, current)
     counts_NB = profile.matrix(column, axis)
     current_B = np.asarray(counts_NB.sum(axis=0), dtype=np.float64).ravel()
@@ -331,23 +303,21 @@ def _apart_by_counts(
 
 
 def _common_axis(reference: Feature, current: Feature) -> tuple[Feature, Any]:
-    """Bins that hold both sides, and the reference's counts on them.
+    """Return bins that hold both sides, and the reference's counts on them.
 
-    Values new in the window get bins of their own, unless the reference has a rest whose names are
-    lost: then they join it.
+    New values of the window get bins of their own, unless the reference has a bin `(other)`, whose
+    names are lost: then they join it.
     """
     counts = dict(zip(reference.values, reference.counts, strict=True)) if reference.kind == "category" else {}
     if reference.kind == "numeric" or counts.get(profile.OTHER, 0):
         return reference, np.array(reference.counts, dtype=np.float64)
     values = sorted(counts.keys() | set(current.values))
-    return reference.model_copy(update={"values": values}), np.array(
-        [counts.get(value, 0) for value in values], dtype=np.float64
-    )
+    reference_B = np.array([counts.get(value, 0) for value in values], dtype=np.float64)
+    return reference.model_copy(update={"values": values}), reference_B
 
 
 def positions(edges: Sequence[float]) -> Any:
-    """Where a bin's mass is taken to sit: the middle; the two outer bins as wide as their
-    neighbours."""
+    """Place each bin's mass in its middle; the two outer bins are as wide as their neighbors."""
     inner = np.asarray(edges, dtype=np.float64)
     outer = np.concatenate([[2 * inner[0] - inner[1]], inner, [2 * inner[-1] - inner[-2]]])
     return (outer[:-1] + outer[1:]) / 2
@@ -365,21 +335,21 @@ def _summary(feature: Feature, names: Names) -> str:
 
 
 def _quantile(feature: Feature, level: float) -> float:
-    """Of the histogram: the middle of the bin where it falls."""
+    """Find a quantile of the histogram: the middle of the bin where it falls."""
     at = int(np.searchsorted(np.cumsum(feature.counts), level * sum(feature.counts)))
     return float(positions(feature.edges)[at])
 
 
 def _moved(values: Sequence[str], reference_B: Any, current_B: Any, names: Names) -> str:
     before, now = distances.shares(reference_B), distances.shares(current_B)
-    # A hash bucket is called by a word of this window, which says nothing of what the bucket lost.
+    # A hash bucket is named by a word of this window, which says nothing of what the bucket lost.
     gap = np.abs(now - before) if names is str else now - before
     most = sorted(range(len(values)), key=lambda n: (-gap[n], values[n]))[:3]
     return ", ".join(f"{names(values[n])} {before[n]:.1%} -> {now[n]:.1%}" for n in most if now[n] != before[n])
 
 
 def _bucket_words(conversations: Sequence[Conversation]) -> dict[str, str]:
-    """The window's most frequent word in each bucket of the vocabulary: what to call the bucket."""
+    """Name each bucket of the vocabulary by the window's most frequent word in it."""
     tally = Counter(
         word for one in conversations for word in profile.words(profile.user_text(profile.input_messages(one.messages)))
     )

@@ -1,19 +1,17 @@
 """Stage `examples`: the rows that the agent is measured on, and those it learns from.
 
 Three splits come from the recipe: train, validation, test. When drift said `refresh`, the flow sets
-`examples.source: window`, and train is made of graded production conversations instead; what
-measures stays where it was, or two weeks could not be compared.
+`examples.source: window`, and train is made of graded production conversations instead. Validation
+and test stay as they were, or two weeks could not be compared.
 
 A score on rows that were trained on is worth nothing, so leakage between the splits is an error,
-never a warning: one id twice, the same input text in two splits, or (unless
+never a warning: an id twice, the same input text in two splits, or (unless
 `examples.disjoint_targets` is false) an element of a training target that is asked for again. The
-profile of the train inputs goes along with whatever is trained on them: it is what the next window
-is compared with.
+profile of the train inputs stays with what is trained on them: the next window is compared with it.
 
 A line of the shelf is the user's row, byte for byte, and its hash is the hash of those bytes:
-`sha256sum data/examples/test.jsonl`. What we read of it, and by which keys, is rft/rows.py; the
-reader of the shelf is `shelves.load_examples`. Within a split, a line that comes twice is taken
-once and counted.
+`sha256sum data/examples/test.jsonl`. rft/rows.py reads rows, by their keys; `shelves.load_examples`
+reads the shelf. Within a split, a repeated line is taken once and counted.
 """
 
 from __future__ import annotations
@@ -71,36 +69,31 @@ def run(params: Params) -> None:
     counts = ", ".join(f"{count} {split}" for split, count in report.counts.items())
     if any(report.repeated.values()):
         repeated = ", ".join(f"{count} in {split}" for split, count in report.repeated.items() if count)
-        progress.say("examples", f"lines that came twice, each taken once: {repeated}")
+        progress.say("examples", f"repeated lines, each taken once: {repeated}")
     progress.say("examples", f"{len(SPLITS)}/{len(SPLITS)} {counts}, from the {section.source}; no leakage")
 
 
 def from_window(loaded: Recipe, section: config.Examples, at_least: int) -> list[Example]:
-    """Train, from the graded traffic on the shelf: the latest `examples.train` conversations that
-    the recipe can use."""
+    """Make train from the latest `examples.train` graded conversations that the recipe can use."""
     usable = usable_feedback(load_conversations(), loaded)
     if len(usable) < at_least:
-        raise UserError(
-            f"examples.source = 'window', but only {len(usable)} graded conversations can become examples "
-            f"(drift.min_feedback = {at_least}). "
-            "Have more conversations graded, or set examples.source: recipe."
-        )
+        what = f"only {len(usable)} graded conversations can become examples (drift.min_feedback = {at_least})"
+        remedy = "Have more conversations graded, or set examples.source: recipe."
+        raise UserError(f"params.yaml: examples.source = 'window', but {what}. {remedy}")
     return usable[-section.train :]
 
 
 def _from_recipe(loaded: Recipe, split: Split, count: int, seed: int) -> list[Example]:
     found = loaded.examples(split, count, seed)
     if len(found) != count:
-        raise UserError(
-            f"{loaded.folder}/examples.py: gave {len(found)} {split} examples, examples.{split} = {count}. Ask for no "
-            "more than it has."
-        )
+        what = f"gave {len(found)} {split} examples, but examples.{split} = {count} in params.yaml"
+        raise UserError(f"{loaded.folder}/examples.py: {what}. Ask for no more than it has.")
     return found
 
 
 # -- leakage ---------------------------------------------------------------------------------------
 def check_leakage(splits: dict[Split, list[Example]], disjoint_targets: bool) -> dict[str, int]:
-    """Check -> offending examples, all 0. Raises UserError with the counts otherwise."""
+    """Return offending examples by check, all 0. Raises UserError with the counts otherwise."""
     ids = Counter(row.id for some in splits.values() for row in once(some))
     found = {"repeated ids": sum(count - 1 for count in ids.values())}
     for a, b in combinations(SPLITS, 2):
@@ -109,15 +102,13 @@ def check_leakage(splits: dict[Split, list[Example]], disjoint_targets: bool) ->
         seen = {_text(row) for row in splits[a]}
         found[f"texts of {a} in {b}"] = sum(_text(row) in seen for row in splits[b])
     if disjoint_targets:
-        # of rows that have one
-        learnt = {element for row in splits["train"] for element in target_elements(row.target)}
+        learned = {element for row in splits["train"] for element in target_elements(row.target)}
         for split in SPLITS[1:]:
-            found[f"targets of train in {split}"] = sum(
-                not learnt.isdisjoint(target_elements(row.target)) for row in splits[split]
-            )
+            again = [row for row in splits[split] if not learned.isdisjoint(target_elements(row.target))]
+            found[f"targets of train in {split}"] = len(again)
     if any(found.values()):
         named = ", ".join(f"{check}: {count} examples" for check, count in found.items() if count)
-        remedy = "Split by what must not be known before (a stable hash of it), so that no split can meet another's."
+        remedy = "Split by a stable hash of what must not be known before, such as the target."
         if any(count and check.startswith("targets") for check, count in found.items()):
             remedy += " If targets are classes that are meant to come back, set examples.disjoint_targets: false."
         raise UserError(f"the splits leak into each other: {named}. {remedy}")
@@ -125,13 +116,12 @@ def check_leakage(splits: dict[Split, list[Example]], disjoint_targets: bool) ->
 
 
 def once(some: Iterable[Example]) -> list[Example]:
-    """Each line once, where it first stands."""
+    """Keep each line once, where it first stands."""
     return list({row.line: row for row in some}.values())
 
 
 def target_elements(target: Any) -> set[str]:
-    """What must not be known before: each element of a list, each value of an object, or the target
-    itself."""
+    """List what must not be known before: a list's elements, an object's values, or the target."""
     if target is None:
         return set()
     parts = target if isinstance(target, list) else list(target.values()) if isinstance(target, dict) else [target]
@@ -139,5 +129,5 @@ def target_elements(target: Any) -> set[str]:
 
 
 def _text(row: Example) -> str:
-    """The input, folded so that case and spaces hide nothing."""
+    """Fold the input's case and spaces, so that they hide no repetition."""
     return " ".join(user_text(row.messages).casefold().split())

@@ -1,11 +1,11 @@
 """May the challenger be served? A pure function from reports to promote, reject or inconclusive.
 
 Every threshold was written down before the run (params.yaml, section `gate`, no defaults). The gate
-asks one question of superiority, is the mean reward on frozen test examples higher, and several of
-non-inferiority, is nothing else worse. Each is a `Check` on an interval paired by example: *passed*
-when the whole interval lies on the good side of its margin, *failed* when it lies on the bad side,
-and *open* (None) when it spans the margin. Promote needs every deciding check passed; one failed
-check rejects; otherwise the decision is inconclusive, and the reason says what to do about it.
+asks one question of superiority (is the mean reward on frozen test examples higher?) and several of
+non-inferiority (is nothing else worse?). Each is a `Check` on an interval paired by example:
+*passed* when the whole interval lies on the good side of its margin, *failed* when it lies on the
+bad side, and *open* (None) when it spans the margin. Promote needs every deciding check passed; one
+failed check rejects; otherwise the decision is inconclusive, and the reason says what to do.
 
 A guard without a number is *not measured*, and never passed. The hack rate has one only where the
 grader was seen to flag a hack (rft/stages/challenger.py); elsewhere it has no vote, unless
@@ -15,16 +15,14 @@ Which candidate is judged? Weights cost more than words, so a challenger that do
 prompt alone is set aside and the new prompt is judged in its place. Two candidates are looked at,
 each at one-sided 2.5 %, so that noise alone is promoted in at most 5 %.
 
-Thresholds on rewards and scores are shares of the grader's range, so that they mean the same
-whatever it scores on: both are put on shares of that range before they are compared. For a range
-other than 0 to 1 the words say so.
+Thresholds on rewards and scores are shares of the grader's range, and so are the values compared
+with them. For a range other than 0 to 1 the words say so.
 
-Wall times never enter `decision.json` unless `gate.latency_decides` puts them there, because equal
-inputs must give equal bytes; the latency check then lies in `timing.json` beside it. No clock, no
-randomness but `gate.seed`, no torch.
+Equal inputs must give equal bytes, so the latency check is in `timing.json`, and in `decision.json`
+only under `gate.latency_decides`. No clock, no randomness but `gate.seed`, no torch.
 
 Parts: `decide` (pure), with `_judged` (the candidate), `_checks` and `latency`; `run` (files in,
-files out). What is said of checks and decisions is in rft/reports/wording.py.
+files out). rft/reports/wording.py puts checks and decisions into words.
 """
 
 from __future__ import annotations
@@ -163,8 +161,7 @@ def _check(
 
 
 def _detectable(found: Metric) -> float | None:
-    """None for an interval without width: that a count never moved does not mean that every effect
-    would be seen."""
+    """Return the detectable effect; None for an interval without width, which could hide any."""
     error = stats.standard_error(found)
     return stats.minimum_detectable(error) if error > 0 else None
 
@@ -273,7 +270,7 @@ def latency(gate: config.Gate, timings: Timings, candidate: str) -> Check:
         margin=gate.max_latency_increase,
         unit="relative",
         decides=gate.latency_decides,
-        detail=f"{new:.2f} s a rollout, champion {old:.2f} s" if known else "no seconds are on record",
+        detail=f"{new:.2f} s per rollout, champion {old:.2f} s" if known else "no seconds are on record",
     )
 
 
@@ -288,7 +285,7 @@ def _paired(gate: config.Gate) -> Callable[..., Metric]:
 
 
 def _compare(new: stats.ById, old: stats.ById, method: Callable[..., Metric]) -> Metric | None:
-    """None when no example has a score in both arms: not a number, and not a pass."""
+    """Compare by example; None, and not a pass, when no example has a score in both arms."""
     both = any(_any_score(new[id]) and _any_score(old[id]) for id in new)
     return method(new, old) if both else None
 
@@ -362,8 +359,8 @@ def _timings(path: Path) -> Timings:
 def promotion_request(
     decision: Decision, prompt: reports.PromptReport, train: reports.TrainReport, challenger: reports.ChallengerReport
 ) -> reports.PromotionRequest | None:
-    """None unless the decision is promote. For the prompt alone `weights` is none: the champion's
-    own stay."""
+    """Make the request; None unless the decision is promote. For the prompt alone `weights` is
+    none: the champion's own stay."""
     if decision.decision != "promote":
         return None
     trained = decision.candidate == "challenger"

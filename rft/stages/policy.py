@@ -1,14 +1,14 @@
 """Stage `policy`: the base model that everything starts from.
 
 With `policy.model` it is a pointer: the hub id or folder, and a hash of its bytes. Without, the
-embedded policy is built and warm-started here on the recipe's demonstrations: supervised,
-next-token, full weight on what the policy will write itself and a tenth on the rest (prompts and
-tool results), which teaches copying too. Batches hold dialogues of one length, because at this size
-the number of optimizer steps matters more than the number of tokens; the first quarter of the steps
-sees the shortest third of the dialogues.
+embedded policy is built here and warm-started on the recipe's demonstrations: next-token loss, full
+weight on what the policy will write itself and a tenth on the rest (prompts and tool results),
+which teaches copying too. Batches hold dialogues of one length, because at this size the number of
+optimizer steps matters more than the number of tokens. The first quarter of the steps sees the
+shortest third of the dialogues.
 
-Everything is a function of the seed and the step, so a warm start that was cut off continues bit
-for bit from its last checkpoint.
+Everything is a function of seed and step, so a warm start that was cut off continues bit for bit
+from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -61,20 +61,17 @@ def _build(params: config.Params, work: Path, shelf: Path) -> None:
     section = params.policy
     device = weights.prepare_process(section)
     ours = recipe.load(params.recipe)
-    demonstrations = list(
-        islice(ours.demonstrations(section.warm_start.demonstrations, section.seed), section.warm_start.demonstrations)
-    )
+    count, longest = section.warm_start.demonstrations, section.warm_start.longest
+    demonstrations = list(islice(ours.demonstrations(count, section.seed), count))
     tools = schemas(ours)
     tokenizer = embedded.build_tokenizer(texts(demonstrations), tools, ours.vocabulary(), section.architecture.merges)
     chat = Chat(tokenizer, tools)
     dialogues = [Dialogue(*chat.dialogue_ids(messages)) for messages in demonstrations]
-    dialogues = [dialogue for dialogue in dialogues if len(dialogue.ids) <= section.warm_start.longest]
+    dialogues = [dialogue for dialogue in dialogues if len(dialogue.ids) <= longest]
     if len(dialogues) < section.warm_start.batch:
-        limit = section.warm_start.longest
-        raise UserError(
-            f"policy.warm_start.longest = {limit} leaves {len(dialogues)} of {len(demonstrations)} demonstrations. "
-            "Raise it."
-        )
+        left = f"leaves {len(dialogues)} of {len(demonstrations)} demonstrations"
+        needed = f"fewer than policy.warm_start.batch = {section.warm_start.batch}"
+        raise UserError(f"params.yaml: policy.warm_start.longest = {longest} {left}, {needed}. Raise it.")
     network = embedded.build_model(section.architecture, tokenizer, section.seed).to(device)
     losses = warm_start(network, dialogues, section, work)
     network.save_pretrained(shelf / "model")
@@ -94,8 +91,7 @@ def _build(params: config.Params, work: Path, shelf: Path) -> None:
 
 
 def warm_start(network: Any, dialogues: list[Dialogue], section: config.Policy, work: Path) -> list[tuple[int, float]]:
-    """Trains in place; returns (step, mean loss on the policy's own tokens) about a hundred
-    times."""
+    """Train in place; return about a hundred pairs of step and mean loss on completion tokens."""
     warm = section.warm_start
     optimizer = torch.optim.AdamW(network.parameters(), lr=warm.lr, betas=(0.9, 0.98), weight_decay=0.01)
     start, losses, running = _resume(work, network, optimizer)
@@ -131,14 +127,14 @@ def warm_start(network: Any, dialogues: list[Dialogue], section: config.Policy, 
 
 
 def _schedule(step: int, steps: int, warm_up: int = 20) -> float:
-    """Linear up, then linear down to a tenth."""
+    """Scale the learning rate: linear up, then linear down to a tenth."""
     return min((step + 1) / warm_up, 1.0 - 0.9 * step / steps)
 
 
 def _loss(network: Any, batch: list[Dialogue], other_weight: float, step: int) -> tuple[torch.Tensor, float]:
-    """Weighted next-token loss (its second value: the mean over the policy's own tokens alone).
+    """Return the weighted next-token loss, and its mean over completion tokens alone.
 
-    Of the other tokens every fourth is looked at, a different fourth each step, with four times the
+    Of the other tokens every fourth counts, a different fourth each step, with four times the
     weight: the head is 40 % of a step's arithmetic, and three of four tokens are not the policy's.
     """
     device = next(network.parameters()).device
@@ -161,8 +157,8 @@ def _loss(network: Any, batch: list[Dialogue], other_weight: float, step: int) -
 
 
 def _batches(dialogues: list[Dialogue], warm: config.WarmStart, seed: int) -> Iterator[list[Dialogue]]:
-    """Endless batches of about equal length: shuffled, sorted within pools of 16 batches, shortest
-    third first."""
+    """Yield endless batches of about equal length: shuffled, sorted within pools of 16 batches,
+    shortest third first."""
     by_length = sorted(range(len(dialogues)), key=lambda n: (len(dialogues[n].ids), n))
     short = by_length[: max(warm.batch, len(by_length) // 3)]
     step, epoch = 0, 0
@@ -184,22 +180,20 @@ def _batches(dialogues: list[Dialogue], warm: config.WarmStart, seed: int) -> It
 
 
 def texts(demonstrations: list[list[Message]]) -> Iterator[str]:
-    """What the tokenizer learns from: all that is said in the demonstrations."""
+    """Yield what the tokenizer learns from: all that is said in the demonstrations."""
     for messages in demonstrations:
         for message in messages:
             yield assistant_text(message) if message["role"] == "assistant" else message["content"]
 
 
 def _pointer(source: str) -> reports.PolicyReport:
-    """A given model: a folder is hashed whole, a hub id by its files as they lie in the local
-    cache."""
+    """Describe a given model. A folder is hashed whole, a model of the hub by its weights."""
     folder = Path(source)
     section = config.Policy(model=source, device="cpu", threads=None)
     loaded, _ = weights.load(source, section, torch.device("cpu"))
     sha256 = files.tree_sha256(folder) if folder.is_dir() else weights.weights_sha256(loaded)
-    return reports.PolicyReport(
-        kind="given", model=source, sha256=sha256, num_parameters=sum(p.numel() for p in loaded.parameters())
-    )
+    count = sum(parameter.numel() for parameter in loaded.parameters())
+    return reports.PolicyReport(kind="given", model=source, sha256=sha256, num_parameters=count)
 
 
 def _checkpoint(
@@ -214,7 +208,7 @@ def _checkpoint(
 
 
 def _resume(work: Path, network: Any, optimizer: Any) -> tuple[int, list[tuple[int, float]], list[float]]:
-    """The step, the reported losses, and the losses since the last report."""
+    """Return the step, the reported losses, and the losses since the last report."""
     folder = work / "checkpoint"
     if not folder.exists():
         return 0, [], []

@@ -1,15 +1,15 @@
 """Stage `prompt`: would a better instruction or setting do, before any weight is changed?
 
 Candidates are the seed prompt with one knob turned (an instruction that the recipe names, a tool's
-default argument, a guard against repeated calls, a turn limit), and then the survivors' knobs
-combined. They race by successive halving on one part of validation: each round keeps the better
-third, adds combinations of it, and doubles the examples; the seed prompt is always in. All
+default argument, a guard against repeated calls, a turn limit), and later combinations of the
+survivors' knobs. They race by successive halving on one part of validation: each round keeps the
+better third, adds combinations of it, and doubles the examples; the seed prompt is always in. All
 comparisons are paired by example and random stream.
 
-The winner of a race is the luckiest as well as the best, so it must show its gain again on the
-held-back part of validation: only when the lower end of that interval is above zero is it found.
-'No gain found' is a result, and the champion's prompt goes on. When the baseline says that there is
-nothing left to gain, or that its own numbers are suspect, no rollout is spent on a search.
+The winner of a race is lucky as well as good, so it must show its gain again on the held-back part
+of validation: it counts as found only when the lower end of that interval is above zero. 'No gain
+found' is a result, and the champion's prompt stays. When the baseline says that there is nothing
+left to gain, or that its own numbers are suspect, no rollout is spent on a search.
 """
 
 from __future__ import annotations
@@ -57,10 +57,8 @@ class Racer:
 def run(params: config.Params) -> None:
     baseline = shelves.read(reports.BaselineReport)
     if baseline.readiness in ("not worth it", "suspect"):
-        _skip(
-            champion_prompt(recipe.load(params.recipe)),
-            f"no search: the baseline says '{baseline.readiness}': {baseline.reason}",
-        )
+        reason = f"no search: the baseline says '{baseline.readiness}': {baseline.reason}"
+        _skip(champion_prompt(recipe.load(params.recipe)), reason)
         return
     progress.once("prompt", params, partial(_search, params))
 
@@ -95,10 +93,8 @@ def _search(params: config.Params, work: Path, shelf: Path) -> None:
 def _skip(seed: PromptSettings, reason: str) -> None:
     Times().write(shelves.timing("prompt"))
     rollout_log.write([], shelves.rollouts("prompt"))
-    _publish(
-        reports.PromptReport(winner=seed, found=False, reason=reason, candidates=[], num_rollouts=0),
-        shelves.folder("prompt"),
-    )
+    report = reports.PromptReport(winner=seed, found=False, reason=reason, candidates=[], num_rollouts=0)
+    _publish(report, shelves.folder("prompt"))
 
 
 def _publish(report: reports.PromptReport, shelf: Path) -> None:
@@ -116,29 +112,26 @@ class Race:
     def run(
         self, seed: PromptSettings, prompts: recipe.Prompts, rows: Sequence[Example], held_back: Sequence[Example] = ()
     ) -> list[Racer]:
-        """All that took part, the seed prompt first. `held_back`: for the confirmation."""
-        changes = knobs(seed, prompts, self.bench.params.rollout.max_turns)
-        racers = [
-            Racer(seed, (), None),
-            *(Racer(apply(seed, prompts, (knob,)), (knob,), seed.name) for knob in changes),
-        ]
+        """Return all that took part, the seed prompt first. `held_back`: for the confirmation."""
+        racers = [Racer(seed, (), None)]
+        for knob in knobs(seed, prompts, self.bench.params.rollout.max_turns):
+            racers.append(Racer(apply(seed, prompts, (knob,)), (knob,), seed.name))
         count = min(self.section.first_examples, len(rows))
-        for one in {one.settings.system: one for one in racers}.values():
-            self.bench.check_openings(self.policy, [*rows, *held_back], one.settings)
+        for racer in {racer.settings.system: racer for racer in racers}.values():
+            self.bench.check_openings(self.policy, [*rows, *held_back], racer.settings)
         for number in range(1, self.section.rounds + 1):
             last = number == self.section.rounds
             count = len(rows) if last else count
-            alive = [one for one in racers if not one.eliminated]
-            for n, one in enumerate(alive):
-                one.round = number
-                self._measure(
-                    one, rows[:count], f"round {number} of {self.section.rounds}, candidate {n + 1} of {len(alive)}"
-                )
+            alive = [racer for racer in racers if not racer.eliminated]
+            for n, racer in enumerate(alive, 1):
+                racer.round = number
+                what = f"round {number} of {self.section.rounds}, candidate {n} of {len(alive)}"
+                self._measure(racer, rows[:count], what)
             if not last:
-                survivors = sorted(alive[1:], key=lambda one: -one.mean())[: max(2, len(alive) // 3)]
-                for one in alive[1:]:
-                    one.eliminated = one not in survivors
-                known = {one.knobs for one in racers}
+                survivors = sorted(alive[1:], key=lambda racer: -racer.mean())[: max(2, len(alive) // 3)]
+                for racer in alive[1:]:
+                    racer.eliminated = racer not in survivors
+                known = {racer.knobs for racer in racers}
                 for pair in itertools.combinations(survivors, 2):
                     if (merged := _merge(*pair)) and merged not in known:
                         racers.append(Racer(apply(seed, prompts, merged), merged, pair[0].settings.name))
@@ -147,37 +140,27 @@ class Race:
         return racers
 
     def confirm(self, best: PromptSettings, seed: PromptSettings, rows: Sequence[Example]) -> Metric:
-        """The paired gain on examples that the search never saw."""
+        """Measure the paired gain on examples that the search never saw."""
         arms = [Racer(best, (), None), Racer(seed, (), None)]
-        for one in arms:
-            self._measure(one, rows, f"confirmation of {one.settings.name}", k=self.section.confirm_k)
+        for arm in arms:
+            self._measure(arm, rows, f"confirmation of {arm.settings.name}", k=self.section.confirm_k)
         return stats.paired_gain(arms[0].rewards, arms[1].rewards, seed=self.section.seed)
 
     def _measure(self, racer: Racer, rows: Sequence[Example], what: str, k: int | None = None) -> None:
         fresh = [example for example in rows if example.id not in racer.rewards]
         if not fresh:
             return
-        plan = Plan(
-            "prompt",
-            racer.settings.name,
-            racer.settings,
-            self.section.temperature,
-            k or self.section.k,
-            self.section.seed,
-        )
-        log = self.bench.measure(self.policy, fresh, plan, self.store, lambda done, message: None)
-        for row in log:
+        name, section = racer.settings.name, self.section
+        plan = Plan("prompt", name, racer.settings, section.temperature, k or section.k, section.seed)
+        for row in self.bench.measure(self.policy, fresh, plan, self.store, lambda done, message: None):
             racer.rewards.setdefault(row.example_id, []).append(row.reward)
-        progress.say(
-            "prompt",
-            f"{what}: {racer.settings.name}, mean reward {racer.mean():z.3f} on "
-            f"{counted(len(racer.rewards), 'example')}",
-        )
+        examples = counted(len(racer.rewards), "example")
+        progress.say("prompt", f"{what}: {name}, mean reward {racer.mean():z.3f} on {examples}")
 
 
 def knobs(seed: PromptSettings, prompts: recipe.Prompts, max_turns: int) -> Iterator[tuple[str, Any]]:
-    """Every single change that the recipe offers, in a fixed order. `max_turns`: rollout.max_turns,
-    which a seed without a limit of its own has."""
+    """Yield every single change that the recipe offers, in a fixed order. `max_turns`: what a seed
+    without a limit of its own has (rollout.max_turns)."""
     for name, text in prompts.instructions.items():
         if text != seed.system:
             yield "instruction", name
@@ -212,30 +195,29 @@ def apply(seed: PromptSettings, prompts: recipe.Prompts, changes: Knobs) -> Prom
 
 
 def _merge(a: Racer, b: Racer) -> Knobs | None:
-    """Both changes together, if they turn different knobs."""
+    """Combine both changes, if they turn different knobs."""
     if {knob for knob, _ in a.knobs} & {knob for knob, _ in b.knobs}:
         return None
     return tuple(sorted([*a.knobs, *b.knobs], key=lambda change: change[0]))
 
 
-def _candidate(one: Racer, seed: Racer, number: int) -> Candidate:
-    shared = {key: seed.rewards[key] for key in one.rewards}
-    gain = stats.paired_gain(one.rewards, shared, seed=number) if one is not seed and one.rewards else None
-    search = stats.mean_interval(one.rewards.values(), seed=number)
+def _candidate(racer: Racer, seed: Racer, number: int) -> Candidate:
+    shared = {key: seed.rewards[key] for key in racer.rewards}
     return Candidate(
-        settings=one.settings, parent=one.parent, search=search, gain=gain, round=one.round, eliminated=one.eliminated
+        settings=racer.settings,
+        parent=racer.parent,
+        search=stats.mean_interval(racer.rewards.values(), seed=number),
+        gain=stats.paired_gain(racer.rewards, shared, seed=number) if racer is not seed and racer.rewards else None,
+        round=racer.round,
+        eliminated=racer.eliminated,
     )
 
 
 def _reason(best: Racer, confirmation: Metric | None, found: bool, held_back: int, of_scale: str = "") -> str:
     if confirmation is None:
         return "no gain found: no candidate beat the seed prompt in the search"
-    where = (
-        f"on {held_back} held-back examples: gain {confirmation.value:+z.3f} ({confirmation.low:+z.3f} to "
-        f"{confirmation.high:+z.3f}){of_scale}"
-    )
-    return (
-        f"found '{best.settings.name}', confirmed {where}"
-        if found
-        else f"no gain found: '{best.settings.name}' was not confirmed {where}"
-    )
+    interval = f"{confirmation.low:+z.3f} to {confirmation.high:+z.3f}"
+    where = f"on {held_back} held-back examples: gain {confirmation.value:+z.3f} ({interval}){of_scale}"
+    if found:
+        return f"found '{best.settings.name}', confirmed {where}"
+    return f"no gain found: '{best.settings.name}' was not confirmed {where}"

@@ -1,10 +1,7 @@
-"""Stage `traffic`: pin a window of production conversations, and say what it and its reference look
-like.
+"""Stage `traffic`: pins a window of production conversations, and profiles it and its reference.
 
-How a window is read is rft/windows/conversations.py: what cannot be read stops the stage before it
-writes anything.
-
-The reference profile is what the window is compared with: the champion's, which lies beside
+rft/windows/conversations.py reads the window; what cannot be read stops the stage before it writes
+anything. The reference is what the window is compared with: the champion's profile, beside
 `champion.json`; before the first promotion that of the recipe's training examples, which knows
 nothing of what an agent does.
 """
@@ -43,23 +40,18 @@ def run(params: Params) -> None:
         ignored_keys=window.ignored_keys,
         reference=reference.source,
     )
-    reports.write_jsonl(
-        (conversation.model_dump(mode="json") for conversation in window.conversations), shelves.CONVERSATIONS
-    )
+    rows = (conversation.model_dump(mode="json") for conversation in window.conversations)
+    reports.write_jsonl(rows, shelves.CONVERSATIONS)
     reports.write(reference, shelves.REFERENCE_PROFILE)
     reports.write(current, shelves.CURRENT_PROFILE)
     shelves.write(report)
-    progress.say(
-        "traffic",
-        f"{report.num_conversations} conversations from {report.first} to {report.last}, "
-        f"{report.num_with_feedback} graded",
-    )
+    found = f"{report.num_conversations} conversations from {report.first} to {report.last}"
+    progress.say("traffic", f"{found}, {report.num_with_feedback} graded")
 
 
 def _tell_refused(window: Window, loaded: Recipe, params: Params) -> None:
     with contextlib.suppress(UserError):  # a recipe without from_traffic: drift says so when it matters
         found = refused_feedback(window.conversations, loaded, params)
-        if words := found.in_words(
-            lambda one: f"{window.lines[one.conversation_id]}, conversation {one.conversation_id}"
-        ):
+        words = found.in_words(lambda one: f"{window.lines[one.conversation_id]}, conversation {one.conversation_id}")
+        if words:
             progress.say("traffic", words)

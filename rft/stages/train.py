@@ -3,9 +3,9 @@
     champion (or base policy), baseline's readiness, prompt, train, validation
         ->  an adapter or weights, metrics, rollouts, report
 
-The loop is rft/trainer/loop.py; here stand what it is given and what is published. When the
-baseline says anything but `ready`, the stage leaves an empty pointer with the reason. Work that is
-not on the shelf yet lies under `.rft/` and is taken up again by the next start.
+The loop is rft/trainer/loop.py; this module prepares its inputs and publishes its results. When the
+baseline says anything but `ready`, the stage leaves an empty pointer with the reason. Unfinished
+work is under `.rft/`, and the next start continues it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run(params: config.Params) -> None:
         _skip(f"the baseline says '{baseline.readiness}': {baseline.reason}")
         return
     if params.policy.server is not None and params.policy.server.kind == "chat":
-        _skip("policy.server is a chat endpoint, which gives no token ids: nothing can be trained on what it says")
+        _skip("policy.server is a chat endpoint, which gives no token ids: nothing can be trained on what it writes")
         return
     device = weights.prepare_process(params.policy)
     determinism.check(params)
@@ -45,8 +45,7 @@ def run(params: config.Params) -> None:
 
 
 def _lead(params: config.Params, device: torch.device, team: distributed.Processes, work: Path, shelf: Path) -> None:
-    """The process that samples, keeps and publishes; others, if any, only learn
-    (rft/trainer/distributed.py)."""
+    """Sample, learn, keep and publish. Other processes only learn (rft/trainer/distributed.py)."""
     section = params.train
     ours = recipe.load(params.recipe)
     preflight.check(params)
@@ -67,17 +66,18 @@ def _lead(params: config.Params, device: torch.device, team: distributed.Process
 def _publish(trainer: Trainer, section: config.Train, shelf: Path) -> None:
     learner, kind = trainer.learner, section.weights
     if kind == "lora" and section.from_ == "champion" and shelves.champion().weights != "none":
-        kind = "full"  # the adapter sits on the champion's own weights; saved merged, it stands on the base model alone
+        kind = "full"  # the adapter belongs to the champion's own weights: merge it, for the base model alone
     weights.save(learner.model if kind == section.weights else weights.merged_copy(learner.model), shelf / "weights")
     (shelf / "metrics.jsonl").write_text(trainer.metrics.text())
     rollout_log.write(trainer.store, shelf / "rollouts.parquet")
     change = learner.weight_change()
-    stopped = f"; stopped early: {trainer.stopped}" if trainer.stopped else ""
+    reason = "no group had anything to learn from"
+    if change > 0:
+        stopped = f"; stopped early: {trainer.stopped}" if trainer.stopped else ""
+        reason = f"{trainer.step} steps of {section.algorithm} on {section.weights} weights{stopped}"
     report = reports.TrainReport(
         trained=change > 0,
-        reason=f"{trainer.step} steps of {section.algorithm} on {section.weights} weights{stopped}"
-        if change > 0
-        else "no group had anything to learn from",
+        reason=reason,
         weights=kind if change > 0 else "none",
         path=str(shelves.WEIGHTS) if change > 0 else None,
         sha256=files.tree_sha256(shelf / "weights") if change > 0 else None,
@@ -87,16 +87,15 @@ def _publish(trainer: Trainer, section: config.Train, shelf: Path) -> None:
         kept_step=trainer.best["step"] if section.keep == "best" and trainer.best else trainer.step,
         rollouts=len(trainer.store),
         left_out=dict(sorted(Counter(row.left_out for row in trainer.store if row.left_out).items())),
-        alarms=sum(one["alarm/count"] for one in trainer.metrics.rows),
-        curve=[(one["step"], one["reward/mean"]) for one in trainer.metrics.rows if "reward/mean" in one],
+        alarms=sum(row["alarm/count"] for row in trainer.metrics.rows),
+        curve=[(row["step"], row["reward/mean"]) for row in trainer.metrics.rows if "reward/mean" in row],
         weight_change=change,
     )
     reports.write(report, shelf / "report.json")
 
 
 def _skip(reason: str) -> None:
-    """Nothing was trained: an empty pointer with the reason, and files without content where DVC
-    expects outs."""
+    """Leave an empty pointer with the reason, and empty files where DVC expects outs."""
     shelves.WEIGHTS.mkdir(parents=True, exist_ok=True)
     (shelves.WEIGHTS / "none.txt").write_text(f"Nothing was trained: {reason}\n")
     shelves.write(reports.TrainReport(trained=False, reason=reason, weights="none"))

@@ -2,26 +2,23 @@
 or not at all.
 
     checkpoints/000040/
-        manifest.json    step, what the run was configured with, cursor and pass rates, log offset,
-                         best validation, RNG; and the hash of
+        manifest.json    step, hash of the configuration, curriculum, stop counters, best
+                         validation, RNG, and the hash of
         state.pt         weights, optimizer, critic
-    best/000020/         the weights that were best on validation: those of each step that a
-                         checkpoint names, and perhaps of a later one
-        weights.pt
+    best/000020/
+        weights.pt       the weights that were best on validation
 
-The best weights have a folder a step, because a run that goes on from a checkpoint may find another
-step best than before the kill (sampling on a GPU is not repeatable): what the checkpoint names must
-still be there. A folder that no checkpoint names goes after the next checkpoint.
+The best weights have a folder per step, because after a kill another step may turn out best
+(sampling on a GPU is not repeatable), and what a checkpoint names must still be there. A folder
+that no checkpoint names is removed after the next checkpoint.
 
-A folder is written under another name, its bytes and its directory are brought to the disk, then
-one rename publishes it. A kill leaves the old checkpoints, or the old ones and the new. It lies
-under `.rft/`, because DVC empties a stage's shelf before the stage runs, and is gone when the
-stage's shelf is whole. The last step of a run has a checkpoint too. The newest `keep_checkpoints`
-stay.
+A folder is written under another name, brought to the disk, and published by one rename: a kill
+leaves the old checkpoints, or the old ones and the new. The newest `keep_checkpoints` stay. All
+lies under `.rft/`, because DVC empties a stage's shelf before the stage runs, and is gone when the
+stage's shelf is whole.
 
-Bad input: a manifest of another configuration, or a state whose bytes are not those that were
-written, is an error that names the folder. Nothing falls back by itself to older weights: what a
-run continues from is never a surprise.
+A manifest of another configuration, or a state whose bytes have changed, is an error that names the
+folder. Nothing falls back to older weights by itself: what a run continues from is no surprise.
 """
 
 from __future__ import annotations
@@ -43,24 +40,22 @@ from rft.errors import UserError
 class Manifest:
     step: int
     configuration: str
-    """Hash of what the run depends on: its settings and inputs."""
+    """Hash of the run's settings and inputs."""
     curriculum: dict[str, Any]
     watch: dict[str, Any]
     best: dict[str, Any] | None
     """Step and reward of the best validation so far, whose weights lie in `best/STEP`."""
     rng: list[int]
-    """The state of torch's generator, the only one that is not a function of seed and step."""
+    """State of torch's generator, the only one that is not a function of seed and step."""
     stopped: str = ""
     """Why the run ended before its last step: it does not go on."""
     sha256: str = ""
-    """Of state.pt."""
+    """Hash of state.pt."""
 
 
 def write(folder: Path, manifest: Manifest, state: dict[str, Any], keep: int) -> None:
-    """`folder` holds all checkpoints of a run; the newest `keep` stay."""
-    part = folder / "new.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    """Write a checkpoint. `folder` holds all of a run; the newest `keep` stay."""
+    part = _new_part(folder)
     torch.save(state, part / "state.pt")
     whole = asdict(manifest) | {"sha256": files.sha256(part / "state.pt")}
     (part / "manifest.json").write_text(json.dumps(whole) + "\n")
@@ -70,24 +65,21 @@ def write(folder: Path, manifest: Manifest, state: dict[str, Any], keep: int) ->
 
 
 def newest(folder: Path, configuration: str) -> tuple[Manifest, dict[str, Any]] | None:
-    """None when there is none. Raises UserError for one of another configuration, or one that is
-    damaged."""
+    """Read the newest checkpoint, if any. Raises UserError if it is damaged, or of another
+    configuration."""
     found = _all(folder)
     if not found:
         return None
     last = found[-1]
-    remedy = f"Delete {last} to go on from the checkpoint before it, or {folder.parent} to train anew."
+    remedy = f"Delete {last} to go on from the checkpoint before it, or {folder.parent} to start over."
     try:
         manifest = Manifest(**json.loads((last / "manifest.json").read_text()))
         damaged = files.sha256(last / "state.pt") != manifest.sha256
     except (OSError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{last}: this checkpoint cannot be read ({type(error).__name__}: {error}). {remedy}"
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        raise UserError(f"{last}: this checkpoint cannot be read ({why}). {remedy}") from error
     if damaged:
-        raise UserError(
-            f"{last / 'state.pt'}: these are not the bytes that were written: cut in half or changed. {remedy}"
-        )
+        raise UserError(f"{last / 'state.pt'}: was cut off or changed after it was written. {remedy}")
     if manifest.configuration != configuration:
         other = f"({manifest.configuration}, not {configuration})"
         raise UserError(f"{last}: this checkpoint belongs to a run with other settings or inputs {other}. {remedy}")
@@ -95,26 +87,31 @@ def newest(folder: Path, configuration: str) -> tuple[Manifest, dict[str, Any]] 
 
 
 def write_best(folder: Path, step: int, state: dict[str, Any]) -> None:
-    part = folder / "new.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    part = _new_part(folder)
     torch.save(state, part / "weights.pt")
     files.publish(part, folder / f"{step:06d}")
 
 
+def _new_part(folder: Path) -> Path:
+    part = folder / "new.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    return part
+
+
 def read_best(folder: Path, step: int) -> dict[str, Any]:
-    """Raises UserError when the weights are missing or cut off."""
+    """Read the best weights. Raises UserError when they are missing or cut off."""
     path = folder / f"{step:06d}" / "weights.pt"
     try:
         return torch.load(path, weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        remedy = f"Put them back, or delete {folder.parent} to train anew."
+        remedy = f"Put them back, or delete {folder.parent} to start over."
         raise UserError(f"{path}: the best weights of this run cannot be read ({why}). {remedy}") from error
 
 
 def forget_bests(folder: Path, checkpoints: Path) -> None:
-    """All but those that one of the checkpoints names."""
+    """Remove all best weights that no checkpoint names."""
     named = {(json.loads((path / "manifest.json").read_text())["best"] or {}).get("step") for path in _all(checkpoints)}
     for path in _all(folder):
         if int(path.name) not in named:

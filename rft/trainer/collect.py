@@ -1,7 +1,8 @@
-"""A step's rollouts: P groups of G, and what of them can be learned from.
+"""A step's rollouts: P groups of G, and which of them can be learned from.
 
-    curriculum -> P examples x G rollouts -> groups whose outcomes are all the same? -> replaced by
-    groups of other examples, within a budget
+    curriculum -> P examples x G rollouts
+               -> groups whose outcomes are all the same are replaced by groups of other examples,
+                  within a budget
                -> advantages -> training samples; everything else left out, with its reason
 
 A group has variance when its *outcomes* differ (`train.variance: outcome`). A budget's penalty
@@ -10,10 +11,9 @@ for an informative one. What is sampled is counted: sampled = trained + left out
 
 An algorithm without groups (`grouped` False: REINFORCE++, PPO) learns from all that is scored.
 
-What is left out is not thereby outside of the formula: `counted` is what the step's means are
-divided by, and holds every scored rollout of the batch that the algorithm counts, also dull ones
-(no gradient, so no sample, unless a KL pulls at them) and forked ones (no sequence to compute it
-on).
+A rollout that is left out may still be part of the formula: the step's means are divided by
+`counted`, every scored rollout that the algorithm counts. That includes dull ones (no gradient, so
+no sample, unless the KL gives one) and forked ones (no sequence to compute it on).
 
 Shapes: P groups of G rollouts.
 """
@@ -52,23 +52,22 @@ class Group:
         return [one for one in self.trajectories if one.reward is not None]
 
     def varies(self, what: str) -> bool:
-        """`what`: outcome or reward."""
-        return groups.varies(
-            groups.floats([one.reward if what == "reward" else budget.outcome(one.grade) for one in self.scored])
-        )
+        """Tell whether scored rollouts differ. `what`: outcome or reward."""
+        values = [one.reward if what == "reward" else budget.outcome(one.grade) for one in self.scored]
+        return groups.varies(groups.floats(values))
 
 
 @dataclass(slots=True)
 class Batch:
-    """What one optimizer step consumes, and the record of all that was sampled for it."""
+    """The input of one optimizer step, and the record of all that was sampled for it."""
 
     step: int
     groups: list[Group]
     replaced: list[Group]
-    """Without variance; other groups stand in for them."""
+    """Groups without variance that others replaced."""
     superseded: list[Superseded]
     policy_version: int = 0
-    """Steps that the weights which sampled it had learned."""
+    """The number of steps that its sampler's weights had learned."""
     rows: list[LogRow] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     samples: list[TrainingSample] = field(default_factory=list)
@@ -78,19 +77,18 @@ class Batch:
 
     @property
     def name(self) -> str:
-        """In the rollout store."""
+        """The batch's name in the rollout store."""
         return f"step {self.step}"
 
     def log(self, row: LogRow, wall_s: float, why: str) -> LogRow:
-        """The row with its last word: trained on, or left out and why."""
+        """Complete and keep a row: trained on, or left out and why."""
         self.rows.append(replace(row, trained=not why, left_out=why))
         self.seconds.append(wall_s)
         return self.rows[-1]
 
 
 class Collector:
-    """Samples the rollouts of a step; the policy is the learner's sampler, whatever weights that
-    has now."""
+    """Samples the rollouts of a step, with whatever weights the policy has now."""
 
     def __init__(
         self,
@@ -104,7 +102,7 @@ class Collector:
         store: RolloutStore,
         max_tokens: int | None = None,
     ):
-        """`max_tokens`: of a rollout's context, by which DAPO's overlong shaping measures. Raises
+        """`max_tokens` bounds a rollout's context; DAPO's overlong shaping measures by it. Raises
         ConfigError when that leaves no room."""
         dapo.check_overlong(section.overlong, max_tokens)
         self._train, self._section, self._prompt, self._bench, self._store = train, section, prompt, bench, store
@@ -113,7 +111,7 @@ class Collector:
         """Set by whoever gives the sampler new weights."""
 
     def collect(self, step: int) -> Batch:
-        """`step` counts from 1."""
+        """Sample and judge the rollouts of a step, which counts from 1."""
         began = time.monotonic()
         met: Counter[str] = Counter()
         batch = Batch(step, [], [], [], self.policy_version)
@@ -130,12 +128,13 @@ class Collector:
         return batch
 
     def _refill(self, batch: Batch, taken: list[int], met: Counter[str]) -> None:
-        """Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2), bounded: a policy that is done
-        would be sampled for ever."""
+        """Replace groups without variance: DAPO's dynamic sampling (arXiv 2503.14476, section 3.2),
+        bounded, because a policy that has learned everything would be sampled forever."""
         room = int(self._section.refill_groups * self._section.examples_per_step)
-        while room and (
-            dull := [n for n, group in enumerate(batch.groups) if not group.varies(self._section.variance)][:room]
-        ):
+        while room:
+            dull = [n for n, group in enumerate(batch.groups) if not group.varies(self._section.variance)][:room]
+            if not dull:
+                return
             fresh = self._curriculum.take(len(dull), taken)
             taken += fresh
             for n, group in zip(dull, self._play(fresh, met, batch), strict=True):
@@ -144,8 +143,8 @@ class Collector:
             room -= len(dull)
 
     def _play(self, taken: Sequence[int], met: Counter[str], batch: Batch) -> list[Group]:
-        """A group an example. One that comes twice in a step, at the turn of an epoch, goes on with
-        its count: never a stream twice."""
+        """Play one group per example. An example that comes twice in a step, where an epoch ends,
+        continues its count, so that no random stream is used twice."""
         section, limits = self._section, self._bench.params.rollout
         requests: list[Request] = []
         for index in taken:
@@ -163,14 +162,12 @@ class Collector:
             played = self._bench.run(self._policy, requests[start : start + limits.batch], conditions, "train", waiting)
             trajectories += played.trajectories
             batch.superseded += played.superseded
-        size = section.group
-        return [
-            Group(self._train[index], tuple(trajectories[n * size : (n + 1) * size])) for n, index in enumerate(taken)
-        ]
+        waves = [tuple(trajectories[n : n + section.group]) for n in range(0, len(trajectories), section.group)]
+        return [Group(self._train[index], wave) for index, wave in zip(taken, waves, strict=True)]
 
     def _assign(self, batch: Batch, held: Mapping[str, LogRow]) -> None:
-        """Advantages, and with them what is trained on. `held`: by rollout id, the row that was
-        made when the rollout ended."""
+        """Compute advantages, and choose what is trained on. `held`: by rollout id, the row made
+        when the rollout ended."""
         algorithm, overlong = self._algorithm, self._section.overlong
         informative = [not algorithm.grouped or group.varies(self._section.variance) for group in batch.groups]
         rewards_PG = [
@@ -194,12 +191,12 @@ class Collector:
                 if not why:
                     assert reward is not None, "the unscored are left out"
                     fresh.append(TrainingSample(row.ids, row.loss_mask, row.logprobs, advantage, reward, pair))
-            batch.samples += sorted(fresh, key=lambda one: -one.advantage) if pair >= 0 else fresh
+            batch.samples += sorted(fresh, key=lambda sample: -sample.advantage) if pair >= 0 else fresh
         batch.counted = Counted(len(counted), sum(one.num_tokens for one in counted))
 
     def _leave_out(self, batch: Batch, held: Mapping[str, LogRow]) -> None:
-        """What others stand in for, and at last the rollouts of a run that was killed in this step,
-        and which chose other examples then (only with a lag): sampled, so counted."""
+        """Log what was replaced. Then the rollouts of a run that was killed in this step, when it
+        had chosen other examples (only with a lag): they were sampled, so they count."""
         for group in batch.replaced:
             for one in group.trajectories:
                 batch.log(held[one.rollout_id], one.wall_s, unfit(one) or self._dull(group, False))
@@ -221,7 +218,7 @@ class Collector:
         return self._algorithm.zero if useful else "no variance"
 
     def _listen(self, batch: Batch) -> None:
-        """Failures that depend on what the policy does are an exit that it can learn."""
+        """Raise alarms: the policy can learn to cause failures that depend on what it does."""
         tried = [one for group in [*batch.groups, *batch.replaced] for one in group.trajectories]
         tried += [one.trajectory for one in batch.superseded if one.why.startswith("replaced")]
         batch.alarms = alarm.find(alarm.calls_of(tried))
@@ -230,7 +227,7 @@ class Collector:
 
 
 def unfit(one: Trajectory) -> str:
-    """Why this rollout can never be learned from, whatever its group did; empty when it can."""
+    """Say why this rollout can never be learned from, whatever its group did; empty if it can."""
     if one.reward is None:
         return f"unscored: {one.grade.status}"
     if one.num_forks:

@@ -1,9 +1,8 @@
-"""PPO's critic: what a rollout will earn, read off the policy's own hidden state before each of its
-tokens.
+"""PPO's critic: predicts a rollout's reward from the policy's hidden state before each token.
 
 One linear layer in float32, zero at the start, so that the first values are 0 and the first
-advantages are the rewards. It learns by its own optimizer at its own rate, and sends no gradient
-into the policy: a policy that is also tuned by a value loss of another scale has two masters.
+advantages are the rewards. It has an optimizer and a rate of its own, and sends no gradient into
+the policy, which a value loss of another scale would pull elsewhere.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ class Critic:
         self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
 
     def __call__(self, hidden_NE: torch.Tensor) -> torch.Tensor:
-        """N values."""
+        """Return N values."""
         return self.head(hidden_NE.detach().float()).squeeze(1)
 
     @torch.no_grad()
     def judge(
         self, hidden_NE: torch.Tensor, layout: Layout, section: config.Ppo
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(values, advantages, returns) of each own token, before the step's first update."""
+        """Return values, advantages and returns per token, before the step's first update."""
         values_N = self(hidden_NE)
         per_sample = torch.split(values_N.cpu(), [sample.num_own for sample in layout.samples])
         judged = [
@@ -42,8 +41,8 @@ class Critic:
             for sample, values_T in zip(layout.samples, per_sample, strict=True)
         ]
         advantages, returns = (
-            torch.tensor(np.concatenate(one), dtype=torch.float32, device=values_N.device)
-            for one in zip(*judged, strict=True)
+            torch.tensor(np.concatenate(arrays), dtype=torch.float32, device=values_N.device)
+            for arrays in zip(*judged, strict=True)
         )
         return values_N, advantages, returns
 

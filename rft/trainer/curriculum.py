@@ -1,8 +1,8 @@
-"""Which examples a step takes, as a function of seed, place and what was seen so far.
+"""Chooses the examples of a step, as a function of seed, place and what was seen so far.
 
     epochs      all examples in a shuffled order, again and again
-    pass_rate   a self-curriculum: examples lie in pools by their running pass rate, and those from
-                which there is something to learn are taken more often
+    pass_rate   a self-curriculum: examples are in pools by their running pass rate, and those that
+                teach something are taken more often
 
         pool       pass rate        weight
         unseen     -                1
@@ -13,8 +13,7 @@
 A group that always succeeds or always fails has no variance, so nothing is learned from it; but the
 policy changes, so no pool is closed. A pass rate forgets: `half_life` visits ago counts half.
 
-The whole state is `state()`: a place, and with pass rates two numbers an example. It is part of the
-checkpoint's manifest.
+`state()` is part of the checkpoint's manifest: a place, and two numbers per example seen.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ class Curriculum:
         self._place = 0
         """Examples taken so far."""
         self._seen: dict[str, tuple[float, float]] = {}
-        """Example -> (sum of pass rates, number of visits), both fading."""
+        """By example: sum of pass rates and number of visits, both fading."""
 
     def take(self, count: int, taken: Collection[int] = ()) -> list[int]:
-        """Indexes of the next examples. With pass rates none is in `taken` or comes twice, as long
-        as there are others."""
+        """Return indexes of the next examples. With pass rates, none is in `taken` or comes twice
+        while there are others."""
         if self._section.kind == "epochs":
             found = [self._at(self._place + n) for n in range(count)]
         else:
@@ -49,7 +48,7 @@ class Curriculum:
         return found
 
     def saw(self, example_id: str, solved_G: Sequence[bool]) -> None:
-        """What a group did. An empty group says nothing."""
+        """Note what a group did. An empty group says nothing."""
         if not solved_G:
             return
         keep = 0.5 ** (1 / self._section.half_life)
@@ -61,32 +60,26 @@ class Curriculum:
         return total / visits if visits else None
 
     def state(self) -> dict[str, Any]:
-        return {"place": self._place, "seen": {one: list(numbers) for one, numbers in sorted(self._seen.items())}}
+        return {"place": self._place, "seen": {name: list(numbers) for name, numbers in sorted(self._seen.items())}}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Raises UserError for a state of other examples."""
+        """Restore a state. Raises UserError for one of other examples."""
         if unknown := sorted(set(state["seen"]) - set(self._ids)):
-            raise UserError(
-                f"the curriculum knows example {unknown[0]!r}, which is not in data/examples: it belongs to other "
-                "examples."
-            )
+            what = f"the curriculum knows example {unknown[0]!r}, which is not in data/examples"
+            raise UserError(f"{what}: it belongs to other examples.")
         self._place = state["place"]
-        self._seen = {one: (total, visits) for one, (total, visits) in state["seen"].items()}
+        self._seen = {name: (total, visits) for name, (total, visits) in state["seen"].items()}
 
     def _at(self, position: int) -> int:
         epoch, place = divmod(position, len(self._ids))
         return int(np.random.default_rng([self._seed, 3, epoch]).permutation(len(self._ids))[place])
 
     def _weighted(self, count: int, taken: set[int]) -> list[int]:
-        """Without replacement: the smallest of exponential waiting times whose rates are the
+        """Draw without replacement: the smallest of exponential waiting times whose rates are the
         weights (Efraimidis and Spirakis 2006)."""
-        weights = {
-            "unseen": 1.0,
-            "mixed": 1.0,
-            "solved": self._section.solved_share,
-            "failed": self._section.failed_share,
-        }
-        rates = np.array([weights[_pool(self.pass_rate(one))] for one in self._ids])
+        solved, failed = self._section.solved_share, self._section.failed_share
+        weights = {"unseen": 1.0, "mixed": 1.0, "solved": solved, "failed": failed}
+        rates = np.array([weights[_pool(self.pass_rate(name))] for name in self._ids])
         waits = np.random.default_rng([self._seed, 5, self._place]).exponential(size=len(rates)) / rates
         waits[list(taken)] += waits.max()
         order = np.argsort(waits, kind="stable")
@@ -96,4 +89,6 @@ class Curriculum:
 def _pool(rate: float | None) -> str:
     if rate is None:
         return "unseen"
-    return "solved" if rate >= SOLVED else "failed" if rate <= FAILED else "mixed"
+    if rate >= SOLVED:
+        return "solved"
+    return "failed" if rate <= FAILED else "mixed"

@@ -1,22 +1,21 @@
 """Learning on several processes: one leads, the others follow its orders and hold the same weights.
 
-    with launch(section) as team:            # starts train.processes - 1 followers, or joins those
-                                             that a launcher started
-        learner = Learner(..., team)         # every follower builds the same one
-        learner.update(samples, ...)         # each takes a share of the samples; gradients are
-                                             summed; the same update everywhere
+    with launch(section) as team:        starts train.processes - 1 followers, or joins those that a
+                                         launcher started
+        learner = Learner(..., team)     every follower builds the same one
+        learner.update(samples, ...)     each takes a share of the samples; gradients are summed;
+                                         the same update everywhere
 
 Only the leader samples rollouts, grades, logs and keeps. A follower waits for an order, does its
 share, and answers with its sums. Because the algorithms divide by the totals of the whole step,
-gradients are summed once a step and not averaged: shares need be equal neither in number nor in
-length, and the result is that of one process to float tolerance (`make figure NAME=two_processes`).
-Weights stay equal bit for bit on all processes: they start as the leader's, and every update is
-computed from the same sum.
+gradients are summed, not averaged: shares may differ in number and in length, and the result is
+that of one process to float tolerance (`make figure NAME=two_processes`). Weights stay equal bit
+for bit on all processes: they start as the leader's, and every update has the same sum.
 
-Started by us on one machine, the followers live as long as the leader: they read a pipe from it,
-whose end is their end, also after a kill -9. Started from outside (`accelerate launch ... -m rft
-train`, on one machine or several), all processes run the same command, and `launch` turns all but
-the first into followers. A follower that fails ends the stage with its message.
+Followers that we start on one machine live as long as the leader: they read a pipe from it and end
+when it ends, also after a kill -9. Under a launcher (`accelerate launch ... -m rft train`, on one
+machine or several) all processes run the same command, and `launch` turns all but the first into
+followers. A follower that fails ends the stage with its message.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ from rft.trainer import sharding
 
 TCPStore: Any = getattr(dist, "TCPStore")  # noqa: B009 - public, and not declared so
 BETWEEN_ORDERS = timedelta(days=30)
-"""Sampling a step may take hours, and a follower's only duty is to wait."""
+"""Sampling a step may take hours, while followers wait."""
 WITHIN_ORDERS = timedelta(minutes=30)
 STOP_S = 10.0
 
 
 class Processes:
-    """A team of one: every sum is one's own."""
+    """A team of one process, whose sums are its own."""
 
     rank, size = 0, 1
     shards = False
-    """Each holds a part of the weights (rft/trainer/sharding.py)."""
+    """Whether each holds a part of the weights (rft/trainer/sharding.py)."""
 
     def __enter__(self) -> Processes:
         return self
@@ -65,30 +64,30 @@ class Processes:
         pass
 
     def order(self, what: str, *values: Any) -> None:
-        """Followers do the same."""
+        """Make followers do the same."""
 
     def same(self, tensors: Sequence[torch.Tensor]) -> None:
-        """The leader's values, everywhere."""
+        """Give all processes the leader's values."""
 
     def sum(self, tensors: Sequence[torch.Tensor]) -> None:
-        """In place, over all processes."""
+        """Sum over all processes, in place."""
 
     def gather(self, mine: Any) -> list[Any]:
-        """Of all processes, at the leader."""
+        """Return the values of all processes, at the leader."""
         return [mine]
 
     def most(self, mine: int) -> int:
-        """The largest of all, everywhere."""
+        """Return the largest value of all processes, everywhere."""
         return mine
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """While each computes its share."""
+        """Divide the threads while each computes its share."""
         yield
 
 
 class Team(Processes):
-    """Of several; the process group is up."""
+    """Several processes, joined in a process group."""
 
     def __init__(self, followers: Sequence[_Follower] = ()):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -124,7 +123,7 @@ class Team(Processes):
                 dist.broadcast(tensor, src=0)
 
     def sum(self, tensors: Sequence[torch.Tensor]) -> None:
-        """One collective for all: a small model has many small tensors."""
+        """Sum in one collective for all: a small model has many small tensors."""
         if not tensors:
             return
         flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -147,7 +146,7 @@ class Team(Processes):
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """The leader samples with all threads, and shares them while all learn."""
+        """Divide the threads: the leader samples with all, and shares them while all learn."""
         before = torch.get_num_threads()
         torch.set_num_threads(self._threads)
         try:
@@ -157,20 +156,18 @@ class Team(Processes):
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """What a lost neighbour looks like from here is told as what happened to it."""
+        """Report what happened to a lost process, not what that looks like from here."""
         try:
             yield
         except RuntimeError as error:
             for follower in self._followers:
                 follower.raise_if_dead()
-            raise InfrastructureError(
-                f"process {self.rank} of {self.size} lost the others: {str(error).splitlines()[0]}. Run the "
-                "stage again."
-            ) from error
+            what = f"process {self.rank} of {self.size} lost the others: {str(error).splitlines()[0]}"
+            raise InfrastructureError(f"{what}. Run the stage again.") from error
 
 
 class _Follower:
-    """A process that we started. What it prints is kept in a file without a name."""
+    """A process that we started. What it prints goes into a file without a name."""
 
     def __init__(self, rank: int, size: int, address: str, port: int):
         self.rank, self.size = rank, size
@@ -212,8 +209,7 @@ class _Follower:
 
 
 def launch(section: config.Train) -> Processes:
-    """The leader's team. In a process that a launcher started as a follower it does not return, but
-    follows and exits."""
+    """Return the leader's team. A process that a launcher made a follower follows and exits."""
     started = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     if started and (size := int(os.environ["WORLD_SIZE"])) != section.processes:
         raise ConfigError(
@@ -245,13 +241,13 @@ def _start(size: int) -> Team:
 
 
 def _join(**place: Any) -> None:
-    """Tensors travel by their device's own way, orders by gloo."""
+    """Join the group: tensors travel by their device's backend, orders by gloo."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=WITHIN_ORDERS, **place)
 
 
 def _follow(team: Team) -> None:
-    """Orders of the leader, until the last."""
+    """Carry out the leader's orders, until the last."""
     from rft.models import weights
     from rft.trainer.learner import Learner
 

@@ -1,22 +1,21 @@
 """The learner: samples in, changed weights out.
 
-    update   the samples of one step -> `train.updates` optimizer updates -> what happened, in
-             numbers
-    state    all that a continued run needs (weights, optimizer), and `load`, which refuses what is
-             another configuration's
+    update   the samples of one step -> `train.updates` optimizer updates -> metrics
+    state    all that a continued run needs (weights, optimizer); `load` refuses another
+             configuration's
 
-One update is: score the own tokens of each microbatch under the present weights, ask the algorithm
-(rft/algorithms) for the microbatch's share of the loss, go backward, and add up. Shares are divided
-by the totals of the whole step, rollouts without a gradient included (collect.py), so that neither
-the cut into microbatches nor the number of processes (rft/trainer/distributed.py) nor what was
-spared a forward pass is in the result. What must hold still while a step learns is prepared before
-its first update: the reference policy's log-probabilities, the critic's values and the advantages
-that follow from them; the old log-probabilities are the first update's own.
+An update scores the completion tokens of each microbatch under the present weights, asks the
+algorithm (rft/algorithms) for the microbatch's share of the loss, goes backward, and adds up.
+Shares are divided by the totals of the whole step, rollouts without a gradient included
+(rft/trainer/collect.py). So the result does not depend on the microbatches, on the number of
+processes (rft/trainer/distributed.py), or on which forward passes were spared. What must not change
+while a step learns is prepared before its first update: the reference policy's log-probabilities,
+the critic's values and the advantages from them. The old log-probabilities are the first update's.
 
-An update whose gradient is not finite, or which changed no weight though there was a gradient, is
-an error: healthy curves over weights that stand still are the worst thing that a trainer can show.
+An update whose gradient is not finite, or that changed no weight despite a gradient, is an error:
+healthy curves over weights that stand still are the worst thing that a trainer can show.
 
-Shapes: N own tokens of B samples in a microbatch.
+Shapes: N completion tokens of B samples in a microbatch.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from rft.trainer.logprobs import Scored, own_logprobs
 from rft.trainer.packing import Counted, Layout, TrainingSample, bundles, layout, microbatches, num_sharing, share
 
 FIRST = ("loss", "grad_norm", "logprob_mismatch", "mismatch_kl", "entropy")
-"""Told of a step's first update, under the weights that sampled. The rest is of its last, where the
-ratio has moved farthest."""
+"""Metrics of a step's first update, under the weights that sampled. The others are of its last,
+where the ratio has moved farthest."""
 
 
 @dataclass(slots=True)
@@ -53,7 +52,7 @@ class _Micro:
 
     layout: Layout
     idle: bool
-    """Without weight: a pass that others need this process for."""
+    """Without weight: other processes need this one to take part in the pass."""
     sampled_N: torch.Tensor
     advantage_N: torch.Tensor
     old_N: torch.Tensor | None = None
@@ -63,8 +62,7 @@ class _Micro:
 
 
 class Learner:
-    """`network` is plain; it becomes `model`, which carries an adapter or learns with all its
-    weights."""
+    """Learns. The plain `network` becomes `model`, with an adapter or with all its weights."""
 
     def __init__(
         self, network: Any, section: config.Train, norm_length: int, device: torch.device, team: Processes | None = None
@@ -86,21 +84,19 @@ class Learner:
         if self.team.shards and self.team.rank:
             self.model.cpu()  # only brought up to date
         self.packs_by = self.model.config.get_text_config().hidden_size if section.packing else None
-        """The hidden size, by which rows are bounded; None: samples stand side by side."""
+        """The hidden size, which bounds rows; None: samples are laid side by side."""
         self.critic = Critic(self.model, section.ppo.critic_lr, device) if "values" in self.algorithm.needs else None
         self.optimizer = torch.optim.AdamW(self.parameters, lr=section.lr, betas=(0.9, 0.95), weight_decay=0.0)
         self.start = [parameter.detach().clone() for parameter in self._plain]
         self.num_updates = 0
         phases = ("preparing", "forward", "backward", "optimizer", *(["exchange"] if self.team.size > 1 else []))
         self.seconds: dict[str, float] = dict.fromkeys(phases, 0.0)
-        """Spent so far, by phase."""
+        """Seconds spent so far, by phase."""
 
     # -- a step ------------------------------------------------------------------------------------
     def update(self, samples: Sequence[TrainingSample], counted: Counted, lr: float | None = None) -> dict[str, float]:
-        """`counted`: the samples, and what has no gradient and counts. `lr`: the policy's, else
-        train.lr (the critic has its own).
-
-        Nothing to learn from is no error: nothing changes.
+        """Learn from the samples of a step. `counted`: these, and what counts without a gradient.
+        `lr`: the policy's, else train.lr. Without samples nothing changes.
         """
         if not samples:
             return {"samples/trained": 0}
@@ -110,17 +106,13 @@ class Learner:
         return self.do_update(samples, counted, lr)
 
     def do_update(self, samples: Sequence[TrainingSample], counted: Counted, lr: float) -> dict[str, float]:
-        """The order: this process's share of `update`."""
+        """Do this process's share of `update`."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        totals = Totals(
-            counted.num_rollouts,
-            counted.num_tokens,
-            self.norm_length,
-            len({one.pair for one in samples if one.pair >= 0}),
-        )
-        num_own = sum(one.num_own for one in samples)
-        learns = any(one.advantage for one in samples)
+        num_pairs = len({sample.pair for sample in samples if sample.pair >= 0})
+        totals = Totals(counted.num_rollouts, counted.num_tokens, self.norm_length, num_pairs)
+        num_own = sum(sample.num_own for sample in samples)
+        learns = any(sample.advantage for sample in samples)
         self._network.train()
         with self.team.learning():
             with self._clock("preparing"):
@@ -140,39 +132,33 @@ class Learner:
             self._gather()
         change = self.weight_change()
         if any(other != change for other in self.team.gather(change)):
-            raise RftError(
-                "the processes' weights have come apart. This is a mistake of the trainer: please report it with "
-                "params.yaml."
-            )
+            raise RftError("the processes' weights differ. This is a bug: please report it with your params.yaml.")
         told: dict[str, float] = {"samples/trained": len(samples), "lr": lr, **found, "weights/change": change}
         if self.algorithm.pulls:
-            told["samples/kl_only"] = sum(one.advantage == 0.0 for one in samples)
+            told["samples/kl_only"] = sum(sample.advantage == 0.0 for sample in samples)
         if self.section.packing:
             told["packing/shared_share"] = sum(self.team.gather(sum(map(num_sharing, cut)))) / len(samples)
         return told
 
     def _check(self, samples: Sequence[TrainingSample], counted: Counted) -> None:
         assert counted.num_rollouts >= len(samples), "what is learned from is counted"
-        assert counted.num_tokens >= sum(one.num_own for one in samples), "what is learned from is counted"
+        assert counted.num_tokens >= sum(sample.num_own for sample in samples), "what is learned from is counted"
         limit = self.model.config.get_text_config().max_position_embeddings
         longest = max(len(sample.ids) for sample in samples)
         if longest > limit:
-            raise UserError(
-                f"a rollout of {longest} tokens cannot be learned from: the model has {limit} positions. Lower "
-                "rollout.max_tokens."
-            )
+            what = f"a rollout of {longest} tokens cannot be learned from: the model has {limit} positions"
+            raise UserError(f"{what}. Lower rollout.max_tokens in params.yaml.")
 
     def _plan(self, rows: list[list[TrainingSample]], idle: bool = False) -> _Micro:
         planned = layout(rows, self.device)
         sampled_N = torch.tensor([value for sample in planned.samples for value in sample.logprobs], device=self.device)
-        advantage_B = torch.tensor(
-            [sample.advantage for sample in planned.samples], dtype=torch.float32, device=self.device
-        )
+        advantages = [sample.advantage for sample in planned.samples]
+        advantage_B = torch.tensor(advantages, dtype=torch.float32, device=self.device)
         return _Micro(planned, idle, sampled_N, advantage_B[planned.row_N])
 
     @torch.no_grad()
     def _prepare(self, micros: list[_Micro]) -> None:
-        """What must hold still while the step learns."""
+        """Compute what must not change while the step learns."""
         for micro in micros:
             if "reference" in self.algorithm.needs:
                 with self._clock("forward"), self._reference() as network:
@@ -186,7 +172,7 @@ class Learner:
 
     @contextmanager
     def _reference(self) -> Iterator[Any]:
-        """The policy that training started from: the disabled adapter, or the frozen copy."""
+        """Yield the policy that training started from: the disabled adapter, or the frozen copy."""
         if self._frozen is not None:
             yield self._frozen
         else:
@@ -194,8 +180,8 @@ class Learner:
                 yield self._network
 
     def _accumulate(self, micros: list[_Micro], totals: Totals, num_own: int) -> dict[str, float]:
-        """Gradients of the step's loss, and what there is to tell: the loss, and means over the
-        `num_own` tokens that are read."""
+        """Accumulate gradients of the step's loss; return the loss, and means over its `num_own`
+        tokens."""
         owners = [self] if self.critic is None else [self, self.critic]
         for owner in owners:
             owner.optimizer.zero_grad(set_to_none=True)
@@ -213,32 +199,20 @@ class Learner:
                 gap_N = tokens.logprobs_N.detach() - tokens.sampled_N
                 mismatch = max(mismatch, gap_N.abs().max().item())
                 sums.update(self.algorithm.facts(tokens))
-                sums.update(
-                    {
-                        "loss": loss.item(),
-                        "entropy": tokens.entropy_N.sum().item(),
-                        "mismatch_kl": (torch.expm1(gap_N) - gap_N).sum().item(),
-                    }
-                )
+                mismatch_kl = (torch.expm1(gap_N) - gap_N).sum().item()
+                sums.update({"loss": loss.item(), "entropy": tokens.entropy_N.sum().item(), "mismatch_kl": mismatch_kl})
         if self.team.size > 1:
+            parameters = [parameter for owner in owners for parameter in owner.parameters]
             with self._clock("exchange"):
-                self.team.sum(
-                    [
-                        _gradient(parameter)
-                        for owner in owners
-                        for parameter in owner.parameters
-                        if not hasattr(parameter, "full_tensor")
-                    ]
-                )
+                self.team.sum([_gradient(one) for one in parameters if not hasattr(one, "full_tensor")])
                 gathered = self.team.gather((sums, mismatch))
             sums = Counter()
-            for one, largest in gathered:
-                sums.update(one)
+            for theirs, largest in gathered:
+                sums.update(theirs)
                 mismatch = max(mismatch, largest)
         loss_sum = sums.pop("loss", 0.0)
-        return {"loss": loss_sum, "logprob_mismatch": mismatch} | {
-            name: value / num_own for name, value in sums.items()
-        }
+        means = {name: value / num_own for name, value in sums.items()}
+        return {"loss": loss_sum, "logprob_mismatch": mismatch} | means
 
     def _tokens(self, micro: _Micro) -> Tokens:
         scored = self._score(self._network, micro.layout)
@@ -263,16 +237,14 @@ class Learner:
             return (sharding.score if self.team.shards else own_logprobs)(network, planned, self.section.temperature)
 
     def _apply(self, learns: bool) -> float:
-        """One optimizer update; the gradient's norm before it was clipped. `learns`: there is an
-        advantage. A KL alone may be too small to move."""
+        """Do one optimizer update; return the gradient's norm before clipping. `learns`: there are
+        advantages. A KL alone may be too small to change a weight."""
         self.num_updates += 1
         norm = sharding.whole(torch.nn.utils.clip_grad_norm_(self.parameters, self.section.clip_grad)).item()
         if not math.isfinite(norm):
             look = commands.command("rollouts", "--live", "--stage", "train")
-            raise RftError(
-                f"update {self.num_updates}: the gradient is not finite. Lower train.lr, or look at its "
-                f"rollouts: {look}"
-            )
+            remedy = f"Lower train.lr, or look at its rollouts: {look}"
+            raise RftError(f"update {self.num_updates}: the gradient is not finite. {remedy}")
         before = [_held(parameter).clone() for parameter in self.parameters]
         self.optimizer.step()
         if self.critic is not None:
@@ -280,22 +252,19 @@ class Learner:
         still = all(torch.equal(_held(now), then) for now, then in zip(self.parameters, before, strict=True))
         if learns and norm > 0 and (self.team.most(0 if still else 1) == 0 if self.team.shards else still):
             dtype, lr = self.parameters[0].dtype, self.optimizer.param_groups[0]["lr"]
-            raise RftError(
-                f"update {self.num_updates}: the optimizer changed no weight. A learning rate of {lr:.2g} is too "
-                f"small for {dtype}: raise train.lr."
-            )
+            why = f"A learning rate of {lr:.2g} is too small for {dtype}: raise train.lr."
+            raise RftError(f"update {self.num_updates}: the optimizer changed no weight. {why}")
         return norm
 
     @torch.no_grad()
     def weight_change(self) -> float:
-        """L2 distance from where training started."""
-        return math.sqrt(
-            sum((now - then).square().sum().item() for now, then in zip(self._plain, self.start, strict=True))
-        )
+        """Return the L2 distance from where training started."""
+        pairs = zip(self._plain, self.start, strict=True)
+        return math.sqrt(sum((now - then).square().sum().item() for now, then in pairs))
 
     @torch.no_grad()
     def _gather(self) -> None:
-        """The plain model's weights are those that learned."""
+        """Copy the weights that learned into the plain model."""
         if self.team.shards:
             for mine, theirs in zip(self._plain, self.parameters, strict=True):
                 mine.copy_(sharding.whole(theirs))
@@ -314,17 +283,17 @@ class Learner:
 
     # -- kill and go on ----------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
-        """Tensors and plain values, such as torch.load reads with weights_only. Not copies: write
-        them down before the next update."""
+        """Return tensors and plain values, which torch.load reads with weights_only. They are not
+        copies: write them down before the next update."""
         self.team.order("state")
         return self.do_state()
 
     def do_state(self) -> dict[str, Any]:
-        """The order."""
+        """Do this process's share of `state`."""
         optimizer = self.optimizer.state_dict()
         state = {
-            place: {name: sharding.whole(value) for name, value in one.items()}
-            for place, one in optimizer["state"].items()
+            place: {name: sharding.whole(value) for name, value in values.items()}
+            for place, values in optimizer["state"].items()
         }
         return {
             "parameters": {name: parameter.detach() for name, parameter in self._named()},
@@ -334,7 +303,7 @@ class Learner:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Raises UserError when the state is another configuration's."""
+        """Restore a state. Raises UserError for another configuration's."""
         self._fits(state)
         self.team.order("load", state)
         self.do_load(state)
@@ -344,22 +313,20 @@ class Learner:
         theirs = {name: tensor.shape for name, tensor in state["parameters"].items()}
         if mine != theirs or (self.critic is None) != (state["critic"] is None):
             odd = next((name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), "the critic")
-            raise UserError(
-                f"this checkpoint belongs to another configuration: {odd} does not fit. Train anew, or go back to its "
-                "params.yaml."
-            )
+            what = f"this checkpoint belongs to another configuration: {odd} does not fit"
+            raise UserError(f"{what}. Start over, or go back to its params.yaml.")
 
     @torch.no_grad()
     def do_load(self, state: dict[str, Any]) -> None:
-        """The order."""
+        """Do this process's share of `load`."""
         for name, parameter in self._named():
             parameter.copy_(state["parameters"][name])
         for theirs, mine in zip(self.parameters, self._plain, strict=True):
             if theirs is not mine:
                 theirs.copy_(sharding.part(mine.detach(), theirs))
         cut = {
-            place: {name: sharding.part(value, self.parameters[place]) for name, value in one.items()}
-            for place, one in state["optimizer"]["state"].items()
+            place: {name: sharding.part(value, self.parameters[place]) for name, value in values.items()}
+            for place, values in state["optimizer"]["state"].items()
         }
         self.optimizer.load_state_dict(state["optimizer"] | {"state": cut})
         if self.critic is not None:
@@ -371,12 +338,12 @@ class Learner:
 
 
 def _held(parameter: Any) -> torch.Tensor:
-    """What of it this process holds."""
+    """Return the part that this process holds."""
     return parameter.detach().to_local() if hasattr(parameter, "to_local") else parameter.detach()
 
 
 def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Zeros where this process's share had none."""
+    """Return the gradient; zeros where this process's share had none."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad

@@ -1,11 +1,11 @@
-"""Log-probabilities of the policy's own tokens under the present weights, and their entropy.
+"""Log-probabilities of completion tokens under the present weights, and their entropy.
 
 The network reads whole rows (rft/trainer/packing.py). The output head, which in a small model is a
-third of the arithmetic, runs on the hidden states that predict an own token only: a fifth of all,
-and where the architecture is known so does most of the last layer (rft/trainer/forward.py). Head,
-softmax and entropy are rft/kernels': on a GPU the logits are never written down.
+third of the arithmetic, runs only on the hidden states that predict a completion token: a fifth of
+all. Where the architecture is known, so does most of the last layer (rft/trainer/forward.py). Head,
+softmax and entropy are in rft/kernels: on a GPU the logits are never written down.
 
-Shapes: R rows of T tokens; N own tokens, E hidden size.
+Shapes: R rows of T tokens; N completion tokens, E hidden size.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Scored:
     entropy_N: torch.Tensor
     """Without gradient."""
     hidden_NE: torch.Tensor
-    """What predicts each own token: the critic reads it."""
+    """Predicts each completion token; the critic reads it."""
 
 
 def own_logprobs(network: Any, layout: Layout, temperature: float) -> Scored:
-    """`network`: any transformers causal model, with an adapter or without."""
+    """Score completion tokens. `network`: any causal model, with or without an adapter."""
     decoder, head = network.get_decoder(), network.get_output_embeddings()
     hidden_NE = forward.own_hidden(decoder, layout) if forward.knows(decoder) else _hidden(decoder, layout)
     if type(head) is torch.nn.Linear and "bias" not in dict(head.named_parameters()):
@@ -45,15 +45,9 @@ def own_logprobs(network: Any, layout: Layout, temperature: float) -> Scored:
 
 
 def _hidden(decoder: Any, layout: Layout) -> torch.Tensor:
-    """By the model's own forward. Rows of one sample each need neither mask nor positions, which is
-    the fastest."""
-    if layout.mask_RTT is None:
-        seen = decoder(input_ids=layout.ids_RT, use_cache=False)
-    else:
-        seen = decoder(
-            input_ids=layout.ids_RT,
-            attention_mask=layout.mask_RTT[:, None],
-            position_ids=layout.positions_RT,
-            use_cache=False,
-        )
+    """Use the model's own forward. Rows of one sample need neither mask nor positions: fastest."""
+    packed: dict[str, torch.Tensor] = {}
+    if layout.mask_RTT is not None:
+        packed = {"attention_mask": layout.mask_RTT[:, None], "position_ids": layout.positions_RT}
+    seen = decoder(input_ids=layout.ids_RT, use_cache=False, **packed)
     return seen.last_hidden_state.flatten(0, 1)[layout.predictor_N]

@@ -1,17 +1,17 @@
-"""The loop: sample, learn, hand the new weights to the sampler; keep what was done.
+"""The training loop: sample, learn, give the new weights to the sampler, keep what was done.
 
 Each step:
 
-    P examples x G rollouts, rewards     collect.py
+    P examples x G rollouts, rewards     rft/trainer/collect.py
     advantages within each group         rft/algorithms
-    one optimizer step                   learner.py
+    one optimizer step                   rft/trainer/learner.py
     new weights to the sampler           rft/sampling/policies.py
 
 On-policy by default: every rollout is sampled by the weights that it then changes. With `train.lag`
-the next rollouts are sampled while the learner learns (ahead.py). All randomness is a function of
-(seed, step), so a run that was killed goes on from its last checkpoint bit for bit (deterministic
-mode): later steps are learned again, from the rollouts that were finished, and what was not is
-sampled anew, equal.
+the next rollouts are sampled while the learner learns (rft/trainer/prefetch.py). All randomness is
+a function of (seed, step), so a killed run goes on from its last checkpoint bit for bit
+(deterministic mode): later steps are learned again, from the rollouts that were finished and from
+those that are sampled again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ from rft.types import Example
 
 
 class Trainer:
-    """`work`: the stage's unfinished work, whose name is the hash of all that the run depends
-    on."""
+    """Runs the loop. `work`: the stage's unfinished work, named by the hash of all its inputs."""
 
     def __init__(
         self,
@@ -61,14 +60,14 @@ class Trainer:
         self.learner, self.section, self.prompt, self.bench = learner, section, prompt, bench
         self.held_out, self.work, self.store = held_out, work, store
         self.sampler = policies.following(bench, learner.model, chat, device, work)
-        self.curriculum = Curriculum([one.id for one in train], section.curriculum, section.seed)
+        self.curriculum = Curriculum([example.id for example in train], section.curriculum, section.seed)
         bench.check_openings(self.sampler.policy, [*train, *held_out], prompt)
         max_tokens = self.sampler.policy.limit(bench.params.rollout.max_tokens)
         self.collector = Collector(
             train, section, prompt, bench, self.sampler.policy, learner.algorithm, self.curriculum, store, max_tokens
         )
         self.metrics, self.times = Lines(work / "metrics.jsonl"), Lines(work / "times.jsonl")
-        self.tools = [one["function"]["name"] for one in bench.schemas]
+        self.tools = [schema["function"]["name"] for schema in bench.schemas]
         self.watch = Watch()
         self.step = 0  # finished optimizer steps
         self.best: Numbers | None = None
@@ -79,7 +78,7 @@ class Trainer:
         self._resume()
         report = progress.Reporter("train", self.section.steps)
         for lines in (self.metrics, self.times):
-            progress.say("train", f"metrics {lines.path}")  # whoever drives the stage may follow them live
+            progress.say("train", f"metrics {lines.path}")  # whoever runs the stage may follow them live
         with Prefetcher(self.collector.collect, self.section.lag, self.step, self.section.steps) as batches:
             while self.step < self.section.steps and not self.stopped:
                 began, before = time.monotonic(), self._phases()
@@ -93,52 +92,41 @@ class Trainer:
                 self._tell_unshared(batch, learned)
                 self.stopped = self.stopped or self.watch.step(self.section.stop, metrics)
                 self._keep(batch, metrics)
-                # its checkpoint spares a start after a kill the last steps
+                # the last step too: after a kill it need not be learned again
                 ended = self.stopped or self.step == self.section.steps
                 if ended or self.step % self.section.checkpoint_every == 0:
                     self._checkpoint()
                 self._time(batch, time.monotonic() - began, before)
                 report(self.step, f"steps, reward {_shown(metrics)}, {_calls(metrics)}")
                 if not ended:
-                    kept = self.step % self.section.checkpoint_every == 0
-                    stopping.check(
-                        f"after step {self.step} of {self.section.steps}", None if kept else self._checkpoint
-                    )
+                    keep = None if self.step % self.section.checkpoint_every == 0 else self._checkpoint
+                    stopping.check(f"after step {self.step} of {self.section.steps}", keep)
         self.store.settle("the training ended before its step")
         if self.stopped:
             progress.say("train", f"stopped at step {self.step}: {self.stopped}")
         if self.section.keep == "best" and self.best is not None and self.best["step"] != self.step:
-            self.learner.load(checkpoint.read_best(self.work / "best", self.best["step"]))
-            progress.say(
-                "train",
-                f"keeps the weights of step {self.best['step']}, the best on validation: {self.best['reward']:.3f}",
-            )
+            step, reward = self.best["step"], self.best["reward"]
+            self.learner.load(checkpoint.read_best(self.work / "best", step))
+            progress.say("train", f"keeps the weights of step {step}, the best on validation: {reward:.3f}")
 
     def _tell_unshared(self, batch: Batch, learned: Numbers) -> None:
-        """Once: train.packing was asked for, and did nothing in a step where it might have."""
-        if (
-            self._told_unshared
-            or self.learner.packs_by is None
-            or len(batch.samples) < 2
-            or learned["packing/shared_share"]
-        ):
+        """Warn once that train.packing is set and saved nothing in a step."""
+        packs_by, count = self.learner.packs_by, len(batch.samples)
+        if self._told_unshared or packs_by is None or count < 2 or learned["packing/shared_share"]:
             return
         self._told_unshared = True
-        why = why_none(batch.samples, self.section.microbatch_tokens, self.learner.packs_by)
-        progress.say(
-            "train",
-            f"WARNING: none of the {len(batch.samples)} rollouts of step {batch.step} shares its prompt's "
-            f"computation: {why}.",
-        )
+        why = why_none(batch.samples, self.section.microbatch_tokens, packs_by)
+        what = f"none of the {count} rollouts of step {batch.step} shares its prompt's computation"
+        progress.say("train", f"WARNING: {what}: {why}.")
 
     def _sync_weights(self) -> None:
-        """The learner's weights to the sampler."""
+        """Give the learner's weights to the sampler."""
         self.sampler.sync_weights(self.step)
         self.collector.policy_version = self.step
 
     # -- held-out reward ---------------------------------------------------------------------------
     def _validated(self) -> Numbers:
-        """The held-out reward, when it is due; the best weights so far are kept."""
+        """Measure the held-out reward, when it is due, and keep the best weights so far."""
         last = self.step == self.section.steps
         if not self.held_out or not (last or self.step % self.section.validate_every == 0):
             return {}
@@ -149,10 +137,8 @@ class Trainer:
         self.bench.times.rollout_s.pop(plan.name)
         rewards = [row.reward for row in rows if row.reward is not None]
         if not rewards:
-            progress.say(
-                "train",
-                f"the validation of step {self.step} says nothing: none of its {len(rows)} rollouts has a score",
-            )
+            what = f"the validation of step {self.step} says nothing"
+            progress.say("train", f"{what}: none of its {len(rows)} rollouts has a score")
             return {}
         reward = float(np.mean(rewards))
         better, self.stopped = self.watch.validated(self.section.stop, reward)
@@ -209,7 +195,7 @@ class Trainer:
 
 
 def _calls(metrics: dict[str, Any]) -> str:
-    return f"{metrics['tool_calls/mean']:.1f} calls a rollout" if "tool_calls/mean" in metrics else "calls unknown"
+    return f"{metrics['tool_calls/mean']:.1f} calls per rollout" if "tool_calls/mean" in metrics else "calls unknown"
 
 
 def _shown(metrics: dict[str, Any]) -> str:

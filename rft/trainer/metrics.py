@@ -1,24 +1,24 @@
 """A training run in numbers, and the signs that it should end.
 
-`describe` is a step's rollouts, `learned` and `timed` what the optimizer and the clock add. Names
-are stable: MLflow's curves and the report are drawn from them. Wall times have a file of their own
-(`times.jsonl`), so that equal runs leave equal metrics.
+`describe` gives the metrics of a step's rollouts, the learner its own, and `timed` the wall times.
+Names are stable: MLflow's curves and the report are drawn from them. Wall times have a file of
+their own (`times.jsonl`), so that equal runs leave equal metrics.
 
-A run stops by itself, with what it has learned, when going on would burn compute for nothing:
+A run stops by itself, with what it has learned, when going on would waste compute:
 
     idle        nothing was learned for `stop.idle_steps` steps: every group is all solved or all
-                failed (a KL may have pulled, and teaches nothing)
-    entropy     the policy has become sure of every token (`stop.min_entropy`): nothing is explored
-                any more
+                failed (a KL alone teaches nothing)
+    entropy     the policy is sure of every token (`stop.min_entropy`) and explores no more
     patience    `stop.patience` validations without a better one
 
-Grading that fails is no reason to stop with a result: the circuit breaker
-(rft/rollouts/recovery.py) pauses the stage, and ends it as a failure.
+Grading that fails gives no result: the circuit breaker (rft/rollouts/recovery.py) pauses the stage,
+and ends it as a failure.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,10 +36,8 @@ Numbers = dict[str, Any]
 
 
 def describe(batch: Batch, tools: Sequence[str]) -> Numbers:
-    """The step's rollouts. Those set aside, the unscored, and groups that others stand in for, are
-    counted, and in no mean. `tools`: all that there are. A step in which nothing was scored has no
-    means.
-    """
+    """Describe the step's rollouts. Those set aside, unscored or in replaced groups are counted,
+    but in no mean. `tools`: all that there are. A step without a score has no means."""
     played = [one for group in batch.groups for one in group.scored]
     tried = batch.rows
     reasons = Counter(row.left_out for row in tried if row.left_out)
@@ -63,16 +61,12 @@ def describe(batch: Batch, tools: Sequence[str]) -> Numbers:
 
 
 def timed(step: int, total_s: float, phases: Mapping[str, float], tokens: int) -> Numbers:
-    """Seconds of a step by phase. What no phase claims is `other`, so that they add up to the
-    whole; below zero where sampling ran beside (lag)."""
-    rest = total_s - sum(phases.values())
-    seconds = {
-        f"time/{name}_s": round(value, 4)
-        for name, value in [*sorted(phases.items()), ("other", rest), ("step", total_s)]
-    }
+    """Return seconds of a step by phase. The rest is `other`, so that they add up to the whole; it
+    is below zero where sampling ran at the same time (lag)."""
+    spent = dict(sorted(phases.items())) | {"other": total_s - sum(phases.values()), "step": total_s}
     return {
         "step": step,
-        **seconds,
+        **{f"time/{name}_s": round(seconds, 4) for name, seconds in spent.items()},
         "throughput/tokens_per_s": round(tokens / total_s, 1),
         "throughput/steps_per_hour": round(3600 / total_s, 1),
     }
@@ -84,11 +78,11 @@ class Watch:
 
     idle: int = 0
     worse: int = 0
-    """Validations one after another that were no better."""
+    """The number of validations in a row that were no better."""
     best: float | None = None
 
     def step(self, section: config.Stop, metrics: Numbers) -> str:
-        """Why to stop now; empty to go on."""
+        """Say why to stop now; empty to go on."""
         pulled = metrics.get("samples/kl_only", 0)
         self.idle = 0 if metrics.get("samples/trained", 0) > pulled else self.idle + 1
         if self.idle >= section.idle_steps:
@@ -96,29 +90,26 @@ class Watch:
             return f"{moved} for {self.idle} steps: no group had anything to learn from"
         entropy = metrics.get("entropy")
         if entropy is not None and entropy < section.min_entropy:
-            return (
-                f"the policy's entropy has collapsed to {entropy:.2g} nats a token (train.stop.min_entropy is "
-                f"{section.min_entropy:g})"
-            )
+            limit = f"train.stop.min_entropy is {section.min_entropy:g}"
+            return f"the policy's entropy has collapsed to {entropy:.2g} nats per token ({limit})"
         return ""
 
     def validated(self, section: config.Stop, reward: float) -> tuple[bool, str]:
-        """Is it the best so far, and why to stop now."""
-        better = self.best is None or reward > self.best
-        self.best, self.worse = (reward, 0) if better else (self.best, self.worse + 1)
-        stop = (
-            f"{self.worse} validations one after another were no better than {self.best:.3f}"
-            if self.worse >= (section.patience or 1e9)
-            else ""
-        )
-        return better, stop
+        """Return whether it is the best so far, and why to stop now."""
+        if self.best is None or reward > self.best:
+            self.best, self.worse = reward, 0
+            return True, ""
+        self.worse += 1
+        if self.worse < (section.patience or math.inf):
+            return False, ""
+        return False, f"{self.worse} validations in a row were no better than {self.best:.3f}"
 
     def state(self) -> dict[str, Any]:
         return asdict(self)
 
 
 class Lines:
-    """A file of JSON lines that grows by the step, and is cut back to a checkpoint."""
+    """A file of JSON lines that grows with each step, and is cut back to a checkpoint."""
 
     def __init__(self, path: Path):
         self.path, self.rows = path, list[Numbers]()
@@ -128,20 +119,19 @@ class Lines:
         with self.path.open("a") as handle:
             handle.write(json.dumps(row) + "\n")
             handle.flush()
-            os.fsync(handle.fileno())  # a checkpoint says that it is there
+            os.fsync(handle.fileno())  # a checkpoint relies on it
 
     def back_to(self, step: int) -> None:
-        """Whole lines up to the step; a kill may have cut the last. The old file stands until the
-        new one is whole."""
-        self.rows = [one for one in _whole(self.path) if one["step"] <= step]
+        """Keep whole lines up to the step; a kill may have cut the last."""
+        self.rows = [row for row in _whole(self.path) if row["step"] <= step]
         files.write_text(self.text(), self.path, durable=True)
 
     def text(self) -> str:
-        return "".join(json.dumps(one) + "\n" for one in self.rows)
+        return "".join(json.dumps(row) + "\n" for row in self.rows)
 
 
 def _spread(name: str, values: Iterable[float | None]) -> Numbers:
-    """None of them when nothing was scored."""
+    """Return mean and percentiles; nothing when nothing was scored."""
     known = [value for value in values if value is not None]
     if not known:
         return {}
@@ -163,28 +153,22 @@ def _components(played: Sequence[Trajectory]) -> Numbers:
 
 
 def _calls(played: Sequence[Trajectory], tools: Sequence[str]) -> Numbers:
-    """Of all tools, and tool by tool: a rollout that never calls one counts as zero there. Names
-    that the policy made up are in the sum alone."""
+    """Count calls of all tools, and per tool: a rollout that never calls one counts as zero there.
+    Names that the policy made up are in the sum alone."""
     if not played:
         return {}
     by_rollout = [Counter(call.name for turn in one.turns for call in turn.calls) for one in played]
-    numbers = {"tool_calls/mean": float(np.mean([sum(counts.values()) for counts in by_rollout]))}
-    for name, values in [
-        ("", [sum(one.values()) for one in by_rollout]),
-        *((f"/{tool}", [one[tool] for one in by_rollout]) for tool in tools),
-    ]:
-        numbers |= {
-            f"tool_calls{name}/p50": stats.percentile(values, 0.5),
-            f"tool_calls{name}/p95": stats.percentile(values, 0.95),
-        }
+    calls = {"tool_calls": [counts.total() for counts in by_rollout]}
+    calls |= {f"tool_calls/{tool}": [counts[tool] for counts in by_rollout] for tool in tools}
+    numbers = {"tool_calls/mean": float(np.mean(calls["tool_calls"]))}
+    for name, counts in calls.items():
+        numbers |= {f"{name}/p50": stats.percentile(counts, 0.5), f"{name}/p95": stats.percentile(counts, 0.95)}
     return numbers
 
 
 def _groups(batch: Batch) -> Numbers:
-    """Before any were replaced: what the policy did with the examples it was given. A group of
-    which fewer than two are scored cannot differ, and that says nothing of the policy: where there
-    are any they have a number of their own.
-    """
+    """Count groups, replaced ones included. A group with fewer than two scores cannot differ, which
+    says nothing of the policy: where there are such groups, `groups/unscored` counts them."""
     given = [*batch.groups, *batch.replaced]
     num_unknown = sum(len(group.scored) < 2 for group in given)
     return {

@@ -1,24 +1,24 @@
-"""A rollout as the trainer sees it, and how many of them are laid out for one forward pass.
+"""A rollout as the trainer sees it, and the layout of many for one forward pass.
 
 Side by side, a group of G rollouts repeats its prompt G times, and most of a rollout *is* prompt.
-Laid out as a tree, each distinct prefix stands once: sorted by their tokens, samples that begin
-alike are neighbours, and a token whose whole past is equal to its neighbour's is the same token
-with the same hidden state. A row is such a tree, written in depth-first order; a token sees its
-ancestors and nothing else, and its position is its depth. That is packing without
-cross-contamination and, on the way, the forward and backward of a shared past done once
-(tests/trainer/test_packing.py: log-probabilities and gradients are those of each sample alone).
+In a tree each distinct prefix is computed once: sorted by their tokens, samples that begin alike
+are neighbors, and a token whose whole past equals its neighbor's is the same token with the same
+hidden state. A row is such a tree in depth-first order; a token sees its ancestors and nothing
+else, and its position is its depth. So packing does not mix samples, and forward and backward of a
+shared past are done once (tests/trainer/test_packing.py: log-probabilities and gradients are those
+of each sample alone).
 
     trees              rows of samples that share, few tokens wasted; `widest` says how wide
     microbatches       rows into microbatches of a bounded size
-    num_sharing        samples that stand in a row with another that has their prompt; `why_none`
+    num_sharing        samples that share a row with another of the same prompt; `why_none` explains
                        when there are none
     layout             one microbatch as tensors
 
-A tree in depth-first order needs no T x T book-keeping: descendants of a token follow it up to
-`end`, so `i` sees `j` exactly when j <= i < end[j].
+In depth-first order the descendants of a token follow it up to `end`, so `i` sees `j` exactly when
+j <= i < end[j].
 
-Shapes: R rows of T tokens, padded behind; N own tokens of B samples, flat, in the order of the
-samples.
+Shapes: R rows of T tokens, padded behind; N completion tokens of B samples, flat, in the order of
+the samples.
 """
 
 from __future__ import annotations
@@ -33,23 +33,21 @@ if TYPE_CHECKING:
     import torch
 
 ROW_TOKENS, ROW_HIDDEN = 350, 128
-"""Of a tree, and for which hidden size. A wider one shares more, but attention grows with its
-square. A step of 64 samples of 130 tokens on the embedded policy, one core: side by side 0.62 s;
-trees of up to 200 tokens 0.52, 260 0.50, 350 0.49, 512 0.53.
-"""
+"""The width of a tree, and for which hidden size. A wider one shares more, but attention grows with
+its square. A step of 64 samples of 130 tokens on the embedded policy, one core: side by side
+0.62 s; trees of up to 200 tokens 0.52, 260 0.50, 350 0.49, 512 0.53."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """`ids` and `loss_mask` over T tokens, `logprobs` (the sampler's) over those with loss_mask =
-    True."""
+    """A rollout: `ids` and `loss_mask` over T tokens, the sampler's `logprobs` where it is True."""
 
     ids: list[int]
     loss_mask: list[bool]
     logprobs: list[float]
     advantage: float
     reward: float = 0.0
-    """The whole rollout's; PPO places it on the last own token."""
+    """The whole rollout's; PPO places it on the last completion token."""
     pair: int = -1
     """Samples with the same number are judged together (DPO) and stay in one microbatch, the
     preferred one (advantage > 0) first. -1: none."""
@@ -60,12 +58,12 @@ class TrainingSample:
 
     @property
     def prompt(self) -> int:
-        """Tokens before the first own one."""
+        """The number of tokens before the first completion token."""
         return self.loss_mask.index(True)
 
     @property
     def read(self) -> list[int]:
-        """What the network must read: all before the last own token, which is only predicted."""
+        """The tokens that the network must read: all before the last one that is predicted."""
         last = len(self.loss_mask) - 1
         while last and not self.loss_mask[last]:
             last -= 1
@@ -74,12 +72,11 @@ class TrainingSample:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the step's means are divided by: all rollouts that the formula counts, with or without a
-    gradient (rft/algorithms)."""
+    """The divisors of the step's means: all rollouts that the formula counts, with or without a
+    gradient (rft/algorithms), and their completion tokens."""
 
     num_rollouts: int = 0
     num_tokens: int = 0
-    """Own ones."""
 
 
 Row = list[TrainingSample]
@@ -95,7 +92,7 @@ class Layout:
     mask_RTT: torch.Tensor | None
     """Who may see whom. None: each token sees all before it in its row."""
     predictor_N: torch.Tensor
-    """Place (in R x T, flat) of the hidden state that predicts each own token."""
+    """Place (in R x T, flat) of the hidden state that predicts each completion token."""
     ids_N: torch.Tensor
     row_N: torch.Tensor
     """Which of the B samples; ascending."""
@@ -121,11 +118,11 @@ def bundles(samples: Sequence[TrainingSample]) -> list[Row]:
 
 
 def share(samples: Sequence[TrainingSample], rank: int, size: int) -> list[TrainingSample]:
-    """One process's part: neighbours in the order of their tokens, so that groups stay together,
-    and about equal in tokens."""
-    whole, mine, seen = sum(len(one.ids) for one in samples), [], 0
-    for bundle in sorted(bundles(samples), key=lambda one: one[0].ids) if size > 1 else bundles(samples):
-        tokens = sum(len(one.ids) for one in bundle)
+    """Return one process's part, about equal in tokens. Samples are sorted by their tokens, so that
+    groups stay together."""
+    whole, mine, seen = sum(len(sample.ids) for sample in samples), [], 0
+    for bundle in sorted(bundles(samples), key=lambda bundle: bundle[0].ids) if size > 1 else bundles(samples):
+        tokens = sum(len(sample.ids) for sample in bundle)
         if (2 * seen + tokens) * size // (2 * whole) == rank:
             mine += bundle
         seen += tokens
@@ -133,34 +130,30 @@ def share(samples: Sequence[TrainingSample], rank: int, size: int) -> list[Train
 
 
 def widest(prompt: int, hidden: int) -> int:
-    """Tokens up to which a tree pays in a model of this hidden size, for samples that share a
-    prompt of this length.
+    """Return the width up to which a tree pays, for samples that share a prompt of this length.
 
-    Counted in what all but attention costs a token (about 24 H^2 operations a layer; attention
-    takes 4 T H of a row of T), a row costs T + T^2 / 6H. Where each sample adds a few tokens of its
-    own to a prompt of s, that is least for a sample at T = s + sqrt(s (s + 6 H)). For prompts of 80
-    tokens and H = 128 it says 340, near what ROW_TOKENS was measured as, which stays for all that
-    are short beside it. For 330 tokens it says 932: eight rollouts of 370, one core, alone 0.68 s,
-    in rows of up to 600 tokens 0.24, 900 0.09, 1,400 0.22 (H = 512, 400 tokens: alone 6.9 s, 900
-    1.8).
+    Per layer, a token costs about 24 H^2 operations, and attention 4 T H in a row of T. In units of
+    the former a row costs T + T^2 / 6H. Where each sample adds a few tokens to a prompt of s, the
+    cost per sample is least at T = s + sqrt(s (s + 6 H)). For prompts of 80 tokens and H = 128 that
+    is 340, near the measured ROW_TOKENS, which holds for shorter prompts. For 330 tokens it is 932:
+    eight rollouts of 370, one core, alone 0.68 s, in rows of up to 600 tokens 0.24, 900 0.09, 1,400
+    0.22 (H = 512, 400 tokens: alone 6.9 s, 900 1.8).
     """
     usual = max(ROW_TOKENS, ROW_TOKENS * hidden // ROW_HIDDEN)
     return usual if prompt <= usual // 2 else prompt + math.isqrt(prompt * (prompt + 6 * hidden))
 
 
 def microbatches(samples: Sequence[TrainingSample], max_tokens: int, hidden: int | None) -> list[list[Row]]:
-    """Rows of similar width together, so that little is padding; at most `max_tokens` with padding,
-    but for what cannot be divided.
+    """Cut into microbatches of at most `max_tokens` with padding, except what cannot be divided.
+    Rows of similar width go together, so that little is padding.
 
-    `hidden`: the model's hidden size, by which trees are bounded; None: samples stand side by side.
+    `hidden`: the model's hidden size, which bounds trees; None: samples are laid side by side.
     """
-    apart = hidden is None
-    units = (
-        [[[one] for one in bundle] for bundle in bundles(samples)]
-        if apart
-        else [[row] for row in trees(samples, max_tokens, hidden)]
-    )
-    sized = sorted(((max(map(width, unit)), unit) for unit in units), key=lambda one: -one[0])
+    if hidden is None:
+        units = [[[sample] for sample in bundle] for bundle in bundles(samples)]
+    else:
+        units = [[row] for row in trees(samples, max_tokens, hidden)]
+    sized = sorted(((max(map(width, unit)), unit) for unit in units), key=lambda pair: -pair[0])
     batches: list[list[Row]] = []
     widest = 0
     for size, unit in sized:
@@ -173,11 +166,11 @@ def microbatches(samples: Sequence[TrainingSample], max_tokens: int, hidden: int
 
 
 def trees(samples: Sequence[TrainingSample], max_tokens: int, hidden: int) -> list[Row]:
-    """Rows of at most `max_tokens` tokens and as wide as pays, but for what is wider by itself;
-    samples that begin alike share a row."""
+    """Put samples that begin alike into rows as wide as pays, of at most `max_tokens` tokens unless
+    a bundle alone is wider."""
     rows: list[Row] = []
     used, before = 0, []
-    for bundle in sorted(bundles(samples), key=lambda one: one[0].read):
+    for bundle in sorted(bundles(samples), key=lambda bundle: bundle[0].read):
         own = _tree(bundle)
         shared = _common(before, bundle[0].read)
         new, room = len(own.ids) - shared, widest(bundle[0].prompt if shared >= bundle[0].prompt else 0, hidden)
@@ -192,8 +185,7 @@ def trees(samples: Sequence[TrainingSample], max_tokens: int, hidden: int) -> li
 
 
 def num_sharing(rows: Iterable[Row]) -> int:
-    """Samples whose whole prompt stands in their row for another one, too, and is computed once for
-    both."""
+    """Count samples whose whole prompt is computed once for them and another one in their row."""
     count = 0
     for row in rows:
         reads = sorted(((one.read, one.prompt) for one in row), key=lambda one: one[0])
@@ -206,31 +198,20 @@ def num_sharing(rows: Iterable[Row]) -> int:
 
 
 def why_none(samples: Sequence[TrainingSample], max_tokens: int, hidden: int) -> str:
-    """Why no sample shares its prompt, and what to do; for a person who has set train.packing."""
+    """Say why no sample shares its prompt, and what to do about train.packing."""
+    off = "Set train.packing: false, which computes the same"
     ordered = sorted(bundles(samples), key=lambda one: one[0].read)
     alike = [(one, other) for one, other in pairwise(ordered) if _common(one[0].read, other[0].read) >= other[0].prompt]
     if not alike:
-        return (
-            "no two of them have the same prompt, so it saves nothing here. Set train.packing: false, which "
-            "computes the same"
-        )
+        return f"no two of them have the same prompt, so train.packing saves nothing here. {off}"
     least, room = min((width([*one, *other]), widest(other[0].prompt, hidden)) for one, other in alike)
+    two = f"two with the same prompt take {least} tokens in a row"
     if least > room:
-        why = (
-            f"two with the same prompt take {least} tokens in a row, and here a row beyond {room} costs more "
-            "attention than it saves"
-        )
-        return f"{why}. Set train.packing: false, which computes the same"
+        return f"{two}, and here a row beyond {room} costs more attention than it saves. {off}"
     if least > max_tokens:
-        why = f"two with the same prompt take {least} tokens in a row, and train.microbatch_tokens is {max_tokens}"
-        return (
-            f"{why}. Raise it to at least {least} (memory grows with it), or set train.packing: false, which "
-            "computes the same"
-        )
-    return (
-        "those with the same prompt fell into different rows or processes. If it stays so, set train.packing: "
-        "false, which computes the same"
-    )
+        remedy = f"Raise it to at least {least} (memory grows with it), or s{off[1:]}"
+        return f"{two}, and train.microbatch_tokens is {max_tokens}. {remedy}"
+    return f"those with the same prompt fell into different rows or processes. If it stays so, s{off[1:]}"
 
 
 def width(row: Row) -> int:
@@ -238,7 +219,7 @@ def width(row: Row) -> int:
 
 
 def layout(rows: Sequence[Row], device: torch.device) -> Layout:
-    """The microbatch as tensors. Rows of one sample each need no mask."""
+    """Lay a microbatch out as tensors. Rows of one sample each need no mask."""
     import torch
 
     planned = [_tree(row) for row in rows]
@@ -291,5 +272,5 @@ def _tree(row: Row) -> _Tree:
 
 
 def _common(one: list[int], other: list[int]) -> int:
-    """Tokens that both begin with."""
+    """Count the tokens that both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

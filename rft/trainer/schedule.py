@@ -1,12 +1,12 @@
-"""The learning rate of a step: a function of how far the run is, and of nothing else. A run that
-goes on from a checkpoint needs no state for it.
+"""The learning rate of a step, a function of the run's progress alone: it needs no state in a
+checkpoint.
 
     constant   train.lr throughout
     linear     down in a straight line
     cosine     down slowly, fast, slowly
 
-The last two end at a hundredth of it. Not at zero: the learner takes an update that changes no
-weight for a mistake.
+The last two end at a hundredth of it, not at zero, because to the learner an update that changes no
+weight is an error.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _LEFT = {
     "linear": lambda done: 1.0 - done,
     "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
 }
-"""The share of the way from the last rate to train.lr, `done` of the run (0 to 1) behind it."""
+"""The part of the way from the last rate up to train.lr that is left after a share of the run."""
 
 
 def rate(section: config.Train, step: int) -> float:
-    """Of optimizer step `step`, which counts from 1. Over the first `warmup_steps` it rises in a
-    straight line besides."""
+    """Return the rate of a step, which counts from 1. Over the first `warmup_steps` it rises in a
+    straight line."""
     done = (step - 1) / max(1, section.steps - 1)
     rising = min(1.0, step / (section.warmup_steps + 1))
     return section.lr * rising * (LAST + (1.0 - LAST) * _LEFT[section.schedule](done))

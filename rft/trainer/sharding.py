@@ -3,14 +3,13 @@ models that do not fit otherwise.
 
     accelerate launch --config_file infra/fsdp2.yaml -m rft train
 
-tells every process so in its environment, which accelerate's plugin reads; each decoder layer is
-one unit that is gathered when it is computed and let go after. What learns is a sharded twin of the
-learner's plain model: the sampler, the adapter's file and the checkpoint need whole weights, so the
-plain one is brought up to date after each step. It lies on the leader's device, and in the
-followers' main memory.
+sets this in every process's environment, which accelerate's plugin reads. Each decoder layer is one
+unit, gathered when it is computed and freed after. What learns is a sharded twin of the learner's
+plain model. The sampler, the adapter's file and the checkpoint need whole weights, so the plain
+model is updated after each step. It is on the leader's device, and in the followers' main memory.
 
-Gathering is a collective, so all processes must do the same number of passes: who has fewer
-microbatches repeats one without weight. Gradients are summed, as they are without shards
+Gathering is a collective, so all processes must do the same number of passes: one with fewer
+microbatches repeats one without weight. Gradients are summed, as without shards
 (rft/trainer/distributed.py).
 """
 
@@ -29,19 +28,17 @@ from rft.trainer.packing import Layout
 
 
 def wanted() -> bool:
-    """Whether the launcher asks for it. Raises ConfigError for FSDP's first version."""
+    """Tell whether the launcher asks for it. Raises ConfigError for FSDP's first version."""
     if os.environ.get("ACCELERATE_USE_FSDP", "").lower() != "true":
         return False
     if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
-        raise ConfigError(
-            f"the launcher's configuration says fsdp_version: {version}. Only 2 is supported: start from "
-            "infra/fsdp2.yaml."
-        )
+        what = f"the launcher's configuration says fsdp_version: {version}"
+        raise ConfigError(f"{what}. Only 2 is supported: start from infra/fsdp2.yaml.")
     return True
 
 
 def sharded(plain: Any) -> Any:
-    """A twin of `plain`, cut. Parameters keep names and order."""
+    """Make a sharded twin of `plain`. Parameters keep names and order."""
     from accelerate import FullyShardedDataParallelPlugin
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
@@ -63,19 +60,18 @@ def score(twin: Any, layout: Layout, temperature: float) -> Scored:
 
 
 def _scored(twin: Any, layout: Layout, temperature: float) -> tuple[torch.Tensor, ...]:
-    """A tuple of tensors of their own: FSDP's hooks for the backward find them in nothing else, and
-    are lost with a view."""
+    """Return a tuple of tensors, no views: FSDP's hooks for the backward are lost otherwise."""
     found = own_logprobs(twin, layout, temperature)
     return found.logprobs_N.clone(), found.entropy_N, found.hidden_NE.clone()
 
 
 def whole(value: Any) -> Any:
-    """The tensor of which this process holds a part; anything else is itself. A collective."""
+    """Gather the tensor of which this process holds a part; return anything else. A collective."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
 def part(value: Any, like: Any) -> Any:
-    """This process's part of a whole tensor, cut as `like` is."""
+    """Return this process's part of a whole tensor, cut as `like` is."""
     if not hasattr(like, "placements") or not torch.is_tensor(value) or value.shape != like.shape:
         return value
     from torch.distributed.tensor import distribute_tensor

@@ -1,22 +1,21 @@
-"""What must hold of any window before its statistics mean anything: Great Expectations contracts,
-with Data Docs.
+"""Great Expectations contracts, with Data Docs: what any window must fulfill before its statistics
+mean anything.
 
 A distribution may move; a contract may not break. Schema, nulls, ranges and sets are contracts: a
-latency of minus three seconds or a call to a tool that the agent does not have says that the log is
-broken, not that patients have changed. Two tables are checked, one row a conversation and one row a
-tool call. Contracts on values allow a small declared share of bad rows (`drift.max_bad_share`);
-contracts on the log's form allow none.
+latency of minus three seconds, or a call to a tool that the agent does not have, says that the log
+is broken, not that patients have changed. Two tables are checked, one row per conversation and one
+row per tool call. Contracts on values allow a small declared share of bad rows
+(`drift.max_bad_share`); contracts on the log's form allow none.
 
 Great Expectations turns an exception inside an expectation into `success=False`. Here it is a
-pipeline error: never drift, never a broken contract. The drift statistics are computed elsewhere
-(rft/stages/drift.py) and only shown here, on a page of Data Docs of their own; they do not count as
-contracts. Data Docs hold times and random ids, so they lie outside every claim of equal bytes.
+pipeline error: never drift, never a broken contract. The drift statistics (rft/stages/drift.py) are
+only shown here, on a page of their own, and are no contracts. Data Docs hold times and random ids,
+so they are outside every claim of equal bytes.
 
-Which tools the agent has is known from its recipe and from params.yaml, and no server is asked
-(`KnownTools`). An MCP server tells its tools to those who call it: so what starts with its prefix
-counts as its own, and where it has neither a prefix nor a list of tools, the contract is not
-checked, and the verdict says so. A row may describe tools of its own, but only such as have an
-address in params.yaml.
+The agent's tools are known from its recipe and from params.yaml; no server is asked (`KnownTools`).
+An MCP server tells its tools only to its callers. So what starts with its prefix counts as its own;
+without a prefix or a list of tools the contract is not checked, and the verdict says so. A row may
+describe tools of its own, but only those with an address in params.yaml.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class KnownTools:
-    """The tools of the agent, as far as files know them."""
+    """The agent's tools, as far as files tell."""
 
     names: frozenset[str]
     prefixes: tuple[str, ...] = ()
-    """Of MCP servers that list their tools only when they are asked."""
+    """Prefixes of MCP servers whose tools no file lists."""
     unlisted: tuple[str, ...] = ()
-    """Such servers without a prefix: any name may be one of theirs."""
+    """Names of such servers without a prefix: any tool may be theirs."""
 
     @classmethod
     def of(cls, recipe_tools: Iterable[str], section: Tools) -> KnownTools:
@@ -73,20 +72,17 @@ class KnownTools:
         )
 
     def among(self, called: Iterable[str]) -> list[str]:
-        """The known names, with those that were called and start with a prefix."""
+        """List the known names, and those that were called and start with a prefix."""
         return sorted(self.names | {name for name in called if self.prefixes and name.startswith(self.prefixes)})
 
     @property
     def not_checked(self) -> str:
-        """What the verdict says where calls of unknown tools cannot be told; empty where they
-        can."""
+        """A note for the verdict if calls of unknown tools cannot be detected; else empty."""
         if not self.unlisted:
             return ""
         servers = ", ".join(f"'{name}'" for name in self.unlisted)
-        return (
-            f" Not checked: whether every tool that was called exists, because only tools.mcp {servers} knows; set "
-            "its `prefix` or `tools`."
-        )
+        why = f"only tools.mcp {servers} knows; set its `prefix` or `tools`"
+        return f" Not checked: whether every tool that was called exists, because {why}."
 
 
 def check(
@@ -96,14 +92,14 @@ def check(
     settings: Drift,
     docs: Path,
 ) -> list[Contract]:
-    """Every contract with what was observed; writes Data Docs to `docs`. Raises InfrastructureError
-    when a check itself failed."""
+    """Check every contract; writes Data Docs to `docs`. Raises InfrastructureError when a check
+    itself failed."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     with warnings.catch_warnings():  # its import goes through deprecated modules of the standard library
         warnings.simplefilter("ignore")
         import great_expectations as gx
         import pandas as pd
-    # it tells of its temporary folders
+    # it logs its temporary folders
     logging.getLogger("great_expectations.data_context.types.base").setLevel(logging.WARNING)
     calls = pd.DataFrame(
         {"tool": [name for conversation in conversations for name in tool_names(conversation)]}, dtype="object"
@@ -128,7 +124,7 @@ def check(
 
 
 def table(conversations: Sequence[Conversation]) -> pd.DataFrame:
-    """One row a conversation."""
+    """Make a table with one row per conversation."""
     import pandas as pd
 
     rows = [
@@ -182,7 +178,7 @@ def _on_statistics(statistics: Sequence[FeatureDrift]) -> list[Any]:
 
 
 def _expectations() -> Any:
-    """The module of ready-made expectations; it exports them without saying so to type checkers."""
+    """Import the module of expectations; it does not declare its exports to type checkers."""
     from great_expectations import expectations
 
     return expectations
@@ -201,15 +197,14 @@ def _send_docs_to(context: Any, site: Path) -> None:
 
 
 def _validate(context: Any, source: Any, name: str, frame: pd.DataFrame, expectations: list[Any]) -> list[Contract]:
-    """In the order of `expectations`; Great Expectations answers in an order of its own."""
+    """Validate, in the order of `expectations`; Great Expectations has an order of its own."""
     import great_expectations as gx
 
     batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("all")
     suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=expectations))
     definition = context.validation_definitions.add(gx.ValidationDefinition(name=name, data=batch, suite=suite))
-    outcome = context.checkpoints.add(
-        gx.Checkpoint(name=name, validation_definitions=[definition], result_format="SUMMARY")
-    ).run(batch_parameters={"dataframe": frame})
+    checkpoint = gx.Checkpoint(name=name, validation_definitions=[definition], result_format="SUMMARY")
+    outcome = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame})
     (validated,) = outcome.run_results.values()
     found = [_contract(result) for result in validated.results]
     order = [(one.expectation_type, one.configuration.kwargs.get("column", "(table)")) for one in suite.expectations]
@@ -217,7 +212,7 @@ def _validate(context: Any, source: Any, name: str, frame: pd.DataFrame, expecta
 
 
 def _contract(result: Any) -> Contract:
-    """Raises InfrastructureError when the expectation did not answer but broke."""
+    """Read a result. Raises InfrastructureError when the expectation itself raised."""
     kind = result.expectation_config.type
     column = str(result.expectation_config.kwargs.get("column", "(table)"))
     info = result.exception_info or {}
@@ -225,16 +220,10 @@ def _contract(result: Any) -> Contract:
     raised = [one for one in (info, *info.values()) if isinstance(one, dict) and one.get("raised_exception")]
     if raised:
         message = " ".join(str(raised[0].get("exception_message")).split())
-        raise InfrastructureError(
-            f"Great Expectations could not check {kind} on {column}: {message}. This is no drift, and no verdict was "
-            "written."
-        )
-    return Contract(
-        name=kind.removeprefix("expect_"),
-        column=column,
-        success=bool(result.success),
-        observed=_observed(result.result),
-    )
+        what = f"Great Expectations could not check {kind} on {column}: {message}"
+        raise InfrastructureError(f"{what}. This is not drift, and no verdict was written.")
+    name, observed = kind.removeprefix("expect_"), _observed(result.result)
+    return Contract(name=name, column=column, success=bool(result.success), observed=observed)
 
 
 def _observed(result: dict[str, Any]) -> str:

@@ -1,23 +1,21 @@
-"""Conversations of production: a window of them read from its file, and what their feedback is good
-for.
+"""Conversations of production: reads a window from its file, and finds usable feedback.
 
-A window is an immutable file of OpenAI chat JSONL, one conversation a line:
+A window is an immutable file of OpenAI chat JSONL, one conversation per line:
 
-    {"conversation_id": "c-0412", "time": "2026-03-02T08:14:05Z", "latency_s": 3.1, "tool_errors":
-    0,
-     "messages": [{"role": "user", "content": ...}, {"role": "assistant", "tool_calls": [...]},
-     {"role": "tool", ...}, ...], "feedback": ["I10"]}
+    {"conversation_id": "c-0412", "time": "2026-03-02T08:14:05Z", "latency_s": 3.1,
+     "tool_errors": 0, "messages": [{"role": "user", "content": ...},
+     {"role": "assistant", "tool_calls": [...]}, {"role": "tool", ...}, ...], "feedback": ["I10"]}
 
 What cannot be read stops the stage before it writes anything, naming file and line: not JSON, no
-messages, a message out of form, no id, a time without zone, two different conversations of one id.
-What can be read but should not be like that, say a latency that is missing or negative, is not
-judged here but by the contracts of stage `drift`, which see how often it happens. A line repeated
-word for word (a log delivered twice) is dropped and counted, and so are keys that the format does
-not know. `latency_s`, `tool_errors` and `feedback` may be missing: not logged, not graded.
+messages, a malformed message, no id, a time without zone, two different conversations with one id.
+What can be read but looks wrong, such as a missing or negative latency, is judged by the contracts
+of stage `drift`, which see how often it happens. An exact repetition of a line (a log delivered
+twice) is dropped and counted, and so are unknown keys. `latency_s`, `tool_errors` and `feedback`
+may be missing: not logged, not graded.
 
-Of the graded conversations a recipe makes training examples, where it can (`from_traffic`). Those
-of which it makes none are counted and shown: feedback of another type than the recipe's targets is
-a mistake of the log or of the recipe, and nobody sees it otherwise.
+A recipe makes training examples of graded conversations where it can (`from_traffic`). The others
+are counted and shown: feedback of another type than the recipe's targets is a mistake of the log or
+of the recipe, which nobody would see otherwise.
 """
 
 from __future__ import annotations
@@ -40,14 +38,14 @@ from rft.rows import ROLES
 from rft.types import Example
 
 LOOKED_AT = 50
-"""Examples of the recipe whose targets say of what type feedback should be."""
+"""Examples of the recipe whose targets show the expected type of feedback."""
 _KEYS = frozenset(Conversation.model_fields)
-_REMEDY = "Mend the export that wrote it, or take the line out."
+_REMEDY = "Fix the export that wrote it, or take the line out."
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A file of traffic as read: conversations by time, then id."""
+    """A file of traffic as read, its conversations sorted by time, then id."""
 
     source: str
     sha256: str
@@ -56,18 +54,16 @@ class Window:
     rejected: dict[str, int]
     ignored_keys: dict[str, int]
     lines: dict[str, str]
-    """Where each conversation stands first: id -> file and line."""
+    """File and line where each id first stands."""
 
 
 def read_window(path: Path, sha256: str | None = None, at_least: int = 1) -> Window:
-    """Raises UserError naming file and line; see the module's docstring for what is refused and
-    what is counted."""
+    """Read a window. Raises UserError naming file and line; the module's docstring says when."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read ({error.strerror}). Set traffic.file to a window of traffic."
-        ) from None
+        remedy = "Set traffic.file to a window of traffic."
+        raise UserError(f"{path}: cannot be read ({error.strerror}). {remedy}") from None
     found = hashlib.sha256(content).hexdigest()
     if sha256 is not None and found != sha256:
         remedy = "Restore the file, or record the new hash if the change is meant."
@@ -81,33 +77,26 @@ def read_window(path: Path, sha256: str | None = None, at_least: int = 1) -> Win
         first, known = seen.setdefault(conversation.conversation_id, (where, conversation))
         if known is not conversation:
             if known != conversation:
-                raise UserError(
-                    f"{where}: conversation_id {conversation.conversation_id!r} was met before, with other content, "
-                    f"at {first}. "
-                    "Ids must be unique: log a conversation once, when it is over."
-                )
+                name = f"conversation_id {conversation.conversation_id!r}"
+                remedy = "Ids must be unique: log a conversation once, when it is over."
+                raise UserError(f"{where}: {name} was met before, with other content, at {first}. {remedy}")
             rejected["repeated"] += 1
     if len(seen) < at_least:
-        raise UserError(
-            f"{path}: {len(seen)} conversations, traffic.min_conversations asks for {at_least}. Take a longer window."
-        )
-    ordered = sorted(
-        (conversation for _, conversation in seen.values()), key=lambda one: (one.time, one.conversation_id)
-    )
-    places = {name: where for name, (where, _) in seen.items()}
+        what = f"{len(seen)} conversations, traffic.min_conversations asks for {at_least}"
+        raise UserError(f"{path}: {what}. Take a longer window.")
     return Window(
-        path.as_posix(),
-        found,
-        num_rows,
-        tuple(ordered),
-        dict(sorted(rejected.items())),
-        dict(sorted(ignored.items())),
-        places,
+        source=path.as_posix(),
+        sha256=found,
+        num_rows=num_rows,
+        conversations=tuple(sorted((one for _, one in seen.values()), key=lambda one: (one.time, one.conversation_id))),
+        rejected=dict(sorted(rejected.items())),
+        ignored_keys=dict(sorted(ignored.items())),
+        lines={name: where for name, (where, _) in seen.items()},
     )
 
 
 def load_conversations(path: Path = shelves.CONVERSATIONS) -> tuple[Conversation, ...]:
-    """The normalized conversations from the shelf."""
+    """Read the normalized conversations from the shelf."""
     if not path.exists():
         raise UserError(f"{path}: missing. Run the stage that writes it: {commands.stage('traffic')}")
     return read_window(path).conversations
@@ -115,26 +104,24 @@ def load_conversations(path: Path = shelves.CONVERSATIONS) -> tuple[Conversation
 
 # -- feedback --------------------------------------------------------------------------------------
 def usable_feedback(conversations: Sequence[Conversation], loaded: Recipe) -> list[Example]:
-    """The graded conversations that the recipe can turn into training examples, in the order of
-    time."""
+    """Make training examples of the graded conversations that the recipe can use, by time."""
     graded = (conversation for conversation in conversations if conversation.feedback is not None)
     return [example for conversation in graded if (example := loaded.from_traffic(conversation)) is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Graded conversations that the recipe makes no example of. `of_other_kind`: those whose
-    feedback is of another type than its targets."""
+    """Graded conversations of which the recipe makes no example. `of_other_kind`: those whose
+    feedback has another type than its targets."""
 
     num_graded: int
     refused: tuple[Conversation, ...]
     of_other_kind: tuple[Conversation, ...]
     kinds: tuple[str, ...]
-    """Of the targets, in words."""
+    """Types of the targets, in words."""
 
     def in_words(self, where: Callable[[Conversation], str]) -> str:
-        """How many, which is the first and why as far as anybody can tell; empty when there are
-        none."""
+        """Say how many there are, which is the first, and why; empty when there are none."""
         if not self.refused:
             return ""
         if self.of_other_kind:
@@ -143,20 +130,17 @@ class Refused:
         else:
             first, count = self.refused[0], len(self.refused)
             why = "from_traffic in the recipe's examples.py made nothing of it"
-        return (
-            f"{count} of {self.num_graded} graded conversations cannot become examples; the first: "
-            f"{where(first)}: {why}"
-        )
+        what = f"{count} of {self.num_graded} graded conversations cannot become examples"
+        return f"{what}; the first: {where(first)}: {why}"
 
     @property
     def is_strange(self) -> bool:
-        """Feedback of another type, or not one conversation that can be used: a mistake, not a
-        choice of the recipe's."""
+        """Whether feedback has another type, or none can be used: a mistake, not a choice."""
         return bool(self.of_other_kind) or (0 < len(self.refused) == self.num_graded)
 
 
 def refused_feedback(conversations: Sequence[Conversation], loaded: Recipe, params: Params) -> Refused:
-    """Raises UserError when the recipe has no from_traffic."""
+    """Find feedback that cannot be used. Raises UserError if the recipe has no from_traffic."""
     graded = [conversation for conversation in conversations if conversation.feedback is not None]
     refused = tuple(conversation for conversation in graded if loaded.from_traffic(conversation) is None)
     known: set[str] = set()
@@ -168,14 +152,9 @@ def refused_feedback(conversations: Sequence[Conversation], loaded: Recipe, para
 
 
 def _kind(value: Any) -> str:
-    names = {
-        bool: "a truth value",
-        int: "a number",
-        float: "a number",
-        str: "a text",
-        list: "a list",
-        dict: "an object",
-    }
+    if isinstance(value, bool):
+        return "a truth value"
+    names = {int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
     return names.get(type(value), type(value).__name__)
 
 
@@ -217,33 +196,24 @@ def _message(message: Any, key: str, where: str) -> dict[str, Any]:
         raise _bad(where, key, message, f"an object whose role is one of {', '.join(ROLES)}")
     calls = message.get("tool_calls")
     if calls is not None and not (isinstance(calls, list) and all(_is_call(call) for call in calls)):
-        raise _bad(
-            where,
-            f"{key}.tool_calls",
-            calls,
-            'a list of {"id": .., "function": {"name": .., "arguments": "<JSON text>"}}',
-        )
+        expected = 'a list of {"id": .., "function": {"name": .., "arguments": "<JSON text>"}}'
+        raise _bad(where, f"{key}.tool_calls", calls, expected)
     return message | {"content": _text(message.get("content"), f"{key}.content", where)}
 
 
 def _text(content: Any, key: str, where: str) -> str | None:
-    """A list of text parts, as newer clients write it, becomes one text."""
+    """Join a list of text parts, as newer clients write it, into one text."""
     if content is None or isinstance(content, str):
         return content
-    if isinstance(content, list) and all(
-        isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
-    ):
-        return "".join(part["text"] for part in content)
+    parts: list[Any] = content if isinstance(content, list) else [None]
+    if all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
+        return "".join(part["text"] for part in parts)
     raise _bad(where, key, content, "a text, null, or a list of text parts")
 
 
 def _is_call(call: Any) -> bool:
     function = call.get("function") if isinstance(call, dict) else None
-    return (
-        isinstance(function, dict)
-        and isinstance(function.get("name"), str)
-        and isinstance(function.get("arguments"), str)
-    )
+    return isinstance(function, dict) and all(isinstance(function.get(key), str) for key in ("name", "arguments"))
 
 
 def _is_number(value: Any) -> bool:

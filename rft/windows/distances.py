@@ -3,14 +3,14 @@
 A feature of a window is a histogram: counts over bins. An *effect* says how far two histograms are
 apart, in units that mean something at any sample size: `psi`, `total_variation`, `wasserstein`, and
 for text the AUC of a classifier that tries to tell the windows apart. A *p-value* says how often
-chance alone would part two windows of these sizes as far. Drift needs both: with a million rows
+chance alone would separate two windows of these sizes as far. Drift needs both: with a million rows
 everything is significant, and with fifty everything looks far.
 
 Only the reference window's counts are kept, never its rows, so chance is drawn from the pooled
-histogram: two windows of the two sizes, as often as asked, all draws in one array. Words and calls
-come in conversations and are not independent, so each size is first divided by the *design effect*
-(Rao and Scott 1981): how much more the shares vary between conversations than independent units
-would. A feature with one value a conversation has a design effect of 1, and the test is then the
+histogram: pairs of windows of the two sizes, all draws in one array. Words and calls of a
+conversation are not independent, so each size is first divided by the *design effect* (Rao and
+Scott 1981): how much more the shares vary between conversations than independent units would. A
+feature with one value per conversation has a design effect of 1, and the test is then the
 permutation test of its counts. The text classifier keeps a sample of both sides and permutes labels
 by conversation.
 
@@ -40,21 +40,19 @@ def shares(counts_B: Any) -> Floats:
 
 
 def total_variation(reference_B: Any, current_B: Any) -> Any:
-    """Half the summed difference of shares: the part of one window that would have to change to
-    look like the other."""
+    """Half the summed difference of shares: the part of one window that must change to look like
+    the other."""
     return 0.5 * np.abs(shares(reference_B) - shares(current_B)).sum(axis=-1)
 
 
 def psi(reference_B: Any, current_B: Any) -> Any:
-    """Population stability index. Half a count in every bin keeps an empty one from meaning
-    infinity."""
+    """Population stability index. Half a count in every bin keeps it finite."""
     reference_B, current_B = shares(np.asarray(reference_B) + 0.5), shares(np.asarray(current_B) + 0.5)
     return ((current_B - reference_B) * np.log(current_B / reference_B)).sum(axis=-1)
 
 
 def wasserstein(reference_B: Any, current_B: Any, positions_B: Any) -> Any:
-    """How far the mass of one histogram has to be carried to become the other; bins sit at
-    `positions_B`."""
+    """How far one histogram's mass must move to become the other; bins are at `positions_B`."""
     gap_B = np.abs(np.cumsum(shares(reference_B) - shares(current_B), axis=-1))
     return (gap_B[..., :-1] * np.diff(np.asarray(positions_B))).sum(axis=-1)
 
@@ -67,8 +65,8 @@ def spread(counts_B: Any, positions_B: Any) -> float:
 
 
 def equal_groups(counts_B: Any, num_groups: int) -> NDArray[np.int64]:
-    """The group of each bin, so that the groups of adjacent bins hold about equal counts (quantile
-    bins from a fine histogram)."""
+    """Group adjacent bins of a fine histogram into quantile bins of about equal counts; return the
+    group of each bin."""
     counts_B = np.asarray(counts_B, dtype=np.float64)
     middle_B = np.cumsum(counts_B) - counts_B / 2
     raw_B = np.minimum((middle_B / max(counts_B.sum(), 1) * num_groups).astype(np.int64), num_groups - 1)
@@ -84,8 +82,8 @@ def regroup(counts_B: Any, group_B: NDArray[np.int64]) -> Floats:
 
 
 def design_effect(counts_NB: sparse.csr_matrix) -> float:
-    """How much more the shares vary, drawn by conversation, than if every unit were drawn alone.
-    Never taken below 1.
+    """Return how much more the shares vary by conversation than if every unit were drawn alone; at
+    least 1.
 
     (sum of the bins' standard errors by conversation / by unit) squared: the factor by which noise
     enters the total variation.
@@ -108,8 +106,7 @@ def design_effect(counts_NB: sparse.csr_matrix) -> float:
 def null_draws(
     statistic: Statistic, reference_B: Any, current_B: Any, effect: float, num_draws: int, seed: int
 ) -> Floats:
-    """`statistic` of pairs of windows that differ by chance alone; `effect` is the design
-    effect."""
+    """Draw `statistic` of windows that differ by chance alone. `effect`: the design effect."""
     reference_B, current_B = np.asarray(reference_B, dtype=np.float64), np.asarray(current_B, dtype=np.float64)
     rng = np.random.default_rng(seed)
     pooled_B = shares(reference_B + current_B)
@@ -119,8 +116,8 @@ def null_draws(
 
 
 def p_value(observed: float, null_D: Floats) -> float:
-    """The share of draws at least as far, the observation counted among them: never 0. Ties within
-    rounding count against."""
+    """Return the share of draws at least as far, the observation included: never 0. Ties within
+    rounding count as draws that are as far."""
     return float((1 + np.count_nonzero(null_D >= observed - 1e-12)) / (1 + len(null_D)))
 
 
@@ -137,13 +134,12 @@ def pairs_won(scores_N: Any, labels_N: Floats) -> tuple[Any, Any]:
 def domain_classifier(
     rows_NB: sparse.csr_matrix, labels_N: Any, num_permutations: int, seed: int, folds: int = 5
 ) -> tuple[float, Floats]:
-    """Cross-validated AUC of telling current rows (1) from reference rows (0), and the AUCs under
-    permuted labels.
+    """Return the cross-validated AUC of telling current rows (1) from reference rows (0), and the
+    AUCs under permuted labels.
 
     Kernel ridge on unit-length rows: held-out scores are a fixed matrix times the labels, so
-    refitting for every permutation is one product. Only rows of one fold are ranked against each
-    other: a fold that happens to hold more current rows was fitted on fewer, and scores lower as a
-    whole.
+    refitting for every permutation is one product. Rows are ranked only within a fold: a fold that
+    happens to hold more current rows was fitted on fewer, and scores lower as a whole.
     """
     labels_N = np.asarray(labels_N, dtype=np.float64)
     num_rows = len(labels_N)

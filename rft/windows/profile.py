@@ -1,11 +1,10 @@
-"""What a window of traffic looks like: a few columns over its conversations, and their counts over
+"""The profile of a window of traffic: a few columns over its conversations, and their counts over
 fixed bins.
 
 Three groups. *Input* is what people ask: how long, in which words and phrases, and the categories
-that the recipe names (say, the chapter mix). *Agent* is what our side did: which tools, how often,
-in how many turns, how slowly, with how many errors. *Performance* is what graders of production
-thought of the answer. Examples have inputs only, so a profile made from examples has the first
-group only.
+that the recipe names (such as the chapter mix). *Agent* is what our side did: which tools, how
+often, in how many turns, how slowly, with how many errors. *Performance* is what graders of
+production thought of the answer. A profile made from examples has the first group only.
 
     feature          group        bins                                    statistic
     input_words      input        whole numbers, then 10 % apart          wasserstein_sd
@@ -19,9 +18,9 @@ group only.
     latency_s        agent        a quarter of an octave                  psi
     corrected        performance  as answered, corrected                  total_variation
 
-Bins are fixed, not quantiles of a window, so any two profiles can be compared without going back to
-the rows. Words are hashed (CRC-32, digits as one) so that a profile is of one size whatever the
-language, and holds no text.
+Bins are fixed, not quantiles of a window, so any two profiles can be compared without the rows.
+Words are hashed (CRC-32, all numbers as one), so that a profile has one size in any language, and
+holds no text.
 """
 
 from __future__ import annotations
@@ -65,12 +64,11 @@ _WORD = re.compile(r"[^\W\d_]+|\d+")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One feature of every conversation, in order. `Column("category", "agent", "total_variation",
-    [["search", "search"], []])`.
+    """One feature of every conversation, in order.
 
-    `rows` hold a number or None (numeric), a list of values or None (category), hashed words
-    (text). A category whose `values` are fixed counts those only; else those met, and the rest as
-    `(other)`.
+    `rows` hold a number or None (numeric), a list of values or None (category, such as
+    [["search", "search"], []]), or hashed words (text). A category with fixed `values` counts only
+    these; otherwise those met, and the rest as `(other)`.
     """
 
     kind: Kind
@@ -86,7 +84,7 @@ Columns = dict[str, Column]
 
 # -- rows to columns -------------------------------------------------------------------------------
 def input_messages(messages: Sequence[Message]) -> list[Message]:
-    """What the agent was given: all before its first word."""
+    """Return what the agent was given: all before its first word."""
     first = next((n for n, message in enumerate(messages) if message["role"] in ("assistant", "tool")), len(messages))
     return list(messages[:first])
 
@@ -98,7 +96,7 @@ def user_text(messages: Sequence[Message]) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words; a number is `0`, since ages and dates are no vocabulary."""
+    """Split into lower-case words; a number is `0`, since ages and dates are no vocabulary."""
     return ["0" if word.isdigit() else word for word in _WORD.findall(text.lower())]
 
 
@@ -109,24 +107,17 @@ def word_hash(word: str) -> int:
 def input_columns(inputs: Sequence[Sequence[Message]], recipe: Recipe) -> Columns:
     tokens = [words(user_text(messages)) for messages in inputs]
     hashes = [[word_hash(word) for word in row] for row in tokens]
+    buckets = [[str(number % BUCKETS) for number in row] for row in hashes]
     found: Columns = {
         "input_words": Column("numeric", "input", "wasserstein_sd", [len(row) for row in tokens], tuple(_WORD_EDGES)),
-        "vocabulary": Column(
-            "category",
-            "input",
-            "total_variation",
-            [[str(one % BUCKETS) for one in row] for row in hashes],
-            values=_BUCKET_NAMES,
-        ),
+        "vocabulary": Column("category", "input", "total_variation", buckets, values=_BUCKET_NAMES),
         "phrasing": Column("text", "input", "classifier_auc", [" ".join(map(str, row)) for row in hashes]),
     }
     named = [recipe.features(list(messages)) for messages in inputs]
     for name in sorted({name for row in named for name in row}):
         if name in _OURS:
-            raise UserError(
-                f"{recipe.folder}/examples.py: features() names a feature '{name}', which is one of rft's own. Call "
-                "it differently."
-            )
+            what = f"{recipe.folder}/examples.py: features() names a feature '{name}', which is one of rft's own"
+            raise UserError(f"{what}. Use another name.")
         found[name] = Column("category", "input", "total_variation", [_as_list(row.get(name)) for row in named])
     return found
 
@@ -146,17 +137,8 @@ def agent_columns(conversations: Sequence[Conversation]) -> Columns:
     }
 
 
-_OURS = {
-    "input_words",
-    "vocabulary",
-    "phrasing",
-    "tool_mix",
-    "num_tool_calls",
-    "num_turns",
-    "tool_errors",
-    "latency_s",
-    "corrected",
-}
+_OURS = {"input_words", "vocabulary", "phrasing", "tool_mix", "num_tool_calls", "num_turns", "tool_errors"}
+_OURS |= {"latency_s", "corrected"}
 
 
 def columns(conversations: Sequence[Conversation], recipe: Recipe) -> Columns:
@@ -168,10 +150,9 @@ def tool_names(conversation: Conversation) -> list[str]:
 
 
 def was_corrected(conversation: Conversation) -> bool:
-    """Whether the feedback differs from the last assistant message. JSON is compared as JSON, lists
-    without order, and an object of one key as its value, so `{"codes": ["I10"]}` agrees with
-    feedback `["I10"]`.
-    """
+    """Tell whether the feedback differs from the last assistant message. JSON is compared as JSON,
+    lists without order, and an object of one key as its value: `{"codes": ["I10"]}` agrees with
+    feedback `["I10"]`."""
     answers = [message.get("content") or "" for message in conversation.messages if message["role"] == "assistant"]
     return not answers or _canonical(answers[-1]) != _canonical(conversation.feedback)
 
@@ -190,7 +171,9 @@ def _canonical(value: Any) -> str:
 
 
 def _as_list(value: Any) -> list[str] | None:
-    return None if value is None else [value] if isinstance(value, str) else [str(one) for one in value]
+    if value is None:
+        return None
+    return [value] if isinstance(value, str) else [str(item) for item in value]
 
 
 # -- columns to counts -----------------------------------------------------------------------------
@@ -242,14 +225,14 @@ def feature(column: Column, ids: Sequence[str]) -> Feature:
 
 
 def _met(column: Column) -> list[str]:
-    """The MAX_VALUES most frequent values by name, and a bin for all others."""
+    """List the MAX_VALUES most frequent values by name, and a bin for all others."""
     tally = Counter(value for row in column.rows for value in row or ())
     frequent = sorted(tally, key=lambda value: (-tally[value], value))[:MAX_VALUES]
     return [*sorted(frequent), OTHER]
 
 
 def matrix(column: Column, axis: Feature) -> sparse.csr_matrix:
-    """Conversations that have a value x bins of `axis`: counts."""
+    """Count by conversation that has a value, and by bin of `axis`."""
     present = [row for row in column.rows if row is not None]
     if axis.kind == "numeric":
         bins = np.searchsorted(axis.edges, np.asarray(present, dtype=np.float64))
@@ -262,15 +245,14 @@ def matrix(column: Column, axis: Feature) -> sparse.csr_matrix:
 
 
 def text_matrix(rows: Sequence[str]) -> sparse.csr_matrix:
-    """Hashed words and pairs of neighbours: which of them occur in each row."""
+    """Mark which hashed words and pairs of neighbors occur in each row."""
     found: list[list[int]] = []
     for row in rows:
-        ids = [int(one) for one in row.split()]
+        ids = [int(number) for number in row.split()]
         pairs = [HASHES + (a * 31 + b) % HASHES for a, b in itertools.pairwise(ids)]
         found.append(sorted({*ids, *pairs}))
-    return _sparse(
-        np.array([one for row in found for one in row], dtype=np.int64), np.cumsum([0, *map(len, found)]), 2 * HASHES
-    )
+    bins = np.array([number for row in found for number in row], dtype=np.int64)
+    return _sparse(bins, np.cumsum([0, *map(len, found)]), 2 * HASHES)
 
 
 def _sparse(bins: Any, row_ends: Any, width: int) -> sparse.csr_matrix:
@@ -280,7 +262,6 @@ def _sparse(bins: Any, row_ends: Any, width: int) -> sparse.csr_matrix:
 
 
 def sampled(ids: Sequence[str]) -> list[int]:
-    """Positions of at most SAMPLE rows, chosen by the hash of their ids: the same whatever else is
-    in the window's order."""
+    """Choose at most SAMPLE rows by the hash of their ids, whatever the order; return positions."""
     order = sorted(range(len(ids)), key=lambda n: hashlib.sha256(ids[n].encode()).digest())
     return sorted(order[:SAMPLE])

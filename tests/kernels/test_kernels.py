@@ -90,14 +90,14 @@ def test_what_cannot_be_computed_is_refused() -> None:
         ((one.hidden_ND[0], one.weight_VD, one.ids_N), r"\(N, D\) and \(V, D\)"),
         ((one.hidden_ND, one.weight_VD[:, :3], one.ids_N), r"\(N, D\) and \(V, D\)"),
         ((one.hidden_ND, one.weight_VD[:0], one.ids_N), "above 0"),
-        ((one.hidden_ND, one.weight_VD, one.ids_N[:2]), "one entry a token"),
+        ((one.hidden_ND, one.weight_VD, one.ids_N[:2]), "one entry per token"),
         ((one.hidden_ND, one.weight_VD, one.ids_N.int()), "torch.int64"),
         ((one.hidden_ND, one.weight_VD, one.ids_N, 0.0), "temperature 0.0"),
         ((one.hidden_ND, one.weight_VD, one.ids_N, float("nan")), "temperature nan"),
     ):
         with pytest.raises(UserError, match=says):
             kernels.linear_logprobs(*wrong)
-    with pytest.raises(UserError, match="one entry a token"):
+    with pytest.raises(UserError, match="one entry per token"):
         kernels.linear_policy_loss(one.hidden_ND, one.weight_VD, one.ids_N, *one.policy[:2], torch.ones(4))
 
 

@@ -173,7 +173,7 @@ def test_what_stops_a_replay_is_one_error(tmp_path: Path):
     with server(lambda body: 401) as (url, _), pytest.raises(InfrastructureError, match="refuses our key"):
         regrade(LOG[:3], {"url": url}, params(tmp_path))
     with pytest.raises(
-        UserError, match=r"column `item`: has no messages\. Without its whole row it cannot be graded anew"
+        UserError, match=r"column `item`: has no messages\. Without the example's whole row it cannot be graded again"
     ):
         regrade([replace(LOG[0], item="{}")], {"url": "http://127.0.0.1:9/grade"}, params(tmp_path / "again"))
 

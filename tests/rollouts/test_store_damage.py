@@ -107,13 +107,13 @@ def test_a_changed_byte_is_not_another_log(undamaged: Undamaged, where: float, f
         except InfrastructureError as error:
             said = str(error)
         assert str(folder) in said
-        assert "delete the folder" in said or "See to the disk" in said
+        assert "delete the folder" in said or "Check the disk" in said
         assert found == ALL or (name == "wal" and found == ALL[:50])
 
 
 def test_damage_is_not_a_shorter_log(tmp_path: Path, undamaged: Undamaged):
     _, closed, database, wal = undamaged
-    remedy = r"Put the old file back, or delete the folder: the stage then starts anew\."
+    remedy = r"Put the old file back, or delete the folder: the stage then starts over\."
     assert opened(tmp_path, closed) == opened(tmp_path, database, wal) == ALL
     place = wal.index(b"n-000013")  # SQLite by itself would open this with the rows before it, and without a word
     for changed in (wal[:place] + b"n-000099" + wal[place + 8 :], b"\1" + wal[1:], wal[:16] + b"salt" + wal[20:]):

@@ -146,7 +146,7 @@ def test_tokens_with_their_probabilities():
     assert lines[1].text.split() == ["3", "4", '"call"', "-0.100"]
     assert lines[2].text.split() == ["4", "5", '"ing"', "-3.000", "◀", "5.0%"]
     assert lines[3].text == '    5  2 tokens given  "tool ?"'
-    assert lines[5].text == f"3 own tokens of 8, 1 below 10%; geometric mean probability {math.exp(-1.1):.1%}"
+    assert lines[5].text == f"3 completion tokens of 8, 1 below 10%; geometric mean probability {math.exp(-1.1):.1%}"
     assert '"' not in text(transcript.token_lines(row()))
 
 

@@ -97,8 +97,7 @@ def test_failing_tools_stop_whatever_the_input(clone: Path) -> None:
     report = judged(windows.rows(200, calls=2, tool_errors=1))
     assert (report.verdict, report.tool_error_share) == ("stop", 0.5)
     assert (
-        report.reason
-        == "50.0% of the tool calls failed, more than drift.max_error_share = 20.0%. Mend the tools first."
+        report.reason == "50.0% of the tool calls failed, more than drift.max_error_share = 20.0%. Fix the tools first."
     )
 
 

@@ -166,7 +166,7 @@ def test_each_leak_is_an_error_with_its_count(splits: dict[Split, list[Example]]
 
 
 def test_classes_may_come_back_when_the_settings_say_so(clone: Path) -> None:
-    edit_recipe("value(key), {", '"odd" if number % 2 else "even", {')
+    edit_recipe("value(key), item)", '"odd" if number % 2 else "even", item)')
     with pytest.raises(
         UserError, match=r"targets of train in validation: 10 examples, .*set examples.disjoint_targets: false"
     ):
@@ -191,7 +191,9 @@ def test_what_a_target_is_made_of(target: Any, elements: set[str]) -> None:
 
 
 def test_a_recipe_with_too_few_examples_is_named(clone: Path) -> None:
-    with pytest.raises(UserError, match=r"tiny/examples.py: gave 2000 test examples, examples.test = 2001"):
+    with pytest.raises(
+        UserError, match=r"tiny/examples.py: gave 2000 test examples, but examples.test = 2001 in params.yaml"
+    ):
         examples.run(params(test=2001))
 
 

@@ -118,7 +118,7 @@ def test_an_expectation_that_breaks_is_our_failure_not_drift(tmp_path: Path, mon
 
     monkeypatch.setattr(contracts, "_on_calls", on_no_column)
     with pytest.raises(
-        InfrastructureError, match=r"could not check expect_column_values_to_be_in_set on nowhere: .*This is no drift"
+        InfrastructureError, match=r"could not check expect_column_values_to_be_in_set on nowhere: .*This is not drift"
     ):
         check(windows.rows(60), tmp_path / "docs")
     assert not (tmp_path / "docs").exists()
