@@ -131,6 +131,8 @@ class Learner:
                 found = facts | {name: found[name] for name in FIRST if name in found}
             self._gather()
         change = self.weight_change()
+        if not math.isfinite(change):
+            raise RftError(f"update {self.num_updates}: the weights have left all bounds. Lower train.lr = {lr:g}.")
         if any(other != change for other in self.team.gather(change)):
             raise RftError("the processes' weights differ. This is a bug: please report it with your params.yaml.")
         told: dict[str, float] = {"samples/trained": len(samples), "lr": lr, **found, "weights/change": change}

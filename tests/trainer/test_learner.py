@@ -225,6 +225,13 @@ def test_a_sample_longer_than_the_context_is_named():
         learner().update([sample], all_of([sample], 8))
 
 
+def test_weights_beyond_all_bounds_end_the_training_with_the_key() -> None:
+    """A finite gradient can still take the weights where the next rollouts sample nan."""
+    learning, batch = learner(), samples()
+    with pytest.raises(RftError, match=r"weights have left all bounds. Lower train.lr = 1e\+25"):
+        learning.update(batch, Counted(len(batch), sum(sample.num_own for sample in batch)), 1e25)
+
+
 def test_a_gradient_that_is_not_finite_stops_before_the_weights_change():
     one = learner()
     given = own(one)
