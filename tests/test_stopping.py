@@ -276,7 +276,7 @@ def test_a_run_whose_commit_is_gone_too_ends_and_hinders_none(
     records.save(here, record.model_copy(update={"name": "killed", "state": "running"}))
     monkeypatch.chdir(here.root)
     assert cli.main(["cancel", record.name]) == 0
-    assert "its worktree and its commit were gone: there was nothing to record." in capsys.readouterr().out
+    assert "Nothing was recorded: it had not begun, or its worktree and commit were gone." in capsys.readouterr().out
     with runs.start(here, plan(scripted)) as new:
         pass
     assert [one.name for one in records.load_all(here)] == [new.name]
@@ -319,7 +319,7 @@ def test_the_command_that_is_printed_for_a_paused_run_goes_on(
     end = rf" +To end it: .* cancel {record.name}\n"
     assert re.search(rf"run {record.name} is unfinished\. To go on with it: .*{expected}{end}", capsys.readouterr().out)
     assert cli.main(["cancel", record.name]) == 0
-    assert re.search(rf"A new run that takes it up: .*{expected}", capsys.readouterr().out)
+    assert re.search(rf"To go on from it with a new run: .*{expected}", capsys.readouterr().out)
 
 
 def _other_settings(scripted: ladder_clone.Scripted) -> tuple[config.Params, registry.Served]:

@@ -588,7 +588,7 @@ def test_the_verb_shows_what_holds(place: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["doctor", "--show-resolved", "--set", "train.steps=7"]) == 0
     text = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert "steps: 7 # set. Optimizer steps, each on fresh rollouts." in lines
+    assert "steps: 7 # set. Optimizer steps, each on new rollouts." in lines
     assert "processes: 1 # default. Learner processes, one per GPU." in lines
     whole = yaml.safe_load(text)
     assert whole["train"]["steps"] == 7

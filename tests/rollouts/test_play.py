@@ -123,12 +123,12 @@ def splits(clone: Clone) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--temperature", "-1"], "--temperature -1: write a number from 0"),
+        (["--temperature", "-1"], "--temperature -1: write 0 (greedy) or a larger number"),
         (["--temperature", "nan"], "--temperature nan"),
         (["nobody"], "no run named 'nobody'"),
         (["9"], "tiny has no version 9"),
         (["--params", "missing.yaml"], "missing.yaml: missing"),
-        (["{run}", "--params", "params.yaml"], "RUN has settings of its own"),
+        (["{run}", "--params", "params.yaml"], "RUN has its own settings"),
         (["--set", "rollout.max_turnz=1"], "unknown key 'rollout.max_turnz'"),
         (["--once", "value " * 300], "its opening alone has"),
     ],

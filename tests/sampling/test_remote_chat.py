@@ -425,7 +425,7 @@ def test_a_reasoning_model_may_call_one_token_too_few():
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_a_dialect_is_for_chat(kind: str):
     with pytest.raises(
-        ConfigError, match=rf"dialect = openai_reasoning is for kind chat, and kind is {kind}\. Remove dialect"
+        ConfigError, match=rf"dialect = openai_reasoning is for kind chat, but kind is {kind}\. Remove dialect"
     ):
         config.parse(
             {"kind": kind, "url": "http://h", "model": "m", "dialect": "openai_reasoning"},
