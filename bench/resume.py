@@ -25,6 +25,7 @@ from typing import Any
 import yaml
 
 from bench.measure import Figure, Part, failed
+from rft.lines import METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
 KILLS = 20
@@ -117,7 +118,7 @@ def _train(folder: Path, kill_after_s: float | None) -> tuple[int, float, float]
     with process:
         for line in process.stdout:
             lines.append(line)
-            if not began and line.startswith("[train] metrics "):
+            if not began and METRICS.match(line):
                 began = time.monotonic() - start
                 if kill_after_s is not None:
                     time.sleep(kill_after_s)

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from tasks.runs.console import PROGRESS, Lines
+from rft.lines import COUNTED
+from tasks.runs.console import Lines
 
 
 @contextlib.contextmanager
@@ -44,7 +45,7 @@ class Bars(Lines):
         self._bar = self._progress.add_task(stage, total=None, word="")
 
     def hear(self, line: str) -> None:
-        found = PROGRESS.match(line)
+        found = COUNTED.match(line)
         self._word = found[3] if found else line.removeprefix(f"[{self.stage}] ")
         if self._bar is None:
             self.say(line)

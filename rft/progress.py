@@ -48,7 +48,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rft import files, needs, secrets
+from rft import files, lines, needs, secrets
 from rft.errors import InfrastructureError, UserError
 
 A_WEEK_S = 7 * 86400.0
@@ -320,7 +320,7 @@ class Reporter:
         now = time.monotonic()
         if done >= self.total or now - self._last >= 0.25:
             self._last = now
-            say(self.stage, f"{done}/{self.total} {message}")
+            say(self.stage, lines.counted(done, self.total, message))
 
 
 def say(stage: str, message: str) -> None:

@@ -13,11 +13,10 @@ cache and the unfinished one in `.rft/progress`, until `rft gc` removes them.
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable
 
-from rft import stopping
+from rft import lines, stopping
 from rft.errors import InfrastructureError, UserError
 from tasks.display import tracking
 from tasks.runs import records, repro
@@ -26,7 +25,6 @@ from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
 EVERY_S = 0.25
-_METRICS = re.compile(r"\[\w+\] metrics ")
 
 
 def cancel(
@@ -86,8 +84,8 @@ def _known(clone: Clone, name: str) -> RunRecord | None:
 def _doing(clone: Clone, name: str) -> str:
     """The last line for people in the run's newest log."""
     logs = sorted(clone.log(name, "").parent.glob("*.log"), key=lambda file: file.stat().st_mtime)
-    lines = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines() if logs else []
-    return next((line for line in reversed(lines) if not (repro.DVC_SAYS.match(line) or _METRICS.match(line))), "")
+    told = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines() if logs else []
+    return next((line for line in reversed(told) if not (repro.DVC_SAYS.match(line) or lines.METRICS.match(line))), "")
 
 
 def _still(name: str, now: bool, patience_s: float) -> str:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import yaml
 
-from rft import commands, config, page, reports, secrets
+from rft import commands, config, lines, page, reports, secrets
 from rft.errors import Stopped
 from rft.words import counted
 from tasks.display.tracking import Tracker
@@ -64,9 +64,9 @@ def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], 
 
         def overhear(line: str) -> bool:
             """Take the line that says where the metrics of the running stage are."""
-            if found := line.startswith(f"[{stage}] metrics "):
-                live.follow(Path(line.removeprefix(f"[{stage}] metrics ")))
-            return found
+            if found := lines.METRICS.match(line):
+                live.follow(Path(found[1]))
+            return found is not None
 
         how = drive(run, stage, overhear)
     report = reports.read(kind, run.shelf(stage) / file)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rft import config, progress, stopping
+from rft import config, lines, progress, stopping
 from rft.chat.renderer import Chat
 from rft.reports import PromptSettings
 from rft.rollouts.runner import Plan, Workbench
@@ -77,8 +77,8 @@ class Trainer:
     def fit(self) -> None:
         self._resume()
         report = progress.Reporter("train", self.section.steps)
-        for lines in (self.metrics, self.times):
-            progress.say("train", f"metrics {lines.path}")  # whoever runs the stage may follow them live
+        for written in (self.metrics, self.times):
+            progress.say("train", lines.metrics(written.path))
         with Prefetcher(self.collector.collect, self.section.lag, self.step, self.section.steps) as batches:
             while self.step < self.section.steps and not self.stopped:
                 began, before = time.monotonic(), self._phases()

@@ -7,13 +7,12 @@ the same calls.
 
 from __future__ import annotations
 
-import re
 import time
 
 from rft import secrets
+from rft.lines import COUNTED
 
 EVERY_S = 5.0
-PROGRESS = re.compile(r"^\[\w+\] (\d+)/(\d+) ?(.*)$")
 
 
 class Lines:
@@ -28,7 +27,7 @@ class Lines:
         self.stage, self._began, self._told = stage, time.monotonic(), 0.0
 
     def hear(self, line: str) -> None:
-        found = PROGRESS.match(line)
+        found = COUNTED.match(line)
         if found is None:
             self.say(line)
         elif int(found[1]) >= int(found[2]) or time.monotonic() - self._told >= EVERY_S:

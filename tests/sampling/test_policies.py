@@ -212,7 +212,7 @@ def test_in_this_process_the_default_is_512_and_does_not_count_as_written(ladder
 
 
 def test_token_routes_need_the_models_folder():
-    with pytest.raises(ConfigError, match="needs the model's tokenizer. Set model to that model's folder"):
+    with pytest.raises(ConfigError, match=r"needs the model's tokenizer\. Set model to that model's folder"):
         config.parse(
             {**SECTIONS["policy"], "server": {"kind": "vllm", "url": "http://127.0.0.1:1", "model": "m"}},
             "params.yaml",
