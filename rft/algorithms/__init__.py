@@ -68,7 +68,8 @@ from rft.algorithms.tokens import Tokens, Totals
 
 
 class Algorithm(Protocol):
-    """An algorithm. The collector uses it up to `counts`, the learner from `needs` on."""
+    """An algorithm. The collector uses it up to `counts`, the learner from `needs` on. The
+    collector also reads `needs` (pairs), and the learner `pulls`."""
 
     @property
     def grouped(self) -> bool:

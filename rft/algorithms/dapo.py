@@ -45,8 +45,9 @@ class Dapo(PolicyGradient):
 def check_overlong(overlong: config.Overlong, max_tokens: int | None) -> None:
     """Raise ConfigError for a buffer as long as the whole context."""
     if max_tokens is not None and overlong.buffer >= max_tokens:
-        what = f"train.overlong.buffer ({overlong.buffer}) must lie below rollout.max_tokens ({max_tokens})"
-        raise ConfigError(f"params.yaml: {what}. Lower the one or raise the other.")
+        limit = f"rollout.max_tokens, or the server's limit where that is null ({max_tokens})"
+        what = f"train.overlong.buffer = {overlong.buffer} must lie below {limit}"
+        raise ConfigError(f"params.yaml: {what}. Lower the buffer.")
 
 
 def shaped(trajectory: Trajectory, overlong: config.Overlong, max_tokens: int | None) -> float | None:

@@ -71,7 +71,9 @@ def _build(params: config.Params, work: Path, shelf: Path) -> None:
     if len(dialogues) < section.warm_start.batch:
         left = f"leaves {len(dialogues)} of {len(demonstrations)} demonstrations"
         needed = f"fewer than policy.warm_start.batch = {section.warm_start.batch}"
-        raise UserError(f"params.yaml: policy.warm_start.longest = {longest} {left}, {needed}. Raise it.")
+        raise UserError(
+            f"params.yaml: policy.warm_start.longest = {longest} {left}, {needed}. Raise longest or lower batch."
+        )
     network = embedded.build_model(section.architecture, tokenizer, section.seed).to(device)
     losses = warm_start(network, dialogues, section, work)
     network.save_pretrained(shelf / "model")

@@ -132,7 +132,8 @@ class Learner:
             self._gather()
         change = self.weight_change()
         if not math.isfinite(change):
-            raise RftError(f"update {self.num_updates}: the weights have left all bounds. Lower train.lr = {lr:g}.")
+            why = f"the weights have left all bounds at a learning rate of {lr:g}"
+            raise RftError(f"update {self.num_updates}: {why}. Lower train.lr.")
         if any(other != change for other in self.team.gather(change)):
             raise RftError("the processes' weights differ. This is a bug: please report it with your params.yaml.")
         told: dict[str, float] = {"samples/trained": len(samples), "lr": lr, **found, "weights/change": change}

@@ -228,7 +228,7 @@ def test_a_sample_longer_than_the_context_is_named():
 def test_weights_beyond_all_bounds_end_the_training_with_the_key() -> None:
     """A finite gradient can still take the weights where the next rollouts sample nan."""
     learning, batch = learner(), samples()
-    with pytest.raises(RftError, match=r"weights have left all bounds. Lower train.lr = 1e\+25"):
+    with pytest.raises(RftError, match=r"left all bounds at a learning rate of 1e\+25\. Lower train\.lr\."):
         learning.update(batch, Counted(len(batch), sum(sample.num_own for sample in batch)), 1e25)
 
 
