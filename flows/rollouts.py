@@ -92,7 +92,7 @@ def _newest(place: Clone) -> RunRecord:
         raise UserError(
             f"no run has ended yet. Rollouts of stages in progress: {live}; of this folder's shelves: {here}"
         )
-    return max(found, key=lambda record: record.started)
+    return sorted(found, key=lambda record: record.started)[-1]  # of equal ones the last by name
 
 
 def _shelves(words: str, read: Callable[[str], bytes | None], record: RunRecord | None = None) -> Logs:

@@ -28,7 +28,7 @@ whether a run will continue with one.
 A stage holds its folder by a lock (flock) that ends with its process. So a second process is
 refused there, and a live folder is never deleted.
 
-`say` prints the progress lines that the command line turns into bars: `[train] 12/80 reward 0.41`.
+`say` prints a stage's lines, and `Reporter` those that become bars (rft/lines.py).
 """
 
 from __future__ import annotations

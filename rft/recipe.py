@@ -43,7 +43,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from rft import config, files, reports, rows
+from rft import config, reports, rows
 from rft.errors import ConfigError, UserError
 from rft.errors import ToolError as ToolError
 from rft.reports import Conversation as Conversation
@@ -235,10 +235,6 @@ class Recipe:
         path = self.folder / "exploits.jsonl"
         lines = enumerate(path.read_text().splitlines(), 1)
         return [config.parse(_value(line, f"{path}: line {n}"), f"{path}:{n}", Exploit) for n, line in lines if line]
-
-    def sha256(self) -> str:
-        """Hash the names and bytes of all its files."""
-        return files.tree_sha256(self.folder)
 
     def _module(self, stem: str) -> types.ModuleType:
         path = self.folder / f"{stem}.py"

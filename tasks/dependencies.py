@@ -118,8 +118,8 @@ def sections(root: Path, stage: str) -> list[str]:
 def _reached(root: Path, stage: str) -> Iterator[ast.AST]:
     """Every function, class and constant that `rft.stages.<stage>.run` can reach by name.
 
-    Finer than imports, because a stage may import another's module for one function of it, and must
-    not run again when a setting changed that only the rest of that module reads.
+    Finer than imports, because a stage may import a module for one function of it, and must not run
+    again when a setting changed that only the rest of that module reads.
     """
     waiting = [(_module(root, f"rft.stages.{stage}"), "run")]
     seen: set[tuple[Path | None, str]] = set()

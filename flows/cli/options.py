@@ -51,7 +51,8 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     order = which.add_mutually_exclusive_group()
     order.add_argument("--worst", type=count, metavar="N", help="the N lowest rewards, lowest first")
     order.add_argument("--best", type=count, metavar="N", help="the N highest rewards, highest first")
-    which.add_argument("-n", type=count, metavar="N", help="the first N (default on a terminal: 20)")
+    first = "the first N of what is left (default: all; a table on a terminal shows 20)"
+    which.add_argument("-n", type=count, metavar="N", help=first)
 
 
 def count(text: str) -> int:

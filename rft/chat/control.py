@@ -329,7 +329,7 @@ def _escaped(text: str) -> str:
 
 
 def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
-    """Rename pieces of a tokenizer's model, and drop the merges that would make one of them."""
+    """Rename pieces of a tokenizer's model, and drop the merges that would make or use one."""
     if isinstance(model["vocab"], list):
         model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
         return

@@ -49,7 +49,8 @@ class Endpoint(Traits):
     description: str = ""
     """Description of the tool that the policy reads."""
     parameters: dict[str, Any] | None = None
-    """JSON schema of the arguments. null: each row brings it."""
+    """JSON schema of the arguments. null: that of the recipe's tool of the same name; without one,
+    only rows that bring the schema can call the tool."""
     rate_limit: float | None = Field(default=None, gt=0)
     """Requests per second. null: tools.rate_limit."""
     timeout_s: float | None = Field(default=None, gt=0, le=600)

@@ -235,9 +235,10 @@ class Prompt(Section):
     search_share: float = Field(default=0.5, gt=0, lt=1)
     """Share of the validation examples for the search. The rest confirms its winner."""
     rounds: int = Field(default=3, ge=1)
-    """Rounds of successive halving: each drops the worse candidates and doubles the examples."""
+    """Rounds of successive halving: each doubles the examples and drops the worse candidates. The
+    last one takes all examples and drops none."""
     first_examples: int = Field(default=16, ge=2)
-    """Examples in the first round."""
+    """Examples in the first round, unless it is the last one too."""
     k: int = Field(default=2, ge=1)
     """Rollouts per example and candidate in the search."""
     confirm_k: int = Field(default=4, ge=1)

@@ -42,7 +42,8 @@ class Lora(Section):
 
 
 class Clip(Section):
-    """Clipping of the probability ratio: beyond these limits a token has no gradient."""
+    """Clipping of the probability ratio: beyond these limits a token has no gradient (with cispo:
+    no other weight)."""
 
     low: float | None = Field(default=None, gt=0)
     """How far the ratio may fall below 1. null: as in the algorithm's paper."""

@@ -139,13 +139,14 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
     most = size + sum(3 * len(_repeated(setup, row)) + measured * len(_against(setup, row)) for row in rows[:4])
     setup.announce(f"grader: asks for up to {most} grades, {size} of them at once{wire.at_host(_address(setup))}")
 
-    async def timed(n: int, row: Example) -> tuple[Grade, float]:
+    async def timed(n: int, row: Example, text: str) -> tuple[Grade, float]:
         began = time.monotonic()
-        return await _grade(setup, opened, row, _answer(setup, row), n), time.monotonic() - began
+        return await _grade(setup, opened, row, text, n), time.monotonic() - began
 
     asked = [rows[n % len(rows)] for n in range(size)]
+    answers = [(row, _answer(setup, row)) for row in asked]  # one that raises does so before anything is sent
     began = time.monotonic()
-    replies = await asyncio.gather(*(timed(n, row) for n, row in enumerate(asked)))
+    replies = await asyncio.gather(*(timed(n, row, text) for n, (row, text) in enumerate(answers)))
     facts = wire.speed("grades", [latency for _, latency in replies], time.monotonic() - began)
     grades = [grade for grade, _ in replies]
     problems = _no_score(setup, opened, grades, facts)

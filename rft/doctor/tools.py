@@ -4,7 +4,7 @@
     isolation    the calls A under one trace id, mixed with the calls B under another, must get the
                  answers that A gets alone
 
-A tool that declares `probe: false` is never called, by neither check.
+Neither check calls a tool that declares `probe: false`.
 """
 
 from __future__ import annotations

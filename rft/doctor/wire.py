@@ -117,7 +117,7 @@ def announce_calls(setup: Setup, client: ToolClient, check: str, sizes: Mapping[
 
 
 def at_host(address: str) -> str:
-    """` at HOST`; empty for what runs in this process."""
+    """` at HOST`; empty for the recipe's own tools and grader, which we serve ourselves."""
     host = urlsplit(address).netloc.rpartition("@")[2] if "://" in address else ""
     return f" at {host}" if host else ""
 

@@ -79,8 +79,8 @@ def _head(manifest: Manifest) -> str:
     elif origin.withdrawn:
         standing = f"**Not approved any more: {origin.standing}.** Do not serve it without asking why."
     if manifest.not_compared:
-        standing += f"\n**No recorded opening was compared: {manifest.not_compared}.** Every hash was checked; prompt, "
-        standing += "tools and template were not."
+        standing += f"\n**No recorded opening was compared: {manifest.not_compared}.** Prompt, tools and "
+        standing += "template are unproven; section Weights says which hashes were checked."
     return f"# {origin.model}, {what}\n\n{standing}\nFrom run {origin.run}, revision {origin.revision}, by agent-rft."
 
 

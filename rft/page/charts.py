@@ -282,6 +282,6 @@ def _step(raw: float) -> float:
 
 
 def _short(x: float, span: float) -> str:
-    """As many digits as tell neighbouring ticks apart."""
+    """As many digits as tell neighboring ticks apart."""
     digits = max(0, 1 - math.floor(math.log10(max(span, 1e-12))))
     return decimal(x, digits)

@@ -230,6 +230,7 @@ class HttpClient:
             connector=pool,
             connector_owner=False,
             cookie_jar=aiohttp.DummyCookieJar(),  # rollouts must not see one another
+            # trust_env stays False: no proxies from the environment
             timeout=aiohttp.ClientTimeout(total=None),  # ours is around each try
         )
         return self

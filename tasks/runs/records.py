@@ -142,7 +142,7 @@ def find(clone: Clone, name: str) -> RunRecord:
 
 @contextlib.contextmanager
 def held(file: Path, wait: bool = False) -> Iterator[bool]:
-    """Hold an exclusive lock while the block lasts, or the process. Yields whether it was free."""
+    """Hold an exclusive lock while the block lasts, or the process. Yields whether it was got."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
