@@ -103,7 +103,7 @@ class Trouble:
         return self.names[trace_id]
 
     async def control(self, request: web.Request) -> web.Response:
-        """POST sets everything anew, counts included; GET reads the counts."""
+        """POST starts over, counts included; GET reads the counts."""
         done = dict(sorted(self.done.items()))
         if request.method == "POST":
             self.faults = Faults.model_validate_json(await request.read())

@@ -6,13 +6,13 @@ on demand (bench/faulty_server.py). Three trainings start from the same shelves,
 rft train` in a process of its own:
 
     calm       no fault
-    paused     from step OUTAGE_FROM on the server fails for 91.6 % of the rollouts; it is mended
+    paused     from step OUTAGE_FROM on the server fails for 91.6 % of the rollouts; it is fixed
                when the stage has said a second time that it waits
     restarted  the same, but the server stays broken until rollout.pause_s is over: exit code 3.
-               Mended, the stage is started again
+               Once it is fixed, the stage is started again
 
 Nothing may move while a stage waits: its checkpoint and metrics are hashed at its first word of a
-pause, and again when the server is mended or the stage has given up. Both trainings must publish
+pause, and again when the server is fixed or the stage has given up. Both trainings must publish
 the calm one's adapter, byte for byte.
 """
 
@@ -149,8 +149,8 @@ class Training:
     moved: int = 0
     lines: list[str] = field(default_factory=list)
 
-    def run(self, mend: Callable[[], object] | None = None) -> None:
-        """Until it ends; `mend` is called when it has said for the second time that it waits."""
+    def run(self, fix: Callable[[], object] | None = None) -> None:
+        """Until it ends; `fix` is called when it has said for the second time that it waits."""
         environment = {name: value for name, value in os.environ.items() if name != "RFT_STATE"}
         process = subprocess.Popen(
             [sys.executable, "-m", "rft", "train"],
@@ -173,10 +173,10 @@ class Training:
                         self.rollouts = int(found[2])
                         self.struck = int(found[1]) / self.rollouts
                         still = self._state()
-                    elif self.pauses == 2 and mend is not None:
+                    elif self.pauses == 2 and fix is not None:
                         self.moved += self._moved(still)
                         still = []
-                        mend()
+                        fix()
         self.code = process.returncode
         if still and self.code:
             self.moved += self._moved(still)
