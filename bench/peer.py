@@ -28,7 +28,10 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 PEERS: dict[str, tuple[str, ...]] = {
     # TRL, what its response parsing asks for beside its own list, and what the recipes' tools
     # import of ours
-    "trl": ("trl==1.16.0", "jmespath", "peft", "pydantic", "aiohttp", "jsonschema", "referencing", "simple-icd-10-cm"),
+    "trl": (
+        *("trl==1.16.0", "jmespath", "peft", "pydantic", "aiohttp", "jsonschema", "referencing", "rfc8785"),
+        "simple-icd-10-cm",
+    ),
 }
 
 
