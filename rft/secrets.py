@@ -38,6 +38,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, cast
 from urllib.parse import quote, quote_plus
 
+VARIABLE = re.compile(r"env:(\w+)")
+"""How settings name a secret: by its variable."""
 MIN_CHARS = 6
 """config.secret refuses a shorter value, which ordinary text may contain by chance."""
 
@@ -129,6 +131,15 @@ class Secrets:
 # -- what is a secret ------------------------------------------------------------------------------
 _NAMES_A_SECRET = re.compile(r"(?i)(authorization|cookie|token|secret|password|signature|(?<!idempotency[-_])key)$")
 _IS_A_KEY = re.compile(r"(?i)(bearer|basic) +\S|whsec_|sk-\w")
+
+
+def variables(value: Any) -> Iterator[str]:
+    """Yield NAME of each `env:NAME` in it."""
+    if isinstance(value, str) and (found := VARIABLE.fullmatch(value)):
+        yield found[1]
+    elif isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from variables(inner)
 
 
 def names_a_secret(name: str) -> bool:

@@ -22,7 +22,6 @@ from rft import files, secrets
 from rft.config.section import Section
 from rft.errors import ConfigError, did_you_mean
 
-_VARIABLE = re.compile(r"env:(\w+)")
 _SAID_IN = {"headers", "env"}
 _MERGE = "tag:yaml.org,2002:merge"
 _RECORDED = "and this file is recorded with every run"
@@ -33,7 +32,7 @@ def parse(raw: dict[str, Any], where: str, model: type[BaseModel]) -> Any:
     problem."""
     problems: list[str] = []
     try:
-        for name in _variables(raw):
+        for name in secrets.variables(raw):
             if name in os.environ:
                 secret(f"env:{name}")
         problems += [f"{where}: '{key}' {why}" for key, why in _written_out(raw)]
@@ -127,21 +126,12 @@ def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _variables(raw: Any) -> Iterator[str]:
-    """Yield NAME of each `env:NAME` in it."""
-    if isinstance(raw, str) and (found := _VARIABLE.fullmatch(raw)):
-        yield found[1]
-    elif isinstance(raw, dict | list):
-        for each in raw.values() if isinstance(raw, dict) else raw:
-            yield from _variables(each)
-
-
 def _written_out(raw: Any, key: str = "", inside: bool = False) -> Iterator[tuple[str, str]]:
     """Yield (key, what is wrong and what to do) for each secret in the file itself."""
     if isinstance(raw, dict | list):
         for name, each in raw.items() if isinstance(raw, dict) else enumerate(raw):
             yield from _written_out(each, f"{key}.{name}" if key else str(name), inside or name in _SAID_IN)
-    elif isinstance(raw, str) and not _VARIABLE.fullmatch(raw):
+    elif isinstance(raw, str) and not secrets.VARIABLE.fullmatch(raw):
         name = key.rpartition(".")[2]
         if name == "signing_secret" or (inside and (secrets.names_a_secret(name) or secrets.is_a_key(raw))):
             remedy = "Export the whole value, a scheme such as 'Bearer ' included, and write env:NAME."
@@ -189,7 +179,7 @@ def secret(value: str) -> str:
 
     From here on rft/secrets.py keeps a value from the environment out of all text.
     """
-    if not (found := _VARIABLE.fullmatch(value)):
+    if not (found := secrets.VARIABLE.fullmatch(value)):
         return value
     name = found[1]
     if (known := os.environ.get(name)) is None:

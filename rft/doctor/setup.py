@@ -4,13 +4,12 @@ read once and only when a check asks."""
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rft import commands, config, recipe, reports, shelves
+from rft import commands, config, recipe, reports, secrets, shelves
 from rft.chat.renderer import Chat
 from rft.doctor.finding import Skip
 from rft.errors import UserError
@@ -18,8 +17,6 @@ from rft.recipe import Recipe, Split
 from rft.tools import client as tools
 from rft.types import SPLITS, Example
 from rft.wire.trace import Traces
-
-_ENV = re.compile(r"env:(\w+)")
 
 
 class Setup:
@@ -59,7 +56,7 @@ class Setup:
         said: list[Any] = [self.params.model_dump(by_alias=True)]
         if (grader := Path(self.params.recipe.path) / "grader.json").exists():
             said.append(_json_or_none(grader))
-        return sorted({found[1] for text in texts(said) if (found := _ENV.fullmatch(text))})
+        return sorted({*secrets.variables(said)})
 
     # -- the model ---------------------------------------------------------------------------------
     @cached_property
@@ -116,18 +113,6 @@ class Setup:
         if pointer.exists() and shelves.read(reports.PolicyReport).model == self.model_source:
             return policies.base_model(self.params, self.params.train.from_, device, self.schemas)
         return weights.load(self.model_source, self.params.policy, device)[0], self.chat()
-
-
-def texts(value: Any) -> Iterator[str]:
-    """Every string below a value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from texts(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from texts(inner)
 
 
 def _json_or_none(path: Path) -> Any:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import Any
 
 from rft import shelves
 from rft.errors import UserError
+from rft.secrets import variables
 from tasks.runs.clone import Clone
 from tasks.runs.git import git, git_bytes
 
@@ -77,7 +77,7 @@ def carry(edits: Edits, clone: Clone, tree: Path) -> None:
 
 def declared_secrets(params: Any) -> dict[str, str]:
     """NAME -> value, for every `env:NAME` in the settings whose variable is set."""
-    names = sorted({found[1] for text in _texts(params) if (found := re.fullmatch(r"env:(\w+)", text))})
+    names = sorted({*variables(params)})
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
@@ -106,14 +106,3 @@ def _content(path: Path) -> bytes:
     if path.is_symlink():
         return os.readlink(path).encode("utf-8", "surrogateescape")
     return path.read_bytes() if path.is_file() else b""
-
-
-def _texts(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _texts(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _texts(each)
