@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from rft.reports.base import Report
 from rft.reports.prompt import PromptSettings
 
@@ -18,4 +20,6 @@ class Champion(Report):
     weights_path: str | None = None  # folder inside data/champion
     weights_sha256: str | None = None
     base_sha256: str | None = None  # of the base model that the weights were trained on
-    profile_path: str | None = None  # profile of its examples, inside data/champion
+    profile_path: str | None = None  # profile of the examples that made its weights, inside data/champion
+    profile_sha256: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Of that file's bytes. None where version 0.1.0 wrote it, and then not in the file either."""

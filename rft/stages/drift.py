@@ -65,8 +65,8 @@ def check(params: Params, window: Path) -> DriftReport:
     """
     found = read_window(window, at_least=params.traffic.min_conversations)
     loaded = recipe.load(params.recipe, params.examples.keys)
-    stored, last = shelves.REFERENCE_PROFILE, shelves.path(TrafficReport)
-    references = {"": reports.read(Profile, stored) if stored.exists() else profile.reference(params, loaded)}
+    last = shelves.path(TrafficReport)
+    references = {"": profile.reference(params, loaded)}
     if last.exists() and reports.read(TrafficReport, last).sha256 != found.sha256:
         references["agent"] = reports.read(Profile, shelves.CURRENT_PROFILE)
     return judge(params, loaded, references, found.conversations, found.sha256)

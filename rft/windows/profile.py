@@ -38,7 +38,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import sparse
 
-from rft import reports, shelves
+from rft import files, reports, shelves
 from rft.config import Params
 from rft.errors import UserError
 from rft.recipe import Recipe
@@ -185,8 +185,14 @@ def of_examples(examples: Sequence[Example], recipe: Recipe, source: str) -> Pro
 def reference(params: Params, loaded: Recipe) -> Profile:
     """Find what a window is compared with: the champion's profile, or before the first promotion
     that of the recipe's training examples."""
-    if (path := shelves.champion().profile_path) is not None:
-        return reports.read(Profile, shelves.folder("champion") / path)
+    champion = shelves.champion()
+    if champion.profile_path is not None:
+        path = shelves.folder("champion") / champion.profile_path
+        found = reports.read(Profile, path)
+        if champion.profile_sha256 not in (None, files.sha256(path)):
+            named = f"{shelves.path(reports.Champion)} names {champion.profile_sha256}"
+            raise UserError(f"{path}: not the champion's profile: {named}. Restore it: dvc checkout {path}.dvc")
+        return found
     examples = loaded.examples("train", params.examples.train, params.examples.seed)
     return of_examples(examples, loaded, f"the training examples of recipe {loaded.name}")
 

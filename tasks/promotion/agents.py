@@ -119,8 +119,8 @@ def laid_out(agent: Agent, *more: str) -> Iterator[Path]:
         shutil.rmtree(tree / "rft", ignore_errors=True)
         for path in (POLICY, *(one for one in more if one in at.outs)):
             at.lay(path, tree / path)
-        reports.write(agent.served.champion, tree / shelves.path(reports.Champion))
         served = agent.served
+        served.place(tree, weights=False)
         if served.weights is not None:
             assert served.champion.weights_path
             assert served.revision

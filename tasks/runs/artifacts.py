@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from rft import reports, shelves
+from rft import files, reports, shelves
 from rft.errors import InfrastructureError, UserError
 from tasks.runs import records
 from tasks.runs.clone import Clone
@@ -27,6 +27,7 @@ from tasks.runs.git import GitError, git, git_bytes
 
 R = TypeVar("R", bound=reports.Report)
 WEIGHTS = str(shelves.folder("champion") / "weights")
+PROFILE = str(shelves.folder("champion") / "profile.json")
 _PIECE = 1 << 20
 
 
@@ -72,8 +73,9 @@ class Revision:
     def outs(self) -> dict[str, Out]:
         lock = yaml.safe_load(self.file("dvc.lock") or b"{}") or {}
         rows = [row for stage in lock.get("stages", {}).values() for row in stage.get("outs", [])]
-        pointer = yaml.safe_load(self.file(f"{WEIGHTS}.dvc") or b"{}") or {}
-        rows += [row | {"path": WEIGHTS} for row in pointer.get("outs", [])]
+        for path in (WEIGHTS, PROFILE):
+            pointer = yaml.safe_load(self.file(f"{path}.dvc") or b"{}") or {}
+            rows += [row | {"path": path} for row in pointer.get("outs", [])]
         return {row["path"]: Out(row["path"], row["md5"], row.get("size", 0), row.get("nfiles")) for row in rows}
 
     @property
@@ -174,15 +176,30 @@ class Revision:
             raise InfrastructureError(f"{self._path(md5)} was changed: {had}. Delete it and fetch it again.")
 
     def _path(self, md5: str) -> Path:
-        return self.clone.dvc_cache / "files" / "md5" / md5[:2] / md5[2:]
+        return _in_cache(self.clone, md5)
 
 
-def link_out(out: Out, tree: Path) -> None:
-    """Write `data/champion/weights.dvc`: the champion's weights, by their hash in the cache."""
-    row: dict[str, Any] = {"md5": out.md5, "size": out.size, "hash": "md5", "path": "weights"}
+def keep(clone: Clone, content: bytes) -> Out:
+    """Put bytes into DVC's cache, unless they are there. The output has no path yet."""
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    path = _in_cache(clone, md5)
+    if not path.exists():
+        with files.replacing(path) as part:
+            part.write_bytes(content)
+            part.chmod(0o444)  # as DVC does: worktrees may hold links to it
+    return Out("", md5, len(content), None)
+
+
+def link_out(out: Out, path: Path) -> None:
+    """Write `PATH.dvc`, by which DVC finds the output's bytes by their hash in the cache."""
+    row: dict[str, Any] = {"md5": out.md5, "size": out.size, "hash": "md5", "path": path.name}
     if out.num_files is not None:
         row["nfiles"] = out.num_files
-    (tree / f"{WEIGHTS}.dvc").write_text(yaml.safe_dump({"outs": [row]}, sort_keys=False), encoding="utf-8")
+    path.with_name(f"{path.name}.dvc").write_text(yaml.safe_dump({"outs": [row]}, sort_keys=False), encoding="utf-8")
+
+
+def _in_cache(clone: Clone, md5: str) -> Path:
+    return clone.dvc_cache / "files" / "md5" / md5[:2] / md5[2:]
 
 
 def restore(at: Revision, folder: Path) -> None:

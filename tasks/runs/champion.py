@@ -1,8 +1,12 @@
 """The champion as files in a run's worktree: champion.json, its profile, its weights.
 
     data/champion/champion.json   in Git: version, prompt, hashes
-    data/champion/profile.json    in Git: the distribution of the examples that it was trained on
     data/champion/weights/        by DVC, from the cache, by the hash that the promoted run recorded
+    data/champion/profile.json    by DVC: the distribution of the examples that made the weights
+
+New windows are compared with the profile, so it moves with the weights: a promotion of a prompt
+alone keeps both, and the base model, which no examples of ours made, has none. It is counts over
+what people wrote, so Git keeps its hash only.
 
 Versions are the registry's. Version 1 is the beginning, the base policy with the recipe's seed
 prompt: it is served until something is promoted, and the first promotion registers it. A promoted
@@ -12,16 +16,17 @@ function of that revision.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
-from rft import commands, config, reports, shelves
+from rft import commands, config, files, reports, shelves
 from rft.errors import ConfigError, UserError
 from rft.reports import Champion, Decision, PolicyReport, PromotionRequest, PromptSettings, TrainReport
-from tasks.runs import repro
-from tasks.runs.artifacts import WEIGHTS, Out, Revision, link_out
+from tasks.runs import artifacts, repro
+from tasks.runs.artifacts import PROFILE, WEIGHTS, Out, Revision
 
 _MAKES_THE_BASE = ("model", "architecture", "warm_start", "seed")
 
@@ -32,6 +37,7 @@ class Served:
     revision: Revision | None = None
     """The revision of the promoted run; None for the beginning."""
     weights: Out | None = None
+    profile: bytes | None = field(default=None, repr=False)
 
     def refuse_other_base(self, params: config.Params) -> None:
         """Raise UserError, before any warm start, when the champion's weights do not belong to the
@@ -57,12 +63,18 @@ class Served:
             )
 
     def place(self, tree: Path, weights: bool = True) -> None:
+        """Write the shelf anew: a commit may hold that of an earlier champion. `weights`: those
+        too, and DVC's pointers to them and to the profile."""
+        files.delete(tree / shelves.folder("champion"))
         reports.write(self.champion, tree / shelves.path(Champion))
-        if self.revision is not None and self.champion.profile_path:
-            profile = self.revision.read(shelves.INPUTS_PROFILE)
-            (tree / shelves.folder("champion") / self.champion.profile_path).write_bytes(profile or b"")
-        if weights and self.weights is not None:
-            link_out(self.weights, tree)
+        if self.profile is not None:
+            (tree / PROFILE).write_bytes(self.profile)
+        if not weights:
+            return
+        if self.profile is not None and self.revision is not None:
+            artifacts.link_out(artifacts.keep(self.revision.clone, self.profile), tree / PROFILE)
+        if self.weights is not None:
+            artifacts.link_out(self.weights, tree / WEIGHTS)
             repro.dvc(tree, "checkout", f"{WEIGHTS}.dvc")
 
 
@@ -103,14 +115,16 @@ def _served(revision: Revision, run: str, version: int, candidate: str, prompt: 
     if candidate == "challenger":
         trained = revision.report(TrainReport)
         policy = revision.report(PolicyReport)
-        if trained is None or policy is None:
-            missing = "the report of its policy or of its training"
+        profile = revision.read(shelves.INPUTS_PROFILE)
+        if trained is None or policy is None or profile is None:
+            missing = "the report of its policy or of its training, or the profile of its examples"
             raise UserError(f"run {run}: its revision {revision.commit[:10]} lacks {missing}. Start a new run.")
         weights, sha256, base = trained.weights, trained.sha256, policy.sha256
         out = revision.outs.get(trained.path or "")
-    else:  # the prompt alone: the weights stay
+    else:  # the prompt alone: the weights stay, and what made them
         weights, sha256, base = before.weights, before.weights_sha256, before.base_sha256
         out = revision.outs.get(WEIGHTS)
+        profile = _kept_profile(revision, run, before)
     if (out is None) != (weights == "none"):
         raise UserError(
             f"run {run}: its reports name {weights} weights, and its dvc.lock does not agree. Start a new run."
@@ -123,6 +137,22 @@ def _served(revision: Revision, run: str, version: int, candidate: str, prompt: 
         weights_path="weights" if out else None,
         weights_sha256=sha256,
         base_sha256=base,
-        profile_path="profile.json",
+        profile_path=None if profile is None else "profile.json",
+        profile_sha256=None if profile is None else hashlib.sha256(profile).hexdigest(),
     )
-    return Served(champion, revision, out)
+    return Served(champion, revision, out, profile)
+
+
+def _kept_profile(revision: Revision, run: str, before: Champion) -> bytes | None:
+    """The profile of the champion that the run began with. Version 0.1.0 kept it in Git, and gave
+    one to the base model too, where a prompt had been promoted: of a window that it never saw."""
+    if before.weights == "none":
+        return None
+    profile = revision.read(PROFILE) or revision.file(PROFILE)
+    if profile is None:
+        raise UserError(f"run {run}: its revision {revision.commit[:10]} lacks {PROFILE}. Start a new run.")
+    found = hashlib.sha256(profile).hexdigest()
+    if before.profile_sha256 not in (None, found):
+        named = f"its {shelves.path(Champion)} names {before.profile_sha256}"
+        raise UserError(f"run {run}: {PROFILE} has hash {found}, but {named}. Start a new run.")
+    return profile

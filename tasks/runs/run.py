@@ -49,7 +49,7 @@ _DVC_LOCAL = Path(".dvc", "config.local")
 _FORCED = (
     "params.yaml",
     "dvc.lock",
-    *(str(shelves.folder("champion") / name) for name in ("champion.json", "profile.json", "weights.dvc")),
+    *(str(shelves.folder("champion") / name) for name in ("champion.json", "profile.json.dvc", "weights.dvc")),
 )
 
 
@@ -391,6 +391,9 @@ def _user(clone: Clone) -> str:
 
 # -- end -------------------------------------------------------------------------------------------
 CANCELLED = "cancelled by `rft cancel`"
+_OWN_WORDS: tuple[State, ...] = ("interrupted", "killed", "cancelled")
+"""States whose message is written here. Others may quote a conversation, as a stage's error and a
+verdict on drift do, and Git keeps all for ever: their message stays in this clone's record."""
 
 
 def _stopping(run: Run, where: str) -> dict[str, Any]:
@@ -464,7 +467,8 @@ def _snapshot(run: Run) -> str:
     """Commit the run's folder, or its own commit's tree when the folder is gone."""
     record = run.record
     tree = _written(run) if run.tree.is_dir() else run.clone.git("rev-parse", f"{record.commit}^{{tree}}")
-    message = f"run {record.name}: {record.decision or record.state}\n\n{record.model_dump_json(indent=1)}\n"
+    told = record if record.state in _OWN_WORDS else record.model_copy(update={"message": ""})
+    message = f"run {record.name}: {record.decision or record.state}\n\n{told.model_dump_json(indent=1)}\n"
     commit = git(run.clone.root, "commit-tree", tree, "-p", record.commit, given=message.encode())
     run.clone.git("update-ref", "--create-reflog", "-m", f"run {record.name}", _ref(record), commit, _NEW_REF)
     return commit
@@ -478,6 +482,9 @@ def _written(run: Run) -> str:
         out = [f":(exclude,literal){path}" for path in run.record.inputs if not _is_ignored(run.tree, here, path)]
         git(run.tree, *here, "read-tree", run.record.commit, index=index)
         git(run.tree, *here, "add", "--all", "--", ".", *out, index=index)
+        # the user's commit may hold an earlier champion's, and version 0.1.0 kept its profile there
+        shelf = str(shelves.folder("champion"))
+        git(run.tree, *here, "rm", "-r", "--force", "--cached", "--quiet", "--ignore-unmatch", "--", shelf, index=index)
         forced = [path for path in _FORCED if (run.tree / path).exists()]
         git(run.tree, *here, "add", "--force", "--", *forced, index=index)
         return git(run.tree, *here, "write-tree", index=index)

@@ -253,6 +253,17 @@ def test_a_champions_profile_with_agent_features_is_used(clone: Path) -> None:
     assert (errors.drifted, errors.effect, errors.reference) == (True, 1.0, "version 2")
 
 
+def test_another_window_is_compared_with_the_champion_not_with_what_the_last_run_was(clone: Path) -> None:
+    """After a promotion, the last run's shelf still holds the reference of the champion before."""
+    judged(windows.rows(200))
+    rows = [reports.Conversation.model_validate(one) for one in windows.rows(200, seed=5)]
+    served = profile.of_conversations(rows, recipe.load(params().recipe), "version 2")
+    reports.write(served, Path("data/champion/profile.json"))
+    reports.write(reports.Champion(version=2, profile_path="profile.json"), Path("data/champion/champion.json"))
+    second = windows.write(Path("elsewhere.jsonl"), windows.rows(200, seed=1))
+    assert row(drift.check(params(), second), "input_words").reference == "version 2"
+
+
 def babble(count: int, seed: int) -> list[reports.Conversation]:
     rng = random.Random(seed)
     notes = [" ".join(f"w{rng.choice('abcdefghijklmnopqrst')}" for _ in range(rng.randint(4, 9))) for _ in range(count)]

@@ -93,6 +93,14 @@ def test_the_champions_profile_is_the_reference(clone: Path) -> None:
     reports.write(Champion(version=3, profile_path="profile.json"), Path("data/champion/champion.json"))
     traffic.run(params())
     assert reports.read(Profile, Path("data/traffic/reference_profile.json")) == served
+    reports.write(
+        Champion(version=3, profile_path="profile.json", profile_sha256="0" * 64), Path("data/champion/champion.json")
+    )
+    words = (
+        r"data/champion/profile\.json: not the champion's .*names 0+\. .* dvc checkout data/champion/profile\.json\.dvc"
+    )
+    with pytest.raises(UserError, match=words):
+        traffic.run(params())
     Path("data/champion/profile.json").unlink()
     with pytest.raises(UserError, match=r"data/champion/profile.json: missing"):
         traffic.run(params())
