@@ -38,6 +38,7 @@ checks that.
     sampling                   policies that produce tokens
     trainer                    collects rollouts, learns from them, saves checkpoints
     stages                     the nine stages, each a `run(params)` behind `python -m rft STAGE`
+    smoke                      does an agent work at all, right before its promotion?
     doctor                     finds what would go wrong, before any compute is spent
     page                       the one-page HTML report of a run
     export                     an agent in a folder, to be served elsewhere

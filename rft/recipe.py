@@ -16,6 +16,8 @@ alone loads one, by path.
     prompts.json        optional: the seed prompt, and instructions and settings for the prompt
                         stage to try
     exploits.jsonl      scripted cheats that the grader must refuse
+    smoke.jsonl         optional: rows that the agent must be able to play before it is promoted
+                        (rft/smoke.py); without it, the first validation examples
     demonstrations.py   only without policy.model: demonstrations(options, count, seed) ->
                         Iterator[list[Message]]; optionally vocabulary(options) -> list[str],
                         strings that become single tokens of the embedded policy

@@ -88,29 +88,33 @@ def champion() -> reports.Champion:
 
 
 # -- rows ------------------------------------------------------------------------------------------
-def load_examples(split: Split, file: Path | None = None, keys: config.Keys | None = None) -> list[Example]:
-    """Read a split, from its shelf unless `file` says otherwise.
+def load_examples(
+    split: Split, file: Path | None = None, keys: config.Keys | None = None, remedy: str | None = None
+) -> list[Example]:
+    """Read a split, from its shelf unless `file` says otherwise. `remedy`: of a file that no stage
+    writes.
 
     Raises UserError naming file and line for a row that is cut off, has no messages, does not end
     with the user, or repeats an id.
     """
+    remedy = remedy or _remedy()
     if file is None:
         file, keys = examples_file(split), _keys()
     try:
         content = file.read_bytes()
     except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror}). {_remedy()}") from None
+        raise UserError(f"{file}: cannot be read ({error.strerror}). {remedy}") from None
     found: dict[str, Example] = {}
     places: dict[str, str] = {}
     is_whole = content.endswith(b"\n")
-    lines = rows.split(file, content, _remedy())
+    lines = rows.split(file, content, remedy)
     for n, line in enumerate(lines, 1):
-        row = rows.read(line, keys or config.Keys(), _remedy(), is_cut=not is_whole and n == len(lines))
+        row = rows.read(line, keys or config.Keys(), remedy, is_cut=not is_whole and n == len(lines))
         if row.id in found:
-            raise UserError(f"{line.where}: id {row.id!r} was met before, at {places[row.id]}. {_remedy()}")
+            raise UserError(f"{line.where}: id {row.id!r} was met before, at {places[row.id]}. {remedy}")
         found[row.id], places[row.id] = row, line.where
     if not found:
-        raise UserError(f"{file}: holds no examples. {_remedy()}")
+        raise UserError(f"{file}: holds no examples. {remedy}")
     return list(found.values())
 
 

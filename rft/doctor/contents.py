@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from rft import rows
+from rft import rows, smoke
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.errors import UserError
@@ -24,6 +24,7 @@ def look(setup: Setup) -> Finding:
     recipe = setup.recipe
     _ = recipe.grader, recipe.prompts  # each raises with file, key and remedy
     margins.check(setup.params)
+    smoke.of_recipe(setup.params)  # which would otherwise be read at the promotion only
     try:
         exploits = recipe.exploits
     except json.JSONDecodeError as error:

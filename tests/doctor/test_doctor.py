@@ -224,6 +224,13 @@ def test_a_recipe_that_the_stages_would_refuse(tmp_path: Path, file: str, old: s
     assert (found.status, words in found.words) == ("fail", True), found.words
 
 
+def test_examples_for_the_smoke_test_are_read_long_before_the_promotion(tmp_path: Path):
+    made = tiny_recipe.make(tmp_path)
+    (made / "smoke.jsonl").write_text('{"messages": [{"role": "user", "content": "value of k0012"}]}\n{"messages"')
+    found = examine(settings(made), "recipe")["recipe"]
+    assert (found.status, f"{made}/smoke.jsonl:2: the file is cut off" in found.words) == ("fail", True), found.words
+
+
 def test_row_tools_need_a_route(tmp_path: Path):
     made = tiny_recipe.make(tmp_path)
     text = (made / "examples.py").read_text()
