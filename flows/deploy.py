@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 from pydantic import BaseModel, ConfigDict
 
-from flows import settings
+from flows import settings, unattended
 from flows.screen import say
 from flows.server import prefect_server
 from rft import config
@@ -74,6 +74,7 @@ def up(port: int) -> int:
         _assert_scheduler_works()
         params = settings.resolve(here, wanted.params)  # a mistake shows now, not at night in the first run
         runs.refuse_missing_recipe(here, params)
+        unattended.remember(params)
         window = _first_window(here, wanted, params)
         if server:
             server.ready()

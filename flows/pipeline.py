@@ -8,7 +8,7 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
-from flows import settings
+from flows import settings, unattended
 from rft.errors import Stopped
 from rft.reports import Decision
 from tasks.ladder import recorded
@@ -24,7 +24,7 @@ from tasks.stages.traffic import load_traffic
 from tasks.stages.train import train_adapter
 
 
-@flow(name="retrain")
+@flow(name="retrain", on_failure=[unattended.failed], on_crashed=[unattended.failed])
 def retrain(
     window: str | None = None, params: str | None = None, overrides: tuple[str, ...] = (), clean_only: bool = False
 ) -> Decision | State | None:

@@ -82,8 +82,7 @@ def arms(report: ChallengerReport) -> Table:
 
 def approval(record: RunRecord) -> str:
     """Return the command that approves."""
-    override = ["--override-dirty"] if record.dirty else []
-    return commands.command("approve", record.name, *commands.WHO_AND_WHY, *override)
+    return record.approve
 
 
 def _cell(metric: Metric | None) -> str:

@@ -33,6 +33,7 @@ checks that.
     grading                    from a finished rollout to a grade and a reward
     windows                    windows of production traffic
     models                     weights
+    notices                    messages to those who run the ladder: a webhook, mail
     algorithms, kernels        advantages and losses, one file each; the same arithmetic on a GPU
     rollouts                   THE loop, its log and its store
     sampling                   policies that produce tokens

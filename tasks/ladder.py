@@ -1,8 +1,8 @@
 """What all stages have in common, so that the task of a stage is a few lines.
 
 `recorded` opens a run with its MLflow run beside it, writes the HTML page at the end of the ladder,
-and tells MLflow how the run ended. `climb` brings one stage's shelf up to date, reads its report,
-and shows its numbers.
+tells people of a request that waits for them, and MLflow how the run ended. `climb` brings one
+stage's shelf up to date, reads its report, and shows its numbers.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import yaml
 from rft import commands, config, lines, page, reports, secrets
 from rft.errors import Stopped
 from rft.words import counted
+from tasks import notify
 from tasks.display.tracking import Tracker
 from tasks.promotion import registry
 from tasks.runs import champion, repro
@@ -55,6 +56,7 @@ def recorded(
         with contextlib.suppress(Exception):  # its own error is what counts, not that of saying so
             _end(run)
         raise
+    notify.request_waits(clone, params.run.notify, registry.model_name(params), run.record)
     _end(run)
 
 

@@ -23,6 +23,8 @@ from rft.config.section import Section
 from rft.errors import ConfigError, did_you_mean
 
 _SAID_IN = {"headers", "env"}
+_KEYS = {"signing_secret", "password"}
+"""Hold a secret, so `env:NAME`."""
 _MERGE = "tag:yaml.org,2002:merge"
 _RECORDED = "and this file is recorded with every run"
 
@@ -133,7 +135,7 @@ def _written_out(raw: Any, key: str = "", inside: bool = False) -> Iterator[tupl
             yield from _written_out(each, f"{key}.{name}" if key else str(name), inside or name in _SAID_IN)
     elif isinstance(raw, str) and not secrets.VARIABLE.fullmatch(raw):
         name = key.rpartition(".")[2]
-        if name == "signing_secret" or (inside and (secrets.names_a_secret(name) or secrets.is_a_key(raw))):
+        if name in _KEYS or (inside and (secrets.names_a_secret(name) or secrets.is_a_key(raw))):
             remedy = "Export the whole value, a scheme such as 'Bearer ' included, and write env:NAME."
             yield key, f"holds a key, {_RECORDED}. {remedy}"
         elif name.endswith("url") and re.search(r"//[^/?#]*@", raw):
@@ -159,7 +161,8 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
     said = problem["msg"].removeprefix("Value error, ")  # pydantic puts it before the words of our validators
     if not key:  # of several sections together
         return f"{where}: {said}."
-    if {*_SAID_IN, "signing_secret"} & {*loc} or key.endswith("url") or isinstance(problem["input"], dict | list):
+    may_hold_a_key = {*_SAID_IN, *_KEYS} & {*loc} or key.endswith(("url", "mail.server"))
+    if may_hold_a_key or isinstance(problem["input"], dict | list):
         return f"{where}: '{key}': {said}."
     return f"{where}: '{key}' = {problem['input']!r}: {said}."
 

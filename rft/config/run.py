@@ -1,13 +1,15 @@
-"""Section `run`: how long a run may work, and how long its files are kept.
+"""Section `run`: how long a run may work, how long its files are kept, and who is told of it.
 
 No stage reads it, and it is not part of a run's identity. A run that stopped at its limit goes on
-as the same run when the limit is raised, and a shorter retention repeats nothing.
+as the same run when the limit is raised, and a shorter retention repeats nothing. A new address for
+its messages repeats nothing either.
 """
 
 from __future__ import annotations
 
 from pydantic import Field
 
+from rft.config.notify import Notify
 from rft.config.section import Section
 
 
@@ -32,11 +34,14 @@ class Retention(Section):
 
 
 class Run(Section):
-    """How long a run may work, and how long its files are kept. Changes here leave a run the same
-    run."""
+    """How long a run may work, how long its files are kept, and who is told of it. Changes here
+    leave a run the same run."""
 
     max_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Hours of work, over all starts of a run. After that it stops at its next checkpoint; the same
     command with a higher limit continues it. null: no limit."""
     retention: Retention = Retention()
     """What `rft gc` may remove, by age."""
+    notify: Notify = Notify()
+    """Who is told that a request waits for approval, and that a scheduled run failed
+    (docs/notify.md)."""

@@ -13,6 +13,7 @@ in a fixed order, and says of each what it saw and what to do:
     wire.py             how both are opened and asked
     arguments.py        the arguments of these calls: the recipe's own, else made from the schema
     serving.py          the policy's server, if there is one: one short turn
+    notify.py           the servers of those who are told, without sending anything
     template.py         prefixes kept from turn to turn, calls read back, room in the context
     capacity.py         memory and disk, estimated from the model's shape alone
     learning.py         one optimizer step, in memory: weights change, the base does not, sampler
@@ -33,7 +34,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rft import config, secrets
-from rft.doctor import capacity, configuration, contents, grader, learning, serving, template, tools
+from rft.doctor import capacity, configuration, contents, grader, learning, notify, serving, template, tools
 from rft.doctor.finding import Finding, Skip, fail
 from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError, RftError, UserError, did_you_mean
@@ -58,6 +59,7 @@ CHECKS = (
     Check("grader", grader.grader, 600, ("recipe",)),
     Check("isolation", tools.isolation, 180, ("tools",)),
     Check("server", serving.look, 180, ("recipe",)),
+    Check("notify", notify.look, 30, ("configuration",)),
     Check("template", template.look, 180, ("recipe",), model=True),
     Check("capacity", capacity.look, 120, ("configuration",), model=True),
     Check("step", learning.look, 600, ("recipe", "capacity"), model=True),

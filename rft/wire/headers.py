@@ -74,8 +74,8 @@ def of_rollout(context: RolloutContext) -> dict[str, str]:
 class Signer:
     """Signs by Standard Webhooks. A message's id follows from its name, so a retry has the same."""
 
-    def __init__(self, secret: str) -> None:
-        """`secret`: `env:NAME`, or the value itself, as in params.yaml."""
+    def __init__(self, secret: str, where: str = "tools.signing_secret") -> None:
+        """`secret`: `env:NAME`, or the value itself, as the key `where` of params.yaml has it."""
         from standardwebhooks import Webhook
 
         value = config.secret(secret)
@@ -85,7 +85,7 @@ class Signer:
             key = b""
         if not value.startswith("whsec_") or not key:
             raise ConfigError(
-                "params.yaml: tools.signing_secret: a Standard-Webhooks secret is whsec_ followed by base64. "
+                f"params.yaml: {where}: a Standard-Webhooks secret is whsec_ followed by base64. "
                 "Make one, such as whsec_$(openssl rand -base64 32)."
             )
         self._webhook = Webhook(value)

@@ -86,6 +86,12 @@ class RunRecord(reports.Report):
         return bool(self.stages) or self.spent_s > 0
 
     @property
+    def approve(self) -> str:
+        """The command that approves it."""
+        override = ["--override-dirty"] if self.dirty else []
+        return commands.command("approve", self.name, *commands.WHO_AND_WHY, *override)
+
+    @property
     def again(self) -> str:
         """The command that starts it again or goes on, with more hours where they are spent."""
         window = ["--window", self.asked_window] if self.asked_window else []

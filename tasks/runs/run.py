@@ -326,7 +326,8 @@ def _prepare(clone: Clone, tree: Path, what: Plan) -> None:
     lay_out(clone, tree, what.commit, what.edits, what.inputs)
     raw = what.params.identity()
     write_params(tree / "params.yaml", raw)
-    user_edits.refuse_secrets(tree, user_edits.recorded_files(tree), user_edits.declared_secrets(raw))
+    secret = user_edits.declared_secrets(what.params.model_dump())  # those of section `run` too
+    user_edits.refuse_secrets(tree, user_edits.recorded_files(tree), secret)
     what.served.place(tree)
 
 

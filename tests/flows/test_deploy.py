@@ -3,16 +3,18 @@ process."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import ladder_clone
+import local_servers
 import psutil
 import pytest
 
@@ -37,12 +39,24 @@ def test_the_schedule_of_this_repository_and_wrong_ones(repository: Path, tmp_pa
         assert words in str(refused.value)
 
 
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as found:
+        yield found
+
+
 @pytest.mark.story
-def test_a_schedule_is_served_and_a_run_starts_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_is_served_and_a_run_starts_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack
+) -> None:
+    """Those who are told of its end and of its failure are (docs/notify.md)."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a")
     (scripted.root / "infra").mkdir()
     (scripted.root / "infra/schedule.yaml").write_text("name: weekly\ncron: 0 3 * * 1\nwindow: data/inbox/*.jsonl\n")
+    monkeypatch.setenv("HOOK_SECRET", local_servers.SECRET)
+    hook = stack.enter_context(local_servers.hooks())
+    scripted.set_params(run={"notify": {"webhook": {"url": hook.url, "signing_secret": "env:HOOK_SECRET"}}})
     scripted.git("add", "--all")
     scripted.git("commit", "--quiet", "--message", "a schedule")
     with socket.socket() as free:
@@ -64,6 +78,11 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(tmp_path: Path, monkeypat
         assert second.returncode == 3
         assert f"port {port} is taken" in second.stderr
         waited_for(lambda: records.find(scripted.clone, record.name).revision, up)
+        waited_for(lambda: hook.taken, up)
+        (scripted.root / "notes.txt").write_text("not committed")
+        post(f"{api}/deployments/{deployment['id']}/create_flow_run", {})
+        waited_for(lambda: hook.taken[1:], up)
+        (scripted.root / "notes.txt").unlink()
         up.send_signal(signal.SIGINT)
         output, _ = up.communicate(timeout=60)
     assert up.returncode == 0
@@ -72,6 +91,14 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(tmp_path: Path, monkeypat
     psutil.wait_procs(family, timeout=10)
     assert [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
     assert records.find(scripted.clone, record.name).decision == "promote"
+
+    waits, failed = hook.taken
+    assert (waits["type"], waits["data"]["run"]) == ("request.waiting", record.name)
+    assert (failed["type"], failed["data"]["run"]) == ("run.failed", None)
+    assert failed["data"]["message"].startswith("the tree has uncommitted work (notes.txt)")
+    assert "run --window 'data/inbox/*.jsonl' --clean-only" in failed["data"]["again"]
+    assert "told that tiny: run" in output
+    assert local_servers.SECRET not in output
 
 
 def waited_for(look: Callable[[], Any], up: Any, seconds: float = 120.0) -> Any:

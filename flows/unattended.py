@@ -1,0 +1,108 @@
+"""Tell of a scheduled run that failed (`run.notify`), when nobody looks at the terminal.
+
+`failed` is a hook of the flow `retrain`. Prefect calls it whatever ended the flow: in the flow's
+own process for an error, even one before there was a run (uncommitted edits, a missing window); in
+the process of `rft up` when that process was killed. It tells of flow runs that a deployment
+started. A run at a terminal is seen there; one that was interrupted or cancelled was ended by
+somebody.
+
+The settings are read again, because they may be what is wrong. If the file cannot be read as a
+whole, its `run.notify` is; if that cannot be either, those count with which `rft up` began.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from flows import settings
+from rft import commands, config
+from rft.errors import RftError
+from tasks import notify
+from tasks.runs import clone, records
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
+
+_NOTIFY = "RFT_NOTIFY"
+"""`run.notify` as JSON, in the environment of the flow runs that `rft up` starts. It names secrets
+and holds none."""
+_IN_ORDER = ("interrupted", "cancelled", "paused", "stopped")
+_BLAME = {2: "the user's to fix", 3: "a server, a disk or a process failed"}
+_LONGEST = 1000
+
+
+def remember(params: config.Params) -> None:
+    """Keep the settings for a night when the file is broken."""
+    os.environ[_NOTIFY] = params.run.notify.model_dump_json(by_alias=True)
+
+
+def failed(flow: Any, flow_run: Any, state: Any) -> None:
+    """Tell that this flow run failed, if a deployment started it."""
+    if flow_run.deployment_id is None:
+        return
+    error = getattr(state.data, "result", state.data)
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ in ("TerminationSignal", "CancelledError"):
+        return  # Ctrl-C, or the end of `rft up`
+    here, asked = clone.find(), flow_run.parameters
+    whom = _settings(here, asked)
+    record = _record(here, str(flow_run.id))
+    if record and record.state in _IN_ORDER:
+        return
+    stage = _stage(record)
+    log = here.log(record.name, stage) if record and stage else None
+    event = notify.RunFailed(
+        key=str(flow_run.id),
+        run=record.name if record else None,
+        message=_in_words(error, stage, state.message or ""),
+        again=record.again if record else _command(here, asked),
+        clone=notify.place(here),
+        log=str(log) if log and log.exists() else None,
+    )
+    notify.tell(whom, event, here.log(record.name if record else ".", "notify"))
+
+
+def _settings(here: Clone, asked: Mapping[str, Any]) -> config.Notify:
+    params, overrides = asked.get("params"), asked.get("overrides") or ()
+    try:
+        return settings.resolve(here, params, overrides).run.notify
+    except (RftError, OSError):
+        pass
+    try:
+        raw = config.read_sections(here.root / (params or "params.yaml"), "params.yaml").get("run") or {}
+        return config.parse(raw.get("notify") or {}, "params.yaml", config.Notify)
+    except (RftError, OSError, AttributeError):
+        return config.Notify.model_validate_json(os.environ.get(_NOTIFY, "{}"))
+
+
+def _record(here: Clone, flow_run_id: str) -> RunRecord | None:
+    try:
+        return next((record for record in records.load_all(here) if record.flow_run_id == flow_run_id), None)
+    except RftError:  # the record of some run is damaged
+        return None
+
+
+def _stage(record: RunRecord | None) -> str | None:
+    """The stage that began and did not end."""
+    return next((stage for stage in record.seconds if stage not in record.stages), None) if record else None
+
+
+def _in_words(error: Any, stage: str | None, said: str) -> str:
+    """What a stage said may quote conversations, and so may a bug's message. Our own errors before
+    the first stage name files and settings."""
+    if stage:
+        code = getattr(error, "exit_code", 1)
+        return f"stage {stage} failed (exit code {code}: {_BLAME.get(code, 'a bug, or it was killed')})."
+    if isinstance(error, RftError):
+        return str(error)[:_LONGEST]
+    if isinstance(error, BaseException):
+        return f"{type(error).__name__}, which is a bug."
+    return said.splitlines()[0][:_LONGEST] if said else "its process ended."
+
+
+def _command(here: Clone, asked: Mapping[str, Any]) -> str:
+    """Start it again as it was asked for."""
+    window = ["--window", asked["window"]] if asked.get("window") else []
+    clean = ["--clean-only"] if asked.get("clean_only") else []
+    again = commands.options(here.root, asked.get("params"), asked.get("overrides") or ())
+    return commands.command("run", *window, *clean, settings=again)

@@ -1,0 +1,170 @@
+"""Tell those whom `run.notify` names: a request waits for approval; a scheduled run failed.
+
+Both happen when nobody looks at a terminal. A message holds names, numbers and commands, and
+nothing that was derived from conversations: a stage's error may quote what it read, so a message
+says which stage failed and where its log is, not what it said. rft/notices.py brings it there.
+
+`tell` raises nothing: a run is not worse because a mail server is down. What could not be delivered
+is a warning on the console and in the run's log, `.rft/logs/RUN/notify.log`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import ClassVar
+
+from rft import config, notices, secrets
+from rft.notices import Notice
+from tasks.runs import records, repro
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestWaiting:
+    """The gate said promote, and a person has to agree."""
+
+    type: ClassVar[str] = "request.waiting"
+    key: str
+    """Unique: it names the message."""
+    model: str
+    run: str
+    candidate: str | None
+    """`prompt` or `challenger`: what would be promoted."""
+    gain: dict[str, float | None] | None
+    """Over the champion, with the ends of its interval."""
+    approve: str
+    """The command to paste, in the clone."""
+    clone: str
+    """HOST:FOLDER, where the run is."""
+    approvers: tuple[str, ...] | None = None
+    """Who may approve; None: not known here."""
+    expires: str | None = None
+
+    @property
+    def subject(self) -> str:
+        return f"{self.model}: run {self.run} waits for approval"
+
+    def lines(self) -> Iterator[str]:
+        yield f"The gate would promote run {self.run} of {self.model}, and a person has to agree."
+        yield ""
+        yield f"Candidate  {self.candidate or 'unknown'}"
+        yield f"Gain       {_interval(self.gain)}"
+        if self.approvers is not None:
+            yield f"Approvers  {', '.join(self.approvers) or 'nobody has the role'}"
+        if self.expires:
+            yield f"Expires    {self.expires}"
+        yield f"Clone      {self.clone}"
+        yield f"Approve    {self.approve}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFailed:
+    """A scheduled run failed, perhaps before it was one."""
+
+    type: ClassVar[str] = "run.failed"
+    key: str
+    """Unique: it names the message."""
+    run: str | None
+    message: str
+    """In our words: not what a stage or a library said of what it read."""
+    again: str
+    """The command that starts it again, or goes on with it."""
+    clone: str
+    """HOST:FOLDER, where it ran."""
+    log: str | None = None
+
+    @property
+    def subject(self) -> str:
+        return f"scheduled run {self.run or '(not begun)'} failed"
+
+    def lines(self) -> Iterator[str]:
+        yield f"A scheduled run failed: {self.message}"
+        yield ""
+        yield f"Run    {self.run or 'none: it failed before there was one'}"
+        yield f"Log    {self.log or 'the output of `rft up`'}"
+        yield f"Clone  {self.clone}"
+        yield f"Again  {self.again}"
+
+
+Event = RequestWaiting | RunFailed
+
+
+def request_waits(clone: Clone, settings: config.Notify, model: str, record: RunRecord) -> None:
+    """Tell of the run's request, if the gate made one."""
+    if record.decision == "promote":
+        event = RequestWaiting(
+            key=f"{record.flow_run_id or record.key} {record.name}",
+            model=model,
+            run=record.name,
+            candidate=record.candidate,
+            gain=record.gain,
+            approve=record.approve,
+            clone=place(clone),
+        )
+        tell(settings, event, clone.log(record.name, "notify"))
+
+
+def tell(settings: config.Notify, event: Event, log: Path) -> None:
+    """Bring the event to every channel of the settings, within notices.DEADLINE_S, and say what
+    became of it."""
+    try:
+        for outcome in notices.deliver(settings, _notice(event)):
+            _say(log, f"told that {event.subject}: {outcome}", failed=outcome.problem is not None)
+    except Exception as error:  # no thread left, a bug: whatever it is, the run is over and well
+        with suppress(Exception):
+            _say(log, f"told that {event.subject}: {type(error).__name__}: {error}", failed=True)
+
+
+def place(clone: Clone) -> str:
+    return f"{socket.gethostname()}:{clone.root}"
+
+
+def _notice(event: Event) -> Notice:
+    now = records.now()
+    data = {name: value for name, value in asdict(event).items() if name != "key"}
+    body = {"type": event.type, "timestamp": now, "data": secrets.redact_json(data)}
+    return Notice(
+        key=f"{event.type} {event.key}",
+        time=datetime.fromisoformat(now),
+        subject=secrets.redact(f"[agent-rft] {event.subject}"),
+        text=_utf8(secrets.redact("\n".join(event.lines()) + "\n")),
+        body=_utf8(json.dumps(body, ensure_ascii=False)),
+    )
+
+
+def _utf8(text: str) -> str:
+    """A file's name may hold bytes that are no text, and a message may hold a file's name."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _say(log: Path, words: str, failed: bool) -> None:
+    """Say it on the console and in the log. A terminal cuts off long lines of progress, so a
+    warning goes to stderr, whole."""
+    words = secrets.redact(f"warning: not {words}" if failed else f"[notify] {words}")
+    if failed:
+        print(words, file=sys.stderr, flush=True)
+    else:
+        repro.listener.get().say(words)
+    with suppress(OSError):  # a full disk
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", encoding="utf-8") as file:
+            print(records.now(), words, file=file)
+
+
+def _interval(gain: dict[str, float | None] | None) -> str:
+    value, low, high = ((gain or {}).get(name) for name in ("value", "low", "high"))
+    if value is None:
+        return "unknown"
+    ends = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
+    return f"{value:+.3f}{ends} over the champion"
+
+
+__all__ = ["Event", "RequestWaiting", "RunFailed", "place", "request_waits", "tell"]
