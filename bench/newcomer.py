@@ -74,6 +74,7 @@ class Newcomer:
         _say(f"$ {command}")
         self.typed.append(command)
         env = {**os.environ, **IDENTITY, "PATH": f"{self.clone / '.venv/bin'}{os.pathsep}{os.environ['PATH']}"}
+        env |= _signing(self.clone.parent / "newcomer_key")
         env.pop("PYTHONPATH", None)
         done = subprocess.run(
             ["bash", "-c", command],
@@ -127,6 +128,16 @@ def newcomer(args: list[str]) -> Figure:
     return Figure(parts, {"typed": [command.replace(str(clone), "CLONE") for command in who.typed]})
 
 
+def _signing(key: Path) -> dict[str, str]:
+    """Git's settings of somebody who signs with an SSH key, as users have it."""
+    if not key.exists():
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    wanted = {"gpg.format": "ssh", "user.signingkey": str(key)}
+    rows = {f"GIT_CONFIG_KEY_{n}": name for n, name in enumerate(wanted)}
+    rows |= {f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(wanted.values())}
+    return {"GIT_CONFIG_COUNT": str(len(wanted)), **rows}
+
+
 def _story(who: Newcomer) -> None:
     who.type("make setup")
     begun = who.type(f"rft new {RECIPE}")
@@ -141,7 +152,7 @@ def _story(who: Newcomer) -> None:
     run = who.shown(ended, r"Run +(\S+) \(finished\)")
     who.type("rft report RUN", {"RUN": run})
     who.type("rft play RUN", {"RUN": run})
-    person = {"NAME": "Ada", "TEXT": "'right on more tickets'"}
+    person = {"TEXT": "'right on more tickets'"}
     approved = who.type(who.shown(ended, r"Approve +(rft approve .*)"), person)
     who.type(who.shown(approved, r"(rft export .*)"))
 

@@ -57,7 +57,7 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
     yield f"Report   {_short(clone.page(record.name))}"
     if decision and decision.decision == "promote":
         yield f"Approve  {approval(record)}"
-        yield f"   or    {commands.command('reject', record.name, *commands.WHO_AND_WHY)}"
+        yield f"   or    {commands.command('reject', record.name, *commands.WHY)}"
 
 
 def check_line(check: Check) -> Text:

@@ -26,7 +26,7 @@ PROGRAM, SETTINGS = "RFT_PROGRAM", "RFT_SETTINGS"
 """Environment variables. Both hold quoted words."""
 NEEDS_SETTINGS = frozenset({"run", "doctor", "stage", "drift", "exploits", "gc"})
 """The others take them from the run, or the model, that they name."""
-WHO_AND_WHY = ("--by", "NAME", "--reason", "TEXT")
+WHY = ("--reason", "TEXT")
 
 
 def command(verb: str, *arguments: str, settings: Sequence[str] | None = None) -> str:
@@ -55,7 +55,7 @@ def toolserver(folder: Path) -> str:
 
 def rollback(recipe: str) -> str:
     """Roll back to an earlier champion of the recipe in this folder."""
-    return command("rollback", "--model", Path(recipe).name, *WHO_AND_WHY)
+    return command("rollback", "--model", Path(recipe).name, *WHY)
 
 
 def remembered() -> list[str]:

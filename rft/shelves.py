@@ -5,7 +5,7 @@ of these files are reports, and a run has one of each kind: `read(reports.TrainR
 path. rft/needs.py lists the files that a stage depends on.
 
     data/champion/champion.json    the champion: prompt, weights, version. Written by a promotion
-                                   (tasks/promotion/registry.py), read by every stage
+                                   (tasks/promotion/champions.py), read by every stage
     data/policy/report.json        the base model of this run. Like champion.json it only points to
                                    weights, which rft/sampling/policies.py loads
     data/examples/SPLIT.jsonl      the user's rows, byte for byte; `keys.json` says how to read

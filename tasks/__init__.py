@@ -3,6 +3,7 @@ runs.
 
 runs           a run: its worktree, its stages by `dvc repro`, its record and revision
 display        what MLflow shows of it
+ledger         who decided what, as a chain of signed commits
 notify         tells that a request waits for approval, and that a scheduled run failed
 promotion      who is champion, and who said so
 stages         one Prefect task per stage, a few lines each

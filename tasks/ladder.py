@@ -17,11 +17,12 @@ from typing import TypeVar
 import yaml
 
 from rft import commands, config, lines, page, reports, secrets
-from rft.errors import Stopped
+from rft.errors import RftError, Stopped
 from rft.words import counted
 from tasks import notify
 from tasks.display.tracking import Tracker
-from tasks.promotion import registry
+from tasks.ledger import book
+from tasks.promotion import acts, champions, projections
 from tasks.runs import champion, repro
 from tasks.runs import run as runs
 from tasks.runs.artifacts import Revision
@@ -39,25 +40,50 @@ def recorded(
 ) -> Iterator[Run]:
     """Open a run of these settings, and record how it was asked for. Raises UserError for a dirty
     tree when `clean_only`, as a schedule asks."""
-    plan = runs.plan(clone, params, registry.served(clone, params), window, clean_only)
+    say = repro.listener.get().say
+    plan = runs.plan(clone, params, champions.of_params(clone, params, say), window, clean_only)
+    for problem in projections.reconcile(clone, say):
+        say(f"[ledger] {problem}. It is tried again at the next start")
+    anchor = champions.anchor(clone)
     run: Run | None = None
     try:
         with runs.start(clone, plan) as run:
             asked = commands.from_the_top(clone.root, str(window)) if window else None
             run.update(
-                flow_run_id=flow_run_id, settings=commands.remembered(), asked_window=asked, clean_only=clean_only
+                flow_run_id=flow_run_id,
+                settings=commands.remembered(),
+                asked_window=asked,
+                clean_only=clean_only,
+                ledger=anchor,
             )
-            repro.listener.get().say(f"[run] {run.name}{_opening(run)}")
-            run.tracker = Tracker(run, registry.model_name(params))
+            say(f"[run] {run.name}{_opening(run)}")
+            run.tracker = Tracker(run, champions.model_name(params))
             run.tracker.settings(plan.params.identity(), _tags(run))
+            if run.record.start is None:
+                run.update(start=acts.start(clone, champions.model_name(params), run.record, say))
             yield run
             _show(run)
     except BaseException:
         with contextlib.suppress(Exception):  # its own error is what counts, not that of saying so
             _end(run)
         raise
-    notify.request_waits(clone, params.run.notify, registry.model_name(params), run.record)
+    _ask(clone, params, run.record, say)
     _end(run)
+
+
+def _ask(clone: Clone, params: config.Params, record: RunRecord, say: Callable[[str], None]) -> None:
+    """Ask for the promotion of what the gate would promote. A run is not lost when that fails."""
+    if record.decision != "promote":
+        return
+    try:
+        waiting = acts.request(clone, record, say)
+    except RftError as error:
+        say(f"[ledger] nobody is asked to approve run {record.name} yet: {error}")
+        return
+    say(f"[ledger] entry {waiting.number}: run {record.name} waits for approval until {waiting.act.expires}")
+    policy = book.read(clone, said=say).state.policy
+    approvers = policy.holders("owner", "approver") or None
+    notify.request_waits(clone, params.run.notify, record, waiting.act, approvers)
 
 
 def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], file: str = "report.json") -> R:

@@ -22,6 +22,7 @@ from typing import ClassVar
 
 from rft import config, notices, secrets
 from rft.notices import Notice
+from tasks.ledger.entry import Request
 from tasks.runs import records, repro
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
@@ -97,19 +98,22 @@ class RunFailed:
 Event = RequestWaiting | RunFailed
 
 
-def request_waits(clone: Clone, settings: config.Notify, model: str, record: RunRecord) -> None:
-    """Tell of the run's request, if the gate made one."""
-    if record.decision == "promote":
-        event = RequestWaiting(
-            key=f"{record.flow_run_id or record.key} {record.name}",
-            model=model,
-            run=record.name,
-            candidate=record.candidate,
-            gain=record.gain,
-            approve=record.approve,
-            clone=place(clone),
-        )
-        tell(settings, event, clone.log(record.name, "notify"))
+def request_waits(
+    clone: Clone, settings: config.Notify, record: RunRecord, request: Request, approvers: list[str] | None
+) -> None:
+    """Tell of a request in the ledger, and who may approve it; None: the first to decide."""
+    event = RequestWaiting(
+        key=f"{record.flow_run_id or record.key} {record.name}",
+        model=request.model,
+        run=record.name,
+        candidate=record.candidate,
+        gain=record.gain,
+        approve=record.approve,
+        clone=place(clone),
+        approvers=tuple(approvers) if approvers else None,
+        expires=request.expires,
+    )
+    tell(settings, event, clone.log(record.name, "notify"))
 
 
 def tell(settings: config.Notify, event: Event, log: Path) -> None:

@@ -40,7 +40,8 @@ import yaml
 from rft import commands, progress, reports, shelves
 from rft.config import Retention
 from rft.errors import InfrastructureError, UserError
-from tasks.promotion import agents, ledger, registry
+from tasks.ledger import book
+from tasks.promotion import agents
 from tasks.runs import by_hand, records
 from tasks.runs import run as runs
 from tasks.runs.clone import Clone
@@ -81,7 +82,7 @@ def alone(clone: Clone) -> Iterator[None]:
     Raises UserError when a run or a stage is going on."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(records.held(runs.start_lock(clone), wait=True))
-        stack.enter_context(records.held(registry.lock(clone), wait=True))
+        stack.enter_context(records.held(book.lock(clone), wait=True))
         for record in records.load_all(clone):
             if not record.over and records.alive(clone, record.name):
                 end = commands.command("cancel", record.name)
@@ -231,23 +232,21 @@ def _days(seconds: float) -> str:
 # -- bytes of old runs -----------------------------------------------------------------------------
 def _needed(clone: Clone, every: list[RunRecord]) -> dict[str, str]:
     """Revision -> why its bytes stay, whatever its age."""
+    state = book.read(clone).state
     needed = {
-        revision: f"holds the base policy of {model}'s champion, which is the beginning"
-        for model, revision in agents.beginnings(clone).items()
+        revision: f"holds the base policy of {model}'s beginning"
+        for model, revision in agents.beginnings(clone, state).items()
     }
     if (latest := _latest_traffic(clone, every)) is not None:
         needed[latest] = "new windows are compared with it"
-    acts = ledger.acts(clone)
-    decided = {act.run for act in acts}
+    decided = {waiting.act.run for waiting in state.requests.values() if waiting.promoted}
+    decided |= {waiting.act.run for waiting in state.requests.values() if state.rejection_of(waiting.act)}
     for line in _refs(clone, "%(objectname) %(refname:lstrip=-1) %(subject)"):
         revision, name, subject = line.split(" ", 2)
         if subject == f"run {name}: promote" and name not in decided:  # the run's record may be lost
-            no = commands.command("reject", name, *commands.WHO_AND_WHY)
+            no = commands.command("reject", name, *commands.WHY)
             needed[revision] = f"waits for approval. To let its bytes go: {no}"
-    if pending := ledger.announced(clone):
-        acts.append(pending)
-    champions = {act.revision for act in acts if act.action != "reject" and act.revision}
-    return needed | dict.fromkeys(champions | registry.revisions(clone), "is or was champion")
+    return needed | {made.revision: "is or was champion" for made in state.promotions.values()}
 
 
 def _refs(clone: Clone, form: str) -> list[str]:

@@ -121,17 +121,18 @@ def agent_clone(tmp_path_factory: pytest.TempPathFactory, ladder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def approved_clone(tmp_path_factory: pytest.TempPathFactory, agent_clone: Path) -> Path:
-    """The same, after Ada approved it: version 2 of `tiny`."""
+    """The same, after Ada approved it."""
     import shutil
 
-    from tasks.promotion import registry
+    import people
+
     from tasks.runs import records
     from tasks.runs.clone import Clone
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI")
         clone = Clone(Path(shutil.copytree(agent_clone, tmp_path_factory.mktemp("approved") / "clone", symlinks=True)))
-        registry.approve(clone, records.load_all(clone)[0], "Ada", "half the calls")
+        people.approve(clone, records.load_all(clone)[0].name)
         return clone.root
 
 

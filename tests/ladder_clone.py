@@ -25,6 +25,7 @@ from typing import Any
 import sample_reports
 import tiny_recipe
 import yaml
+from scripted_smoke import sitecustomize as _  # noqa: F401 - in this process, too
 
 from rft import config, files, reports
 from rft.rollouts import log as rollout_log
@@ -32,7 +33,7 @@ from rft.stages import gate
 from tasks import dependencies
 from tasks.dependencies import STAGES
 from tasks.display import tracking
-from tasks.promotion import registry
+from tasks.promotion import champions
 from tasks.runs import repro
 from tasks.runs import run as runs
 from tasks.runs.clone import Clone
@@ -74,6 +75,7 @@ COPIED = (
     "constraints.txt",
     "data/README.md",
     "data/champion/champion.json",
+    "infra/ledger.yaml",
     "mlruns/README.md",
 )
 
@@ -175,7 +177,7 @@ class Scripted:
         return {
             "args": [sys.executable, "-P", "-m", "flows.cli", *arguments],
             "cwd": self.root,
-            "env": kept | {"PYTHONPATH": str(ROOT)} | environment,
+            "env": kept | {"PYTHONPATH": f"{ROOT / 'tests/scripted_smoke'}:{ROOT}"} | environment,
         }
 
 
@@ -183,7 +185,9 @@ def climb(scripted: Scripted, **changes: Any) -> RunRecord:
     """A whole recorded run, its shelves put there and committed to DVC at once: for tests of what
     comes after a run."""
     params = config.load(scripted.root / "params.yaml").model_copy(update=changes)
-    with runs.start(scripted.clone, runs.plan(scripted.clone, params, registry.served(scripted.clone, params))) as run:
+    with runs.start(
+        scripted.clone, runs.plan(scripted.clone, params, champions.of_params(scripted.clone, params))
+    ) as run:
         shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
         repro.dvc(run.tree, "commit", "--force", "--quiet")
         decision = reports.read(reports.Decision, run.shelf("gate") / "decision.json")

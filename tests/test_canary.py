@@ -25,13 +25,15 @@ from typing import Any
 from urllib.parse import quote
 
 import ladder_clone
+import people
 import pytest
 
 from rft import config, recipe, reports, secrets
 from rft.errors import RftError
 from rft.tools.lifetime import running
 from tasks import dependencies
-from tasks.promotion import ledger
+from tasks.ledger.policy import Enrol
+from tasks.promotion import acts
 from tasks.runs import records, repro
 from tasks.runs.records import RunRecord
 from tests import tiny_recipe
@@ -279,13 +281,11 @@ def climb(scripted: ladder_clone.Scripted) -> RunRecord:
         climb(run, "train", reports.TrainReport, lambda report: {})
     assert "have no score" in str(failed.value), str(failed.value)
     [record] = records.load_all(scripted.clone)
-    ledger.append(
-        scripted.clone, ACT.model_copy(update={"run": record.name, "why": f"its message was: {record.message}"})
-    )
+    bob = acts.enrolled(Enrol, name="bob", roles=["author"], key=people.signer("Bob").key.public)
+    owner = acts.enrolled(Enrol, name="ada", roles=["owner"], key=people.signer("Ada").key.public)
+    acts.change(scripted.clone, owner, people.signer("Ada"), "the first")
+    acts.change(scripted.clone, bob, people.signer("Ada"), f"he knows {SECRETS['TOOL_KEY']}")
     return record
-
-
-ACT = ledger.Act(id="1", action="reject", when="now", who="Ada", why="", model="tiny", run=None, revision=None)
 
 
 # -- the search ------------------------------------------------------------------------------------
@@ -357,10 +357,8 @@ def test_no_canary_is_found_anywhere(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "RuntimeError: Illegal header value" in bug.stderr
     marked = {where.split(" (")[0] for where, text in texts.items() if "[secret" in text}
     run = record.name
-    places = [
-        f".rft/{path}"
-        for path in (f"logs/{run}/baseline.log", f"logs/{run}/train.log", f"runs/{run}.json", "ledger.jsonl")
-    ]
+    places = [f".rft/{path}" for path in (f"logs/{run}/baseline.log", f"logs/{run}/train.log", f"runs/{run}.json")]
+    places.append("git")  # a reason in the ledger
     places += [f".rft/reports/{run}.html", ".rft/logs/by-hand/traffic.log", "our stdout", "bug, stdout", "bug, stderr"]
     assert [place for place in places if place not in marked] == []
     assert any(

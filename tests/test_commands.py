@@ -4,6 +4,7 @@ were given, on the agent that was meant (N1)."""
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 import shutil
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 import ladder_clone
+import people
 import pytest
 import yaml
 
@@ -19,7 +21,8 @@ from flows import cli, settings
 from flows.cli import doctor
 from rft import commands
 from rft.errors import UserError
-from tasks.promotion import ledger, registry
+from tasks.ledger import book, history
+from tasks.promotion import acts
 from tasks.runs import records
 
 PROGRAM = shlex.join([sys.executable, "-m", "flows.cli"])
@@ -45,7 +48,7 @@ def test_settings_go_along_quoted_and_only_where_they_are_needed(
         "recipe.options.note=two words",
     ]
     assert shlex.split(line) == wanted
-    assert commands.command("approve", "a-run", *commands.WHO_AND_WHY) == "rft approve a-run --by NAME --reason TEXT"
+    assert commands.command("approve", "a-run", *commands.WHY) == "rft approve a-run --reason TEXT"
     assert commands.from_the_top(tmp_path, "/elsewhere/params.yaml") == "/elsewhere/params.yaml"
 
 
@@ -75,7 +78,7 @@ def test_a_session_of_pasted_commands(tmp_path: Path, monkeypatch: pytest.Monkey
     scripted.set_params(recipe={"path": "recipes/other"}, traffic={"file": "data/inbox/nowhere.jsonl"})
     scripted.git("add", "--all")
     scripted.git("commit", "--quiet", "--message", "two agents")
-    environment = scripted.command()["env"]
+    environment = scripted.command(**people.signing("Ada"))["env"]
     done: list[str] = []
 
     def paste(line: str, folder: Path = scripted.root / "recipes" / "other") -> str:
@@ -101,14 +104,11 @@ def test_a_session_of_pasted_commands(tmp_path: Path, monkeypatch: pytest.Monkey
     assert printed(paste(f"{PROGRAM} runs"), "approve") == printed(ended, "approve")
     paste(f"{PROGRAM} report {record.name}")
     undo = printed(paste(printed(ended, "approve")), "rollback")
-    assert "tiny version 1" not in undo
-    assert [(act.model, act.action) for act in ledger.acts(scripted.clone)] == [("tiny", "promote")]
+    [made] = book.read(scripted.clone).state.promotions.values()
+    assert (made.model, made.run) == ("tiny", record.name)
     paste(undo)
-    assert [(act.model, act.action) for act in ledger.acts(scripted.clone)] == [
-        ("tiny", "promote"),
-        ("tiny", "rollback"),
-    ]
-    again = f"{PROGRAM} rollback --by NAME --reason TEXT"
+    assert book.read(scripted.clone).state.champion("tiny") == 0
+    again = f"{PROGRAM} rollback --reason TEXT"
     refused = subprocess.run(
         ["bash", "-c", again],
         cwd=scripted.root,
@@ -118,7 +118,7 @@ def test_a_session_of_pasted_commands(tmp_path: Path, monkeypatch: pytest.Monkey
         check=False,
         timeout=200,
     )
-    assert "model tiny has no @previous version" in refused.stderr, (
+    assert "tiny is at its beginning" in refused.stderr, (
         "the only model that was ever promoted, not the one of params.yaml"
     )
     assert len(done) == 6
@@ -128,20 +128,20 @@ def test_a_rollback_names_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """N1: without a name the only one promoted here; with several, an error that lists them."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     here = ladder_clone.make(tmp_path / "a").clone
-    with pytest.raises(UserError, match="nothing was promoted in this clone"):
-        registry.only_model(here)
-    act = ledger.Act(
-        id="1", action="promote", when="2026-03-02", who="Ada", why="w", model="parcels", run="r", revision="f"
-    )
-    ledger.append(here, act)
-    assert registry.only_model(here) == "parcels"
-    ledger.append(here, act.model_copy(update={"id": "2", "model": "coder"}))
-    with pytest.raises(
-        UserError, match=r"several models were promoted here: coder, parcels\. Name the one .* --model MODEL --by NAME"
-    ):
-        registry.only_model(here)
+    with pytest.raises(UserError, match="nothing was promoted yet"):
+        acts.only_model(book.read(here).state)
+    line = {"id": "1", "action": "promote", "when": "2026-03-02", "who": "Ada", "why": "w", "run": "r", "revision": "f"}
+    rows = [line | {"model": "parcels"}, line | {"model": "coder"}]
+    here.state.mkdir(exist_ok=True)
+    here.ledger.write_text(json.dumps(rows[0]) + "\n")
+    history.take_in(here)
+    assert acts.only_model(book.read(here).state) == "parcels"
+    here.ledger.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    history.take_in(here)
+    with pytest.raises(UserError, match=r"several models were promoted: coder, parcels\. Name one: --model NAME"):
+        acts.only_model(book.read(here).state)
     with pytest.raises(UserError, match="of model 'parcel' nothing was ever promoted"):
-        registry.rollback(here, "parcel", "Ada", "why")
+        acts.rollback(here, "parcel", people.signer("Ada"), "why")
 
 
 def test_the_doctor_takes_the_policy_of_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

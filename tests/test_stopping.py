@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import ladder_clone
+import people
 import pytest
 import yaml
 
@@ -22,10 +23,11 @@ from rft.errors import ConfigError, Stopped, UserError
 from tasks import cancel, retention
 from tasks import ladder as climb
 from tasks.dependencies import STAGES
-from tasks.promotion import agents, registry
+from tasks.promotion import agents, champions
 from tasks.runs import records
 from tasks.runs import repro as stages
 from tasks.runs import run as runs
+from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 from tasks.runs.run import Run
@@ -111,7 +113,7 @@ def _own_store(monkeypatch: pytest.MonkeyPatch) -> None:
 def plan(scripted: ladder_clone.Scripted, **section: object) -> runs.Plan:
     raw = yaml.safe_load((scripted.root / "params.yaml").read_text())
     settings = config.parse(raw | {"run": section})
-    return runs.plan(scripted.clone, settings, registry.served(scripted.clone, settings))
+    return runs.plan(scripted.clone, settings, champions.of_params(scripted.clone, settings))
 
 
 def repro(run: Run, stage: str, deadline: float | None = None) -> str:
@@ -291,7 +293,7 @@ def test_a_run_that_is_recorded_without_its_settings_names_no_model(tmp_path: Pa
     file.write_text(yaml.safe_dump({name: section for name, section in raw.items() if name != "recipe"}))
     here.git("commit", "--quiet", "--all", "--message", "the recipe is named by --set")
     params = config.parse(raw)
-    with pytest.raises(Stopped), runs.start(here, runs.plan(here, params, registry.served(here, params))) as run:  # noqa: PT012
+    with pytest.raises(Stopped), runs.start(here, runs.plan(here, params, champions.of_params(here, params))) as run:  # noqa: PT012
         climb.drive(run, "traffic")
         raise Stopped("before stage drift")
     shutil.rmtree(run.tree)
@@ -314,7 +316,7 @@ def test_the_command_that_is_printed_for_a_paused_run_goes_on(
     assert cli.main(["runs"]) == 0
     assert re.search(rf"Go on with {record.name}: .*{expected}", capsys.readouterr().out)
     with pytest.raises(UserError, match=rf"it is paused\. Go on with it: .*{expected.strip()}$"):
-        registry.approve(scripted.clone, records.find(scripted.clone, record.name), "Ada", "better")
+        people.approve(scripted.clone, record.name)
     assert cli.main(["gc"]) == 0
     end = rf" +To end it: .* cancel {record.name}\n"
     assert re.search(rf"run {record.name} is unfinished\. To go on with it: .*{expected}{end}", capsys.readouterr().out)
@@ -322,10 +324,10 @@ def test_the_command_that_is_printed_for_a_paused_run_goes_on(
     assert re.search(rf"To go on from it with a new run: .*{expected}", capsys.readouterr().out)
 
 
-def _other_settings(scripted: ladder_clone.Scripted) -> tuple[config.Params, registry.Served]:
+def _other_settings(scripted: ladder_clone.Scripted) -> tuple[config.Params, Served]:
     settings = config.load(scripted.root / "params.yaml")
     settings = settings.model_copy(update={"train": settings.train.model_copy(update={"steps": 3})})
-    return settings, registry.served(scripted.clone, settings)
+    return settings, champions.of_params(scripted.clone, settings)
 
 
 def test_the_hours_of_a_killed_start_count_to_its_last_sign_of_life(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ from rft.errors import RftError, Stopped
 
 VERBS = (
     "run", "runs", "doctor", "stage", "exploits", "serve-tools", "report", "cancel", "gc", "approve",
-    "reject", "rollback", "export", "play", "rollouts", "replay", "up", "new", "drift", "demo",
+    "reject", "rollback", "champion", "ledger", "people", "export", "play", "rollouts", "replay", "up", "new",
+    "drift", "demo",
 )  # fmt: skip
 """In the order of `rft --help`."""
 ABOUT = """\
@@ -45,7 +46,7 @@ Retrain a tool-using agent on your own hardware, stage by stage: drift, baseline
   rft runs                     list the runs, and how they ended
   rft report RUN               print where the report of a run is
   rft cancel RUN               stop a run in order
-  rft approve RUN --by NAME --reason TEXT
+  rft approve RUN --reason TEXT
   rft play                     talk to the champion
   rft export champion FOLDER   export what is needed to serve it elsewhere
 """

@@ -1,78 +1,137 @@
-"""Make a run's challenger the champion.
+"""Approve what a run's gate would promote.
 
-Only a run that the gate would promote can be approved. Every hash is verified before anything
-moves.
+The approval is a statement, signed with your SSH key; the ledger keeps it. When as many people as
+its rules want have approved, the run's challenger becomes the champion. Before that, every hash is
+compared, a few examples are played, and the weights are signed.
+
+  rft approve RUN --reason "half the calls"
+  rft approve RUN --print --reason TEXT          what to sign, where the key lies on another machine
+  rft approve RUN --signature FILE.sig           what was signed there
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from flows.cli.options import add_person, person
+from flows.cli.options import add_person, signer
 from flows.screen import say, warn
 from rft import commands
+from rft.errors import UserError
 from tasks.runs import clone
 from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
-    from tasks.promotion.ledger import Act
+    from tasks.ledger.state import Champion
+    from tasks.promotion.acts import Outcome
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--override-dirty", action="store_true", help="approve a run of uncommitted code; the ledger says so"
-    )
     parser.add_argument("run", metavar="RUN")
-    add_person(parser)
+    add_person(parser, reason=False)
+    parser.add_argument(
+        "--override-dirty", action="store_true", help="as an owner: promote uncommitted code; the ledger says so"
+    )
+    elsewhere = parser.add_mutually_exclusive_group()
+    elsewhere.add_argument("--print", action="store_true", help="print the statement and how to sign it; sign nothing")
+    elsewhere.add_argument("--signature", metavar="FILE", help="the .sig file of a statement that --print wrote")
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks.promotion import registry
-    from tasks.runs import champion, records
+    from tasks.ledger import statement
+    from tasks.promotion import acts
 
     here = clone.enter()
-    record = records.find(here, options.run)
-    act = move(here, "promote", record.name, *person(options), options.override_dirty)
-    if act.own_run:
-        warn(f"{act.who} started this run and approves it too. It is allowed, and the ledger says so.")
-    if act.overrides:
-        warn(f"overridden: {', '.join(act.overrides)}. The ledger says so.")
-    assert act.before
-    previous = champion.in_words(act.before)
-    say(f"Run {act.run} is the champion: {act.model} version {act.after}. @previous is {previous}.")
-    say(f"In the ledger: {act.when}, {act.who}: {act.why}")
-    say(to_serve(here, act))
-    say(f"To undo it: {registry.undo(act.model)}")
+    if options.signature:
+        from pathlib import Path
+
+        if options.reason or options.key or options.override_dirty:
+            raise UserError("--signature names a statement that is signed already: give it alone.")
+        outcome = acts.submit(here, options.run, statement.made_elsewhere(Path(options.signature)), say)
+    else:
+        if not options.reason:
+            raise UserError("--reason TEXT is missing: the ledger keeps it for whoever asks a year later.")
+        if options.print:
+            return _print(here, options)
+        outcome = acts.approve(here, options.run, signer(here, options), options.reason, options.override_dirty, say)
+    if outcome.promoted is None and outcome.standing.is_enough:
+        outcome = _promote(here, outcome.waiting.act.run)
+    _show(here, outcome)
     return 0
 
 
-def move(here: Clone, flow: str, *arguments: Any) -> Act:
-    """Move the champion by a flow of flows/promotion.py; `rft rollback` moves it too."""
+def _promote(here: Clone, run: str) -> Outcome:
+    """By the flow, so that Prefect shows it; without a standing server, by one of our own."""
     from flows.server import prefect_server
 
     with prefect_server(here) as server:
-        moving = getattr(importlib.import_module("flows.promotion"), flow)
+        from flows.promotion import promote
+
         if server:
             server.ready()
-        return moving(*arguments)
+        return promote(run)
 
 
-def to_serve(here: Clone, act: Act) -> str:
+def _print(here: Clone, options: argparse.Namespace) -> int:
+    from rft import files
+    from tasks.ledger import keys
+    from tasks.promotion import acts
+
+    wanted = acts.wanted(here, options.run, options.reason, options.override_dirty, say)
+    file = here.state / "ledger" / f"{options.run}.{wanted.act}.json"
+    with files.replacing(file) as part:
+        part.write_bytes(wanted.content_bytes)
+    say(wanted.model_dump_json(indent=1, exclude_none=True))
+    say(f"\nIt is in {file}. Sign that very file where your key is, and bring FILE.sig back beside it:")
+    say(f"  {keys.sign_command(options.key or '~/.ssh/id_ed25519', file)}")
+    say(f"Then, until {wanted.expires}: {commands.command('approve', options.run, '--signature', f'{file}.sig')}")
+    return 0
+
+
+def _show(here: Clone, outcome: Outcome) -> None:
+    from tasks.promotion import acts
+    from tasks.runs import champion
+
+    waiting, made, standing = outcome.waiting, outcome.promoted, outcome.standing
+    if made is None:
+        have = ", ".join(said.person for said in standing.counting)
+        say(f"Run {waiting.act.run} has {len(standing.counting)} of {standing.needed} approvals ({have}).")
+        missing = standing.needed - len(standing.counting)
+        say(f"It waits for {missing} more until {waiting.act.expires} ({standing.why}).")
+        return
+    if made.own_run:
+        warn(f"{waiting.starter_name} started this run and approves it too. It is allowed, and the ledger says so.")
+    if made.overrides:
+        warn("overridden: uncommitted code. The ledger says so.")
+    say(
+        f"Run {made.run} is the champion of {made.model}: champion {made.number}. @previous is "
+        f"{champion.in_words(made.before)}."
+    )
+    say(f"In the ledger: entry {made.number}, {made.time}, {made.who}: {made.why}")
+    say(to_serve(here, made.model, made))
+    say(f"To undo it: {acts.undo_command(made.model)}")
+    for problem in outcome.problems:
+        warn(f"{problem}. The promotion stands; this is tried again at the next start.")
+
+
+def to_serve(here: Clone, model: str, made: Champion | None) -> str:
     """Say where the champion's bytes are, and which command exports them."""
-    from tasks.promotion import registry
+    from tasks.ledger import book
+    from tasks.promotion import champions
 
-    found = registry.find(here, act.model, str(act.after))
-    tags = found.tags if found else {}
-    weights = f"weights {tags['dvc.path']} ({tags['weights']})" if tags.get("dvc.path") else "no weights of its own"
-    prompt = f", prompt {tags['prompt']!r}" if tags.get("prompt") else ""
-    where = f" of revision {tags['revision'][:10]}, in DVC's cache" if tags.get("revision") else ""
-    named = [] if registry.models(here) == [act.model] else ["--model", act.model]
-    target = os.path.relpath(here.root / "exports" / f"{act.model}-{act.after}")
+    state = book.read(here, said=say).state
+    number = made.number if made else 0
+    served = champions.at(here, state, number)
+    weights = (
+        f"weights {served.weights.path} ({served.champion.weights})" if served.weights else "no weights of its own"
+    )
+    prompt = f", prompt {served.champion.prompt.name!r}" if served.champion.prompt else ""
+    where = f" of revision {made.revision[:10]}, in DVC's cache" if made else ""
+    named = [] if list(state.moves) == [model] else ["--model", model]
+    target = os.path.relpath(here.root / "exports" / f"{model}-{number}")
     return (
         f"To serve: {weights}{prompt}{where}. Nothing changes for anyone until something serves it. "
         "To export it all, with the command that starts vLLM:\n"
-        f"  {commands.command('export', str(act.after), target, *named)}"
+        f"  {commands.command('export', str(number), target, *named)}"
     )

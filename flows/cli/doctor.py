@@ -1,6 +1,7 @@
 """Check for what would go wrong, before any compute is spent.
 
-Settings, recipe, tools, grader, template, memory, one optimizer step. Exit code 0: ready; 2: fix
+Settings, recipe, tools, grader, template, memory, one optimizer step (rft/doctor); the ledger and
+its remote (tasks/ledger/checks.py), to which a scratch branch is pushed. Exit code 0: ready; 2: fix
 the settings; 3: a server, a disk or the network failed.
 """
 
@@ -53,12 +54,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _examine(options: argparse.Namespace) -> int:
-    """Run the checks of rft/doctor, and return the exit code. Their own output goes to stderr.
+    """Run the checks, and return the exit code. Their own output goes to stderr.
 
     What a check left behind at its deadline ends with the process (rft/doctor/__init__.py).
     """
     from flows import settings
     from rft import doctor
+    from tasks.ledger import checks
 
     here, params = clone.enter(), options.params
     if params and Path(params).exists():
@@ -78,6 +80,7 @@ def _examine(options: argparse.Namespace) -> int:
                 options.only,
                 not options.no_model,
                 begin,
+                (*doctor.CHECKS, *checks.checks(here)),
                 announce=_announce,
                 find_policy=lambda params: _policy(here, params, scratch),
             )

@@ -103,11 +103,11 @@ def tell(here: Clone, report: DriftReport, console: Console | None = None) -> No
 def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
     """Write what the stage reads: the champion without weights, and the newest traffic shelf."""
     from rft import shelves
-    from tasks.promotion import registry
+    from tasks.promotion import champions
     from tasks.runs import records
     from tasks.runs.artifacts import Revision
 
-    registry.served(here, params).place(scratch, weights=False)
+    champions.of_params(here, params, say).place(scratch, weights=False)
     for record in reversed(records.load_all(here)):
         if record.revision is None or record.bytes_removed:
             continue

@@ -1,11 +1,11 @@
 """Export what is needed to serve an agent elsewhere.
 
-FOLDER must not exist yet. VERSION is a number in the registry, champion or previous; RUN is what a
-run's gate judged, approved or not.
+FOLDER must not exist yet. CHAMPION is champion, previous, or a number that `rft champion` names;
+RUN is what a run's gate judged, approved or not.
 
   rft export champion exports/today              the adapter as trained, and its base model or its
                                                  name
-  rft export 2 exports/v2 --merge                one whole model, in the dtype that it was judged in
+  rft export 12 exports/12 --merge               one whole model, in the dtype that it was judged in
   rft export RUN exports/look --merge --dtype float32
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("which", metavar="VERSION|RUN")
+    parser.add_argument("which", metavar="CHAMPION|RUN")
     parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument(
         "--model", metavar="NAME", help="the recipe, if the clone has run several (default: its only one)"

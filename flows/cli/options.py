@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from typing import TYPE_CHECKING
 
-from rft.errors import UserError
+if TYPE_CHECKING:
+    from tasks.promotion.acts import Signer
+    from tasks.runs.clone import Clone
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -19,17 +23,32 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_person(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--by", required=True, metavar="NAME", help="who decides")
-    parser.add_argument("--reason", required=True, metavar="TEXT", help="why; the ledger keeps it")
+def add_person(parser: argparse.ArgumentParser, reason: bool = True) -> None:
+    parser.add_argument("--reason", required=reason, metavar="TEXT", help="why; the ledger keeps it")
+    parser.add_argument(
+        "--key",
+        metavar="FILE",
+        help="the SSH key that signs (default: Git's user.signingkey if gpg.format is ssh, else ~/.ssh/id_ed25519)",
+    )
 
 
-def person(options: argparse.Namespace) -> tuple[str, str]:
-    """Return who decides, and why. Raises UserError if either is empty."""
-    who, why = options.by.strip(), options.reason.strip()
-    if not who or not why:
-        raise UserError("--by and --reason must not be empty: the ledger keeps them for whoever asks a year later.")
-    return who, why
+def signer(clone: Clone, options: argparse.Namespace) -> Signer:
+    """Return who decides, with their key. On a terminal, offer to make one where there is none."""
+    from tasks.ledger import keys
+    from tasks.promotion.acts import Signer
+    from tasks.runs.run import user
+
+    try:
+        key = keys.person(clone, options.key)
+    except keys.NoKey as error:
+        if not sys.stdin.isatty():
+            raise
+        print(f"{error}\nMake ~/.ssh/id_ed25519 now? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().casefold() not in ("y", "yes"):
+            raise
+        keys.make_person()
+        key = keys.person(clone)
+    return Signer(key, user(clone))
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ QUIT = "/quit"
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="a run, or a version of the registry (default: the champion)"
+        "run", metavar="RUN", nargs="?", help="a run, or the number of a champion (default: the champion)"
     )
     parser.add_argument("--example", metavar="ID", help="begin with this validation example, and show its grade")
     parser.add_argument("--once", metavar="TEXT", help="say this, show the answer, and end")
@@ -55,13 +55,14 @@ def run(options: argparse.Namespace) -> int:
     from flows import settings
     from rft import shelves
     from rft.types import SPLITS
-    from tasks.promotion import agents, registry
+    from tasks.promotion import agents, champions
+    from tasks.promotion.mlflow_registry import CHAMPION
 
     here = clone.enter()
     temperature = options.temperature
     if temperature is not None and not (math.isfinite(temperature) and temperature >= 0):
         raise UserError(f"--temperature {temperature:g}: write 0 (greedy) or a larger number.")
-    which = options.run or registry.CHAMPION
+    which = options.run or CHAMPION
     if agents.is_a_run(which):
         if options.params is not None:
             raise UserError(
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
             )
         agent = agents.find(here, which)
     else:
-        agent = agents.find(here, which, registry.model_name(settings.resolve(here, options.params)))
+        agent = agents.find(here, which, champions.model_name(settings.resolve(here, options.params)))
     files = (*(shelves.examples_file(split) for split in SPLITS), shelves.KEYS)
     with agents.laid_out(agent, *map(str, files)) as tree, contextlib.chdir(tree):
         _converse(agent, settings.of_file(Path("params.yaml"), options.overrides), options)

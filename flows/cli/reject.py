@@ -1,27 +1,38 @@
 """Reject what the gate would promote.
 
-The run cannot be approved after that.
+The no holds for this prompt and these weights, whatever run brings them again, until somebody with
+the role lifts it.
+
+  rft reject RUN --reason "made-up codes"
+  rft reject RUN --lift --reason "the codes are new"
 """
 
 from __future__ import annotations
 
 import argparse
 
-from flows.cli.options import add_person, person
+from flows.cli.options import add_person, signer
 from flows.screen import say
 from tasks.runs import clone
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--lift", action="store_true", help="take back the rejection of what this run would promote")
     add_person(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks.promotion import registry
-    from tasks.runs import records
+    from tasks.promotion import acts
 
     here = clone.enter()
-    act = registry.reject(here, records.find(here, options.run), *person(options))
-    say(f"Run {act.run} is rejected. In the ledger: {act.when}, {act.who}: {act.why}")
+    if options.lift:
+        no = acts.lift(here, options.run, signer(here, options), options.reason, say)
+        say(f"The rejection of {no.time} by {no.person} is lifted: {no.reason}")
+        return 0
+    no = acts.reject(here, options.run, signer(here, options), options.reason, say)
+    say(
+        f"Rejected: this prompt with these weights, whatever run brings them. In the ledger: entry {no.number}, "
+        f"{no.time}, {no.person}: {no.reason}"
+    )
     return 0

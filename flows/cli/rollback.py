@@ -1,39 +1,45 @@
-"""Make the previous champion the champion again.
+"""Make the champion before this one the champion again.
 
-Without --model, --params or --set, it is the only model that was ever promoted in this clone.
+Without --model, --params or --set, it is the only model that was ever promoted.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from flows.cli.approve import move, to_serve
-from flows.cli.options import add_person, add_settings, person
-from flows.screen import say
+from flows.cli.approve import to_serve
+from flows.cli.options import add_person, add_settings, signer
+from flows.screen import say, warn
 from rft.errors import UserError
 from tasks.runs import clone
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", metavar="NAME", help="a registered model: the name of its recipe's folder")
+    parser.add_argument("--model", metavar="NAME", help="a model: the name of its recipe's folder")
     add_person(parser)
     add_settings(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from flows import settings
-    from tasks.promotion import registry
+    from tasks.ledger import book
+    from tasks.promotion import acts, champions
+    from tasks.runs import champion
 
     here = clone.enter()
-    who, why = person(options)
     model, has_settings = options.model, bool(options.params or options.overrides)
     if model and has_settings:
         raise UserError("--model names the model, and so do --params and --set: give one of them.")
     if has_settings:
-        model = registry.model_name(settings.resolve(here, options.params, options.overrides))
-    act = move(here, "rollback", model or registry.only_model(here), who, why)
-    served = f"run {act.run}" if act.run else "the beginning: the base policy with the seed prompt"
-    say(f"The champion is version {act.after} of {act.model} again ({served}), in place of version {act.before}.")
-    say(f"In the ledger: {act.when}, {act.who}: {act.why}")
-    say(to_serve(here, act))
+        model = champions.model_name(settings.resolve(here, options.params, options.overrides))
+    model = model or acts.only_model(book.read(here, said=say).state)
+    back = acts.rollback(here, model, signer(here, options), options.reason, say)
+    made = back.to
+    served = f"run {made.run}" if made else "the base policy with the seed prompt"
+    to = champion.in_words(made.number if made else 0)
+    say(f"The champion of {model} is {to} again ({served}), in place of {champion.in_words(back.before)}.")
+    say(f"In the ledger: entry {back.number}, {back.time}, {back.who}: {back.why}")
+    say(to_serve(here, model, made))
+    for problem in back.problems:
+        warn(f"{problem}. The rollback stands; this is tried again at the next start.")
     return 0

@@ -15,6 +15,7 @@ from tasks.runs import clone
 from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
+    from tasks.ledger.state import State
     from tasks.runs.records import RunRecord
 
 
@@ -29,6 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from tasks.ledger import book
     from tasks.runs import records
 
     here = clone.find()
@@ -39,14 +41,14 @@ def run(options: argparse.Namespace) -> int:
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for column in ("run", "ended as", "gain in reward", "code", "then"):
         table.add_column(column, no_wrap=column != "then")
-    champions = _champions(here)
+    state = book.read(here, said=say).state
     shown = [(record, 1) for record in every] if options.all else list(attempts(every))
     for record, count in shown[: options.n]:
         code = record.commit[:7] + (" + edits" if record.dirty else "")
         ended = _end(here, record) + (f" ({count} attempts)" if count > 1 else "")
-        table.add_row(record.name, ended, _gain(record), code, _then(here, record, champions))
+        table.add_row(record.name, ended, _gain(record), code, _then(here, record, state))
     Console(highlight=False).print(table)
-    for line in _next(here, [record for record, _ in shown[: options.n]], champions):
+    for line in _next(here, [record for record, _ in shown[: options.n]], state):
         say(line)
     return 0
 
@@ -87,18 +89,18 @@ def _gain(record: RunRecord) -> str:
     return f"{value:+z.2f}{interval}"
 
 
-def _then(here: Clone, record: RunRecord, champions: set[str]) -> str:
-    from tasks.promotion import ledger
-
-    if record.name in champions:
+def _then(here: Clone, record: RunRecord, state: State) -> str:
+    if record.name in _champions(state):
         return "champion"
     if record.state == "paused":
         return "waits: raise max_hours"
     if _goes_on(here, record):
         return "can go on"
-    last = ledger.decided(here, record.name)
-    if last is not None:
-        return {"promote": "was champion", "reject": f"rejected by {last.who}", "rollback": "was champion"}[last.action]
+    waiting = state.request(record.name)
+    if waiting is not None and (no := state.rejection_of(waiting.act)):
+        return f"rejected by {no.person}"
+    if record.name in {made.run for made in state.promotions.values()}:
+        return "was champion"
     return "waits for approval" if record.decision == "promote" else ""
 
 
@@ -110,19 +112,16 @@ def _goes_on(here: Clone, record: RunRecord) -> bool:
     )
 
 
-def _next(here: Clone, shown: Sequence[RunRecord], champions: set[str]) -> Iterator[str]:
+def _next(here: Clone, shown: Sequence[RunRecord], state: State) -> Iterator[str]:
     """Yield commands to paste, for the newest runs that wait for somebody."""
     from flows.results import approval
 
     if going_on := [record for record in shown if record.state == "paused" or _goes_on(here, record)]:
         yield f"\nGo on with {going_on[0].name}: {going_on[0].again}"
-    if waiting := [record for record in shown if _then(here, record, champions) == "waits for approval"]:
+    if waiting := [record for record in shown if _then(here, record, state) == "waits for approval"]:
         yield f"\nApprove {waiting[0].name}: {approval(waiting[0])}"
 
 
-def _champions(here: Clone) -> set[str]:
-    """Return the runs that are served: per model, the last that the champion moved to."""
-    from tasks.promotion import ledger
-
-    moved = {act.model: act.run for act in ledger.acts(here) if act.action in ("promote", "rollback")}
-    return {run for run in moved.values() if run}
+def _champions(state: State) -> set[str]:
+    """Return the runs that are served."""
+    return {state.promotions[number].run for model in state.moves if (number := state.champion(model))}

@@ -71,7 +71,7 @@ class Origin(Report):
 
     @property
     def served_name(self) -> str:
-        return f"{self.model}-{self.run}" if self.version is None else f"{self.model}-v{self.version}"
+        return f"{self.model}-{self.run}" if self.version is None else f"{self.model}-{self.version}"
 
 
 class Base(Report):

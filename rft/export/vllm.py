@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rft import config
 from rft.chat.formats import Declared, Format
-from rft.reports import Champion, PromptSettings
+from rft.reports import PromptSettings
 from rft.rollouts.prompting import num_turns
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def readme(manifest: Manifest, params: config.Params, prompt: PromptSettings, to
 def _head(manifest: Manifest) -> str:
     origin = manifest.origin
     standing = f"Standing: {origin.standing}."
-    what = f"version {origin.version}{', the beginning' if origin.version == Champion().version else ''}"
+    what = f"champion {origin.version}" if origin.version else "the beginning"
     if origin.version is None:
         what = f"run {origin.run}"
         standing = f"**Not approved: {origin.standing}.** Nobody has agreed that this agent may be served."

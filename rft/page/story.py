@@ -252,12 +252,12 @@ def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
     override = ["--override-dirty"] if dirty else []
     model = ["--model", Path(run["recipe"]).name] if run.get("recipe") else []
     if shelves.decision.decision == "promote":
-        approve = commands.command("approve", name, *commands.WHO_AND_WHY, *override)
-        reject = commands.command("reject", name, *commands.WHO_AND_WHY)
-        rollback = commands.command("rollback", *model, *commands.WHO_AND_WHY)
+        approve = commands.command("approve", name, *commands.WHY, *override)
+        reject = commands.command("reject", name, *commands.WHY)
+        rollback = commands.command("rollback", *model, *commands.WHY)
         means = (
-            "A named person decides. Approval moves the alias @champion to this candidate and keeps the one it "
-            "replaces as @previous."
+            "People decide. Whoever approves signs it with their SSH key. When as many have as the ledger's rules "
+            "want, this candidate is the champion, and @previous is the one that it replaces."
         )
         body: list[Child] = [
             h("p", means),

@@ -13,7 +13,7 @@ from rft.reports.prompt import PromptSettings
 class Champion(Report):
     """`data/champion/champion.json`, written by the flow."""
 
-    version: int = 1  # the registry's; 1: nothing was promoted yet
+    version: int = 0  # the entry of its promotion in the ledger; 0: nothing was promoted yet
     run: str | None = None
     prompt: PromptSettings | None = None
     weights: Literal["lora", "full", "none"] = "none"

@@ -1,8 +1,13 @@
 """Who is champion, and who decided it.
 
-registry   MLflow's alias `@champion`, moved by one function
-ledger     approvals, rejections and rollbacks, one line per act
-agents     any agent of the registry or a run, laid out in a folder
-smoke      a few examples that an agent plays right before its promotion
-signing    the signature of its weights, in OpenSSF's format for models
+content          what a request is about, by hash, compared with the bytes
+agents           any champion, or what a run's gate judged, laid out in a folder
+smoke            a few examples that an agent plays right before its promotion
+signing          the signature of its weights, in OpenSSF's format for models
+preflight        these two, before a promotion's entry
+champions        the champion of a model, from the ledger
+acts             request, approve, reject, lift, roll back
+projections      what shows the champion elsewhere, kept in line with the ledger
+mlflow_registry  MLflow's aliases
+champion_file    `.rft/champion/MODEL.json`
 """

@@ -1,15 +1,15 @@
 """Find an agent by name, and lay all of it out in one folder, to be exported or talked to.
 
-    find(clone, "champion" | "previous" | "2" | RUN, model) -> Agent
+    find(clone, "champion" | "previous" | "12" | RUN, model) -> Agent
     with laid_out(agent) as tree:           # recipe, settings, data/policy, data/champion: what a
                                             stage reads, for this agent alone
 
-A version of the registry is what was promoted; a run is what its gate judged, approved or not. No
-run made the beginning. Before the first promotion it is the base policy that the newest run
-measured; after it, for good, the base policy that the first promoted run was judged against. The
-folder holds the code and settings of the agent's own revision, not the clone's, and every byte
-comes by its hash: from Git, or from DVC's cache, where it is hashed again. A lock is held while an
-agent is laid out, so that `rft gc` leaves its folder alone.
+A champion is named by the entry of its promotion in the ledger; a run is what its gate judged,
+approved or not. No run made the beginning, 0. Before the first promotion it is the base policy that
+the newest run measured; after it, for good, the base policy that the first promoted run was judged
+against. The folder holds the code and settings of the agent's own revision, not the clone's, and
+every byte comes by its hash: from Git, or from DVC's cache, where it is hashed again. A lock is
+held while an agent is laid out, so that `rft gc` leaves its folder alone.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from pathlib import Path
 from rft import commands, reports, shelves
 from rft.errors import UserError, did_you_mean
 from rft.reports import Decision, PolicyReport
-from tasks.promotion import ledger, registry
-from tasks.promotion.ledger import Act
-from tasks.promotion.registry import CHAMPION, PREVIOUS, Version
-from tasks.runs import champion, records
+from tasks.ledger import book
+from tasks.ledger.state import BEGINNING, Champion, State, Waiting
+from tasks.promotion import champions, content
+from tasks.promotion.mlflow_registry import CHAMPION, PREVIOUS
+from tasks.runs import champion, records, transfer
 from tasks.runs.artifacts import Revision
-from tasks.runs.champion import BEGINNING, Served
+from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.git import GitError
 from tasks.runs.records import RunRecord
@@ -46,7 +47,7 @@ LAID_OUT = "agent-"
 class Agent:
     model: str
     version: int | None
-    """None for what was never promoted."""
+    """The entry of its promotion, 0 for the beginning; None for what was never promoted."""
     served: Served
     at: Revision
     """Where its recipe, settings and base policy are."""
@@ -65,35 +66,38 @@ class Agent:
 
 
 def find(clone: Clone, which: str, model: str | None = None) -> Agent:
-    """Find an agent. `model` as in the registry; None: the clone's only one. Raises UserError when
+    """Find an agent. `model` as in the ledger; None: the clone's only one. Raises UserError when
     there is none."""
+    state = book.read(clone).state
     if is_a_run(which):
-        return _of_run(clone, records.find(clone, which))
-    name = model_named(clone, model)
-    version = registry.find(clone, name, which)
-    if version is None:
-        known = registry.find(clone, name, CHAMPION)
-        if known is None and which in (CHAMPION, str(BEGINNING.champion.version)):
-            return _beginning(clone, name)
-        there = "nothing of it was promoted, so there is only the beginning, version 1"
-        if known is not None:
-            there = f"its champion is {champion.in_words(known.number)}"
+        return _of_run(clone, state, which)
+    name = model_named(clone, state, model)
+    now = state.champion(name)
+    number = {CHAMPION: now, PREVIOUS: state.previous(name)}.get(which, int(which) if which.isdigit() else None)
+    if number is None:
+        raise UserError(f"{name} is at the beginning, so there is no champion before it.")
+    if number == BEGINNING:
+        return _beginning(clone, state, name)
+    found = state.promotions.get(number)
+    if found is None or found.model != name:
         runs = commands.command("runs")
-        raise UserError(f"{name} has no version {which}: {there}. A run's name is more than digits: see {runs}")
-    return _of_version(clone, name, version)
+        raise UserError(
+            f"{name} has no champion {which}: its champion is {champion.in_words(now)}. A run's name is more than "
+            f"digits: see {runs}"
+        )
+    return _of_promotion(clone, state, found)
 
 
 def is_a_run(which: str) -> bool:
     return not which.isdigit() and which not in (CHAMPION, PREVIOUS)
 
 
-def model_named(clone: Clone, model: str | None) -> str:
-    """The registry's only model, or else the clone's only recipe that ever ran."""
+def model_named(clone: Clone, state: State, model: str | None) -> str:
+    """The ledger's only model, or else the clone's only recipe that ever ran."""
     start = f"Start one: {commands.command('run')}"
-    known = registry.models(clone)
-    is_enough = model in known if model else bool(known)
+    is_enough = model in state.moves if model else bool(state.moves)
     ran = set() if is_enough else _that_ran(clone)
-    every = sorted({*known, *ran})
+    every = sorted({*state.moves, *ran})
     if model is not None:
         if model not in every:
             remedy = did_you_mean(model, every) if every else start
@@ -144,103 +148,102 @@ def _link_model(clone: Clone, tree: Path) -> None:
 
 
 # -- which -----------------------------------------------------------------------------------------
-def _of_version(clone: Clone, model: str, version: Version) -> Agent:
-    if version.is_beginning:
-        return _beginning(clone, model)
-    if not version.run.strip():
-        raise UserError(f"{model} version {version.number} was registered by other hands: it names no run of rft.")
-    at = Revision(clone, version.tags.get("revision", ""))
-    served = champion.of(at, version.run, version.number)
-    _assert_registered(served, at, version)
-    promotions = (act for act in reversed(ledger.acts(clone)) if act.action == "promote" and act.run == version.run)
-    act = next(promotions, None)
-    approval = _approval(act) if act else "its approval is not in this clone's ledger"
-    back = _taken_back(clone, model, version)
+def _of_promotion(clone: Clone, state: State, made: Champion) -> Agent:
+    at = Revision(clone, made.revision)
+    transfer.fetch(clone, at)
+    served = champions.at(clone, state, made.number)
+    if made.unsigned is None:
+        assert_same(at, state.requests[made.request])
+    back = state.withdrawn(made.number)
     if back is None:
-        standing = f"{version.aliases[0] if version.aliases else 'was champion'}; {approval}"
+        is_now = state.champion(made.model) == made.number
+        standing = f"{CHAMPION if is_now else 'was champion'}; {approval(made)}"
     else:
-        standing = f"rolled back by {back.who} on {back.when}: {back.why}; before that {approval}"
-    return Agent(model, version.number, served, at, version.run, _arm(at), standing, withdrawn=back is not None)
+        standing = f"rolled back by {back.who} on {back.time}: {back.why}; before that {approval(made)}"
+    return Agent(made.model, made.number, served, at, made.run, _arm(at), standing, withdrawn=back is not None)
 
 
-def _taken_back(clone: Clone, model: str, version: Version) -> Act | None:
-    """The rollback away from this version, if nothing has returned to it since."""
-    number = str(version.number)
-    moves = (
-        act
-        for act in reversed(ledger.acts(clone))
-        if act.model == model and act.action != "reject" and number in (act.before, act.after)
-    )
-    last = next(moves, None)
-    return last if last is not None and last.action == "rollback" and last.before == number else None
+def assert_same(at: Revision, waiting: Waiting) -> None:
+    """Raise UserError when the revision's bytes are not those of the request in the ledger."""
+    _, found = content.of(at, waiting.act.run)
+    names = [name for name, value in found if value != getattr(waiting.act.content, name)]
+    if names:
+        raise UserError(
+            f"run {waiting.act.run}: {', '.join(names)} of its revision {at.commit[:10]} are not those that the ledger "
+            f"has for its request (entry {waiting.number}): one of the two was changed. Start a new run."
+        )
 
 
-def _assert_registered(served: Served, at: Revision, version: Version) -> None:
-    """Compare the revision with the hashes that the registry recorded at the promotion."""
-    made, tags = served.champion, version.tags
-    found = {"prompt_sha256": made.prompt.digest() if made.prompt else "", "dvc.lock_sha256": at.lock_sha256 or ""}
-    if served.weights is not None:
-        found |= {"weights_sha256": made.weights_sha256 or "", "dvc.md5": served.weights.md5}
-    for name, value in found.items():
-        if tags.get(name) != value:
-            raise UserError(
-                f"version {version.number}: the registry says {name} = {tags.get(name)}, revision {at.commit[:10]} of "
-                f"run {version.run} has {value}. One of the two was changed after the approval."
-            )
-
-
-def _of_run(clone: Clone, record: RunRecord) -> Agent:
-    if record.revision is None:
-        state = f"run {record.name} is not over: it is {record.state}"
-        raise UserError(f"{state}. Wait for it, or start it again: {record.again}")
-    at = Revision(clone, record.revision)
+def _of_run(clone: Clone, state: State, which: str) -> Agent:
+    asked = [waiting for waiting in state.requests.values() if which in waiting.act.run]
+    exact = [waiting for waiting in asked if waiting.act.run == which] or asked
+    if len({waiting.act.run for waiting in exact}) == 1:
+        waiting = exact[-1]
+        if waiting.promoted:
+            return _of_promotion(clone, state, state.promotions[waiting.promoted[-1]])
+        at, run = Revision(clone, waiting.act.revision), waiting.act.run
+        transfer.fetch(clone, at)
+    else:
+        record = records.find(clone, which)
+        if record.revision is None:
+            what = f"run {record.name} is not over: it is {record.state}"
+            raise UserError(f"{what}. Wait for it, or start it again: {record.again}")
+        at, run = Revision(clone, record.revision), record.name
     decision = at.report(Decision)
     if decision is None:
-        why = f"{record.state}{': ' + record.message if record.message else ''}"
-        none = f"run {record.name} came to no decision ({why}), so it has no agent"
+        none = f"run {run} came to no decision ({_why(clone, run)}), so it has no agent"
         raise UserError(f"{none}. To name what is served: champion.")
-    model = at.model
-    if version := registry.find(clone, model, record.name):
-        return _of_version(clone, model, version)
-    last = ledger.decided(clone, record.name)
+    standing = _standing(state, run, decision)
+    return Agent(at.model, None, champion.judged(at, run, decision), at, run, _arm(at), standing)
+
+
+def _why(clone: Clone, run: str) -> str:
+    record: RunRecord = records.find(clone, run)
+    return f"{record.state}{': ' + record.message if record.message else ''}"
+
+
+def _standing(state: State, run: str, decision: Decision) -> str:
     if decision.decision != "promote":
-        standing = f"the gate decided {decision.decision}: {decision.reason}"
-    elif last is not None and last.action == "reject":
-        standing = f"rejected by {last.who} on {last.when}: {last.why}"
-    else:
-        standing = "it waits for approval"
-    return Agent(model, None, champion.judged(at, record.name, decision), at, record.name, _arm(at), standing)
+        return f"the gate decided {decision.decision}: {decision.reason}"
+    waiting = state.request(run)
+    no = state.rejection_of(waiting.act) if waiting else None
+    return f"rejected by {no.person} on {no.time}: {no.reason}" if no else "it waits for approval"
 
 
-def _beginning(clone: Clone, model: str) -> Agent:
-    number = BEGINNING.champion.version
-    first = registry.first_promoted(clone, model)
+def _beginning(clone: Clone, state: State, model: str) -> Agent:
+    first = first_promoted(state, model)
     if first is not None:
-        at, run = Revision(clone, first.tags.get("revision", "")), first.run
-        _assert_registered(champion.of(at, run, first.number), at, first)
+        at, run = Revision(clone, first.revision), first.run
+        transfer.fetch(clone, at)
     elif (measured := _measured(clone).get(model)) is not None:
         at, run = Revision(clone, measured.revision or ""), measured.name
     else:
         raise UserError(
-            f"{model} {champion.in_words(number)}: no run of this clone that still has its bytes measured its base "
+            f"{model}, {champion.in_words(BEGINNING)}: no run of this clone that still has its bytes measured its base "
             f"policy. Start one: {commands.command('run')}"
         )
     standing = f"nobody had to approve it: the base policy with the seed prompt, as run {run} measured them"
-    return Agent(model, number, BEGINNING, at, run, "champion", standing)
+    return Agent(model, BEGINNING, champion.BEGINNING, at, run, "champion", standing)
 
 
-def beginnings(clone: Clone) -> dict[str, str]:
-    """Model -> the revision that holds its beginning, for models without a promotion; the registry
-    knows the others. Takes no lock."""
+def first_promoted(state: State, model: str) -> Champion | None:
+    """The first promotion that replaced the beginning."""
+    every = (made for made in state.promotions.values() if made.model == model and made.before == BEGINNING)
+    return next(every, None)
+
+
+def beginnings(clone: Clone, state: State) -> dict[str, str]:
+    """Model -> the revision that holds its beginning."""
     found = {model: record.revision or "" for model, record in _measured(clone).items()}
-    return {model: revision for model, revision in found.items() if registry.first_promoted(clone, model) is None}
+    firsts = {model: first_promoted(state, model) for model in state.moves}
+    return found | {model: first.revision for model, first in firsts.items() if first is not None}
 
 
 def _measured(clone: Clone) -> dict[str, RunRecord]:
     """Model -> the newest run with a baseline of its base policy, whose bytes are here."""
     found: dict[str, RunRecord] = {}
     for record in sorted(records.load_all(clone), key=lambda one: one.started, reverse=True):
-        if record.revision is None or record.bytes_removed or record.champion_version > BEGINNING.champion.version:
+        if record.revision is None or record.bytes_removed or champion.number(record.champion_version):
             continue
         at = Revision(clone, record.revision)
         with contextlib.suppress(GitError):  # a revision that somebody deleted, and left its record
@@ -262,6 +265,8 @@ def _arm(at: Revision) -> str:
     return decision.candidate if decision else "champion"
 
 
-def _approval(act: Act) -> str:
-    overridden = f", overriding: {', '.join(act.overrides)}" if act.overrides else ""
-    return f"approved by {act.who} on {act.when}{overridden}: {act.why}"
+def approval(made: Champion) -> str:
+    """Who approved a champion, when and why."""
+    overridden = ", overriding: uncommitted code" if made.overrides else ""
+    unsigned = " (unsigned, from an earlier version's record)" if made.unsigned else ""
+    return f"approved by {made.who} on {made.when}{overridden}{unsigned}: {made.why}"

@@ -147,6 +147,22 @@ class Revision:
             git(self.clone.root, "read-tree", self.commit, index=index)
             git(self.clone.root, "checkout-index", "--all", f"--prefix={target}/", index=index)
 
+    def exists(self) -> bool:
+        """Whether this clone's Git has the revision."""
+        try:
+            git(self.clone.root, "cat-file", "-e", f"{self.commit}^{{commit}}")
+        except GitError:
+            return False
+        return True
+
+    def is_cached(self) -> bool:
+        """Whether this clone's cache has every byte of it."""
+        return all(self._path(md5).exists() for out in self.outs.values() for md5 in [out.md5, *self._listed(out)])
+
+    def _listed(self, out: Out) -> list[str]:
+        here = out.is_folder and self._path(out.md5).exists()
+        return [row["md5"] for row in json.loads(self._path(out.md5).read_bytes())] if here else []
+
     def _cached(self, md5: str, what: str) -> bytes:
         with self._opened(md5, what) as file:
             content = file.read()

@@ -81,9 +81,15 @@ class Served:
 BEGINNING = Served(Champion())
 
 
-def in_words(version: int | str) -> str:
+def in_words(number: int) -> str:
     """Name a champion, in the same words on every page and in every message."""
-    return f"version {version}" + (", the beginning" if int(version) == BEGINNING.champion.version else "")
+    return f"champion {number}" if number else "the beginning"
+
+
+def number(recorded: int) -> int:
+    """The number of a champion that a run's record names. The beginning was called 1 once, which
+    is the ledger's genesis and never a promotion."""
+    return 0 if recorded <= 1 else recorded
 
 
 def of(revision: Revision, run: str, version: int) -> Served:
@@ -98,20 +104,20 @@ def judged(revision: Revision, run: str, decision: Decision) -> Served:
     """What the run's gate judged, whatever it decided. Its version is that of the champion which it
     was judged against."""
     prompt = revision.report(PromptSettings)
-    before = _before(revision)
+    before = began_with(revision)
     if prompt is None or decision.candidate == "none":
         raise UserError(f"run {run} judged nothing new: {decision.reason}. To name what is served: champion.")
     return _served(revision, run, before.version, decision.candidate, prompt)
 
 
-def _before(revision: Revision) -> Champion:
+def began_with(revision: Revision) -> Champion:
     """The champion that the run began with."""
     path = str(shelves.path(Champion))
     return reports.parse(Champion, revision.file(path) or b"{}", f"{path} of revision {revision.commit[:10]}")
 
 
 def _served(revision: Revision, run: str, version: int, candidate: str, prompt: PromptSettings) -> Served:
-    before = _before(revision)
+    before = began_with(revision)
     if candidate == "challenger":
         trained = revision.report(TrainReport)
         policy = revision.report(PolicyReport)

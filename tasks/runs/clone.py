@@ -5,7 +5,9 @@
     .rft/logs/        what the stages of a run printed
     .rft/reports/     the HTML page of each run
     .rft/progress/    work of stages that is not safe on a shelf yet (see rft/progress.py)
-    .rft/ledger.jsonl who approved, rejected and rolled back what, when and why
+    .rft/keys/        the machine key of this clone; .rft/ledger/ what it has seen of the ledger
+    .rft/champion/    what is served, one file per model
+    .rft/ledger.jsonl the unsigned record of earlier versions: `rft ledger import`
     .rft/prefect/     Prefect's home; .rft/dvc/ DVC's scratch files
 
 `enter` also sets the environment of this process and all its children: no telemetry, all tools'

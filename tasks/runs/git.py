@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from rft.errors import InfrastructureError, UserError
@@ -35,21 +36,41 @@ class GitError(InfrastructureError):
     """A Git command failed. The message holds the command and Git's own words."""
 
 
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _FOREIGN} | _IDENTITY | {"LC_ALL": "C"}
+
+
 def git(where: Path, *arguments: str, given: bytes | None = None, index: Path | None = None) -> str:
     """Standard output without its last newline. Raises GitError; UserError without Git."""
     return git_bytes(where, *arguments, given=given, index=index).decode("utf-8", "surrogateescape").removesuffix("\n")
 
 
-def git_bytes(where: Path, *arguments: str, given: bytes | None = None, index: Path | None = None) -> bytes:
-    own = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
-    environment = own | _IDENTITY | {"LC_ALL": "C"}
+def git_bytes(
+    where: Path,
+    *arguments: str,
+    given: bytes | None = None,
+    index: Path | None = None,
+    timeout_s: float | None = None,
+) -> bytes:
+    """Standard output. `timeout_s`: for what asks another machine."""
+    variables = environment()
     if index is not None:
-        environment["GIT_INDEX_FILE"] = str(index)
+        variables["GIT_INDEX_FILE"] = str(index)
+    if timeout_s is not None and not sys.stdin.isatty():
+        variables["GIT_TERMINAL_PROMPT"] = "0"
     settings = [part for setting in _SETTINGS for part in ("-c", setting)]
     try:
         done = subprocess.run(
-            ["git", *settings, *arguments], cwd=where, input=given, env=environment, capture_output=True, check=False
+            ["git", *settings, *arguments],
+            cwd=where,
+            input=given,
+            env=variables,
+            capture_output=True,
+            check=False,
+            timeout=timeout_s,
         )
+    except subprocess.TimeoutExpired:
+        raise GitError(f"git {' '.join(arguments)} did not end within {timeout_s:.0f} s in {where}") from None
     except FileNotFoundError:
         if not where.is_dir():
             raise UserError(f"{where}: no such folder.") from None

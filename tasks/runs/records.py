@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -68,6 +68,10 @@ class RunRecord(reports.Report):
     candidate: str | None = None
     gain: dict[str, float | None] | None = None
     """Paired, over the champion, with the ends of its interval."""
+    start: dict[str, Any] | None = None
+    """The statement of who started it, signed, where four eyes are the rule."""
+    ledger: str | None = None
+    """Number and SHA-256 of the ledger's last entry when the run began."""
     bytes_removed: str | None = None
     """When `rft gc` removed what only this run refers to; its revision stays."""
 
@@ -89,7 +93,7 @@ class RunRecord(reports.Report):
     def approve(self) -> str:
         """The command that approves it."""
         override = ["--override-dirty"] if self.dirty else []
-        return commands.command("approve", self.name, *commands.WHO_AND_WHY, *override)
+        return commands.command("approve", self.name, *commands.WHY, *override)
 
     @property
     def again(self) -> str:

@@ -303,7 +303,7 @@ def _create(clone: Clone, what: Plan) -> Run:
         window=what.params.traffic.file,
         inputs=list(what.inputs),
         started=records.now(),
-        started_by=_user(clone),
+        started_by=user(clone),
     )
     records.save(clone, record)
     run = Run(clone, record)
@@ -333,11 +333,15 @@ def _prepare(clone: Clone, tree: Path, what: Plan) -> None:
 
 def lay_out(clone: Clone, tree: Path, commit: str, edits: Edits, inputs: dict[str, Path]) -> None:
     """Make a worktree of this commit with the user's edits and inputs, on the clone's DVC cache."""
-    clone.git("worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
-    (tree / _DVC_LOCAL).write_text(_dvc_local(clone), encoding="utf-8")
+    lay_out_commit(clone, tree, commit)
     user_edits.carry(edits, clone, tree)
     for inside, source in inputs.items():
         _bring(source, tree / inside)
+
+
+def lay_out_commit(clone: Clone, tree: Path, commit: str) -> None:
+    clone.git("worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
+    (tree / _DVC_LOCAL).write_text(_dvc_local(clone), encoding="utf-8")
 
 
 def _dvc_local(clone: Clone) -> str:
@@ -382,7 +386,7 @@ def _inside(path: Path, clone: Clone) -> str | None:
         return None
 
 
-def _user(clone: Clone) -> str:
+def user(clone: Clone) -> str:
     """Git's user name, else the login: to notice who approves a run of their own."""
     try:
         return clone.git("config", "user.name")
@@ -470,6 +474,8 @@ def _snapshot(run: Run) -> str:
     tree = _written(run) if run.tree.is_dir() else run.clone.git("rev-parse", f"{record.commit}^{{tree}}")
     told = record if record.state in _OWN_WORDS else record.model_copy(update={"message": ""})
     message = f"run {record.name}: {record.decision or record.state}\n\n{told.model_dump_json(indent=1)}\n"
+    if record.ledger is not None:  # an anchor: a ledger without this entry was cut or rewritten
+        message += f"\nLedger: {record.ledger}\n"
     commit = git(run.clone.root, "commit-tree", tree, "-p", record.commit, given=message.encode())
     run.clone.git("update-ref", "--create-reflog", "-m", f"run {record.name}", _ref(record), commit, _NEW_REF)
     return commit

@@ -577,7 +577,8 @@ def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr()
     said = json.loads(printed.out)
     assert said["ok"] is True
-    assert [one["name"] for one in said["checks"]] == [check.name for check in doctor.CHECKS]
+    names = [check.name for check in doctor.CHECKS]
+    assert [one["name"] for one in said["checks"]] == [*names, "signing", "ledger", "remote"]
     assert set(said["checks"][0]) == {"name", "status", "words", "remedy", "seconds", "facts", "infrastructure"}
     assert "[doctor] tools\n[doctor] tools: calls the tools, 4 to lookup\n" in printed.err
     assert cli.main(["doctor", "--only", "configuration", "--set", "train.steps=0"]) == 2

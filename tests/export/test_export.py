@@ -15,6 +15,7 @@ from typing import Any
 
 import agent_clone as clones
 import ladder_clone
+import people
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -29,7 +30,9 @@ from rft.sampling.engine import Engine
 from rft.sampling.policies import base_model
 from rft.types import Opening
 from tasks import export as exporting
-from tasks.promotion import agents, ledger, registry
+from tasks.display import tracking
+from tasks.ledger import book
+from tasks.promotion import acts, agents, champions
 from tasks.runs import records, repro
 from tasks.runs import run as runs
 from tasks.runs.artifacts import Revision
@@ -124,16 +127,16 @@ def test_what_is_exported_speaks_as_it_did_here(approved: Clone, capsys: pytest.
     for name, options in (("adapter", []), ("merged", ["--merge", "--dtype", "float32"])):
         assert cli.main(["export", "champion", f"exports/{name}", *options]) == 0
         assert theirs(approved.root / "exports" / name) == known
-    assert cli.main(["export", "1", "exports/beginning"]) == 0
+    assert cli.main(["export", "0", "exports/beginning"]) == 0
     before = theirs(approved.root / "exports/beginning")
-    assert before == ours(approved, "1")
+    assert before == ours(approved, "0")
     assert [said for _, said in before] != [said for _, said in known]
     assert "give 8 recorded openings token by token" in capsys.readouterr().out
-    assert approved.git("status", "--porcelain") == "", "exports/ is no part of a run"
+    assert "exports" not in approved.git("status", "--porcelain"), "exports/ is no part of a run"
 
 
 def test_every_byte_is_named_and_comes_by_hash(approved: Clone) -> None:
-    assert cli.main(["export", "2", "exports/a"]) == 0
+    assert cli.main(["export", "champion", "exports/a"]) == 0
     folder = approved.root / "exports/a"
     said = manifest(folder)
     paths = {
@@ -204,14 +207,14 @@ def flags(folder: Path) -> dict[str, str]:
 def test_the_line_that_starts_vllm(approved: Clone) -> None:
     """Each path in it exists; the names are those of the request."""
     for name, options in (("adapter", []), ("merged", ["--merge", "--dtype", "bfloat16"])):
-        assert cli.main(["export", "2", f"exports/{name}", *options]) == 0
-    folder = approved.root / "exports/adapter"
+        assert cli.main(["export", "champion", f"exports/{name}", *options]) == 0
+    folder, name = approved.root / "exports/adapter", f"tiny-{number(approved)}"
     assert flags(folder) == {
         "": "./base",
-        "--served-model-name": "tiny-v2-base",
+        "--served-model-name": f"{name}-base",
         "--enable-lora": "",
         "--max-lora-rank": "8",
-        "--lora-modules": "tiny-v2=./adapter",
+        "--lora-modules": f"{name}=./adapter",
         "--dtype": "float32",
         "--max-model-len": "200",
         "--chat-template": "./chat_template.jinja",
@@ -219,9 +222,9 @@ def test_the_line_that_starts_vllm(approved: Clone) -> None:
         "--enable-auto-tool-choice": "",
         "--tool-call-parser": "hermes",
     }
-    assert json.loads((folder / "request.json").read_text())["model"] == "tiny-v2"
+    assert json.loads((folder / "request.json").read_text())["model"] == name
     merged = flags(approved.root / "exports/merged")
-    assert (merged[""], merged["--served-model-name"], merged["--dtype"]) == ("./model", "tiny-v2", "bfloat16")
+    assert (merged[""], merged["--served-model-name"], merged["--dtype"]) == ("./model", name, "bfloat16")
     assert "--enable-lora" not in merged
     for path in (
         "base/config.json",
@@ -239,6 +242,10 @@ def test_every_family_has_a_parser() -> None:
         assert vllm.family(export.Chat(families.tokenizer(name), []).format) == one.format
 
 
+def number(clone: Clone) -> int:
+    return book.read(clone).state.champion("tiny")
+
+
 # -- which agent -----------------------------------------------------------------------------------
 def test_a_run_that_nobody_approved_says_so(here: Clone, capsys: pytest.CaptureFixture[str]) -> None:
     name = run_name(here)
@@ -247,18 +254,17 @@ def test_a_run_that_nobody_approved_says_so(here: Clone, capsys: pytest.CaptureF
     assert "**Not approved: it waits for approval.**" in (here.root / "exports/waits/README.md").read_text()
     said = manifest(here.root / "exports/waits")
     assert (said.approved, said.origin.version, said.origin.run) == (False, None, name)
-    registry.reject(here, records.find(here, name), "Bob", "odd words")
+    acts.reject(here, name, people.signer("Bob"), "odd words")
     assert cli.main(["export", name, "exports/no"]) == 0
-    assert "**Not approved: rejected by Bob on" in (here.root / "exports/no/README.md").read_text()
+    assert "**Not approved: rejected by bob on" in (here.root / "exports/no/README.md").read_text()
 
 
 def test_an_approved_run_is_its_version(approved: Clone) -> None:
     assert cli.main(["export", run_name(approved), "exports/a"]) == 0
     said = manifest(approved.root / "exports/a")
-    assert (said.approved, said.origin.version) == (True, 2)
-    assert said.origin.standing.startswith("champion; approved by Ada on ")
+    assert (said.approved, said.origin.version) == (True, number(approved))
+    assert said.origin.standing.startswith("champion; approved by ada on ")
     assert "Not approved" not in (approved.root / "exports/a/README.md").read_text()
-    assert ledger.acts(approved)[-1].action == "promote"
 
 
 def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(
@@ -268,7 +274,7 @@ def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(
     said."""
     words = reports.PromptSettings(name="terse", system="Look it up. Be terse.", max_turns=2)
     params = config.load()
-    served = registry.served(approved, params)
+    served = champions.of_params(approved, params)
     scripted = clones.shelves(approved, approved.root.parent / "script")
     data = scripted.script / "data"
     report = reports.read(reports.PromptReport, data / "prompt/report.json").model_copy(
@@ -285,7 +291,7 @@ def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(
     (data / "challenger/rollouts.parquet").unlink()
     shutil.copy(data / "baseline/rollouts.parquet", data / "challenger/rollouts.parquet")  # no rollout had these words
     record = ladder_clone.climb(scripted)
-    assert record.champion_version == 2
+    assert record.champion_version == number(approved)
     assert cli.main(["export", record.name, "exports/words"]) == 0
     folder = approved.root / "exports/words"
     assert (folder / "system_prompt.txt").read_text() == words.system
@@ -380,12 +386,12 @@ def test_the_beginning_stays_what_the_first_promotion_replaced(
     """A later run with another policy, cut off before its baseline, was taken for the beginning:
     its random weights were exported."""
     first = records.load_all(approved)[0]
-    assert cli.main(["export", "1", "exports/before"]) == 0
-    registry.rollback(approved, "tiny", "Bob", "odd words")
+    assert cli.main(["export", "0", "exports/before"]) == 0
+    acts.rollback(approved, "tiny", people.signer("Ada"), "odd words")
     cut_off_after_policy(approved, tmp_path)
     assert cli.main(["export", "champion", "exports/after"]) == 0
     before, after = (manifest(approved.root / "exports" / name) for name in ("before", "after"))
-    assert (after.base.sha256, after.origin.version, after.origin.run) == (before.base.sha256, 1, first.name)
+    assert (after.base.sha256, after.origin.version, after.origin.run) == (before.base.sha256, 0, first.name)
     assert after.openings_compared == before.openings_compared > 0
     assert after.not_compared is None
     assert "no recorded opening" not in capsys.readouterr().err
@@ -402,7 +408,7 @@ def cut_off_after_policy(clone: Clone, folder: Path) -> records.RunRecord:
         )
     pointer = reports.read(reports.PolicyReport, shelf / "report.json")
     reports.write(pointer.model_copy(update={"sha256": files.tree_sha256(shelf / "model")}), shelf / "report.json")
-    plan = runs.plan(clone, params, registry.served(clone, params))
+    plan = runs.plan(clone, params, champions.of_params(clone, params))
     with pytest.raises(KeyboardInterrupt), runs.start(clone, plan) as run:  # noqa: PT012
         shutil.copytree(shelf, run.tree / "data/policy", dirs_exist_ok=True)
         repro.dvc(run.tree, "commit", "--force", "--quiet", "policy")
@@ -428,23 +434,26 @@ def test_the_beginning_is_what_a_run_measured(here: Clone, tmp_path: Path) -> No
 
 def test_what_was_rolled_back_is_not_approved(approved: Clone, capsys: pytest.CaptureFixture[str]) -> None:
     """It called itself approved, with no word of the rollback. Approved again, it is."""
-    registry.rollback(approved, "tiny", "Bob", "harmful answers")
-    for which, name in (("2", "version"), (run_name(approved), "run")):
+    promoted = number(approved)
+    acts.rollback(approved, "tiny", people.signer("Ada"), "harmful answers")
+    for which, name in ((str(promoted), "number"), (run_name(approved), "run")):
         assert cli.main(["export", which, f"exports/{name}"]) == 0
         said = manifest(approved.root / "exports" / name)
         assert not said.approved
-        assert (said.origin.version, said.origin.withdrawn) == (2, True)
-        assert said.origin.standing.startswith("rolled back by Bob on ")
-        assert ": harmful answers; before that approved by Ada on " in said.origin.standing
-        assert "warning: not approved: rolled back by Bob on" in capsys.readouterr().err
+        assert (said.origin.version, said.origin.withdrawn) == (promoted, True)
+        assert said.origin.standing.startswith("rolled back by ada on ")
+        assert ": harmful answers; before that approved by ada on " in said.origin.standing
+        assert "warning: not approved: rolled back by ada on" in capsys.readouterr().err
         text = (approved.root / "exports" / name / "README.md").read_text()
-        assert text.startswith("# tiny, version 2\n\n**Not approved any more: rolled back by Bob on ")
-        assert json.loads((approved.root / "exports" / name / "request.json").read_text())["model"] == "tiny-v2"
-    assert not agents.find(approved, "1").withdrawn
-    registry.approve(approved, records.load_all(approved)[0], "Ada", "it was not this")
-    again = agents.find(approved, "2")
-    assert (again.version, again.withdrawn) == (2, False)
-    assert again.standing.startswith("champion; approved by Ada on ")
+        assert text.startswith(f"# tiny, champion {promoted}\n\n**Not approved any more: rolled back by ada on ")
+        assert (
+            json.loads((approved.root / "exports" / name / "request.json").read_text())["model"] == f"tiny-{promoted}"
+        )
+    assert not agents.find(approved, "0").withdrawn
+    people.approve(approved, run_name(approved), "Ada", "it was not this")
+    again = agents.find(approved, "champion")
+    assert (again.version, again.withdrawn) == (number(approved), False)
+    assert again.standing.startswith("champion; approved by ada on ")
     assert again.standing.endswith("it was not this")
 
 
@@ -467,8 +476,8 @@ def test_what_is_to_be_typed_is_whole(here: Clone, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["2", "exports/x"], "tiny has no version 2: nothing of it was promoted"),
-        (["previous", "exports/x"], "tiny has no version previous"),
+        (["2", "exports/x"], "tiny has no champion 2: its champion is the beginning"),
+        (["previous", "exports/x"], "tiny is at the beginning, so there is no champion before it"),
         (["nothing", "exports/x"], "no run named 'nothing'"),
         (["champion", "exports/x", "--model", "other"], "no run of this clone made a model 'other'. There are: tiny."),
         (["champion", "recipes"], "recipes exists already. Name a folder that does not: nothing is written over."),
@@ -546,10 +555,12 @@ def test_tools_that_are_not_those_of_the_rollouts_are_not_exported(
 
 
 def test_a_registry_that_says_otherwise_is_believed_by_nobody(approved: Clone) -> None:
-    held = registry.Registry(approved, "tiny")
-    held._client.set_model_version_tag("tiny", "2", "weights_sha256", "0" * 64)
-    with pytest.raises(UserError, match="the registry says weights_sha256 = 0000"):
-        agents.find(approved, "champion")
+    before = agents.find(approved, "champion")
+    client = tracking.client(approved)
+    version = client.get_model_version_by_alias("tiny", "champion").version
+    client.set_model_version_tag("tiny", version, "weights_sha256", "0" * 64)
+    client.delete_registered_model_alias("tiny", "champion")
+    assert agents.find(approved, "champion") == before
 
 
 def test_a_full_disk_leaves_nothing(

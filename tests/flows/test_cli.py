@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import ladder_clone
+import people
 import pytest
 
 from flows import cli, settings
@@ -31,6 +32,9 @@ VERBS = (
     "approve",
     "reject",
     "rollback",
+    "champion",
+    "ledger",
+    "people",
     "up",
     "new",
     "drift",
@@ -88,9 +92,9 @@ def test_each_verb_is_a_module_of_its_name(repository: Path) -> None:
         # N12: not "stages before it have not run"
         (["run", "--set", "recipe.path=recipes/gone"], "recipe.path = 'recipes/gone': no examples.py in"),
         (["stage", "policy", "--set", "recipe.path=recipes/gone"], "recipe.path = 'recipes/gone': no examples.py in"),
-        (["rollback", "--by", "Ada", "--reason", "why"], "nothing was promoted in this clone"),
+        (["rollback", "--reason", "why"], "nothing was promoted yet"),
         (
-            ["rollback", "--by", "Ada", "--reason", "why", "--model", "a", "--params", "b"],
+            ["rollback", "--reason", "why", "--model", "a", "--params", "b"],
             "--model names the model, and so do --params and --set",
         ),
         (["stage", "drfit"], "no stage 'drfit'. The stages: traffic, drift,"),
@@ -98,8 +102,11 @@ def test_each_verb_is_a_module_of_its_name(repository: Path) -> None:
         (["cancel", "nothing"], "no run named 'nothing'"),
         (["gc", "--set", "run.retention.work_days=-1"], "params.yaml: 'run.retention.work_days' = -1:"),
         (["run", "--set", "run.max_hours=0"], "params.yaml: 'run.max_hours' = 0:"),
-        (["approve", "nothing", "--by", "Ada", "--reason", "why"], "no run named 'nothing'"),
-        (["reject", "nothing", "--by", "Ada", "--reason", "why"], "no run named 'nothing'"),
+        (
+            ["approve", "nothing", "--reason", "why", *people.by("Ada")],
+            "no request of a run 'nothing'",
+        ),
+        (["reject", "nothing", "--reason", "why", *people.by("Ada")], "no request of a run 'nothing'"),
         (["drift", "missing.jsonl"], "missing.jsonl: no such file. Name a window of traffic"),
         (["new", "recipes/tiny"], "recipes/tiny exists already"),
         (["new", "../elsewhere"], "lies outside the clone"),

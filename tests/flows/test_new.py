@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import people
 import pytest
 import yaml
 
@@ -113,6 +114,6 @@ def test_the_whole_ladder_climbs_on_it(clone: Clone) -> None:
         "training adds to what the prompt alone gives"
     )
     assert clone.git("status", "--porcelain") == ""
-    approved = rft(clone, "approve", record.name, "--by", "Ada", "--reason", "it looks parcels up now")
+    approved = rft(clone, "approve", record.name, "--reason", "it looks parcels up now", *people.by("Ada"))
     assert approved.returncode == 0, approved.stderr
-    assert "is the champion: parcels version 2" in approved.stdout
+    assert "is the champion of parcels: champion " in approved.stdout

@@ -107,7 +107,7 @@ def test_the_page_of_a_promotion_has_every_part(pages: dict[str, str]) -> None:
         "Stop reasons",
         "What it cost",
     ]
-    assert "rft approve 2026-04-06-brave-otter --by NAME --reason TEXT" in outline.text
+    assert "rft approve 2026-04-06-brave-otter --reason TEXT" in outline.text
     assert "--override-dirty" not in outline.text
 
 
@@ -436,7 +436,7 @@ def test_n15_a_dirty_run_names_its_files_and_can_be_approved_by_pasting(root: Pa
     ).text
     assert "recipes/mine" in text
     assert files in text
-    assert "rft approve 2026-04-06-brave-otter --by NAME --reason TEXT --override-dirty" in text
+    assert "rft approve 2026-04-06-brave-otter --reason TEXT --override-dirty" in text
 
 
 def test_n15_the_examples_that_got_worse_are_listed_worst_first_with_their_rollouts(pages: dict[str, str]) -> None:

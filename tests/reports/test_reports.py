@@ -13,7 +13,7 @@ from rft import files, page, reports
 from rft.errors import UserError
 from rft.reports import wording
 from rft.stages import gate
-from tasks.promotion import ledger
+from tasks.ledger import history
 from tasks.runs import records
 from tasks.runs.clone import Clone
 
@@ -184,7 +184,7 @@ def test_the_record_and_the_ledger_of_a_stored_run_are_read(tmp_path: Path) -> N
     clone.runs.mkdir(parents=True)
     shutil.copy(STORED / "runs/2026-04-06-brave-otter.json", clone.runs)
     shutil.copy(STORED / "ledger.jsonl", clone.ledger)
-    (record,), (act,) = records.load_all(clone), ledger.acts(clone)
+    (record,), (act,) = records.load_all(clone), history.lines(clone)
     decision = reports.read(reports.Decision, STORED / "data/gate/decision.json")
     assert (record.state, record.decision, act.run) == ("finished", decision.decision, record.name)
     assert act.decision_sha256 == decision.digest()

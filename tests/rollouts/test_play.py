@@ -23,6 +23,7 @@ from rft.rollouts.play import Table
 from rft.rollouts.policy import PolicyFailed
 from rft.rollouts.runner import workbench
 from rft.types import Example, Opening
+from tasks.ledger import book
 from tasks.promotion import agents
 from tasks.runs import records
 from tasks.runs.clone import Clone
@@ -85,9 +86,11 @@ def test_champion_version_and_run_are_who_they_say(
     clone = Clone(approved_clone)
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert cli.main(["play", "--params", "params.yaml"]) == 0
-    assert "tiny version 2 (champion; approved by Ada" in capsys.readouterr().out
-    assert {agents.find(clone, which).words for which in ("champion", "2", name_of(clone))} == {"tiny version 2"}
-    assert agents.find(clone, "previous").words == "tiny version 1, the beginning"
+    number = book.read(clone).state.champion("tiny")
+    assert f"tiny champion {number} (champion; approved by ada" in capsys.readouterr().out
+    for which in ("champion", str(number), name_of(clone)):
+        assert agents.find(clone, which).words == f"tiny champion {number}"
+    assert agents.find(clone, "previous").words == "tiny the beginning"
 
 
 def test_an_example_comes_with_its_grade_and_never_from_test(
@@ -126,7 +129,7 @@ def splits(clone: Clone) -> Iterator[str]:
         (["--temperature", "-1"], "--temperature -1: write 0 (greedy) or a larger number"),
         (["--temperature", "nan"], "--temperature nan"),
         (["nobody"], "no run named 'nobody'"),
-        (["9"], "tiny has no version 9"),
+        (["9"], "tiny has no champion 9"),
         (["--params", "missing.yaml"], "missing.yaml: missing"),
         (["{run}", "--params", "params.yaml"], "RUN has its own settings"),
         (["--set", "rollout.max_turnz=1"], "unknown key 'rollout.max_turnz'"),

@@ -28,7 +28,7 @@ from rft import config, stopping
 from rft.errors import InfrastructureError, Stopped, UserError
 from tasks import cancel, ladder
 from tasks.dependencies import STAGES
-from tasks.promotion import registry
+from tasks.promotion import champions
 from tasks.runs import records
 from tasks.runs import run as runs
 from tasks.runs.clone import Clone
@@ -40,13 +40,13 @@ from pathlib import Path
 from rft import config
 from rft.errors import Stopped
 from tasks import ladder as climb
-from tasks.promotion import registry
+from tasks.promotion import champions
 from tasks.runs import run as runs
 from tasks.runs.clone import Clone
 root = Path(sys.argv[1])
 clone, params = Clone(root), config.load(root / "params.yaml")
 try:
-    with runs.start(clone, runs.plan(clone, params, registry.served(clone, params))) as run:
+    with runs.start(clone, runs.plan(clone, params, champions.of_params(clone, params))) as run:
         climb.drive(run, "policy")
 except Stopped as stop:
     sys.exit(stop.exit_code)
@@ -65,7 +65,7 @@ def scripted(tmp_path: Path) -> ladder_clone.Scripted:
 
 def plan(scripted: ladder_clone.Scripted) -> runs.Plan:
     params = config.load(scripted.root / "params.yaml")
-    return runs.plan(scripted.clone, params, registry.served(scripted.clone, params))
+    return runs.plan(scripted.clone, params, champions.of_params(scripted.clone, params))
 
 
 def in_training(scripted: ladder_clone.Scripted, driver: subprocess.Popen[str]) -> records.RunRecord:

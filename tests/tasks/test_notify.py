@@ -24,6 +24,7 @@ from flows import unattended
 from rft import config, doctor, notices, secrets
 from rft.errors import ConfigError, UserError
 from tasks import ladder, notify
+from tasks.ledger import book
 from tasks.runs import records
 from tests import tiny_recipe
 
@@ -35,7 +36,7 @@ EVENT = notify.RequestWaiting(
     run="20260309-0300-4f1c",
     candidate="challenger",
     gain={"value": 0.081, "low": 0.052, "high": 0.11},
-    approve="rft approve 20260309-0300-4f1c --by NAME --reason TEXT",
+    approve="rft approve 20260309-0300-4f1c --reason TEXT",
     clone="trainer-1:/srv/agent",
 )
 
@@ -446,7 +447,7 @@ def test_a_request_that_waits_is_told_once_it_can_be_approved(receiver: Hooks, s
     assert run.record.approve.startswith(f"rft approve {run.name} ")
     assert records.find(scripted.clone, run.name).revision
     assert not secrets.holds(json.dumps(receiver.taken))
-    notify.request_waits(
-        scripted.clone, params.run.notify, "tiny", run.record.model_copy(update={"decision": "reject"})
-    )
+    assert body["data"]["expires"] == book.read(scripted.clone).state.requests[2].act.expires
+    with ladder.recorded(scripted.clone, params, None, False, "f-2") as run:
+        run.update(decision="reject")
     assert len(receiver.taken) == 1

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import ladder_clone
+import people
 import pytest
 
 from flows import cli
@@ -27,8 +28,9 @@ from rft.errors import Stopped, UserError
 from tasks import cancel, retention
 from tasks.dependencies import STAGES
 from tasks.display import tracking
-from tasks.promotion import agents, ledger, registry
-from tasks.runs import by_hand, records, repro
+from tasks.ledger import book
+from tasks.promotion import acts, agents, champions
+from tasks.runs import by_hand, champion, records, repro
 from tasks.runs import run as runs
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -45,12 +47,15 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI")
         scripted = ladder_clone.make(tmp_path_factory.mktemp("retention"))
-        first = climb(scripted, "first")
+        gated = scripted.script / "data/gate/decision.json"
+        promoting = gated.read_text()
+        gated.write_text(promoting.replace('"promote"', '"reject"'))
+        climb(scripted, "first")
+        gated.write_text(promoting)
         tracking.client(scripted.clone)
         second = climb(scripted, "second")
-        registry.approve(scripted.clone, second, "Ada", "better")
+        people.approve(scripted.clone, second.name)
         climb(scripted, "third")
-        registry.reject(scripted.clone, first, "Ada", "too few")
     return scripted
 
 
@@ -101,22 +106,18 @@ def test_the_bytes_of_an_old_run_go_and_those_that_others_need_stay(here: Clone)
     alone = needs(here, first) - kept
     assert alone
     refs = here.git("for-each-ref")
-    told = (here.ledger).read_bytes()
+    told = book.read(here).head
     todo = collect(here)
     assert cached(here) == before - alone
     assert {item.kind for item in todo.items} == {"bytes"}
     assert here.git("for-each-ref") == refs, "never a revision"
-    assert here.ledger.read_bytes() == told, "never the ledger"
+    assert book.read(here, anew=True).head == told, "never the ledger"
     assert [bool(record.bytes_removed) for record in three(here)] == [True, False, False]
     assert any(f"run {second.name} is or was champion" in reason for reason in todo.kept)
     assert (
-        f"run {third.name} waits for approval. To let its bytes go: rft reject {third.name} --by NAME --reason TEXT"
-        in todo.kept
+        f"run {third.name} waits for approval. To let its bytes go: rft reject {third.name} --reason TEXT" in todo.kept
     )
     assert collect(here).items == [], "a second call has nothing to do"
-    assert registry.revisions(here) == {second.revision}, (
-        "and were the ledger another clone's, the registry would keep it"
-    )
 
 
 def test_afterwards_people_can_do_what_they_could(
@@ -127,15 +128,17 @@ def test_afterwards_people_can_do_what_they_could(
     first, second, third = three(here)
     collect(here)
     params = config.load(here.root / "params.yaml")
-    with runs.start(here, runs.plan(here, params, registry.served(here, params))) as run:
+    with runs.start(here, runs.plan(here, params, champions.of_params(here, params))) as run:
         weights = run.shelf("champion") / "weights/model.bin"
         assert weights.read_bytes() == b"weights of train"
-    assert registry.rollback(here, registry.model_name(params), "Ada", "complaints").run is None
-    assert registry.approve(here, second, "Ada", "it was not us").after == "2"
-    records.save(here, third.model_copy(update={"champion_version": 2}))
-    assert registry.approve(here, records.find(here, third.name), "Ada", "better still").action == "promote"
-    assert registry.rollback(here, registry.model_name(params), "Ada", "back").run == second.name
-    assert registry.served(here, params).weights is not None
+    model, ada = champions.model_name(params), people.signer("Ada")
+    assert acts.rollback(here, model, ada, "complaints").to is None
+    made = people.approve(here, second.name).promoted
+    assert made is not None
+    records.save(here, third.model_copy(update={"champion_version": made.number}))
+    assert people.approve(here, third.name).promoted
+    assert acts.rollback(here, model, ada, "back").to == made
+    assert champions.of_params(here, params).weights is not None
 
     monkeypatch.chdir(here.root)
     capsys.readouterr()
@@ -174,7 +177,7 @@ def test_an_unfinished_run_goes_on(template: ladder_clone.Scripted, here: Clone)
     """With its worktree, its work folder, its log and its finished stages, whatever their age."""
     params = config.load(here.root / "params.yaml")
     settings = params.model_copy(update={"train": params.train.model_copy(update={"steps": 9})})
-    what = runs.plan(here, settings, registry.served(here, settings))
+    what = runs.plan(here, settings, champions.of_params(here, settings))
     with pytest.raises(KeyboardInterrupt), runs.start(here, what) as run:  # noqa: PT012
         for stage in [*STAGES][:3]:
             repro.repro(run.tree, stage, here.state, run.name, log=here.log(run.name, stage))
@@ -213,10 +216,10 @@ def test_the_work_of_a_paused_run_stays_though_another_run_worked_there_later(
         monkeypatch.setenv("RFT_RUN", name)
         progress.once("policy", params, cut_off)
 
-    with pytest.raises(Stopped), runs.start(here, runs.plan(here, params, registry.served(here, params))) as first:
+    with pytest.raises(Stopped), runs.start(here, runs.plan(here, params, champions.of_params(here, params))) as first:
         work(first.name)
     settings = params.model_copy(update={"gate": params.gate.model_copy(update={"min_gain": 0.31})})
-    plan = runs.plan(here, settings, registry.served(here, settings))
+    plan = runs.plan(here, settings, champions.of_params(here, settings))
     with pytest.raises(KeyboardInterrupt), runs.start(here, plan) as second:  # noqa: PT012
         with pytest.raises(Stopped):
             work(second.name)
@@ -348,7 +351,7 @@ def test_the_run_cache_forgets_what_is_gone_and_dvc_computes_it_anew(
     def run(seed: int, *names: str) -> list[str]:
         settings = params.model_copy(update={"policy": params.policy.model_copy(update={"seed": seed})})
         (scripted.script / "data/policy/model.bin").write_text(str(seed))
-        what = runs.plan(scripted.clone, settings, registry.served(scripted.clone, settings))
+        what = runs.plan(scripted.clone, settings, champions.of_params(scripted.clone, settings))
         with runs.start(scripted.clone, what) as one:
             return [repro.repro(one.tree, name, scripted.clone.state, one.name).how for name in names]
 
@@ -407,7 +410,7 @@ def test_not_while_a_run_is_going_on(
     params = config.load(here.root / "params.yaml")
     monkeypatch.chdir(here.root)
     before = cached(here)
-    with runs.start(here, runs.plan(here, params, registry.served(here, params))) as run:
+    with runs.start(here, runs.plan(here, params, champions.of_params(here, params))) as run:
         assert cli.main(["gc", "--yes", "--set", "run.retention.cache_days=0"]) == 2
         said = capsys.readouterr().err
         assert f"error: run {run.name} is going on" in said
@@ -415,7 +418,7 @@ def test_not_while_a_run_is_going_on(
     assert cached(here) == before
     with retention.alone(here):
         begun = threading.Event()
-        what = runs.plan(here, params, registry.BEGINNING)
+        what = runs.plan(here, params, champion.BEGINNING)
 
         def begin() -> None:
             with runs.start(here, what):
@@ -495,17 +498,14 @@ def test_the_beginning_and_its_doctor_keep_what_they_need(
     measured = climb(scripted, "measured")
     (scripted.script / "data/traffic/conversations.jsonl").write_text("newest")
     settings = params.model_copy(update={"policy": params.policy.model_copy(update={"seed": 8})})
-    what = runs.plan(scripted.clone, settings, registry.served(scripted.clone, settings))
+    what = runs.plan(scripted.clone, settings, champions.of_params(scripted.clone, settings))
     with pytest.raises(KeyboardInterrupt), runs.start(scripted.clone, what) as run:  # noqa: PT012
         repro.repro(run.tree, "traffic", scripted.clone.state, run.name)
         raise KeyboardInterrupt
     assert "data/traffic/report.json" in Revision(scripted.clone, run.record.revision or "").outs
     monkeypatch.chdir(scripted.root)
     assert cli.main(["gc", "--yes", "--set", "run.retention.cache_days=0"]) == 0
-    assert (
-        f"kept: run {measured.name} holds the base policy of tiny's champion, which is the beginning"
-        in capsys.readouterr().out
-    )
+    assert f"kept: run {measured.name} holds the base policy of tiny's beginning" in capsys.readouterr().out
     removed = {record.name: bool(record.bytes_removed) for record in three(scripted.clone)}
     assert removed == {old.name: True, measured.name: False, run.name: False}
     agent = agents.find(scripted.clone, "champion")
@@ -574,11 +574,3 @@ def test_a_play_that_ends_while_gc_looks_is_no_error(here: Clone, monkeypatch: p
     monkeypatch.setattr(retention, "_scratch", lambda clone: iter([clone.state / "agent-gone", young]))
     monkeypatch.setattr(retention, "_is_free", lambda lock: pytest.fail(f"{lock} was tried"))
     assert _planned(here, Retention(work_days=1, logs_days=None, pages_days=None, cache_days=None)) == []
-
-
-def test_a_promotion_that_was_cut_off_keeps_its_bytes(here: Clone) -> None:
-    """It is finished at the next look at the champion, and needs them then."""
-    first = three(here)[0]
-    act = ledger.acts(here)[0].model_copy(update={"id": "x", "run": first.name, "revision": first.revision})
-    ledger.announce(here, act)
-    assert collect(here).items == []

@@ -14,7 +14,7 @@ import yaml
 
 from rft import config
 from rft.errors import UserError
-from tasks.promotion import registry
+from tasks.promotion import champions
 from tasks.runs import clone, records
 from tasks.runs import repro as stages
 from tasks.runs import run as runs
@@ -34,7 +34,7 @@ def scripted(tmp_path: Path) -> ladder_clone.Scripted:
 
 def plan(scripted: ladder_clone.Scripted, window: Path | None = None, clean_only: bool = False) -> runs.Plan:
     params = config.load(scripted.root / "params.yaml")
-    return runs.plan(scripted.clone, params, registry.served(scripted.clone, params), window, clean_only)
+    return runs.plan(scripted.clone, params, champions.of_params(scripted.clone, params), window, clean_only)
 
 
 def repro(run: Run, stage: str) -> str:
@@ -101,6 +101,9 @@ def test_the_users_edits_travel_and_make_the_run_dirty(scripted: ladder_clone.Sc
     scripted.git("commit", "--quiet", "-m", "mine")
     scripted.set_params(train={"steps": 4})
     assert not plan(scripted, clean_only=True).edits.dirty, "settings are recorded with every run: they are no edit"
+    (scripted.root / "infra").mkdir()
+    (scripted.root / "infra/ledger.yaml").write_text("genesis: null\n")
+    assert not plan(scripted, clean_only=True).edits.dirty, "which ledger it is says nothing about a run"
 
 
 def test_a_declared_secret_is_not_recorded(scripted: ladder_clone.Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,12 +143,12 @@ DRIVER = """
 import os, signal, sys
 from pathlib import Path
 from rft import config
-from tasks.promotion import registry
+from tasks.promotion import champions
 from tasks.runs import run as runs, repro as stages
 from tasks.runs.clone import Clone
 root = Path(sys.argv[1])
 clone, params = Clone(root), config.load(root / "params.yaml")
-with runs.start(clone, runs.plan(clone, params, registry.served(clone, params))) as run:
+with runs.start(clone, runs.plan(clone, params, champions.of_params(clone, params))) as run:
     stages.repro(run.tree, "traffic", clone.state, run.name)
     print(run.name, flush=True)
     sys.stdin.readline()

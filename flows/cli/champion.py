@@ -1,0 +1,69 @@
+"""Show who is champion, who decided it, and what was champion when.
+
+Without MODEL or --params, of every model. Where the ledger is shared, it is fetched first.
+
+  rft champion
+  rft champion icd10 --at 2026-09-01
+"""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+
+from flows.cli.options import add_settings
+from flows.screen import say, warn
+from rft.errors import InfrastructureError, UserError
+from tasks.runs import clone
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="the name of a recipe's folder")
+    parser.add_argument("--at", metavar="DATE", help="as of this day or moment, such as 2026-09-01T12:00Z")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from flows import settings
+    from tasks.ledger import book
+    from tasks.promotion import agents, champions
+    from tasks.runs import champion
+
+    here = clone.enter()
+    at = moment(options.at) if options.at else None
+    try:
+        with book.opened(here, said=say) as ledger:
+            state = ledger.state
+    except InfrastructureError as error:
+        warn(f"{error} This is what this clone knows.")
+        state = book.read(here, said=say).state
+    wanted = options.model
+    if options.params or options.overrides:
+        if wanted:
+            raise UserError("MODEL names the model, and so do --params and --set: give one of them.")
+        wanted = champions.model_name(settings.resolve(here, options.params, options.overrides))
+    if not state.moves or (wanted and wanted not in state.moves):
+        of = f" of {wanted}" if wanted else ""
+        say(f"Nothing{of} was promoted yet: the champion is the beginning, the base policy with the seed prompt.")
+    for model, moves in state.moves.items():
+        if wanted in (None, model):
+            then = [move for move in moves if at is None or move.time <= at]
+            number = then[-1].champion if then else 0
+            since = f", since {then[-1].time}" if then else ""
+            say(f"{model}: {champion.in_words(number)}{since}")
+            if made := state.promotions.get(number):
+                say(f"  run {made.run}, revision {made.revision[:10]}; {agents.approval(made)}")
+            for entry, key in state.doubtful().items():
+                if entry == number:
+                    warn(f"doubtful: it rests on key {key}, which is marked as compromised")
+    return 0
+
+
+def moment(text: str) -> str:
+    """Read a day (its end) or a moment, as the ledger writes times."""
+    try:
+        found = datetime.fromisoformat(text if "T" in text else f"{text}T23:59:59")
+    except ValueError:
+        raise UserError(f"--at {text!r} is no date. Write it like 2026-09-01 or 2026-09-01T12:00Z.") from None
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return found.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

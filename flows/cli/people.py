@@ -1,0 +1,123 @@
+"""Enrol and remove the people and machines that the ledger knows.
+
+  rft people list
+  rft people add bob --role approver --public "ssh-ed25519 AAAA..." --reason "joined the team"
+  rft people add --machine --reason "the new trainer"          this clone itself
+  rft people remove bob --reason "left the team"
+  rft people remove bob --compromised-since 41 --reason "a stolen laptop"
+
+An owner changes people, approves and overrides; an approver approves, rejects and rolls back; an
+author starts runs under their own name. Entries after --compromised-since that rest on a key of
+theirs are marked as doubtful in every audit.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from flows.cli.options import add_person, signer
+from flows.screen import say
+from rft.errors import UserError
+from tasks.runs import clone
+from tasks.runs.clone import Clone
+
+ROLES = ("owner", "approver", "author")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(metavar="add|remove|list", required=True, dest="what")
+    enrol = verbs.add_parser("add", help="enrol a person, a further key of theirs, or a machine")
+    enrol.add_argument("name", metavar="NAME", nargs="?", help="lowercase, without blanks")
+    enrol.add_argument("--role", choices=ROLES, action="append", default=[], help="repeatable")
+    enrol.add_argument("--public", metavar="KEY", help="their public SSH key, or the .pub file that holds it")
+    enrol.add_argument("--machine", action="store_true", help="a clone: this one, or the one whose key --public gives")
+    add_person(enrol)
+    remove = verbs.add_parser("remove", help="end the roles of a person, or what a machine may append")
+    remove.add_argument("name", metavar="NAME")
+    remove.add_argument(
+        "--compromised-since", metavar="ENTRY", type=int, help="their keys were in other hands from this entry on"
+    )
+    add_person(remove)
+    verbs.add_parser("list", help="show people, machines and rules")
+
+
+def run(options: argparse.Namespace) -> int:
+    here = clone.enter()
+    return {"add": _add, "remove": _remove, "list": _list}[options.what](here, options)
+
+
+def _add(here: Clone, options: argparse.Namespace) -> int:
+    from tasks.ledger import book, keys
+    from tasks.ledger.policy import Enrol, EnrolMachine
+    from tasks.promotion import acts
+
+    if options.machine:
+        if options.role:
+            raise UserError("--machine: a machine has no role. Leave --role out.")
+        key = _public(options.public) if options.public else keys.machine(here).public
+        change = acts.enrolled(EnrolMachine, name=options.name or book.machine_name(keys.fingerprint(key)), key=key)
+    else:
+        if not (options.name and options.role and options.public):
+            raise UserError("a person needs NAME, --role and --public KEY; this clone itself: --machine")
+        change = acts.enrolled(Enrol, name=options.name, roles=options.role, key=_public(options.public))
+    entry = acts.change(here, change, signer(here, options), options.reason, say)
+    say(f"Enrolled: {change.name}, from entry {entry.number + 1} on.")
+    return 0
+
+
+def _public(text: str) -> str:
+    """A public key, or the file that holds one, without its comment."""
+    from tasks.ledger import keys
+
+    file = Path(text).expanduser()
+    words = (file.read_text(encoding="utf-8") if file.is_file() else text).split()
+    made = " ".join(words[:2])
+    keys.fingerprint(made)
+    return made
+
+
+def _remove(here: Clone, options: argparse.Namespace) -> int:
+    from tasks.ledger import book
+    from tasks.ledger.policy import Compromised, Remove, RemoveMachine
+    from tasks.promotion import acts
+
+    policy = book.read(here, said=say).state.policy
+    machine = policy.machines.get(options.name)
+    held = [machine] if machine else policy.people[options.name].keys if options.name in policy.people else []
+    if not held:
+        known = ", ".join([*policy.people, *policy.machines]) or "nobody"
+        raise UserError(f"{options.name} is not enrolled. There are: {known}.")
+    who = signer(here, options)
+    if options.compromised_since is not None:
+        for key in held:
+            change = acts.enrolled(Compromised, key=key, since=options.compromised_since)
+            acts.change(here, change, who, options.reason, say)
+        say(f"Removed {options.name}. What their keys signed since entry {options.compromised_since} is doubtful.")
+        return 0
+    change = RemoveMachine(name=options.name) if machine else Remove(name=options.name)
+    acts.change(here, change, who, options.reason, say)
+    say(f"Removed {options.name}. What they signed before stays signed.")
+    return 0
+
+
+def _list(here: Clone, options: argparse.Namespace) -> int:
+    from tasks.ledger import book
+
+    state = book.read(here, said=say).state
+    if not state.number:
+        say("There is no ledger yet. It begins with the first request; the first to decide becomes its owner.")
+        return 0
+    for name, person in state.policy.people.items():
+        say(f"{name}  {', '.join(person.roles)}  {' '.join(person.keys)}")
+    if not state.policy.people:
+        say("Nobody is enrolled yet: the first to decide becomes the owner.")
+    for name, key in state.policy.machines.items():
+        say(f"{name}  machine  {key}")
+    for key, since in state.policy.compromised.items():
+        say(f"{key}  compromised since entry {since}")
+    for model, rules in {"every model": state.policy.rules, **state.policy.models}.items():
+        eyes = "four eyes" if rules.four_eyes else "own runs may be approved"
+        days = f"a request waits {rules.request_days:g} days, an approval counts {rules.approval_days:g}"
+        say(f"rules of {model}: approvers {rules.approvers}, {eyes}; {days}")
+    return 0

@@ -1,0 +1,355 @@
+"""The one function that decides whether an entry may stand: `authorise(state, proposal)`.
+
+It is asked before an entry is appended, and again for every entry of a chain that is verified. So
+there is no second path: what it refuses cannot be promoted here, and is named as wrong in a chain
+that another program wrote. It judges by the state before the entry and by the entry's own time. It
+reads nothing else: no clock, no file, no registry.
+
+    who         the machine must be enrolled; a person's statement must be of an enrolled key, in
+                a role that may do this, about this very content, not expired, and new
+    promotion   enough approvals of different people, nobody who started the run where four eyes
+                are the rule, no rejection of this prompt and weights, the champion still the one
+                that the run was judged against, and an override for uncommitted code
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rft import commands
+from rft.errors import UserError
+from tasks.ledger import keys, policy
+from tasks.ledger.entry import (
+    Act,
+    Approval,
+    Genesis,
+    Imported,
+    Lift,
+    Override,
+    PolicyChange,
+    Promotion,
+    Reconcile,
+    Rejection,
+    Request,
+    Rollback,
+)
+from tasks.ledger.policy import Enrol, EnrolMachine, Role
+from tasks.ledger.state import BEGINNING, Said, State, Voice, Waiting
+from tasks.ledger.statement import SKEW_S, Statement, later
+
+DECIDES: tuple[Role, ...] = ("owner", "approver")
+
+
+class Refused(UserError):
+    """The entry may not stand. Says why, and what would be needed."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What somebody wants to append."""
+
+    act: Act
+    time: str
+    machine: str
+    """The key that signs the commit, by fingerprint."""
+    voice: Voice | None = None
+    """Of a person whose signature was verified."""
+
+
+def authorise(state: State, proposal: Proposal) -> None:
+    """Return when the entry may stand. Raises Refused."""
+    act, voice = proposal.act, proposal.voice
+    if isinstance(act, Genesis):
+        _genesis(state, proposal, act)
+        return
+    _machine(state, proposal)
+    if voice is not None:
+        _statement(state, proposal, voice)
+    match act:
+        case PolicyChange():
+            _policy(state, proposal, act)
+        case Request():
+            _request(state, proposal, act)
+        case Approval() | Rejection() | Override():
+            _about_request(state, proposal, act)
+        case Lift():
+            said = _signed(state, voice, "lift", DECIDES)
+            held = state.rejections.get(act.rejection)
+            holds = held in state.rejected and state.rejected[held].number == act.rejection
+            _need(holds, f"entry {act.rejection} is no rejection that holds")
+            same = held == (act.model, *(said.pair or ())) and said.rejection == state.ids[act.rejection]
+            _need(same, "the statement is about another rejection")
+        case Promotion():
+            _promotion(state, proposal, act)
+        case Rollback():
+            _rollback(state, proposal, act)
+        case Imported():
+            _unsigned(voice)
+            only = set(range(2, state.number + 1)) <= state.imported
+            _need(only, "unsigned history is taken in right after the genesis, and never later")
+            _known(state, act.to, act.model)
+            _known(state, act.before, act.model)
+        case Reconcile():
+            _unsigned(voice)
+
+
+def _genesis(state: State, proposal: Proposal, act: Genesis) -> None:
+    """The first entry, or a restart. Any machine may make one, because the keys may all be lost:
+    whoever reads the ledger must accept it by name (see restart.py)."""
+    _unsigned(proposal.voice)
+    _need(proposal.machine == keys.fingerprint(act.machine), "a genesis is signed by the machine that it names")
+    if state.number == 0:
+        _need(act.restarts is None, "the first entry restarts nothing")
+        return
+    _need(act.restarts == state.head, "a ledger has one genesis, its first entry, unless a restart names the last one")
+    _need(act.reason, "a restart needs a reason")
+    _need(proposal.time >= state.time, f"its time {proposal.time} is before that of the last entry ({state.time})")
+    _need(proposal.machine not in state.policy.compromised, "its machine's key is marked as compromised")
+
+
+def _unsigned(voice: Voice | None) -> None:
+    """A statement counts once, so it must not be used up where nobody asks for one."""
+    _need(voice is None, "it carries a person's statement, and takes none")
+
+
+# -- who -------------------------------------------------------------------------------------------
+def _machine(state: State, proposal: Proposal) -> None:
+    change = proposal.act.change if isinstance(proposal.act, PolicyChange) else None
+    enrols_itself = isinstance(change, EnrolMachine) and keys.fingerprint(change.key) == proposal.machine
+    if state.policy.machine_of(proposal.machine) is None and not enrols_itself:
+        raise Refused(
+            f"this clone's machine key {proposal.machine} is not enrolled in the ledger, so it cannot append to it. "
+            f"Enrol it, as an owner: {commands.command('people', 'add', '--machine', *commands.WHY)}; or elsewhere, "
+            "with --public and this one's .rft/keys/machine.pub"
+        )
+    _need(proposal.time >= state.time, f"its time {proposal.time} is before that of the last entry ({state.time})")
+
+
+def _statement(state: State, proposal: Proposal, voice: Voice) -> None:
+    said = voice.statement
+    _need(said.ledger == state.genesis, "the statement was signed for another ledger", "Sign a new one.")
+    used = state.statements.get(said.id)
+    _need(used is None, f"the statement stands in the ledger already, as entry {used}", "Sign a new one.")
+    early = said.time > later(proposal.time, seconds=SKEW_S)
+    _need(not early, f"the statement is of {said.time}, but it is only {proposal.time}", "Set the clocks right.")
+    _need(proposal.time <= said.expires, f"the statement expired at {said.expires}", "Sign a new one.")
+    _need(said.time <= said.expires, "the statement expires before it begins")
+
+
+def _signed(state: State, voice: Voice | None, act: str, roles: Iterable[Role]) -> Statement:
+    """The statement of this act, by somebody in one of the roles."""
+    if voice is None:
+        raise Refused(f"to {act} needs a signed statement of a person, and there is none.")
+    _need(voice.statement.act == act, f"the statement is to {voice.statement.act}, not to {act}")
+    has = state.policy.roles_of(voice.person)
+    if not {*has} & {*roles}:
+        can = ", ".join(state.policy.holders(*roles)) or "nobody yet"
+        what = f"{voice.person} is {' and '.join(has) or 'not enrolled'}, and to {act} takes the role "
+        raise Refused(f"{what}{' or '.join(roles)}. These people have it: {can}.")
+    return voice.statement
+
+
+# -- people and rules ------------------------------------------------------------------------------
+def _policy(state: State, proposal: Proposal, act: PolicyChange) -> None:
+    change = act.change
+    if not state.had_owner and isinstance(change, Enrol):
+        # the first owner: trusted because nobody was there before, as SSH trusts a host's first key
+        voice = proposal.voice
+        _need("owner" in change.roles, "the first person must be an owner")
+        _need(
+            voice is not None and voice.key == keys.fingerprint(change.key) and voice.statement.act == "policy",
+            "the first owner signs for themselves",
+        )
+        assert voice is not None
+        said = voice.statement
+    else:
+        said = _signed(state, proposal.voice, "policy", ("owner",))
+    _need(said.change == change, "the statement is about another change")
+    try:
+        policy.changed(state.policy, change)
+    except Refused:
+        raise
+    except UserError as error:
+        raise Refused(str(error)) from None
+
+
+# -- requests, and what people say about them ------------------------------------------------------
+def _request(state: State, proposal: Proposal, act: Request) -> None:
+    voice = proposal.voice
+    if voice is not None:
+        said = _signed(state, voice, "start", policy.ROLES)
+        _need((said.run, said.model) == (act.key, act.model), "the statement is about the start of another run")
+    _known(state, act.champion, act.model)
+    assert_not_rejected(state, act)
+    latest = later(proposal.time, days=state.policy.rules_of(act.model).request_days)
+    _need(act.expires <= latest, f"it would wait until {act.expires}, and the rules let it wait until {latest}")
+
+
+def _about_request(state: State, proposal: Proposal, act: Approval | Rejection | Override) -> None:
+    waiting = _waiting(state, act.request, act.model)
+    match act:
+        case Approval():
+            said = _signed(state, proposal.voice, "approve", DECIDES)
+            _judged_against(state, waiting.act)
+            _in_time(waiting, proposal.time)
+            assert_not_rejected(state, waiting.act)
+            end = _end(state, waiting, said)
+            _need(proposal.time <= end, f"by the rules the statement counted until {end}", "Sign a new one.")
+        case Override():
+            said = _signed(state, proposal.voice, "override", ("owner",))
+            _need(said.overrides == ["dirty"], "the statement names nothing to override")
+            assert proposal.voice is not None
+            person = proposal.voice.person
+            _need(not _is_own(state, waiting, person), _own(person, waiting), "Another owner must override it.")
+        case Rejection():
+            said = _signed(state, proposal.voice, "reject", DECIDES)
+            assert_not_rejected(state, waiting.act)
+    _need(said.request == waiting.id, f"the statement is about another request than that of run {waiting.act.run}")
+    _need(said.content == waiting.act.content, "the statement is about other content: a hash in it differs")
+    _need(said.model == act.model, "the statement is about another model")
+    if isinstance(act, Approval):
+        assert proposal.voice is not None
+        person = proposal.voice.person
+        _need(not _is_own(state, waiting, person), _own(person, waiting), "Somebody else must approve it.")
+        again = person in {each.person for each in counting(state, waiting, proposal.time)}
+        _need(not again, f"{person} approved run {waiting.act.run} already, and a person counts once")
+
+
+def _judged_against(state: State, request: Request) -> None:
+    then, now = request.champion, state.champion(request.model)
+    _need(
+        then == now,
+        f"run {request.run} was judged against {in_words(then)} of {request.model}, but {in_words(now)} is served now",
+        "Its gain over that one is unknown: start a new run.",
+    )
+
+
+def assert_not_rejected(state: State, act: Request) -> None:
+    """Raise Refused when somebody said no to this prompt and these weights."""
+    if no := state.rejection_of(act):
+        raise Refused(
+            f"this prompt and these weights of {act.model} were rejected by {no.person} on {no.time} (entry "
+            f"{no.number}): {no.reason}. A no holds for them in whatever run, until an approver lifts it: "
+            f"{commands.command('reject', act.run, '--lift', *commands.WHY)}"
+        )
+
+
+def _in_time(waiting: Waiting, time: str) -> None:
+    remedy = "Start a new run: finished stages are kept."
+    _need(time <= waiting.act.expires, f"the request of run {waiting.act.run} expired at {waiting.act.expires}", remedy)
+
+
+# -- promotion and rollback ------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Standing:
+    """How far a request has come."""
+
+    counting: tuple[Said, ...]
+    needed: int
+    why: str
+    """Why so many."""
+
+    @property
+    def is_enough(self) -> bool:
+        return len(self.counting) >= self.needed
+
+
+def standing(state: State, waiting: Waiting, time: str) -> Standing:
+    rules = state.policy.rules_of(waiting.act.model)
+    needed, why = rules.approvers, "rules.approvers"
+    if rules.four_eyes and waiting.starter is None:
+        needed, why = needed + 1, "one more than rules.approvers, because no enrolled key says who started the run"
+    return Standing(tuple(counting(state, waiting, time)), needed, why)
+
+
+def counting(state: State, waiting: Waiting, time: str) -> list[Said]:
+    """The approvals that count now: one for each person who still has the role and the key."""
+    found: dict[str, Said] = {}
+    for said in waiting.approvals:
+        if _stands(state, waiting, said, DECIDES, time) and not _is_own(state, waiting, said.person):
+            found.setdefault(said.person, said)
+    return list(found.values())
+
+
+def _stands(state: State, waiting: Waiting, said: Said, roles: Iterable[Role], time: str) -> bool:
+    """Whether what a person said still counts: they have the role and the key, it has not expired,
+    and the ledger was not restarted since."""
+    statement, person = said.voice.statement, said.person
+    holds = state.policy.person_of(said.voice.key) == person and {*state.policy.roles_of(person)} & {*roles}
+    return bool(holds) and statement.ledger == state.genesis and time <= _end(state, waiting, statement)
+
+
+def _end(state: State, waiting: Waiting, said: Statement) -> str:
+    """Until when a statement about a request counts: as it says, or less, by the rules."""
+    return min(said.expires, later(said.time, days=state.policy.rules_of(waiting.act.model).approval_days))
+
+
+def _is_own(state: State, waiting: Waiting, person: str) -> bool:
+    """Whether four eyes forbid this person to approve."""
+    return state.policy.rules_of(waiting.act.model).four_eyes and person == waiting.starter_name
+
+
+def _own(person: str, waiting: Waiting) -> str:
+    edits = " and wrote its uncommitted edits" if waiting.act.edits_sha256 else ""
+    return f"four eyes are the rule, and {person} started run {waiting.act.run}{edits}"
+
+
+def _promotion(state: State, proposal: Proposal, act: Promotion) -> None:
+    _unsigned(proposal.voice)
+    waiting = _waiting(state, act.request, act.model)
+    request, now = waiting.act, state.champion(act.model)
+    _judged_against(state, request)
+    _need(act.before == now, f"it replaces {in_words(act.before)}, but {in_words(now)} is served")
+    assert_not_rejected(state, request)
+    _in_time(waiting, proposal.time)
+    found = standing(state, waiting, proposal.time)
+    have = ", ".join(said.person for said in found.counting) or "nobody"
+    _need(
+        found.is_enough,
+        f"run {request.run} has {len(found.counting)} of {found.needed} approvals ({have}; {found.why})",
+        f"To approve it: {commands.command('approve', request.run, *commands.WHY)}",
+    )
+    _need(act.approvals == [said.number for said in found.counting], "it names other approvals than those that count")
+    stand = [said for said in waiting.overrides if _stands(state, waiting, said, ("owner",), proposal.time)]
+    overrides = [said for said in stand if not _is_own(state, waiting, said.person)]
+    if request.edits_sha256 is not None and not any("dirty" in said.voice.statement.overrides for said in overrides):
+        raise Refused(
+            f"run {request.run} ran uncommitted code ({', '.join(request.edited[:5])}), which no branch holds. Commit "
+            "and run again (finished stages are kept), or let an owner take the responsibility: "
+            f"{commands.command('approve', request.run, '--override-dirty', *commands.WHY)}"
+        )
+
+
+def _rollback(state: State, proposal: Proposal, act: Rollback) -> None:
+    said = _signed(state, proposal.voice, "rollback", DECIDES)
+    now = state.champion(act.model)
+    _need(now != BEGINNING, f"{act.model} is at its beginning, so there is nothing to return to")
+    _need(act.before == now, f"it withdraws {in_words(act.before)}, but {in_words(now)} is served")
+    _known(state, act.to, act.model)
+    _need(act.to == state.promotions[now].before, f"{in_words(act.to)} is not what {in_words(now)} replaced")
+    same = (said.model, said.champion, said.to)
+    wanted = (act.model, state.promotions[now].id, state.promotions[act.to].id if act.to else None)
+    _need(same == wanted, "the statement is about another rollback")
+
+
+# -- small things ----------------------------------------------------------------------------------
+def in_words(champion: int) -> str:
+    return f"champion {champion}" if champion else "the beginning"
+
+
+def _waiting(state: State, number: int, model: str) -> Waiting:
+    waiting = state.requests.get(number)
+    if waiting is None or waiting.act.model != model:
+        raise Refused(f"entry {number} is no request about {model}.")
+    return waiting
+
+
+def _known(state: State, champion: int, model: str) -> None:
+    found = state.promotions.get(champion)
+    _need(not champion or (found is not None and found.model == model), f"entry {champion} is no promotion of {model}")
+
+
+def _need(is_so: object, otherwise: str, remedy: str = "") -> None:
+    if not is_so:
+        raise Refused(f"{otherwise}. {remedy}".rstrip())

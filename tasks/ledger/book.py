@@ -1,0 +1,302 @@
+"""The ledger as one thing: open it, read its state, append to it.
+
+    with book.opened(clone) as ledger:      # fetched, verified, under this clone's lock
+        ledger.state.champion("icd10")
+        ledger.append(act, signed)          # authorised, signed, pushed, then the clone's own ref
+
+Appending is a compare-and-set twice: `git push` without force across clones, `git update-ref` with
+the old value in this one. With a remote the push comes first, so this clone never knows an entry
+that the others do not. A process that dies in between loses nothing: the next one fetches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rft.errors import InfrastructureError, UserError
+from tasks.ledger import anchors, chain, keys, memory, objects, remote, statement, verify
+from tasks.ledger.anchors import Behind
+from tasks.ledger.authorise import Proposal, authorise
+from tasks.ledger.chain import Stored
+from tasks.ledger.entry import Act, Entry, Genesis, PolicyChange
+from tasks.ledger.memory import Seen
+from tasks.ledger.objects import Damaged
+from tasks.ledger.policy import EnrolMachine, name_from
+from tasks.ledger.remote import Lost, Shared
+from tasks.ledger.state import State
+from tasks.ledger.statement import SKEW_S, Signed, Statement
+from tasks.runs import records
+from tasks.runs.clone import Clone
+
+T = TypeVar("T")
+_TRIES = 10
+
+
+@dataclass
+class Ledger:
+    clone: Clone
+    shared: Shared
+    stored: list[Stored]
+    """Oldest first; empty: nothing was decided yet."""
+    state: State
+    said: Callable[[str], None]
+    at_remote: bool = False
+
+    @property
+    def head(self) -> str | None:
+        return self.stored[-1].commit.id if self.stored else None
+
+    def begin(self, restarts: Stored | None = None, reason: str | None = None) -> None:
+        """Make the genesis, signed by this clone's machine key. Does nothing where there is one,
+        unless the ledger is to be restarted after its last entry (see restart.py)."""
+        if self.stored and restarts is None:
+            if self.shared.genesis is None:  # a process died right after it had made the genesis
+                self._pin()
+            return
+        machine = keys.machine(self.clone)
+        act = Genesis(
+            machine=machine.public,
+            nonce=statement.nonce(),
+            restarts=restarts.entry.id if restarts else None,
+            reason=reason,
+        )
+        self._append(act, None, {}, machine_name(machine.fingerprint))
+        self._pin()
+        done = "restarted" if restarts else "begun"
+        self.said(f"[ledger] {done}: {self.state.genesis[:16]}. Commit {remote.FILE}, so that other clones know it")
+
+    def _pin(self) -> None:
+        remote.pin(self.clone, self.shared, self.state.genesis)
+        self.shared = remote.shared(self.clone)
+
+    def append(self, act: Act, signed: Signed | None = None, files: dict[str, bytes] | None = None) -> Entry:
+        """Append an entry, if `authorise` lets it stand. Raises Refused, Lost, InfrastructureError;
+        nothing is half done then."""
+        self.begin()
+        name = self.state.policy.machine_of(keys.machine(self.clone).fingerprint)
+        return self._append(act, signed, files or {}, name)
+
+    def statement(self, act: str, reason: str, days: float | None = None, **about: object) -> Statement:
+        """What a person is to sign now. It names the ledger, which begins where there is none."""
+        self.begin()
+        time = now(self)
+        rules = self.state.policy.rules_of(str(about.get("model")))
+        valid = rules.approval_days if days is None else days
+        made = {"act": act, "ledger": self.state.genesis, "reason": statement.reason(reason), "time": time}
+        made |= {"expires": statement.later(time, days=valid), "nonce": statement.nonce()}
+        return Statement.model_validate(made | about)
+
+    def _append(
+        self,
+        act: Act,
+        signed: Signed | None,
+        files: dict[str, bytes],
+        name: str | None,
+    ) -> Entry:
+        machine, state = keys.machine(self.clone), self.state
+        voice = verify.voice(state, signed, getattr(act, "change", None)) if signed else None
+        proposal = Proposal(act, now(self), machine.fingerprint, voice)
+        authorise(state, proposal)
+        if signed is not None:
+            files = files | {
+                chain.STATEMENT: signed.statement.content_bytes,
+                chain.SIGNATURE: signed.signature.encode(),
+            }
+        name = name or _introduced(act)
+        files = files | verify.rules_after(state, act, name)
+        entry = Entry(
+            number=state.number + 1,
+            previous=state.head or None,
+            time=proposal.time,
+            machine=name,
+            act=act,
+            files={file: objects.sha256(content) for file, content in files.items()},
+        )
+        parents = [*([self.head] if self.head else []), *verify.carried(state, act)]
+        commit = chain.make(self.clone, entry, files, parents, machine)
+        with objects.opened(self.clone) as found:
+            for revision in parents[1:]:
+                found.commit(revision)  # raises for one that is not here: no push could carry it
+            stored = chain.stored(found, commit)
+        verify.judge(state, stored)  # as every reader will, before anybody can see it
+        if self.shared.remote:
+            remote.push(self.clone, self.shared, commit)
+            self.at_remote = True
+        chain.move(self.clone, commit, self.head)
+        self.stored.append(stored)
+        state.apply(entry, voice, machine.fingerprint)
+        self.remember()
+        return entry
+
+    def remember(self) -> None:
+        if self.stored:
+            state = self.state
+            seen = Seen(genesis=state.genesis, number=state.number, entry=state.head, remote=self.at_remote)
+            memory.keep(self.clone, seen)
+
+
+def _introduced(act: Act) -> str:
+    """The name of a machine that this very entry enrols."""
+    if isinstance(act, PolicyChange) and isinstance(act.change, EnrolMachine):
+        return act.change.name
+    raise AssertionError("authorise let an unknown machine append")
+
+
+def now(ledger: Ledger) -> str:
+    """The time of the next entry. Raises UserError for a clock that is behind the ledger."""
+    clock, last = statement.now(), ledger.state.time
+    if statement.later(clock, seconds=SKEW_S) < last:
+        raise UserError(f"this clock says {clock}, but the ledger's last entry is of {last}. Set the clock right.")
+    return max(clock, last)
+
+
+def machine_name(fingerprint: str) -> str:
+    mark = hashlib.sha256(fingerprint.encode()).hexdigest()[:4]
+    return f"{name_from(socket.gethostname())[:30]}-{mark}"
+
+
+# -- opening ---------------------------------------------------------------------------------------
+def lock(clone: Clone) -> Path:
+    """Held while the ledger is read to be appended to, and while what it says is carried out."""
+    return clone.state / "registry.lock"
+
+
+@contextmanager
+def opened(
+    clone: Clone, fetch: bool = True, anew: bool = False, said: Callable[[str], None] = print
+) -> Iterator[Ledger]:
+    """Open the ledger, verified, under the clone's lock. `anew`: verify every signature again.
+
+    Raises Damaged for a ledger that was tampered with, InfrastructureError for a remote that does
+    not answer.
+    """
+    with records.held(lock(clone), wait=True):
+        yield read(clone, fetch, anew, said)
+
+
+def read(
+    clone: Clone,
+    fetch: bool = False,
+    anew: bool = False,
+    said: Callable[[str], None] = print,
+    restarted: bool = False,
+) -> Ledger:
+    """Read and verify. Call with the lock held where something will be appended. `restarted`: a
+    restart that nobody has accepted here yet is no error.
+
+    Fetches anyway when something here names an entry that this clone does not have yet.
+    """
+    try:
+        return _read(clone, fetch, anew, said, restarted)
+    except Behind:
+        if fetch or remote.shared(clone).remote is None:
+            raise
+        return _read(clone, True, anew, said, restarted)
+
+
+def _read(clone: Clone, fetch: bool, anew: bool, said: Callable[[str], None], restarted: bool) -> Ledger:
+    shared = remote.shared(clone)
+    seen = memory.recall(clone)
+    local, there = chain.head(clone), None
+    if shared.remote and fetch:
+        _refuse_shallow(clone)
+        there = remote.fetch(clone, shared)
+        if there is None and seen is not None and seen.remote:
+            raise Damaged(
+                f"the branch {shared.branch} of {shared.remote} is gone, and it was there. Find out who deleted it; to "
+                f"restore it: {_push(shared)}"
+            )
+    head = _newest(clone, shared, local, there, seen)
+    if head is None:
+        if seen is not None:
+            raise Damaged(
+                f"this clone's ledger ({chain.REF}) is gone, and it had {seen.number} entries. Fetch it from your "
+                f"remote or from another clone: git fetch THAT_CLONE refs/rft/ledger:{chain.REF}"
+            )
+        if shared.genesis is not None:
+            source = f"fetch it from {shared.remote}" if shared.remote else "name its remote there"
+            raise Behind(
+                f"{remote.FILE} names the ledger {shared.genesis[:16]}, and this clone does not have it. A second "
+                f"ledger would split your history: {source}, or take the ledger from the clone that has it: "
+                f"git fetch THAT_CLONE {chain.REF}:{chain.REF}"
+            )
+        anchors.assert_known(clone, [])
+        return Ledger(clone, shared, [], State(), said)
+    with objects.opened(clone) as found:
+        stored = chain.read(found, head)
+    anchors.assert_genesis(shared, stored, restarted)
+    memory.assert_descends(seen, stored, restarted)
+    anchors.assert_known(clone, stored)
+    ledger = Ledger(clone, shared, stored, _replay(clone, stored, None if anew else seen), said)
+    ledger.at_remote = there is not None or (seen is not None and seen.remote)
+    if head != local:
+        chain.move(clone, head, local)
+    if seen is None or seen.number != ledger.state.number or seen.remote != ledger.at_remote:
+        ledger.remember()
+    return ledger
+
+
+def _replay(clone: Clone, stored: list[Stored], seen: Seen | None) -> State:
+    """What was verified before is believed only for a machine key that the ledger knows: whoever
+    can write files can bring a key of their own, and a memory that fits it."""
+    if seen is not None:
+        state = verify.replay(stored, known=seen.number)
+        if state.policy.machine_of(keys.machine(clone).fingerprint) is not None:
+            return state
+    return verify.replay(stored)
+
+
+def _newest(clone: Clone, shared: Shared, local: str | None, there: str | None, seen: Seen | None) -> str | None:
+    if local is None or there is None or local == there:
+        return local or there
+    if remote.is_ancestor(clone, local, there):
+        return there
+    if remote.is_ancestor(clone, there, local):
+        if seen is not None and seen.remote:
+            raise Damaged(
+                f"the branch {shared.branch} of {shared.remote} was rewound: it lacks entries that this clone has. "
+                f"Find out who forced it; to restore it: {_push(shared)}"
+            )
+        return local
+    with objects.opened(clone) as found:
+        ours, theirs = (chain.read(found, head)[0].entry.id for head in (local, there))
+    if ours != theirs:
+        raise UserError(
+            f"two ledgers without a common genesis: this clone's ({ours[:16]}) and that of {shared.remote} "
+            f"({theirs[:16]}). They cannot be joined. Keep the remote's, if this clone's may be lost: "
+            f"git update-ref refs/rft/ledger-old {chain.REF} && git update-ref -d {chain.REF} && "
+            f"rm {memory.path(clone)}; or name another branch in {remote.FILE}"
+        )
+    raise Damaged(
+        f"this clone's ledger and that of {shared.remote} both begin with {ours[:16]}, and then differ: one of them "
+        "was rewritten. Compare them: rft ledger --verify in both clones"
+    )
+
+
+def _push(shared: Shared) -> str:
+    return f"git push {shared.remote} {chain.REF}:refs/heads/{shared.branch}"
+
+
+def _refuse_shallow(clone: Clone) -> None:
+    if chain.is_shallow(clone):
+        raise UserError(
+            "this is a shallow clone: Git lacks the commits that the ledger's entries are about. Make it whole: "
+            "git fetch --unshallow"
+        )
+
+
+def acting(clone: Clone, act: Callable[[Ledger], T], said: Callable[[str], None] = print) -> T:
+    """Open the ledger and act on it; again from the start when another clone was faster."""
+    for _ in range(_TRIES):
+        try:
+            with opened(clone, said=said) as ledger:
+                return act(ledger)
+        except Lost:
+            continue
+    raise InfrastructureError(f"{_TRIES} times another clone appended to the ledger first. Try again.")

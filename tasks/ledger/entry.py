@@ -1,0 +1,198 @@
+"""What an entry of the ledger says.
+
+`entry.json` is canonical JSON (RFC 8785). It holds the SHA-256 of the entry before and of the other
+files of its commit, so the chain rests on SHA-256 where Git's own names are SHA-1. Every act on a
+model names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from rft import files
+from rft.errors import UserError
+from rft.reports.base import Report
+from tasks.ledger.policy import Change, Name, PublicKey
+from tasks.ledger.statement import Content, Sha256, Time
+
+Commit = Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
+
+
+class Genesis(Report):
+    kind: Literal["genesis"] = "genesis"
+    machine: PublicKey
+    nonce: str
+    """So that no two ledgers are one."""
+    restarts: Sha256 | None = None
+    """The last entry before it, when the ledger goes on without its people and machines, because
+    the owners' keys were lost. Numbers and champions go on too (see restart.py)."""
+    reason: str | None = None
+
+
+class PolicyChange(Report):
+    """People or rules change. Signed by an owner; the first owner signs for themselves."""
+
+    kind: Literal["policy"] = "policy"
+    change: Change
+
+
+class Request(Report):
+    """A run's challenger may become champion, if people agree."""
+
+    kind: Literal["request"] = "request"
+    model: str
+    run: str
+    revision: Commit
+    candidate: Literal["champion_new_prompt", "challenger"]
+    content: Content
+    champion: int = Field(ge=0)
+    """The promotion that it was judged against; 0 is the beginning."""
+    edits_sha256: Sha256 | None
+    """Of uncommitted edits; None: the code is a commit's."""
+    edited: list[str] = []
+    key: str
+    """The run's key, which its starter signed, where there is a statement."""
+    started_by: str
+    """As Git knew them; a claim, where there is no statement."""
+    expires: Time
+
+
+class Approval(Report):
+    kind: Literal["approval"] = "approval"
+    model: str
+    request: int
+
+
+class Rejection(Report):
+    kind: Literal["rejection"] = "rejection"
+    model: str
+    request: int
+
+
+class Lift(Report):
+    """A rejection of a prompt and weights no longer holds."""
+
+    kind: Literal["lift"] = "lift"
+    model: str
+    rejection: int
+
+
+class Override(Report):
+    """An owner takes the responsibility for what would stop a promotion."""
+
+    kind: Literal["override"] = "override"
+    model: str
+    request: int
+
+
+class Promotion(Report):
+    """From here on, this is the champion."""
+
+    kind: Literal["promotion"] = "promotion"
+    model: str
+    request: int
+    approvals: list[int]
+    before: int = Field(ge=0)
+    """The champion that it replaces."""
+    weights_signature: Sha256 | None
+    """Of model.sig, by which OpenSSF model signing verifies the weights."""
+    smoke: str
+    """What the smoke test did."""
+
+
+class Rollback(Report):
+    kind: Literal["rollback"] = "rollback"
+    model: str
+    before: int
+    to: int = Field(ge=0)
+
+
+class Reconcile(Report):
+    """Somebody moved what shows the champion, and it was set right."""
+
+    kind: Literal["reconcile"] = "reconcile"
+    model: str
+    projection: str
+    found: str
+    set: str
+
+
+class Imported(Report):
+    """One line of the unsigned record that earlier versions kept."""
+
+    kind: Literal["imported"] = "imported"
+    model: str
+    action: Literal["promote", "reject", "rollback"]
+    when: str
+    who: str
+    why: str
+    run: str | None
+    revision: str | None
+    decision_sha256: str | None = None
+    before: int = 0
+    """The champion before it, by its entry."""
+    to: int = 0
+    """The champion that a rollback returned to, by its entry."""
+    overrides: list[str] = []
+
+
+Act = Annotated[
+    Genesis
+    | PolicyChange
+    | Request
+    | Approval
+    | Rejection
+    | Lift
+    | Override
+    | Promotion
+    | Rollback
+    | Reconcile
+    | Imported,
+    Field(discriminator="kind"),
+]
+
+
+class Entry(Report):
+    schema_: Literal["agent-rft/ledger/1"] = Field(default="agent-rft/ledger/1", alias="schema")
+    number: int = Field(ge=1)
+    previous: Sha256 | None
+    """The entry before; None at the beginning."""
+    time: Time
+    machine: Name
+    act: Act
+    files: dict[str, Sha256]
+    """The other files of the commit."""
+
+    @cached_property
+    def content(self) -> bytes:
+        return files.canonical(self.model_dump(mode="json", by_alias=True))
+
+    @cached_property
+    def id(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Entry:
+        """A copy is hashed anew: pydantic would take over what was computed."""
+        made = super().model_copy(update=update, deep=deep)
+        for name in ("content", "id"):
+            vars(made).pop(name, None)
+        return made
+
+
+def parse(content: bytes, where: str) -> Entry:
+    """Raises UserError for what is no entry in its canonical form."""
+    try:
+        made = Entry.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        what = f"{where}: {key}: {first['msg']}"
+        raise UserError(f"{what}. It is no entry of the ledger, or a later version's: read it with that one.") from None
+    if made.content != content:
+        raise UserError(f"{where}: entry.json is not in canonical form (RFC 8785).")
+    return made

@@ -1,0 +1,313 @@
+"""SSH keys: find or make them, sign with them, verify what they signed.
+
+OpenSSH does the cryptography, so a person signs with the key that they have anyway, from a file, an
+agent or a hardware token, and an auditor verifies with `ssh-keygen` alone. A clone has a machine
+key of its own (`.rft/keys/machine`, ECDSA P-256, the kind that OpenSSF model signing accepts too),
+without a passphrase, for it signs at night. A person's key is never copied or stored.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from rft import files
+from rft.errors import InfrastructureError, UserError
+from tasks.runs import records
+from tasks.runs.clone import Clone
+from tasks.runs.git import GitError, git
+
+COMMIT, ACT = "git", "rft-act"
+"""The namespaces of signatures: of commits, as Git uses it, and of people's statements."""
+GIT, OPENSSH = (2, 34), (8, 9)
+"""The oldest versions: `git verify-commit` of SSH signatures, `ssh-keygen -Y` as used here."""
+MAKE = "ssh-keygen -t ed25519"
+_ENDED_S = 600.0
+"""How long a person may look for their token or passphrase."""
+
+
+@dataclass(frozen=True)
+class Key:
+    public: str
+    """As in a .pub file, without its comment: `ssh-ed25519 AAAA...`."""
+    file: Path
+    """What `ssh-keygen -f` gets: the private file, or the .pub of a key that an agent holds."""
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.public)
+
+
+def fingerprint(public: str) -> str:
+    """`SHA256:...`, as ssh-keygen prints it. Raises UserError for what is no public key."""
+    try:
+        blob = base64.b64decode(public.split()[1], validate=True)
+    except (IndexError, binascii.Error):
+        raise UserError(f"{public[:60]!r} is not a public key in OpenSSH's format, like a .pub file.") from None
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+# -- the clone's own key ---------------------------------------------------------------------------
+def folder(clone: Clone) -> Path:
+    return clone.state / "keys"
+
+
+def machine(clone: Clone) -> Key:
+    """The clone's machine key; made at its first use."""
+    private = folder(clone) / "machine"
+    if not private.exists():
+        assert_tools(clone)
+        private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with records.held(folder(clone) / "lock", wait=True):
+            if not private.exists():
+                _make_machine(private)
+    return Key(_own(private, private.read_bytes()), private)
+
+
+def _make_machine(private: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=private.parent) as scratch:
+        made = Path(scratch) / "machine"
+        _ssh_keygen("-q", "-t", "ecdsa", "-b", "256", "-N", "", "-C", "agent-rft", "-f", str(made))
+        os.replace(made.with_suffix(".pub"), private.with_suffix(".pub"))
+        os.replace(made, private)  # last: a kill before this line leaves no key, and the next start makes one
+
+
+@cache
+def _own(private: Path, content: bytes) -> str:
+    """The public half of the machine key, from the private one: what the clone has verified is
+    believed because of this key, and the .pub beside it may be anybody's."""
+    kind, blob = _derived(private).split()[:2]
+    return f"{kind} {blob}"
+
+
+# -- a person's key --------------------------------------------------------------------------------
+def person(clone: Clone, given: str | None = None) -> Key:
+    """The key that a person signs with: `given` (--key), else the one Git signs with
+    (user.signingkey with gpg.format=ssh), else ~/.ssh/id_ed25519.
+
+    Raises UserError when there is none, or when it is no SSH key.
+    """
+    assert_tools(clone)
+    if given is not None:
+        return _key(Path(given).expanduser(), "--key")
+    configured, form = _configured(clone, "user.signingkey"), _configured(clone, "gpg.format") or "openpgp"
+    if configured and form == "ssh":
+        literal = configured.removeprefix("key::")
+        if literal.startswith(("ssh-", "ecdsa-", "sk-")):
+            return _of_agent(clone, literal)
+        return _key(Path(configured).expanduser(), "Git's user.signingkey")
+    default = Path.home() / ".ssh" / "id_ed25519"
+    if default.exists() or default.with_suffix(".pub").exists():
+        return _key(default, "the default key")
+    if configured:
+        what = f"Git's user.signingkey = {configured} is a key of {form}, and decisions are signed with SSH keys"
+        raise UserError(f"{what}. Name one with --key FILE, or make one: {MAKE}")
+    raise NoKey(
+        f"you have no SSH key to sign with: no --key, none in Git's user.signingkey, no {default}. Make one: {MAKE}"
+    )
+
+
+class NoKey(UserError):
+    """There is no key at all, so one may be offered."""
+
+
+def make_person() -> None:
+    """Let ssh-keygen make the default key, and ask for its passphrase itself."""
+    default = Path.home() / ".ssh" / "id_ed25519"
+    default.parent.mkdir(mode=0o700, exist_ok=True)
+    if subprocess.run(["ssh-keygen", "-t", "ed25519", "-f", str(default)], check=False).returncode != 0:
+        raise UserError("ssh-keygen made no key. Nothing was signed.")
+
+
+def _key(file: Path, what: str) -> Key:
+    for each in (file, file.with_name(file.name + ".pub")):
+        if each.exists():
+            break
+    else:
+        raise UserError(f"{what}: {file} does not exist. Name a private SSH key or its .pub file: --key FILE")
+    try:
+        text = file.read_bytes()[:100] if file.exists() else b""
+    except OSError as error:
+        raise UserError(
+            f"{what}: {file} cannot be read ({error.strerror}). Name a private SSH key: --key FILE"
+        ) from None
+    if b"BEGIN PGP" in text or file.suffix in (".gpg", ".asc"):
+        raise UserError(f"{what}: {file} is an OpenPGP key, and decisions are signed with SSH keys. Make one: {MAKE}")
+    return Key(_public(file), file)
+
+
+def _public(file: Path) -> str:
+    """The public half. A .pub file is read first: for an encrypted key, no passphrase is needed."""
+    beside = file if file.suffix == ".pub" else file.with_name(file.name + ".pub")
+    text = beside.read_text(encoding="utf-8", errors="replace") if beside.exists() else _derived(file)
+    words = text.split()
+    if len(words) < 2 or not words[0].startswith(("ssh-", "ecdsa-", "sk-")):
+        raise UserError(f"{beside}: not an SSH public key. Name a private SSH key or its .pub file: --key FILE")
+    public = f"{words[0]} {words[1]}"
+    fingerprint(public)
+    return public
+
+
+def _derived(private: Path) -> str:
+    done = _run("-y", "-f", str(private))
+    if done.returncode != 0:
+        why = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise UserError(f"{private}: not a readable SSH key ({''.join(why)}). Name another one: --key FILE")
+    return done.stdout.decode()
+
+
+def _of_agent(clone: Clone, public: str) -> Key:
+    """A key that Git knows by its public half alone: an agent holds it."""
+    words = public.split()
+    file = folder(clone) / f"agent-{hashlib.sha256(words[1].encode()).hexdigest()[:16]}.pub"
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files.write_text(f"{words[0]} {words[1]}\n", file)
+    return Key(f"{words[0]} {words[1]}", file)
+
+
+def _configured(clone: Clone, name: str) -> str | None:
+    try:
+        return git(clone.root, "config", name) or None
+    except GitError:
+        return None
+
+
+# -- sign and verify -------------------------------------------------------------------------------
+def sign(key: Key, data: bytes, namespace: str) -> str:
+    """Sign bytes. Returns the armored signature. Raises UserError when the key cannot be used."""
+    done = _run(*_sign(key.file, namespace), given=data)
+    if done.returncode == 0:
+        return done.stdout.decode()
+    said = done.stderr.decode(errors="replace").strip()
+    if "passphrase" in said or "agent" in said.casefold() or key.file.suffix == ".pub":
+        what = f"{key.file}: the key is encrypted or lies in an agent, and nobody could be asked for it ({_last(said)})"
+        raise UserError(
+            f"{what}. Add it to your agent (ssh-add {shlex.quote(str(key.file))}), or run this in a terminal."
+        )
+    raise UserError(f"{key.file}: ssh-keygen did not sign with this key ({_last(said)}). Name another one: --key FILE")
+
+
+def sign_command(key: str, file: Path) -> str:
+    """The command that signs a file with a key, to be pasted elsewhere."""
+    return shlex.join(["ssh-keygen", *_sign(key, ACT), str(file)])
+
+
+def _sign(key: Path | str, namespace: str) -> list[str]:
+    return ["-Y", "sign", "-n", namespace, "-f", str(key)]
+
+
+def signer(signature: str) -> str:
+    """The public key that a signature names. Raises ValueError for what is none."""
+    body = re.fullmatch(r"\s*-+BEGIN SSH SIGNATURE-+\s(.*)-+END SSH SIGNATURE-+\s*", signature, re.DOTALL)
+    if body is None:
+        raise ValueError("not an SSH signature")
+    blob = base64.b64decode("".join(body[1].split()).rstrip("-"), validate=True)
+    if blob[:6] != b"SSHSIG":
+        raise ValueError("not an SSH signature")
+    public = _string(blob[10:])
+    kind = _string(public).decode("ascii")
+    if not re.fullmatch(r"[a-z0-9@.-]+", kind):
+        raise ValueError("an SSH signature with a key of no known kind")
+    return f"{kind} {base64.b64encode(public).decode()}"
+
+
+def _string(blob: bytes) -> bytes:
+    """The first string of SSH's wire format: four bytes of length, then the bytes (RFC 4251)."""
+    length = int.from_bytes(blob[:4], "big")
+    if len(blob) < 4 + length:
+        raise ValueError("an SSH signature that is cut off")
+    return blob[4 : 4 + length]
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for files that ssh-keygen reads. Raises InfrastructureError where none can be."""
+    try:
+        folder = tempfile.TemporaryDirectory()
+    except FileNotFoundError as error:  # Python tries each place for temporary files, and found all full
+        raise InfrastructureError(f"{error.strerror or error}: is the disk full? Nothing was changed.") from None
+    with folder as name:
+        yield Path(name)
+
+
+def verifies(data: bytes, signature: str, signers: Path, principal: str, namespace: str) -> bool:
+    """Whether `principal` of an allowed_signers file signed these bytes."""
+    with tempfile.NamedTemporaryFile("w", suffix=".sig") as file:
+        file.write(signature)
+        file.flush()
+        found = ("-f", str(signers), "-I", principal, "-n", namespace, "-s", file.name)
+        return _run("-Y", "verify", *found, given=data).returncode == 0
+
+
+# -- the tools -------------------------------------------------------------------------------------
+def assert_tools(clone: Clone) -> None:
+    """Raise UserError without Git and OpenSSH in versions that can do this."""
+    for name, found, oldest in ((("Git", *_git(clone.root))), ("OpenSSH", *_openssh())):
+        if found is not None and found < oldest:
+            have, want = (".".join(map(str, version)) for version in (found, oldest))
+            raise UserError(f"{name} {have} is too old to sign the ledger: it needs {want} or later. Update it.")
+
+
+@cache
+def _git(root: Path) -> tuple[tuple[int, int] | None, tuple[int, int]]:
+    return _version(git(root, "version")), GIT
+
+
+@cache
+def _openssh() -> tuple[tuple[int, int] | None, tuple[int, int]]:
+    _run("-Y", "sign")  # raises without ssh-keygen, which does not tell its version
+    try:
+        said = subprocess.run(["ssh", "-V"], capture_output=True, check=False).stderr.decode(errors="replace")
+    except FileNotFoundError:
+        return None, OPENSSH
+    return _version(said), OPENSSH
+
+
+def _version(text: str) -> tuple[int, int] | None:
+    found = re.search(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _ssh_keygen(*arguments: str) -> None:
+    done = _run(*arguments)
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
+        raise InfrastructureError(f"ssh-keygen {' '.join(arguments[:2])} failed: {said}")
+
+
+def _run(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    environment = dict(os.environ)
+    if not sys.stdin or not sys.stdin.isatty():
+        environment["SSH_ASKPASS_REQUIRE"] = "never"
+    try:
+        return subprocess.run(
+            ["ssh-keygen", *arguments],
+            input=given,
+            capture_output=True,
+            check=False,
+            env=environment,
+            timeout=_ENDED_S,
+            start_new_session=not (sys.stdin and sys.stdin.isatty()),
+        )
+    except FileNotFoundError:
+        why = "It signs and verifies the ledger of approvals: install OpenSSH's client, then try again."
+        raise UserError(f"ssh-keygen is not installed, or not in PATH. {why}") from None
+    except subprocess.TimeoutExpired:
+        raise InfrastructureError(f"ssh-keygen did not end within {_ENDED_S:.0f} s. Nothing was signed.") from None
+
+
+def _last(said: str) -> str:
+    line = said.splitlines()[-1] if said else "no word why"
+    return re.sub(r"^Enter passphrase[^:]*: ", "", line)

@@ -1,0 +1,197 @@
+"""People, machines, roles and rules: who may do what, from the next entry on.
+
+A policy is what a chain of changes makes of an empty one. Only an entry of kind `policy` holds a
+change, and it is an error when an entry's files are not exactly what the changes up to it give.
+`policy.yaml` is for readers; `allowed_signers` is OpenSSH's list of keys, and keys are never
+deleted from it, so that old signatures can always be verified. Whose key counts, and for what,
+stands in policy.yaml alone.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, StringConstraints
+
+from rft.errors import UserError
+from rft.reports.base import Report
+from tasks.ledger import keys
+
+Role = Literal["owner", "approver", "author"]
+"""An owner changes people and rules, overrides, and does what an approver does: approve, reject,
+roll back. An author starts runs under their own name."""
+ROLES: tuple[Role, ...] = ("owner", "approver", "author")
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._@+-]{0,63}$")]
+"""A principal of allowed_signers, where blanks, commas and wildcards have a meaning."""
+Fingerprint = Annotated[str, StringConstraints(pattern=r"^SHA256:[A-Za-z0-9+/]{43}$")]
+PublicKey = Annotated[str, StringConstraints(pattern=r"^(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}$")]
+
+
+class Rules(Report):
+    """What a promotion needs. Written by `rft ledger rules`."""
+
+    approvers: int = Field(default=1, ge=1, le=20)
+    """How many people must approve."""
+    four_eyes: bool = False
+    """Who started the run, or wrote its uncommitted edits, cannot approve it."""
+    request_days: float = Field(default=30.0, gt=0, le=3650)
+    """How long a request waits before it expires."""
+    approval_days: float = Field(default=7.0, gt=0, le=3650)
+    """How long an approval counts."""
+
+
+class Person(Report):
+    roles: list[Role]
+    keys: list[Fingerprint]
+
+
+class Policy(Report):
+    people: dict[Name, Person] = {}
+    machines: dict[Name, Fingerprint] = {}
+    rules: Rules = Rules()
+    models: dict[str, Rules] = {}
+    """Models with rules of their own."""
+    compromised: dict[Fingerprint, int] = {}
+    """Key -> the entry from which on it is doubtful."""
+
+    def rules_of(self, model: str) -> Rules:
+        return self.models.get(model, self.rules)
+
+    def person_of(self, fingerprint: str) -> str | None:
+        return next((name for name, person in self.people.items() if fingerprint in person.keys), None)
+
+    def machine_of(self, fingerprint: str) -> str | None:
+        return next((name for name, key in self.machines.items() if key == fingerprint), None)
+
+    def roles_of(self, name: str) -> list[Role]:
+        return self.people[name].roles if name in self.people else []
+
+    def holders(self, *roles: Role) -> list[str]:
+        return [name for name, person in self.people.items() if {*roles} & {*person.roles}]
+
+    def yaml(self) -> bytes:
+        head = "# Written by agent-rft: rft people, rft ledger rules. Judges the next entry.\n"
+        raw = self.model_dump(mode="json")
+        return (head + yaml.safe_dump(raw, sort_keys=True, default_flow_style=None, width=1000)).encode()
+
+
+# -- changes ---------------------------------------------------------------------------------------
+class Enrol(Report):
+    change: Literal["enrol"] = "enrol"
+    name: Name
+    roles: list[Role] = Field(min_length=1)
+    key: PublicKey
+    """A further key, when the person is known already."""
+
+
+class Remove(Report):
+    change: Literal["remove"] = "remove"
+    name: Name
+
+
+class EnrolMachine(Report):
+    change: Literal["enrol_machine"] = "enrol_machine"
+    name: Name
+    key: PublicKey
+
+
+class RemoveMachine(Report):
+    change: Literal["remove_machine"] = "remove_machine"
+    name: Name
+
+
+class SetRules(Report):
+    change: Literal["rules"] = "rules"
+    model: str | None
+    """None: of all models without rules of their own."""
+    rules: Rules
+
+
+class Compromised(Report):
+    """A key fell into other hands. It is removed, and what it signed since then is doubtful."""
+
+    change: Literal["compromised"] = "compromised"
+    key: Fingerprint
+    since: int = Field(ge=1)
+
+
+Change = Annotated[
+    Enrol | Remove | EnrolMachine | RemoveMachine | SetRules | Compromised, Field(discriminator="change")
+]
+
+
+def changed(policy: Policy, change: Change) -> Policy:
+    """Apply a change. Raises UserError for one that makes no sense, or leaves nobody in charge."""
+    people, machines, models = dict(policy.people), dict(policy.machines), dict(policy.models)
+    rules, compromised = policy.rules, dict(policy.compromised)
+    match change:
+        case Enrol():
+            _assert_free(policy, change.name, change.key)
+            if change.name in machines:
+                raise UserError(f"{change.name} is the name of a machine. Choose another.")
+            before = people.get(change.name, Person(roles=[], keys=[]))
+            key = keys.fingerprint(change.key)
+            roles: list[Role] = [role for role in ROLES if role in change.roles]
+            people[change.name] = Person(roles=roles, keys=list(dict.fromkeys([*before.keys, key])))
+        case EnrolMachine():
+            _assert_free(policy, change.name, change.key)
+            if change.name in people or change.name in machines:
+                raise UserError(f"{change.name} is enrolled already. Choose another name for this machine.")
+            machines[change.name] = keys.fingerprint(change.key)
+        case Remove():
+            _drop(people, change.name, "person")
+        case RemoveMachine():
+            _drop(machines, change.name, "machine")
+        case SetRules(model=model):
+            rules = change.rules if model is None else rules
+            models |= {} if model is None else {model: change.rules}
+        case Compromised():
+            compromised[change.key] = min(change.since, compromised.get(change.key, change.since))
+            machines = {name: key for name, key in machines.items() if key != change.key}
+            people = {
+                name: person.model_copy(update={"keys": [key for key in person.keys if key != change.key]})
+                for name, person in people.items()
+            }
+            people = {name: person for name, person in people.items() if person.keys}
+    made = Policy(people=people, machines=machines, rules=rules, models=models, compromised=compromised)
+    if policy.holders("owner") and not made.holders("owner"):
+        raise UserError("that would leave no owner, and only an owner changes people. Enrol another owner first.")
+    if not made.machines:
+        raise UserError("that would leave no machine, and only a machine appends entries. Enrol another one first.")
+    return made
+
+
+def _assert_free(policy: Policy, name: str, public: str) -> None:
+    key = keys.fingerprint(public)
+    if key in policy.compromised:
+        raise UserError(f"key {key} is marked as compromised and cannot be enrolled again. Make another.")
+    holder = policy.person_of(key) or policy.machine_of(key)
+    if holder is not None and holder != name:
+        raise UserError(f"key {key} belongs to {holder} already. One key has one holder: make another.")
+
+
+def _drop(among: dict[str, Any], name: str, what: str) -> None:
+    if name not in among:
+        raise UserError(f"no {what} {name!r} is enrolled. There are: {', '.join(among) or 'none'}.")
+    del among[name]
+
+
+# -- allowed_signers -------------------------------------------------------------------------------
+def signers(before: bytes, change: Change) -> bytes:
+    """`allowed_signers` after a change. A line is added for a new key, and none is ever removed."""
+    if not isinstance(change, Enrol | EnrolMachine):
+        return before
+    return before if (line := signer_line(change)) in before.splitlines(keepends=True) else before + line
+
+
+def signer_line(change: Enrol | EnrolMachine) -> bytes:
+    namespace = keys.COMMIT if isinstance(change, EnrolMachine) else keys.ACT
+    return f'{change.name} namespaces="{namespace}" {change.key}\n'.encode()
+
+
+def name_from(text: str) -> str:
+    """A principal from a person's or host's name: `Ada Lovelace` becomes `ada-lovelace`."""
+    made = re.sub(r"[^a-z0-9._@+-]+", "-", text.casefold()).strip("-.")[:40]
+    return made or "someone"

@@ -1,0 +1,114 @@
+"""The branch of a remote that several clones share, and which ledger it is.
+
+`infra/ledger.yaml` is tracked by Git: the remote's name, its branch, and the genesis of the ledger.
+A branch, because servers protect branches and no other refs. Pushing without force is the
+compare-and-set across clones: of two that append at once, one is refused, and looks again. A push
+whose answer was lost is settled by asking what the branch holds now.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from pydantic import Field, ValidationError
+
+from rft import files
+from rft.errors import InfrastructureError, UserError, did_you_mean
+from rft.reports.base import Report
+from tasks.ledger import chain, locks, objects
+from tasks.ledger.statement import Sha256
+from tasks.runs.clone import Clone
+from tasks.runs.git import GitError, git, git_bytes
+
+FETCHED = "refs/rft/fetched"
+FILE = "infra/ledger.yaml"
+_PATIENCE_S = 120.0
+_HEAD = """\
+# The ledger of approvals: `rft ledger` shows it, docs/ledger.md explains it.
+# remote: a Git remote that several clones share, such as origin; null: this clone alone.
+# genesis: which ledger it is. Written once, when the ledger begins: commit it.
+"""
+
+
+class Lost(InfrastructureError):
+    """Another clone appended first. Read the ledger again, and decide again."""
+
+
+class Shared(Report):
+    remote: str | None = Field(default=None, min_length=1)
+    branch: str = Field(default="rft-ledger", pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
+    genesis: Sha256 | None = None
+
+
+def shared(clone: Clone) -> Shared:
+    """Raises UserError naming file and key."""
+    file = clone.root / FILE
+    if not file.exists():
+        return Shared()
+    try:
+        raw = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise UserError(f"{FILE}: not YAML ({error}). Restore it: git checkout {FILE}") from None
+    try:
+        found = Shared.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "the file"
+        raise UserError(f"{FILE}: {key}: {first['msg']}. It holds remote, branch and genesis.") from None
+    if found.remote is not None and found.remote not in (known := git(clone.root, "remote").split()):
+        raise UserError(
+            f"{FILE}: remote = {found.remote!r} is no remote of this clone. {did_you_mean(found.remote, known)}"
+        )
+    return found
+
+
+def pin(clone: Clone, found: Shared, genesis: str | None) -> None:
+    """Write down which ledger it is."""
+    made = found.model_copy(update={"genesis": genesis})
+    files.write_text(_HEAD + yaml.safe_dump(made.model_dump(), sort_keys=False), clone.root / FILE)
+
+
+def fetch(clone: Clone, found: Shared) -> str | None:
+    """The head of the shared branch; None when there is no branch yet. Raises InfrastructureError
+    for a remote that does not answer."""
+    assert found.remote
+    source = f"+refs/heads/{found.branch}:{FETCHED}"
+    command = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", found.remote, source)
+    written = (FETCHED, f"refs/remotes/{found.remote}/{found.branch}")  # Git keeps the second by itself
+    try:
+        locks.past(clone, lambda: _ask(clone.root, *command), *written)
+    except GitError as error:
+        if "couldn't find remote ref" in str(error):
+            return None
+        raise _unreachable(found, error) from None
+    return git(clone.root, "rev-parse", FETCHED)
+
+
+def push(clone: Clone, found: Shared, new: str) -> None:
+    """Append to the shared branch. Raises Lost when another clone was first."""
+    assert found.remote
+    try:
+        _ask(clone.root, "push", "--quiet", found.remote, f"{new}:refs/heads/{found.branch}")
+    except GitError as error:
+        there = fetch(clone, found)
+        if there is not None and is_ancestor(clone, new, there):
+            return  # it had arrived: only the answer was lost
+        if there is not None and not is_ancestor(clone, there, new):
+            raise Lost(f"another clone appended to the ledger on {found.remote} at the same moment") from None
+        raise _unreachable(found, error) from None
+
+
+def is_ancestor(clone: Clone, old: str, new: str) -> bool:
+    with objects.opened(clone) as found:
+        return chain.descends(found, new, old)
+
+
+def _ask(root: Path, *arguments: str) -> None:
+    git_bytes(root, *arguments, timeout_s=_PATIENCE_S)
+
+
+def _unreachable(found: Shared, error: GitError) -> InfrastructureError:
+    said = " ".join(str(error).split()).rstrip(".")
+    what = f"the ledger's remote {found.remote} ({FILE}) refused or did not answer: {said}"
+    return InfrastructureError(f"{what}. Nothing was appended. Try again when it is back.")

@@ -1,0 +1,52 @@
+"""When the last owner's key is lost: go on with the same chain, but with nobody in it.
+
+A restart is a second genesis on top of the old chain. It names the entry before it, so a push of it
+is a fast-forward, nothing is rewritten, and an auditor sees it for ever. Numbers go on, therefore
+champions keep theirs, and rejections go on to hold. People and machines start anew: the first
+person who approves becomes owner, and approvals from before no longer count. The rules stay, and so
+do the marks of compromised keys.
+
+Nobody can prove that a key is lost, so anybody who can push could make a restart. It is worth what
+the readers make of it: each clone, and infra/ledger.yaml, know their genesis, and refuse another
+one until a person there accepts it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rft.errors import UserError
+from tasks.ledger import book, chain, remote, statement
+from tasks.ledger.chain import Stored
+from tasks.ledger.entry import Entry
+from tasks.runs import records
+from tasks.runs.clone import Clone
+
+
+def restart(clone: Clone, reason: str, said: Callable[[str], None] = print) -> Entry:
+    """Append a new genesis, and make it this clone's. The chain below must be whole."""
+    with book.opened(clone, said=said) as ledger:
+        if not ledger.stored:
+            raise UserError("there is no ledger to restart: nothing was decided yet.")
+        ledger.begin(restarts=ledger.stored[-1], reason=statement.reason(reason))
+        return ledger.stored[-1].entry
+
+
+def accept(clone: Clone, said: Callable[[str], None] = print) -> Entry:
+    """Take a restart that another clone made. It must continue what this clone saw last."""
+    with records.held(book.lock(clone), wait=True):
+        ledger = book.read(clone, fetch=True, anew=True, said=said, restarted=True)
+        if not ledger.stored or ledger.state.restarts is None:
+            raise UserError("the ledger was never restarted, so there is nothing to accept.")
+        ledger.remember()
+        if ledger.shared.genesis != ledger.state.genesis:
+            remote.pin(clone, ledger.shared, ledger.state.genesis)
+        newest = chain.genesis(ledger.stored).entry
+        said(f"[ledger] restart accepted: entry {newest.number} of machine {newest.machine}. Commit {remote.FILE}")
+        return newest
+
+
+def earlier(clone: Clone) -> list[Stored]:
+    """The entries before the last restart, whose people and machines have no say any more."""
+    ledger = book.read(clone)
+    return [each for each in ledger.stored if each.entry.number < ledger.state.since]

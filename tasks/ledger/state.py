@@ -1,0 +1,302 @@
+"""What a chain of entries amounts to: requests and their approvals, champions, rejections.
+
+`replay` in verify.py applies the entries one by one; `apply` assumes that each was found right.
+Everything here is a function of the entries alone, in the order of the chain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tasks.ledger.entry import (
+    Approval,
+    Entry,
+    Genesis,
+    Imported,
+    Lift,
+    Override,
+    PolicyChange,
+    Promotion,
+    Rejection,
+    Request,
+    Rollback,
+)
+from tasks.ledger.policy import Change, EnrolMachine, Policy, changed, name_from, signers
+from tasks.ledger.statement import Statement
+
+BEGINNING = 0
+"""The number of the champion before any promotion: the base policy with the seed prompt."""
+
+
+@dataclass(frozen=True)
+class Voice:
+    """A verified statement: who says it, with which key."""
+
+    person: str
+    key: str
+    statement: Statement
+
+
+@dataclass(frozen=True)
+class Said:
+    """An entry with a person's statement."""
+
+    number: int
+    time: str
+    voice: Voice
+
+    @property
+    def person(self) -> str:
+        return self.voice.person
+
+    @property
+    def reason(self) -> str:
+        return self.voice.statement.reason
+
+
+@dataclass
+class Waiting:
+    """A request, and what people said about it."""
+
+    number: int
+    id: str
+    time: str
+    act: Request
+    starter: Voice | None
+    """Who started the run with an enrolled key; None: unknown."""
+    approvals: list[Said] = field(default_factory=list[Said])
+    """Since its last promotion: an approval counts for one."""
+    overrides: list[Said] = field(default_factory=list[Said])
+    promoted: list[int] = field(default_factory=list[int])
+
+    @property
+    def starter_name(self) -> str:
+        """Who started the run: proven by a statement, else as Git's user.name claims."""
+        return self.starter.person if self.starter else name_from(self.act.started_by)
+
+
+@dataclass(frozen=True)
+class Champion:
+    """A promotion."""
+
+    number: int
+    id: str
+    time: str
+    model: str
+    run: str
+    revision: str
+    before: int
+    """The champion that it replaced."""
+    approvals: tuple[Said, ...]
+    overrides: tuple[Said, ...]
+    own_run: bool
+    """Who started the run approved it too."""
+    unsigned: Imported | None = None
+    """It is known from the record of an earlier version only."""
+    request: int = 0
+    smoke: str = ""
+
+    @property
+    def who(self) -> str:
+        """Who approved it."""
+        return self.unsigned.who if self.unsigned else ", ".join(said.person for said in self.approvals)
+
+    @property
+    def why(self) -> str:
+        return self.unsigned.why if self.unsigned else "; ".join(said.reason for said in self.approvals)
+
+    @property
+    def when(self) -> str:
+        return self.unsigned.when if self.unsigned else self.time
+
+
+@dataclass(frozen=True)
+class Move:
+    """A promotion or a rollback: from here on, `champion` is served."""
+
+    number: int
+    time: str
+    model: str
+    champion: int
+    said: Said | None = None
+    """Who rolled back."""
+    unsigned: Imported | None = None
+
+    @property
+    def who(self) -> str:
+        return self.unsigned.who if self.unsigned else self.said.person if self.said else ""
+
+    @property
+    def why(self) -> str:
+        return self.unsigned.why if self.unsigned else self.said.reason if self.said else ""
+
+
+@dataclass
+class State:
+    genesis: str = ""
+    """Of the last genesis."""
+    geneses: set[str] = field(default_factory=set[str])
+    """All that the chain has: more than one after a restart."""
+    restarts: str | None = None
+    """The entry before the last genesis, where the ledger was restarted."""
+    since: int = 1
+    """The number of the last genesis: what stands before it rests on people and machines that have
+    no say any more."""
+    number: int = 0
+    head: str = ""
+    """The id of the last entry."""
+    time: str = ""
+    policy: Policy = field(default_factory=Policy)
+    policy_yaml: bytes = b""
+    signers: bytes = b""
+    requests: dict[int, Waiting] = field(default_factory=dict[int, Waiting])
+    promotions: dict[int, Champion] = field(default_factory=dict[int, Champion])
+    moves: dict[str, list[Move]] = field(default_factory=dict[str, list[Move]])
+    """Model -> its promotions and rollbacks, oldest first."""
+    rejected: dict[tuple[str, str, str], Said] = field(default_factory=dict[tuple[str, str, str], Said])
+    """(model, prompt, weights) -> the rejection that holds."""
+    rejections: dict[int, tuple[str, str, str]] = field(default_factory=dict[int, tuple[str, str, str]])
+    ids: dict[int, str] = field(default_factory=dict[int, str])
+    """Entry -> its id."""
+    statements: dict[str, int] = field(default_factory=dict[str, int])
+    """Statement -> its entry: each counts once."""
+    keys: dict[int, tuple[str, str | None]] = field(default_factory=dict[int, tuple[str, str | None]])
+    """Entry -> the keys of its machine and of its person."""
+    had_owner: bool = False
+    imported: set[int] = field(default_factory=set[int])
+
+    # -- what it says --------------------------------------------------------------------------
+    def champion(self, model: str) -> int:
+        """The entry of the promotion that is served now; 0 is the beginning."""
+        return self.moves[model][-1].champion if self.moves.get(model) else BEGINNING
+
+    def request(self, run: str) -> Waiting | None:
+        """The latest request of a run."""
+        return next((each for each in reversed(self.requests.values()) if each.act.run == run), None)
+
+    def previous(self, model: str) -> int | None:
+        """What a rollback returns to. None: the beginning is served."""
+        now = self.champion(model)
+        return None if now == BEGINNING else self.promotions[now].before
+
+    def rejection_of(self, request: Request) -> Said | None:
+        return self.rejected.get((request.model, *request.content.pair))
+
+    def withdrawn(self, champion: int) -> Move | None:
+        """The rollback away from this promotion, if nothing returned to it since."""
+        moves = self.moves.get(self.promotions[champion].model, [])
+        places = [place for place, move in enumerate(moves) if move.champion == champion]
+        after = moves[places[-1] + 1] if places[-1] + 1 < len(moves) else None
+        is_rollback = after is not None and after.number not in self.promotions
+        return after if is_rollback else None
+
+    def doubtful(self) -> dict[int, str]:
+        """Entry -> the compromised key that it rests on."""
+        bad = self.policy.compromised
+        found = {
+            number: key
+            for number, pair in self.keys.items()
+            for key in pair
+            if key is not None and key in bad and number >= bad[key]
+        }
+        for champion in self.promotions.values():
+            for said in champion.approvals:
+                if said.number in found:
+                    found.setdefault(champion.number, found[said.number])
+        return found
+
+    # -- one entry more ------------------------------------------------------------------------
+    def apply(self, entry: Entry, voice: Voice | None, machine: str) -> None:
+        """Take in an entry that `authorise` let stand."""
+        self.number, self.head, self.time = entry.number, entry.id, entry.time
+        self.ids[entry.number] = entry.id
+        self.keys[entry.number] = machine, voice.key if voice else None
+        said = Said(entry.number, entry.time, voice) if voice else None
+        if voice is not None:
+            self.statements[voice.statement.id] = entry.number
+        match entry.act:
+            case Genesis(machine=public):
+                self.genesis, self.restarts, self.since = entry.id, entry.act.restarts, entry.number
+                self.geneses.add(entry.id)
+                self.begin(EnrolMachine(name=entry.machine, key=public))
+            case PolicyChange(change=change):
+                self.change(change)
+            case Request() as act:
+                self.requests[entry.number] = Waiting(entry.number, entry.id, entry.time, act, voice)
+            case Approval(request=request):
+                assert said
+                self.requests[request].approvals.append(said)
+            case Override(request=request):
+                assert said
+                self.requests[request].overrides.append(said)
+            case Rejection(request=request):
+                assert said
+                rejected = self.requests[request].act
+                pair = (rejected.model, *rejected.content.pair)
+                self.rejected[pair], self.rejections[entry.number] = said, pair
+            case Lift(rejection=number):
+                self.rejected.pop(self.rejections[number], None)
+            case Promotion() as act:
+                self._promote(entry, act)
+            case Rollback() as act:
+                self._move(Move(entry.number, entry.time, act.model, act.to, said))
+            case Imported() as act:
+                self._import(entry, act)
+            case _:
+                pass
+
+    def begin(self, machine: EnrolMachine) -> None:
+        """Start with one machine and nobody. After a restart the rules stay, so that it is no way
+        around them, and so do the keys that are marked as compromised."""
+        self.policy = self.policy.model_copy(update={"people": {}, "machines": {}})
+        self.had_owner = False
+        self.change(machine)
+
+    def change(self, change: Change) -> None:
+        self.policy, self.signers = changed(self.policy, change), signers(self.signers, change)
+        self.policy_yaml = self.policy.yaml()
+        self.had_owner |= bool(self.policy.holders("owner"))
+
+    def _promote(self, entry: Entry, act: Promotion) -> None:
+        waiting = self.requests[act.request]
+        approvals = tuple(said for said in waiting.approvals if said.number in act.approvals)
+        self.promotions[entry.number] = Champion(
+            entry.number,
+            entry.id,
+            entry.time,
+            act.model,
+            waiting.act.run,
+            waiting.act.revision,
+            act.before,
+            approvals,
+            tuple(waiting.overrides),
+            own_run=waiting.starter_name in {said.person for said in approvals},
+            request=act.request,
+            smoke=act.smoke,
+        )
+        waiting.approvals.clear()
+        waiting.promoted.append(entry.number)
+        self._move(Move(entry.number, entry.time, act.model, entry.number))
+
+    def _move(self, move: Move) -> None:
+        self.moves.setdefault(move.model, []).append(move)
+
+    def _import(self, entry: Entry, act: Imported) -> None:
+        self.imported.add(entry.number)
+        if act.action == "promote":
+            self.promotions[entry.number] = Champion(
+                entry.number,
+                entry.id,
+                entry.time,
+                act.model,
+                act.run or "",
+                act.revision or "",
+                act.before,
+                (),
+                (),
+                own_run=False,
+                unsigned=act,
+            )
+            self._move(Move(entry.number, act.when, act.model, entry.number, unsigned=act))
+        elif act.action == "rollback":
+            self._move(Move(entry.number, act.when, act.model, act.to, unsigned=act))

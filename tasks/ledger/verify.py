@@ -1,0 +1,191 @@
+"""Judge a chain from Git, entry by entry, and say what it amounts to.
+
+The hashes of the chain are checked whenever it is read, because that costs little. Its signatures
+cost 5 ms each, so those that this clone has verified before are not verified again, unless somebody
+asks for it: `known` is the number of the entry up to which they were (see memory.py). Entries that
+change people or machines are always verified: whose key the memory may be believed for follows from
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rft import commands
+from rft.errors import UserError
+from tasks.ledger import chain, keys, statement
+from tasks.ledger.authorise import Proposal, authorise
+from tasks.ledger.chain import Stored
+from tasks.ledger.entry import Act, Genesis, Override, PolicyChange, Promotion, Request
+from tasks.ledger.objects import Damaged, sha256
+from tasks.ledger.policy import Change, Enrol, EnrolMachine, signer_line
+from tasks.ledger.state import State, Voice
+
+Said = Callable[[str], None]
+
+
+def replay(stored: Iterable[Stored], known: int = 0, said: Said = lambda _: None) -> State:
+    """Judge every entry by the state before it. Raises Damaged, naming the first that is wrong."""
+    state = State()
+    with keys.scratch() as scratch:
+        signers = _Signers(scratch)
+        for each in stored:
+            try:
+                skip = each.entry.number <= known and not isinstance(each.entry.act, Genesis | PolicyChange)
+                machine, voice = _judge(state, each, None if skip else signers)
+            except Damaged:
+                raise
+            except UserError as error:
+                raise Damaged(f"{each.where} must not stand in the ledger: {error}") from None
+            state.apply(each.entry, voice, machine)
+            said(each.where)
+    return state
+
+
+def judge(state: State, each: Stored) -> tuple[str, Voice | None]:
+    """Judge an entry that is to be appended, as every reader will. Returns the key of its machine
+    and its verified statement."""
+    with keys.scratch() as scratch:
+        return _judge(state, each, _Signers(scratch))
+
+
+class _Signers:
+    """allowed_signers as files for ssh-keygen, each text once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def file(self, text: bytes) -> Path:
+        path = self._folder / sha256(text)
+        if not path.exists():
+            path.write_bytes(text)
+        return path
+
+
+def _judge(state: State, each: Stored, signers: _Signers | None) -> tuple[str, Voice | None]:
+    entry, act = each.entry, each.entry.act
+    machine = _machine(state, each, signers)
+    voice = _voice(state, each, signers)
+    authorise(state, Proposal(act, entry.time, machine, voice))
+    _assert_parents(state, each)
+    if isinstance(act, Promotion):
+        there = sha256(each.files[chain.WEIGHTS]) if chain.WEIGHTS in each.files else None
+        if there != act.weights_signature:
+            raise Damaged(f"{each.where}: {chain.WEIGHTS} is not the signature that the promotion names.")
+    for file, content in rules_after(state, act, entry.machine).items():
+        if each.files.get(file) != content:
+            raise Damaged(f"{each.where}: {file} is not what the entries up to it make of it.")
+    return machine, voice
+
+
+def rules_after(state: State, act: Act, name: str) -> dict[str, bytes]:
+    """policy.yaml and allowed_signers as they stand after an act of machine `name`."""
+    after = State(policy=state.policy, policy_yaml=state.policy_yaml, signers=state.signers)
+    if isinstance(act, Genesis):
+        after.begin(EnrolMachine(name=name, key=act.machine))
+    elif isinstance(act, PolicyChange):
+        after.change(act.change)
+    return {chain.POLICY: after.policy_yaml, chain.SIGNERS: after.signers}
+
+
+def _machine(state: State, each: Stored, signers: _Signers | None) -> str:
+    """The key that signed the commit; it must be that of the machine that the entry names."""
+    signature, name = each.commit.signature, each.entry.machine
+    if signature is None:
+        raise Damaged(f"{each.where} is not signed.")
+    public = _named(each, signature)
+    key = keys.fingerprint(public)
+    introduced = _introduced(each.entry.act, name)
+    enrolled = None if isinstance(each.entry.act, Genesis) else state.policy.machines.get(name)
+    expected = enrolled or (keys.fingerprint(introduced) if introduced else None)
+    if expected != key:
+        raise Damaged(f"{each.where} is signed with key {key}, which is not enrolled for machine {name}.")
+    if signers is not None:
+        line = signer_line(EnrolMachine(name=name, key=public))
+        if not keys.verifies(each.commit.signed, signature, signers.file(line), name, keys.COMMIT):
+            raise Damaged(f"{each.where}: its signature does not fit: it was altered after {name} signed it.")
+    return key
+
+
+def _introduced(act: object, name: str) -> str | None:
+    """The key of a machine that its own first entry brings along."""
+    if isinstance(act, Genesis):
+        return act.machine
+    change = act.change if isinstance(act, PolicyChange) else None
+    return change.key if isinstance(change, EnrolMachine) and change.name == name else None
+
+
+def _voice(state: State, each: Stored, signers: _Signers | None) -> Voice | None:
+    """The statement of an entry, after its signature was verified."""
+    content, armored = each.files.get(chain.STATEMENT), each.files.get(chain.SIGNATURE)
+    if content is None and armored is None:
+        return None
+    if content is None or armored is None:
+        raise Damaged(f"{each.where} holds a statement without a signature, or a signature without a statement.")
+    made = statement.parse(content, each.where)
+    change = each.entry.act.change if isinstance(each.entry.act, PolicyChange) else None
+    signature = armored.decode("ascii", "replace")
+    public = _named(each, signature)
+    person = holder(state, public, change)
+    if person is None:
+        raise Damaged(f"{each.where}: its statement is signed with key {keys.fingerprint(public)}, which is nobody's.")
+    if signers is not None:
+        line = signer_line(Enrol(name=person, roles=["author"], key=public))
+        if not keys.verifies(content, signature, signers.file(line), person, keys.ACT):
+            raise Damaged(f"{each.where}: the signature of {person} does not fit the statement.")
+    return Voice(person, keys.fingerprint(public), made)
+
+
+def holder(state: State, public: str, change: Change | None) -> str | None:
+    """Whose key it is; the first owner's stands in the statement itself."""
+    known = state.policy.person_of(keys.fingerprint(public))
+    if known is None and not state.had_owner and isinstance(change, Enrol) and change.key == public:
+        return change.name
+    return known
+
+
+def voice(state: State, signed: statement.Signed, change: Change | None = None) -> Voice:
+    """Verify a statement that is to be appended. Raises UserError when nobody's signature fits."""
+    try:
+        public = keys.signer(signed.signature)
+    except ValueError as error:
+        raise UserError(f"the signature is {error}. Make it again, with the command that --print shows.") from None
+    person = holder(state, public, change)
+    if person is None:
+        known = ", ".join(state.policy.people) or "nobody"
+        enrol = commands.command("people", "add", "NAME", "--role", "approver", "--public", public, *commands.WHY)
+        raise UserError(
+            f"key {keys.fingerprint(public)} is not enrolled in the ledger ({known} is). An owner enrols it: {enrol}"
+        )
+    content = signed.statement.content_bytes
+    with keys.scratch() as scratch:
+        file = _Signers(scratch).file(signer_line(Enrol(name=person, roles=["author"], key=public)))
+        if not keys.verifies(content, signed.signature, file, person, keys.ACT):
+            raise UserError(f"the signature of {person} does not fit the statement: one of the two was changed.")
+    return Voice(person, keys.fingerprint(public), signed.statement)
+
+
+def _named(each: Stored, signature: str) -> str:
+    try:
+        return keys.signer(signature)
+    except ValueError as error:
+        raise Damaged(f"{each.where}: {error}.") from None
+
+
+def _assert_parents(state: State, each: Stored) -> None:
+    """The entry before, and the run's revision that the entry is about, so that Git keeps it."""
+    act, parents = each.entry.act, list(each.commit.parents)
+    if isinstance(act, Genesis):
+        if len(parents) != (act.restarts is not None):
+            raise Damaged(f"{each.where} is a genesis, and its parents do not fit what it says it continues.")
+    elif parents[1:] != carried(state, act):
+        raise Damaged(f"{each.where} does not carry the revision of the run that it is about, or another one.")
+
+
+def carried(state: State, act: Act) -> list[str]:
+    """The revisions that the commit of an entry keeps. Uncommitted edits go along only once an
+    owner has taken the responsibility for them."""
+    if isinstance(act, Request) and act.edits_sha256 is None:
+        return [act.revision]
+    return [state.requests[act.request].act.revision] if isinstance(act, Override) else []

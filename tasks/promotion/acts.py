@@ -1,0 +1,469 @@
+"""What people and runs do to the ledger: request, approve, reject, lift, roll back, override.
+
+    request     the end of a run that the gate would promote
+    approve     a person's statement; when enough have signed, the promotion
+    reject      a no to this prompt and these weights, in whatever run; `lift` takes it back
+    rollback    the champion before this one serves again
+
+Every act reads the ledger and the run's revision, never this clone's record of the run, so it works
+in any clone. A promotion is its entry: nothing is announced before it, and what shows the champion
+follows it (projections.py). Each act can be repeated: what stands in the ledger already is not done
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from rft import commands, secrets
+from rft.errors import RftError, UserError, did_you_mean
+from rft.reports import Decision
+from rft.reports.base import Report
+from tasks.ledger import authorise, book, history, keys, statement, verify
+from tasks.ledger.authorise import Proposal, Standing
+from tasks.ledger.book import Ledger
+from tasks.ledger.entry import (
+    Act,
+    Approval,
+    Entry,
+    Lift,
+    Override,
+    PolicyChange,
+    Promotion,
+    Rejection,
+    Request,
+    Rollback,
+)
+from tasks.ledger.keys import Key
+from tasks.ledger.policy import Enrol, name_from
+from tasks.ledger.state import Champion, Said, State, Voice, Waiting
+from tasks.ledger.statement import Signed, Statement
+from tasks.promotion import agents, content, preflight, projections
+from tasks.promotion.preflight import Checked
+from tasks.runs import champion, edits, records, transfer
+from tasks.runs.artifacts import Revision
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
+
+Say = Callable[[str], None]
+_START_DAYS = 60.0
+"""How long the statement of a run's start is valid: the request comes at its end."""
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A person with their key."""
+
+    key: Key
+    name: str
+    """Under which the first to decide is enrolled."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an approval came to."""
+
+    waiting: Waiting
+    promoted: Champion | None
+    """None: it waits for more approvals."""
+    standing: Standing
+    problems: tuple[str, ...] = ()
+    """Of what shows the champion; the promotion stands all the same."""
+
+
+# -- requests --------------------------------------------------------------------------------------
+def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
+    """Ask for the promotion of a run. The same run is asked for once.
+
+    Raises UserError when the gate did not decide `promote`, or a person rejected this prompt and
+    these weights before; InfrastructureError when the run's bytes cannot be shared.
+    """
+    if record.revision is None:
+        remedy = "Go on with it" if record.state == "paused" else "Wait for it, or start it again"
+        raise UserError(f"run {record.name} is not over: it is {record.state}. {remedy}: {record.again}")
+    at = Revision(clone, record.revision)
+    if at.report(Decision) is None:
+        why = f"{record.state}{': ' + record.message if record.message else ''}"
+        raise UserError(f"run {record.name} came to no decision ({why}). There is nothing to decide on.")
+    asked, hashes = content.of(at, record.name)
+
+    def act(ledger: Ledger) -> Waiting:
+        if (known := ledger.state.request(record.name)) is not None:
+            return known
+        history.refuse_forgotten(clone, ledger.state)
+        ledger.begin()
+        if ledger.shared.remote:
+            transfer.push(clone, at.commit)
+        rules = ledger.state.policy.rules_of(at.model)
+        made = Request(
+            model=at.model,
+            run=record.name,
+            revision=at.commit,
+            candidate=asked.candidate,  # type: ignore[arg-type]
+            content=hashes,
+            champion=champion.number(record.champion_version),
+            edits_sha256=record.edits_sha256,
+            edited=record.edited,
+            key=record.key,
+            started_by=record.started_by,
+            expires=statement.later(statement.now(), days=rules.request_days),
+        )
+        entry = ledger.append(made, Signed.model_validate(record.start) if record.start else None)
+        return ledger.state.requests[entry.number]
+
+    return book.acting(clone, act, said)
+
+
+def start(clone: Clone, model: str, record: RunRecord, said: Say = print) -> dict[str, Any] | None:
+    """Sign the start of a run, where four eyes are the rule. None where they are not, or where no
+    enrolled key is at hand: then nobody knows who started it, and one approver more is needed."""
+    ledger = book.read(clone, said=said)
+    if not ledger.state.policy.rules_of(model).four_eyes:
+        return None
+    try:
+        key = keys.person(clone)
+        if verify.holder(ledger.state, key.public, None) is None:
+            raise UserError(f"key {key.fingerprint} is not enrolled")
+        words = ledger.statement("start", "started a run", days=_START_DAYS, model=model, run=record.key)
+        return statement.sign(key, words).model_dump(mode="json")
+    except RftError as error:
+        said(
+            f"[ledger] four eyes are the rule, and who starts this run is unknown ({error}): it needs one approver more"
+        )
+        return None
+
+
+def find(ledger: Ledger, run: str) -> Waiting:
+    """Find a request by its run's name, or by any part of it that only one run has; where there is
+    none, ask for the promotion of this clone's run."""
+    names = list(dict.fromkeys(waiting.act.run for waiting in ledger.state.requests.values()))
+    hits = [name for name in names if name == run] or [name for name in names if run in name]
+    if len(hits) > 1:
+        raise UserError(f"{run!r} could be any of {', '.join(hits)}. Write more of the name.")
+    if hits:
+        found = ledger.state.request(hits[0])
+        assert found
+        return found
+    raise UserError(f"the ledger holds no request of a run {run!r}. {did_you_mean(run, names)}")
+
+
+# -- approve ---------------------------------------------------------------------------------------
+def approve(
+    clone: Clone, run: str, signer: Signer, why: str, override_dirty: bool = False, said: Say = print
+) -> Outcome:
+    """Approve a run. Does not promote it: `promote` does, when the outcome says that enough have.
+
+    Raises Refused when the ledger does not let it stand, UserError when the bytes are not those
+    that were judged.
+    """
+    _ask_if_here(clone, run, said)
+
+    def act(ledger: Ledger) -> Outcome:
+        waiting = find(ledger, run)
+        if not _is_champion(ledger.state, waiting):
+            authorise.assert_not_rejected(ledger.state, waiting.act)
+            _assert_bytes(clone, waiting)
+            _first_owner(ledger, signer, said)
+            is_dirty = waiting.act.edits_sha256 is not None
+            if override_dirty and is_dirty and not waiting.overrides:
+                _append(ledger, _override(waiting), _words(ledger, waiting, "override", why), signer)
+            if _who(ledger.state, signer) not in _counting(ledger, waiting):
+                _append(ledger, _approval(waiting), _words(ledger, waiting, "approve", why), signer)
+        return _outcome(ledger, waiting)
+
+    return book.acting(clone, act, said)
+
+
+def wanted(clone: Clone, run: str, why: str, override_dirty: bool = False, said: Say = print) -> Statement:
+    """The statement that somebody is to sign elsewhere: an approval, or the override alone."""
+    _ask_if_here(clone, run, said)
+
+    def act(ledger: Ledger) -> Statement:
+        waiting = find(ledger, run)
+        authorise.assert_not_rejected(ledger.state, waiting.act)
+        _assert_bytes(clone, waiting)
+        _assert_somebody(ledger, run)
+        return _words(ledger, waiting, "override" if override_dirty else "approve", why)
+
+    return book.acting(clone, act, said)
+
+
+def submit(clone: Clone, run: str, signed: Signed, said: Say = print) -> Outcome:
+    """Take in an approval or an override that was signed elsewhere."""
+
+    def act(ledger: Ledger) -> Outcome:
+        waiting = find(ledger, run)
+        _assert_bytes(clone, waiting)
+        _assert_somebody(ledger, run)
+        made = {"approve": _approval, "override": _override}.get(signed.statement.act)
+        if made is None:
+            raise UserError(f"the statement is to {signed.statement.act}, and this takes one to approve or override.")
+        ledger.append(made(waiting), signed)
+        return _outcome(ledger, waiting)
+
+    return book.acting(clone, act, said)
+
+
+def _assert_somebody(ledger: Ledger, run: str) -> None:
+    if not ledger.state.had_owner:
+        here = commands.command("approve", run, "--key", "FILE", *commands.WHY)
+        raise UserError(f"nobody is enrolled yet: the first to decide is, with a key that signs here: {here}")
+
+
+def _outcome(ledger: Ledger, waiting: Waiting) -> Outcome:
+    standing = authorise.standing(ledger.state, waiting, book.now(ledger))
+    is_champion = _is_champion(ledger.state, waiting)
+    return Outcome(waiting, ledger.state.promotions[waiting.promoted[-1]] if is_champion else None, standing)
+
+
+def _approval(waiting: Waiting) -> Act:
+    return Approval(model=waiting.act.model, request=waiting.number)
+
+
+def _override(waiting: Waiting) -> Act:
+    return Override(model=waiting.act.model, request=waiting.number)
+
+
+def _words(ledger: Ledger, waiting: Waiting, act: str, why: str) -> Statement:
+    days = ledger.state.policy.rules_of(waiting.act.model).approval_days
+    more: dict[str, Any] = {"overrides": ["dirty"]} if act == "override" else {}
+    about = {"model": waiting.act.model, "request": waiting.id, "content": waiting.act.content}
+    return ledger.statement(act, why, days, **about, **more)
+
+
+def _counting(ledger: Ledger, waiting: Waiting) -> set[str]:
+    return {said.person for said in authorise.counting(ledger.state, waiting, book.now(ledger))}
+
+
+def _assert_bytes(clone: Clone, waiting: Waiting) -> None:
+    at = Revision(clone, waiting.act.revision)
+    _know_secrets(at)
+    if not at.exists():
+        raise UserError(
+            f"run {waiting.act.run} ran uncommitted code, so its revision {at.commit[:10]} lies only in the clone that "
+            "ran it, until an owner overrides for it there. Approve it in that clone."
+        )
+    transfer.fetch(clone, at)
+    agents.assert_same(at, waiting)
+
+
+def promote(clone: Clone, run: str, said: Say = print) -> Outcome:
+    """Make a run the champion, if enough people have approved. What takes long (the smoke test)
+    happens before the ledger is held."""
+    ledger = book.read(clone, said=said)
+    waiting = find(ledger, run)
+    now = book.now(ledger)
+    standing = authorise.standing(ledger.state, waiting, now)
+    if _is_champion(ledger.state, waiting):
+        return _done(clone, waiting, standing, said)
+    if not standing.is_enough:
+        return Outcome(waiting, None, standing)
+    _would_stand(ledger, _promotion(ledger.state, waiting, now, Checked("", None)))
+    at = Revision(clone, waiting.act.revision)
+    agents.assert_same(at, waiting)
+    checked = preflight.check(agents.find(clone, waiting.act.run), keys.machine(clone), said)
+
+    def act(ledger: Ledger) -> Waiting:
+        waiting = find(ledger, run)
+        if not _is_champion(ledger.state, waiting):
+            made = _promotion(ledger.state, waiting, book.now(ledger), checked)
+            ledger.append(made, files=checked.files)
+        return waiting
+
+    return _done(clone, book.acting(clone, act, said), standing, said)
+
+
+def _promotion(state: State, waiting: Waiting, now: str, checked: Checked) -> Promotion:
+    counted = authorise.counting(state, waiting, now)
+    return Promotion(
+        model=waiting.act.model,
+        request=waiting.number,
+        approvals=[each.number for each in counted],
+        before=state.champion(waiting.act.model),
+        weights_signature=checked.signature_sha256,
+        smoke=checked.smoke,
+    )
+
+
+def _done(clone: Clone, waiting: Waiting, standing: Standing, said: Say) -> Outcome:
+    problems = projections.reconcile(clone, said)
+    ledger = book.read(clone, said=said)
+    waiting = ledger.state.requests[waiting.number]
+    made = ledger.state.promotions[waiting.promoted[-1]] if waiting.promoted else None
+    return Outcome(waiting, made, standing, tuple(problems))
+
+
+def _is_champion(state: State, waiting: Waiting) -> bool:
+    return state.champion(waiting.act.model) in waiting.promoted
+
+
+def _ask_if_here(clone: Clone, run: str, said: Say) -> None:
+    """A request that could not be made at the end of the run is made now, where the run is."""
+    mine = [record for record in records.load_all(clone) if run in record.name]
+    exact = [record for record in mine if record.name == run] or mine
+    if len(exact) == 1 and book.read(clone, said=said).state.request(exact[0].name) is None:
+        request(clone, exact[0], said)
+
+
+# -- reject, lift, roll back -----------------------------------------------------------------------
+def reject(clone: Clone, run: str, signer: Signer, why: str, said: Say = print) -> Said:
+    """Say no to what the gate would promote, whatever run brings it again."""
+    _ask_if_here(clone, run, said)
+
+    def act(ledger: Ledger) -> Said:
+        waiting = find(ledger, run)
+        _know_secrets(Revision(clone, waiting.act.revision))
+        if _is_champion(ledger.state, waiting):
+            undo = f"To take it back: {undo_command(waiting.act.model)}"
+            raise UserError(f"run {waiting.act.run} is the champion of {waiting.act.model} already. {undo}")
+        _first_owner(ledger, signer, said)
+        no = Rejection(model=waiting.act.model, request=waiting.number)
+        _append(ledger, no, _words(ledger, waiting, "reject", why), signer)
+        said_no = ledger.state.rejection_of(waiting.act)
+        assert said_no
+        return said_no
+
+    return book.acting(clone, act, said)
+
+
+def lift(clone: Clone, run: str, signer: Signer, why: str, said: Say = print) -> Said:
+    """Take a rejection back. Returns the rejection that held."""
+
+    def act(ledger: Ledger) -> Said:
+        waiting = find(ledger, run)
+        no = ledger.state.rejection_of(waiting.act)
+        if no is None:
+            raise UserError(f"what run {waiting.act.run} would promote is not rejected, so there is nothing to lift.")
+        about = {"pair": waiting.act.content.pair, "rejection": ledger.state.ids[no.number]}
+        words = ledger.statement("lift", why, model=waiting.act.model, **about)
+        _append(ledger, Lift(model=waiting.act.model, rejection=no.number), words, signer)
+        return no
+
+    return book.acting(clone, act, said)
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A rollback."""
+
+    number: int
+    """Of its entry."""
+    time: str
+    who: str
+    why: str
+    before: int
+    to: Champion | None
+    """None: the beginning."""
+    problems: tuple[str, ...] = ()
+
+
+def rollback(clone: Clone, model: str, signer: Signer, why: str, said: Say = print) -> Returned:
+    """Return to the champion before."""
+
+    def act(ledger: Ledger) -> Returned:
+        state = ledger.state
+        assert_model(state, model)
+        now, to = state.champion(model), state.previous(model)
+        if to is None:
+            raise UserError(f"{model} is at its beginning, so there is no champion before it to return to.")
+        _first_owner(ledger, signer, said)
+        about = {"champion": state.promotions[now].id, "to": state.promotions[to].id if to else None}
+        words = ledger.statement("rollback", why, model=model, **about)
+        _append(ledger, Rollback(model=model, before=now, to=to), words, signer)
+        move = state.moves[model][-1]
+        return Returned(move.number, move.time, move.who, move.why, now, state.promotions.get(to))
+
+    back = book.acting(clone, act, said)
+    return replace(back, problems=tuple(projections.reconcile(clone, said)))
+
+
+def assert_model(state: State, model: str) -> None:
+    if model not in state.moves:
+        known = did_you_mean(model, state.moves) if state.moves else "Nothing was promoted yet."
+        raise UserError(f"of model {model!r} nothing was ever promoted. {known}")
+
+
+def only_model(state: State) -> str:
+    """The only model of which anything was promoted. Raises UserError for none, and for several."""
+    if len(state.moves) == 1:
+        return next(iter(state.moves))
+    if not state.moves:
+        raise UserError("nothing was promoted yet, so there is no champion but the beginning.")
+    raise UserError(f"several models were promoted: {', '.join(sorted(state.moves))}. Name one: --model NAME")
+
+
+def undo_command(model: str) -> str:
+    """The command that takes a promotion of this model back."""
+    return commands.command("rollback", "--model", model, *commands.WHY)
+
+
+# -- people ----------------------------------------------------------------------------------------
+C = TypeVar("C", bound=Report)
+
+
+def enrolled(kind: type[C], **facts: object) -> C:
+    """A change from what somebody typed. Raises UserError naming what does not fit."""
+    try:
+        return kind.model_validate(facts)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UserError(f"{key} = {facts.get(key)!r}: {first['msg']}. A name is lowercase, without blanks.") from None
+
+
+def change(clone: Clone, made: Report, signer: Signer, why: str, said: Say = print) -> Entry:
+    """Change people, machines or rules."""
+
+    def act(ledger: Ledger) -> Entry:
+        if not isinstance(made, Enrol):
+            _first_owner(ledger, signer, said)
+        wanted = PolicyChange.model_validate({"change": made})
+        return _append(ledger, wanted, ledger.statement("policy", why, change=wanted.change), signer)
+
+    return book.acting(clone, act, said)
+
+
+def _first_owner(ledger: Ledger, signer: Signer, said: Say) -> None:
+    """Who decides first is enrolled as owner: nobody was there before who could have done it."""
+    ledger.begin()
+    if ledger.state.had_owner:
+        return
+    enrol = Enrol(name=name_from(signer.name), roles=["owner"], key=signer.key.public)
+    words = ledger.statement("policy", "the first to decide", change=enrol)
+    _append(ledger, PolicyChange(change=enrol), words, signer)
+    said(
+        f"[ledger] {enrol.name} is the first to decide here and is enrolled as owner, with key "
+        f"{signer.key.fingerprint}. To enrol others: {commands.command('people', 'add', '--help')}"
+    )
+
+
+# -- small things ----------------------------------------------------------------------------------
+def _append(ledger: Ledger, act: Act, words: Statement, signer: Signer) -> Entry:
+    """Sign and append. What would be refused is refused before anybody touches their key."""
+    person = verify.holder(ledger.state, signer.key.public, words.change)
+    _would_stand(ledger, act, Voice(person or name_from(signer.name), signer.key.fingerprint, words))
+    return ledger.append(act, statement.sign(signer.key, words))
+
+
+def _would_stand(ledger: Ledger, act: Act, voice: Voice | None = None) -> None:
+    machine = keys.machine(ledger.clone).fingerprint
+    authorise.authorise(ledger.state, Proposal(act, book.now(ledger), machine, voice))
+
+
+def _who(state: State, signer: Signer) -> str | None:
+    return verify.holder(state, signer.key.public, None)
+
+
+def _know_secrets(at: Revision) -> None:
+    """A reason that quotes a secret of the run's settings is signed without it."""
+    if not at.exists():
+        return
+    raw = yaml.safe_load(at.file("params.yaml") or b"") or {}
+    for name, value in edits.declared_secrets(raw).items():
+        if len(value) >= secrets.MIN_CHARS:
+            secrets.add(name, value)

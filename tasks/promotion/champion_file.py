@@ -1,0 +1,64 @@
+"""The champion as a file of the clone: `.rft/champion/MODEL.json`.
+
+It says what to serve (prompt, weights, hashes, revision) to whatever serves it, without MLflow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from rft import reports
+from rft.reports import Champion
+from rft.reports.base import Report
+from tasks.ledger.state import State
+from tasks.promotion import champions
+from tasks.runs.clone import Clone
+
+if TYPE_CHECKING:
+    from tasks.promotion.projections import Shown, Target
+
+
+class Written(Report):
+    ledger: str
+    act: int
+    previous: int | None
+    revision: str | None
+    champion: Champion
+
+
+@dataclass(frozen=True)
+class ChampionFile:
+    clone: Clone
+    name: str = "champion file"
+
+    def path(self, model: str) -> Path:
+        return self.clone.state / "champion" / f"{model}.json"
+
+    def shown(self, model: str) -> Shown | None:
+        from tasks.promotion.projections import Shown
+
+        path = self.path(model)
+        if not path.exists():
+            return None
+        try:
+            found = reports.parse(Written, path.read_bytes(), str(path))
+        except ValidationError:
+            return Shown(None, None, None, None, words="a file that is none of ours")
+        words = f"champion {found.champion.version}"
+        return Shown(found.ledger, found.act, found.champion.version, found.previous, words=words)
+
+    def show(self, target: Target, state: State) -> None:
+        served = champions.served(self.clone, state, target.model)
+        revision = served.revision.commit if served.revision else None
+        written = Written(
+            ledger=target.ledger,
+            act=target.act,
+            previous=target.previous,
+            revision=revision,
+            champion=served.champion,
+        )
+        reports.write(written, self.path(target.model))

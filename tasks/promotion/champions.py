@@ -1,0 +1,55 @@
+"""The champion of a model, from the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rft import config
+from rft.errors import InfrastructureError
+from tasks.ledger import book, history
+from tasks.ledger.state import BEGINNING, State
+from tasks.runs import champion, transfer
+from tasks.runs.artifacts import Revision
+from tasks.runs.champion import Served
+from tasks.runs.clone import Clone
+
+
+def model_name(params: config.Params) -> str:
+    return Path(params.recipe.path).name
+
+
+def served(clone: Clone, state: State, model: str) -> Served:
+    """What is served now."""
+    return at(clone, state, state.champion(model))
+
+
+def at(clone: Clone, state: State, number: int) -> Served:
+    """The champion that a promotion made; 0 is the beginning."""
+    if number == BEGINNING:
+        return champion.BEGINNING
+    made = state.promotions[number]
+    return champion.of(Revision(clone, made.revision), made.run, number)
+
+
+def of_params(clone: Clone, params: config.Params, said: Callable[[str], None] = print) -> Served:
+    """The champion that a run of these settings begins with, its bytes in this clone's cache. A
+    remote that does not answer does not stop a run: its challenger is judged against what this
+    clone knows, and cannot be promoted if that was not the champion."""
+    try:
+        with book.opened(clone, said=said) as ledger:
+            state = ledger.state
+    except InfrastructureError as error:
+        said(f"[ledger] {error} This run is judged against the champion that this clone knows.")
+        state = book.read(clone, said=said).state
+    history.refuse_forgotten(clone, state)
+    found = served(clone, state, model_name(params))
+    if found.revision is not None:
+        transfer.fetch(clone, found.revision)
+    return found
+
+
+def anchor(clone: Clone) -> str | None:
+    """The ledger's last entry, for a run's revision to name."""
+    state = book.read(clone).state
+    return f"{state.number} {state.head}" if state.number else None

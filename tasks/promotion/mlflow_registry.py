@@ -1,0 +1,184 @@
+"""The champion in MLflow's registry: @champion and @previous of the registered model, and of its
+prompt.
+
+A version of the registered model stands for one promotion. It holds no weights, only where they
+are: the run, the revision, DVC's hash, and the number of the promotion's entry. Tags of the model
+say which act its aliases follow; `rft.following` is written before the aliases move and `rft.act`
+after, so that a process that died in between is not taken for somebody's hand.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rft.errors import UserError
+from rft.reports import PromptReport
+from tasks.display import tracking
+from tasks.ledger.state import BEGINNING, State
+from tasks.promotion import champions
+from tasks.runs.artifacts import Revision
+from tasks.runs.clone import Clone
+
+if TYPE_CHECKING:
+    from tasks.promotion.projections import Shown, Target
+
+CHAMPION, PREVIOUS = "champion", "previous"
+_LEDGER, _ACT, _FOLLOWING, _NUMBER = "rft.ledger", "rft.act", "rft.following", "rft.champion"
+
+
+@dataclass
+class MLflowRegistry:
+    clone: Clone
+    name: str = "MLflow registry"
+    _opened: Any = field(default=None, repr=False)
+
+    @property
+    def client(self) -> Any:
+        self._opened = self._opened or tracking.client(self.clone)
+        return self._opened
+
+    def shown(self, model: str) -> Shown | None:
+        from tasks.promotion.projections import Shown
+
+        found = self._model(model)
+        if found is None:
+            return None
+        tags, aliases = found.tags, found.aliases
+        numbers = {alias: self._number(model, version) for alias, version in aliases.items()}
+        if CHAMPION not in aliases and _ACT not in tags and _FOLLOWING not in tags:
+            return None  # registered by others, or cut off before anything was shown
+        words = f"@champion on version {aliases.get(CHAMPION, 'none')}, @previous on {aliases.get(PREVIOUS, 'none')}"
+        return Shown(
+            tags.get(_LEDGER),
+            int(tags[_ACT]) if _ACT in tags else None,
+            numbers.get(CHAMPION),
+            numbers.get(PREVIOUS),
+            begun=int(tags[_FOLLOWING]) if _FOLLOWING in tags else None,
+            words=words,
+        )
+
+    def show(self, target: Target, state: State) -> None:
+        name, client = target.model, self.client
+        if self._model(name) is None:
+            client.create_registered_model(name)
+        client.set_registered_model_tag(name, _LEDGER, target.ledger)
+        client.set_registered_model_tag(name, _FOLLOWING, str(target.act))
+        for alias, number in ((PREVIOUS, target.previous), (CHAMPION, target.champion)):
+            self._point(name, alias, None if number is None else self._version_of(name, state, number))
+        client.set_registered_model_tag(name, _ACT, str(target.act))
+        client.delete_registered_model_tag(name, _FOLLOWING)
+
+    def _point(self, model: str, alias: str, version: Any) -> None:
+        """Set an alias of the model, and of its prompt; None removes both."""
+        client, prompt = self.client, prompt_name(model)
+        if version is None:
+            if alias in self._model(model).aliases:
+                client.delete_registered_model_alias(model, alias)
+            if client.get_prompt(prompt) is not None:
+                client.delete_prompt_alias(prompt, alias)
+            return
+        if number := version.tags.get("prompt_version"):
+            client.set_prompt_alias(prompt, alias, int(number))
+        client.set_registered_model_alias(model, alias, version.version)
+
+    def _number(self, model: str, version: Any) -> int | None:
+        tags = self.client.get_model_version(model, version).tags
+        return int(tags[_NUMBER]) if tags.get(_NUMBER, "").isdigit() else None
+
+    def _model(self, name: str) -> Any:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return self.client.get_registered_model(name)
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+
+    # -- one version per promotion -----------------------------------------------------------------
+    def _version_of(self, model: str, state: State, number: int) -> Any:
+        """The version that stands for a promotion; registers it if need be."""
+        for known in self.client.search_model_versions(f"name = '{model}'"):
+            if known.tags.get(_NUMBER) == str(number) and known.tags.get(_LEDGER) in state.geneses:
+                return known
+        tags = {_LEDGER: state.genesis, _NUMBER: str(number), **self._description(model, state, number)}
+        name = f"{model}-{number}" if number else f"{model}-the-beginning"
+        made = _external_model(self.clone, model, name, tags)
+        return self.client.create_model_version(
+            model, source=f"models:/{made.model_id}", model_id=made.model_id, tags=tags, description=name
+        )
+
+    def _description(self, model: str, state: State, number: int) -> dict[str, str]:
+        """Who approved it, where the bytes are, and its prompt in the prompt registry."""
+        if number == BEGINNING:
+            return {"run": "", **self._prompt(model, number, *_seed(self.clone, state, model))}
+        promotion, served = state.promotions[number], champions.at(self.clone, state, number)
+        made, at = served.champion, Revision(self.clone, promotion.revision)
+        assert made.prompt is not None
+        tags = {
+            "run": promotion.run,
+            "revision": promotion.revision,
+            "entry": promotion.id,
+            "approved_by": promotion.who,
+            "reason": promotion.why[:4000],
+            "prompt_sha256": made.prompt.digest(),
+            "weights": made.weights,
+            "dvc.lock_sha256": at.lock_sha256 or "",
+        }
+        if served.weights is not None:
+            tags |= {
+                "weights_sha256": made.weights_sha256 or "",
+                "dvc.path": served.weights.path,
+                "dvc.md5": served.weights.md5,
+            }
+        return tags | self._prompt(model, number, made.prompt, promotion.run)
+
+    def _prompt(self, model: str, number: int, prompt: Any, run: str) -> dict[str, str]:
+        """Register the text of a prompt. Returns tags for the model's version. MLflow takes no
+        empty text, and then the prompt has no alias."""
+        if prompt is None or not prompt.system:
+            return {"prompt": prompt.name} if prompt is not None else {}
+        name = prompt_name(model)
+        for version in self.client.search_prompt_versions(name) if self.client.get_prompt(name) else ():
+            if version.tags.get(_NUMBER) == str(number) and version.template == prompt.system:
+                return {"prompt": prompt.name, "prompt_version": str(version.version)}
+        registered = self.client.register_prompt(
+            name,
+            prompt.system,
+            commit_message=f"run {run}",
+            tags={"run": run, _NUMBER: str(number), "settings": prompt.model_dump_json()[:4000]},
+        )
+        return {"prompt": prompt.name, "prompt_version": str(registered.version)}
+
+
+def prompt_name(model: str) -> str:
+    """Raises UserError for a name that MLflow refuses: what it then says does not name it."""
+    name = f"{model}-prompt"
+    if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
+        raise UserError(
+            f"MLflow takes letters, digits, '.', '_' and '-' in the name of a prompt, and {name!r} has others. It "
+            "shows no champion of this model until the recipe's folder is renamed"
+        )
+    return name
+
+
+def _seed(clone: Clone, state: State, model: str) -> tuple[Any, str]:
+    """The seed prompt, as the first run that replaced the beginning had it."""
+    for promotion in state.promotions.values():
+        if promotion.model == model and promotion.before == BEGINNING:
+            report = Revision(clone, promotion.revision).report(PromptReport)
+            if report is not None:
+                seed = report.candidates[0].settings if report.candidates else report.winner
+                return seed, promotion.run
+    return None, ""
+
+
+def _external_model(clone: Clone, model: str, name: str, tags: dict[str, str]) -> Any:
+    import mlflow
+
+    mlflow.set_tracking_uri(tracking.address(clone))
+    mlflow.set_registry_uri(tracking.address(clone))
+    experiment = tracking.experiment(tracking.client(clone), clone, model)
+    return mlflow.create_external_model(name=name, tags=tags, experiment_id=experiment, model_type="agent")

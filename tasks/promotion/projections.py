@@ -1,0 +1,149 @@
+"""What shows the champion elsewhere, kept in line with the ledger.
+
+    MLflow          the registered model's aliases @champion and @previous, and its prompt's
+    champion file   .rft/champion/MODEL.json, for whatever serves the agent
+
+They are projections: a promotion is its entry in the ledger, and nothing is read back from here.
+Each carries the number of the promotion that it shows and of the act that it last followed.
+`reconcile` brings all in line. It can be repeated and cut off anywhere. One that names an entry
+that the ledger does not have is left alone and reported: then it is the ledger that was cut. One
+that somebody moved by hand is first recorded ("found X, set to Y"), then set. One that fails is
+reported and tried again at the next start; it never undoes an act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from rft.errors import InfrastructureError, RftError, UserError
+from tasks.ledger import book
+from tasks.ledger.authorise import in_words
+from tasks.ledger.book import Ledger
+from tasks.ledger.entry import Reconcile
+from tasks.ledger.state import Move, State
+from tasks.promotion.champion_file import ChampionFile
+from tasks.runs.clone import Clone
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be shown of a model."""
+
+    model: str
+    ledger: str
+    """The genesis."""
+    act: int
+    """The promotion or rollback that led to it."""
+    champion: int
+    previous: int | None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is shown. None: not said, as where others made it."""
+
+    ledger: str | None
+    act: int | None
+    champion: int | None
+    previous: int | None
+    begun: int | None = None
+    """The act that was being followed when the process was cut off."""
+    words: str = ""
+    """What was found, for the record."""
+
+
+class Projection(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def shown(self, model: str) -> Shown | None:
+        """None: nothing is shown yet."""
+        ...
+
+    def show(self, target: Target, state: State) -> None: ...
+
+
+def targets(state: State) -> list[Target]:
+    return [_target(state, moves[-1]) for moves in state.moves.values()]
+
+
+def _target(state: State, move: Move) -> Target:
+    previous = state.promotions[move.champion].before if move.champion else None
+    return Target(move.model, state.genesis, move.number, move.champion, previous)
+
+
+def reconcile(clone: Clone, said: Callable[[str], None] = print) -> list[str]:
+    """Bring every projection in line. Returns what could not be, in words."""
+
+    def act(ledger: Ledger) -> list[str]:
+        problems: list[str] = []
+        for projection in _all(clone) if ledger.state.moves else ():
+            for target in targets(ledger.state):
+                try:
+                    _bring(ledger, projection, target, said)
+                except Exception as error:
+                    problems.append(f"{projection.name} of {target.model}: {_why(error)}")
+        return problems
+
+    return book.acting(clone, act, said)
+
+
+def _bring(ledger: Ledger, projection: Projection, target: Target, said: Callable[[str], None]) -> None:
+    state = ledger.state
+    shown = projection.shown(target.model)
+    if shown is not None:
+        _assert_known(state, shown, projection, target)
+        if _shows(shown, target) and shown.begun in (None, target.act):
+            return
+        followed = {move.number: move for move in state.moves[target.model]}.get(shown.act or 0)
+        is_behind = followed is not None and _shows(shown, _target(state, followed))
+        if not is_behind and shown.begun not in followed_numbers(state, target.model):
+            found, to = shown.words, in_words(target.champion)
+            record = Reconcile(model=target.model, projection=projection.name, found=found, set=to)
+            ledger.append(record)
+            said(f"[ledger] {projection.name} of {target.model}: found {found}, set to {to}")
+    projection.show(target, state)
+
+
+def followed_numbers(state: State, model: str) -> set[int]:
+    return {move.number for move in state.moves[model]}
+
+
+def _shows(shown: Shown, target: Target) -> bool:
+    return (shown.ledger, shown.act, shown.champion, shown.previous) == (
+        target.ledger,
+        target.act,
+        target.champion,
+        target.previous,
+    )
+
+
+def _assert_known(state: State, shown: Shown, projection: Projection, target: Target) -> None:
+    """Leave alone what names an entry that the ledger does not have."""
+    unknown = [number for number in (shown.act, shown.begun) if number is not None and number > state.number]
+    if shown.champion and shown.champion not in state.promotions:
+        unknown.append(shown.champion)
+    if shown.ledger is not None and shown.ledger not in state.geneses:
+        what = f"it belongs to ledger {shown.ledger[:16]}, and this clone has {state.genesis[:16]}"
+    elif unknown:
+        what = f"it names entry {max(unknown)}, and the ledger here ends with {state.number}"
+    else:
+        return
+    raise UserError(
+        f"{what}. It is left as it is. Either this clone's ledger was cut (rft ledger --verify), or another ledger "
+        f"shares this {projection.name}: keep one of the two"
+    )
+
+
+def _all(clone: Clone) -> Iterable[Projection]:
+    from tasks.promotion.mlflow_registry import MLflowRegistry
+
+    return (ChampionFile(clone), MLflowRegistry(clone))
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RftError):
+        return str(error)
+    return str(InfrastructureError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))

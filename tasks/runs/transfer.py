@@ -1,0 +1,57 @@
+"""Bytes of a recorded revision between DVC's cache and DVC's remote.
+
+DVC moves what a folder's dvc.lock names, so the revision is laid out as a worktree for it. That a
+push succeeded is not believed: the remote is asked afterwards (`dvc exp push` says "pushed" and
+uploads nothing where the remote stands in no commit).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rft.errors import InfrastructureError
+from tasks.runs import repro
+from tasks.runs import run as runs
+from tasks.runs.artifacts import Revision
+from tasks.runs.clone import Clone
+
+
+def push(clone: Clone, commit: str) -> None:
+    """Upload a revision's outputs, and see that they arrived. Raises InfrastructureError."""
+    with _laid(clone, commit) as tree:
+        said = _dvc(tree, "push", "--quiet")
+        missing = json.loads(_dvc(tree, "status", "--cloud", "--json") or "{}")
+        if missing:
+            names = ", ".join(sorted(missing)[:5])
+            raise InfrastructureError(f"after `dvc push`, DVC's remote still lacks {names} ({said}). Push again.")
+
+
+def fetch(clone: Clone, at: Revision) -> None:
+    """Download what this clone's cache lacks of a revision. Does nothing where it is all here."""
+    if at.is_cached():
+        return
+    with _laid(clone, at.commit) as tree:
+        _dvc(tree, "fetch", "--quiet")
+
+
+@contextmanager
+def _laid(clone: Clone, commit: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="transfer-", dir=clone.state) as scratch:
+        tree = Path(scratch) / "tree"
+        try:
+            runs.lay_out_commit(clone, tree, commit)
+            yield tree
+        finally:
+            runs.remove_tree(clone, tree)
+
+
+def _dvc(tree: Path, *arguments: str) -> str:
+    try:
+        return repro.dvc(tree, *arguments)
+    except InfrastructureError as error:
+        remedy = "Name a remote that all clones reach, in the .dvc/config that is committed: dvc remote add --default"
+        raise InfrastructureError(f"{error}. {remedy}") from None

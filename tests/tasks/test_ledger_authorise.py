@@ -1,0 +1,409 @@
+"""tasks/ledger/authorise.py: whatever people and machines propose in whatever order, only what the
+rules allow stands.
+
+Random histories (tests/ledger_world.py), judged again here from the entries alone: this file counts
+approvals, rejections and champions by itself and does not ask State.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ledger_world
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ledger_world import HASHES, Story
+
+from tasks.ledger import authorise, book, statement
+from tasks.ledger.authorise import Proposal
+from tasks.ledger.entry import (
+    Approval,
+    Entry,
+    Genesis,
+    Imported,
+    Lift,
+    Override,
+    PolicyChange,
+    Promotion,
+    Reconcile,
+    Rejection,
+    Request,
+    Rollback,
+)
+from tasks.ledger.keys import Key
+from tasks.ledger.policy import Compromised, Enrol, EnrolMachine, Policy, Remove, Rules, SetRules, changed
+from tasks.ledger.state import State, Waiting
+from tasks.ledger.statement import Content
+
+STEPS = 80
+
+
+@pytest.fixture(scope="module")
+def cast(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Key]:
+    return ledger_world.cast(tmp_path_factory.mktemp("keys"))
+
+
+class Auditor:
+    """Keeps its own books, from the entries and statements alone, and asserts the rules."""
+
+    def __init__(self) -> None:
+        self.policy, self.genesis = Policy(), ""
+        self.requests: dict[int, tuple[Request, str, str | None]] = {}
+        self.approvals: dict[int, tuple[int, Any]] = {}
+        self.overrides: list[tuple[int, Any]] = []
+        self.rejected: set[tuple[str, str, str]] = set()
+        self.rejections: dict[int, tuple[str, str, str]] = {}
+        self.champion: dict[str, list[int]] = {}
+        self.spent: set[int] = set()
+        self.seen: Counter[str] = Counter()
+        self.time = ""
+
+    def watch(self, before: State, proposal: Proposal, entry: Entry) -> None:
+        act, voice = entry.act, proposal.voice
+        assert entry.time >= self.time, "time goes back"
+        self.time = entry.time
+        if voice is not None:
+            assert voice.statement.id not in self.seen, "a statement counts twice"
+            assert voice.statement.ledger == self.genesis
+            assert entry.time <= voice.statement.expires
+            self.seen[voice.statement.id] += 1
+        if not isinstance(act, Genesis):
+            enrols = act.change if isinstance(act, PolicyChange) else None
+            known = proposal.machine in self.policy.machines.values()
+            assert known or isinstance(enrols, EnrolMachine), "an unknown machine"
+        match act:
+            case Genesis():
+                self.policy = self.policy.model_copy(update={"people": {}, "machines": {}})
+                self.policy = changed(self.policy, EnrolMachine(name=entry.machine, key=act.machine))
+                self.genesis = entry.id
+            case PolicyChange():
+                assert voice is not None
+                first = not self.policy.holders("owner")
+                assert first or self.may(voice, "owner"), "policy without an owner"
+                assert not first or isinstance(act.change, Enrol), "the first change enrols the first owner"
+                self.policy = changed(self.policy, act.change)
+                assert self.policy.holders("owner"), "nobody is in charge"
+            case Request():
+                starter = voice.person if voice else None
+                self.requests[entry.number] = act, entry.id, starter
+                assert (act.model, *act.content.pair) not in self.rejected
+            case Approval():
+                assert self.may(voice, "owner", "approver")
+                assert voice is not None
+                asked, request, _ = self.requests[act.request]
+                assert (voice.statement.request, voice.statement.content) == (request, asked.content)
+                self.approvals[entry.number] = act.request, voice
+            case Override():
+                assert self.may(voice, "owner")
+                self.overrides.append((act.request, voice))
+            case Rejection():
+                assert self.may(voice, "owner", "approver")
+                asked = self.requests[act.request][0]
+                self.rejections[entry.number] = asked.model, *asked.content.pair
+                self.rejected.add(self.rejections[entry.number])
+            case Lift():
+                assert self.may(voice, "owner", "approver")
+                self.rejected.remove(self.rejections[act.rejection])
+            case Promotion():
+                self.promotion(entry, act)
+            case Rollback():
+                assert self.may(voice, "owner", "approver")
+                line = self.champion[act.model]
+                assert act.before == line.pop(), "what is rolled back is what is served"
+                assert act.to == (line[-1] if line else 0), "and what it replaced is served again"
+            case Imported():
+                assert not self.requests, "unsigned history after decisions"
+                assert not self.policy.people
+                if act.action == "promote":
+                    self.champion.setdefault(act.model, []).append(entry.number)
+                elif act.action == "rollback":
+                    self.champion[act.model] = []
+            case Reconcile():
+                assert voice is None
+
+    def may(self, voice: Any, *roles: str) -> bool:
+        person = self.policy.people.get(voice.person) if voice else None
+        return person is not None and voice.key in person.keys and bool({*person.roles} & {*roles})
+
+    def promotion(self, entry: Entry, act: Promotion) -> None:
+        asked, _, starter = self.requests[act.request]
+        rules = self.policy.rules_of(asked.model)
+        assert (asked.model, *asked.content.pair) not in self.rejected, "a rejected pair is promoted"
+        assert entry.time <= asked.expires, "an expired request is promoted"
+        people = set[str]()
+        for number in act.approvals:
+            request, voice = self.approvals[number]
+            assert request == act.request
+            assert number not in self.spent, "an approval counts for two promotions"
+            assert self.may(voice, "owner", "approver"), "an approver without the role"
+            assert voice.statement.ledger == self.genesis, "an approval from before a restart"
+            assert entry.time <= voice.statement.expires, "an expired approval"
+            assert entry.time <= statement.later(voice.statement.time, days=rules.approval_days)
+            assert not (rules.four_eyes and starter == voice.person), "four eyes"
+            people.add(voice.person)
+            self.spent.add(number)
+        needed = rules.approvers + (rules.four_eyes and starter is None)
+        assert len(people) == len(act.approvals) >= needed, "too few different approvers"
+        if asked.edits_sha256 is not None:
+            assert any(request == act.request and self.may(voice, "owner") for request, voice in self.overrides)
+        line = self.champion.setdefault(act.model, [])
+        assert act.before == asked.champion == (line[-1] if line else 0), "one champion per model"
+        line.append(entry.number)
+
+    def agrees(self, state: State) -> None:
+        for model, line in self.champion.items():
+            assert state.champion(model) == (line[-1] if line else 0)
+        assert {*state.rejected} == self.rejected
+        assert state.policy == self.policy
+
+
+def played(story: Story, steps: int = STEPS) -> Auditor:
+    auditor = Auditor()
+    story.watch = auditor.watch
+    for _ in range(steps):
+        story.step()
+    auditor.agrees(story.state)
+    return auditor
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_whatever_is_proposed_only_what_the_rules_allow_stands(seed: int, cast: dict[str, Key]) -> None:
+    played(Story(random.Random(seed), cast))
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(rng=st.randoms(use_true_random=False))
+def test_hypothesis_looks_for_the_shortest_wrong_history(rng: random.Random, cast: dict[str, Key]) -> None:
+    played(Story(rng, cast), steps=30)
+
+
+def test_the_histories_contain_everything(cast: dict[str, Key]) -> None:
+    kinds = Counter[str]()
+    for seed in range(40):
+        story = Story(random.Random(seed), cast)
+        played(story)
+        kinds.update(line.entry.act.kind for line in story.lines)
+    missing = {"genesis", "policy", "request", "approval", "rejection", "lift", "override", "promotion", "rollback"}
+    missing |= {"reconcile", "imported"}
+    assert not missing - {*kinds}
+    assert kinds["promotion"] > 20
+    assert kinds["genesis"] > 45, "restarts"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_let_stand_before_it_is_written_stands_when_it_is_read(
+    seed: int, cast: dict[str, Key], tmp_path: Path
+) -> None:
+    clone = ledger_world.make_clone(tmp_path / "clone")
+    story = Story(random.Random(seed), cast, clone.git("rev-parse", "main"), signs=True)
+    while len(story.lines) < 15:
+        story.step()
+    ledger_world.write(clone, story)
+    assert book.read(clone, anew=True).state == story.state
+    assert book.read(clone).state == story.state
+
+
+# -- one rule at a time ----------------------------------------------------------------------------
+@pytest.fixture
+def story(cast: dict[str, Key]) -> Iterator[Story]:
+    """ada owns, bob and cleo approve."""
+    made = Story(random.Random(0), cast)
+    auditor = Auditor()
+    made.watch = auditor.watch
+    made.open()
+    for name in ("bob", "cleo"):
+        assert made.change(Enrol(name=name, roles=["approver"], key=cast[name].public), "ada")
+    yield made
+    auditor.agrees(made.state)
+
+
+def request(story: Story, run: str = "r", starter: str | None = None, **other: Any) -> Waiting:
+    content = Content(
+        decision_sha256=HASHES[0],
+        prompt_sha256=other.pop("prompt", HASHES[0]),
+        weights_sha256=HASHES[1],
+        base_sha256=None,
+        test_sha256=HASHES[0],
+    )
+    made: dict[str, Any] = {"model": "tiny", "run": run, "revision": "e" * 40, "candidate": "challenger"}
+    made |= {"content": content, "champion": story.state.champion("tiny"), "edits_sha256": None, "key": run}
+    made |= {"started_by": "Ada", "expires": statement.later(story.time, days=20)}
+    about = {"act": "start", "run": run, "model": "tiny"} if starter else {}
+    assert story.propose(Request.model_validate(made | other), "laptop", starter, **about), story.refused
+    return story.state.requests[story.state.number]
+
+
+def say(story: Story, kind: type[Approval | Rejection | Override], waiting: Waiting, who: str, **other: Any) -> bool:
+    act = {Approval: "approve", Rejection: "reject", Override: "override"}[kind]
+    said = {"act": act, "model": "tiny", "request": waiting.id, "content": waiting.act.content}
+    said |= {"overrides": ["dirty"]} if kind is Override else {}
+    return story.propose(kind(model="tiny", request=waiting.number), "laptop", who, **said | other)
+
+
+def promote(story: Story, waiting: Waiting) -> bool:
+    found = authorise.standing(story.state, waiting, story.time)
+    act = Promotion(
+        model="tiny",
+        request=waiting.number,
+        approvals=[said.number for said in found.counting],
+        before=story.state.champion("tiny"),
+        weights_signature=None,
+        smoke="",
+    )
+    return story.propose(act)
+
+
+def refused(story: Story, stands: bool, why: str) -> None:
+    assert not stands
+    assert why in story.refused[-1]
+
+
+def test_two_approvers_are_two_people(story: Story) -> None:
+    story.change(SetRules(model=None, rules=Rules(approvers=2)), "ada")
+    waiting = request(story)
+    assert say(story, Approval, waiting, "bob")
+    refused(story, promote(story, waiting), "1 of 2 approvals (bob")
+    refused(story, say(story, Approval, waiting, "bob"), "bob approved run r already, and a person counts once")
+    assert say(story, Approval, waiting, "cleo")
+    assert promote(story, waiting)
+
+
+def test_four_eyes_need_another_person_and_one_more_when_the_starter_is_unknown(story: Story) -> None:
+    story.change(SetRules(model=None, rules=Rules(four_eyes=True)), "ada")
+    known, unknown = request(story, "known", starter="bob"), request(story, "unknown", prompt=HASHES[2])
+    refused(story, say(story, Approval, known, "bob"), "bob started run known. Somebody else must approve it.")
+    refused(story, say(story, Approval, unknown, "ada"), "ada started run unknown")
+    assert say(story, Approval, unknown, "cleo")
+    refused(story, promote(story, unknown), "1 of 2 approvals")
+    assert say(story, Approval, known, "ada")
+    assert promote(story, known)
+
+
+def test_approval_ends_with_its_time_its_role_its_key_and_the_rules(story: Story, cast: dict[str, Key]) -> None:
+    waiting = request(story)
+    assert say(story, Approval, waiting, "bob", expires=statement.later(story.time, days=3))
+    began = story.time
+    story.time = statement.later(began, days=4)
+    refused(story, promote(story, waiting), "0 of 1 approvals")
+    assert say(story, Approval, waiting, "bob", expires=statement.later(story.time, days=300))
+    story.time = statement.later(story.time, days=8)  # rules.approval_days is 7
+    refused(story, promote(story, waiting), "0 of 1 approvals")
+    assert say(story, Approval, waiting, "bob")
+    assert story.change(Remove(name="bob"), "ada")
+    refused(story, promote(story, waiting), "0 of 1 approvals")
+    assert say(story, Approval, waiting, "cleo")
+    assert story.change(Compromised(key=cast["cleo"].fingerprint, since=1), "ada")
+    refused(story, promote(story, waiting), "0 of 1 approvals")
+    assert say(story, Approval, waiting, "ada")
+    assert promote(story, waiting)
+
+
+def test_request_waits_no_longer_than_the_rules_allow(story: Story) -> None:
+    late = {"expires": statement.later(story.time, days=31)}
+    with pytest.raises(AssertionError, match="the rules let it wait until"):
+        request(story, **late)
+    waiting = request(story)
+    story.time = statement.later(story.time, days=21)
+    refused(story, say(story, Approval, waiting, "bob"), "the request of run r expired")
+
+
+def test_no_holds_for_the_pair_in_whatever_run_until_it_is_lifted(story: Story) -> None:
+    first, second = request(story, "first"), request(story, "second")
+    assert say(story, Approval, second, "ada")
+    assert say(story, Rejection, first, "bob")
+    refused(story, promote(story, second), "were rejected by bob")
+    with pytest.raises(AssertionError, match="rejected by bob"):
+        request(story, "third")
+    number, pair = story.state.number, list(first.act.content.pair)
+    lift = {"act": "lift", "model": "tiny", "pair": pair, "rejection": story.state.ids[number]}
+    assert story.propose(Lift(model="tiny", rejection=number), "laptop", "ada", **lift)
+    assert say(story, Rejection, second, "cleo")
+    old = story.propose(Lift(model="tiny", rejection=number), "laptop", "ada", **lift)
+    refused(story, old, f"entry {number} is no rejection that holds")
+    newest = Lift(model="tiny", rejection=story.state.number)
+    refused(story, story.propose(newest, "laptop", "ada", **lift), "about another rejection")
+    again = lift | {"rejection": story.state.ids[newest.rejection]}
+    assert story.propose(newest, "laptop", "ada", **again)
+    assert promote(story, second)
+
+
+def test_uncommitted_code_needs_an_owner_who_is_still_one(story: Story, cast: dict[str, Key]) -> None:
+    waiting = request(story, edits_sha256=HASHES[3], edited=["a.py"])
+    assert say(story, Approval, waiting, "bob")
+    refused(story, promote(story, waiting), "ran uncommitted code (a.py)")
+    refused(story, say(story, Override, waiting, "cleo"), "cleo is approver, and to override takes the role owner")
+    story.change(Enrol(name="dora", roles=["owner"], key=cast["dora"].public), "ada")
+    assert say(story, Override, waiting, "dora")
+    story.change(Remove(name="dora"), "ada")
+    refused(story, promote(story, waiting), "ran uncommitted code")
+    assert say(story, Override, waiting, "ada")
+    assert promote(story, waiting)
+
+
+def test_of_two_rivals_the_second_is_refused_and_a_rollback_returns_to_what_was_replaced(story: Story) -> None:
+    first, second = request(story, "first"), request(story, "second", prompt=HASHES[2])
+    for waiting in (first, second):
+        assert say(story, Approval, waiting, "bob")
+    assert promote(story, first)
+    champion = story.state.champion("tiny")
+    refused(story, promote(story, second), f"but champion {champion} is served now")
+    said = {"act": "rollback", "model": "tiny", "champion": story.state.promotions[champion].id}
+    back = Rollback(model="tiny", before=champion, to=0)
+    refused(story, story.propose(back, "laptop"), "to rollback needs a signed statement")
+    assert story.propose(back, "laptop", "bob", **said)
+    refused(story, story.propose(back, "laptop", "bob", **said), "tiny is at its beginning")
+    assert promote(story, second)
+
+
+def test_statement_is_not_used_up_where_nobody_asks_for_one(story: Story) -> None:
+    note = Reconcile(model="tiny", projection="alias", found="1", set="2")
+    refused(story, story.propose(note, "laptop", "ada", act="policy"), "it carries a person's statement")
+    assert story.propose(note, "laptop")
+
+
+def test_unsigned_history_comes_first_or_never(cast: dict[str, Key]) -> None:
+    story = Story(random.Random(0), cast)
+    story.begin()
+    old = Imported(model="tiny", action="promote", when=story.time, who="Ada", why="", run="r", revision=None)
+    assert story.propose(old)
+    assert story.change(Enrol(name="ada", roles=["owner"], key=cast["ada"].public), "ada")
+    refused(story, story.propose(old), "unsigned history is taken in right after the genesis")
+    restart: dict[str, Any] = {"nonce": "n", "restarts": story.state.head, "reason": "lost"}
+    assert story.propose(Genesis(machine=cast["desk"].public, **restart), "desk")
+    refused(story, story.propose(old, "desk"), "unsigned history is taken in right after the genesis")
+
+
+def test_restart_empties_people_and_machines_and_keeps_champions_rules_and_rejections(
+    story: Story, cast: dict[str, Key]
+) -> None:
+    story.change(SetRules(model=None, rules=Rules(four_eyes=True)), "ada")
+    served = request(story, "served", starter="ada")
+    assert say(story, Approval, served, "bob")
+    assert promote(story, served)
+    champion = story.state.champion("tiny")
+    waiting, rejected = (
+        request(story, "waiting", prompt=HASHES[2], starter="ada"),
+        request(story, "no", prompt=HASHES[3]),
+    )
+    assert say(story, Approval, waiting, "bob")
+    assert say(story, Rejection, rejected, "bob")
+    lost: dict[str, Any] = {"nonce": "n", "restarts": story.state.head, "reason": "lost"}
+    old = {**lost, "restarts": HASHES[0]}
+    refused(story, story.propose(Genesis(machine=cast["desk"].public, **old), "desk"), "a ledger has one genesis")
+    assert story.propose(Genesis(machine=cast["desk"].public, **lost), "desk")
+    state = story.state
+    assert (state.champion("tiny"), state.since, [*state.policy.machines]) == (champion, state.number, ["desk"])
+    assert state.policy.rules.four_eyes
+    refused(story, promote(story, waiting), "this clone's machine key")
+    assert story.change(Enrol(name="bob", roles=["owner"], key=cast["bob"].public), "bob", "desk")
+    found = authorise.standing(story.state, waiting, story.time)
+    assert not found.counting, "an approval from before the restart"
+    with pytest.raises(AssertionError, match="this clone's machine"):
+        request(story, "again", prompt=HASHES[3])
+    assert len(story.state.rejected) == 1

@@ -1,0 +1,516 @@
+"""Making a run the champion: only on a decision whose every hash holds, once, and back again; and
+what shows the champion elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import ladder_clone
+import people
+import pytest
+
+from rft import config, files, reports
+from rft.errors import InfrastructureError, UserError
+from tasks import ladder
+from tasks.display import tracking
+from tasks.ledger import book, history, keys, statement
+from tasks.ledger.authorise import Refused
+from tasks.ledger.entry import Reconcile
+from tasks.ledger.policy import Enrol, EnrolMachine, Rules, SetRules
+from tasks.promotion import acts, agents, champions, projections
+from tasks.promotion.mlflow_registry import MLflowRegistry
+from tasks.runs import champion, records
+from tasks.runs import run as runs
+from tasks.runs.artifacts import Revision
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
+
+
+@pytest.fixture(scope="module")
+def climbed(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A clone with one recorded run that the gate would promote."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI")
+        scripted = ladder_clone.make(tmp_path_factory.mktemp("registry"))
+        assert ladder_clone.climb(scripted).decision == "promote"
+        tracking.client(scripted.clone)  # its tables are made once
+    return scripted.clone
+
+
+@pytest.fixture
+def here(climbed: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    return Clone(Path(shutil.copytree(climbed.root, tmp_path / "clone")))
+
+
+def only(clone: Clone) -> RunRecord:
+    return records.load_all(clone)[0]
+
+
+def params(clone: Clone) -> config.Params:
+    return config.load(clone.root / "params.yaml")
+
+
+def change(clone: Clone, **changes: object) -> RunRecord:
+    record = only(clone).model_copy(update=changes)
+    records.save(clone, record)
+    return record
+
+
+def shown(clone: Clone, model: str = "tiny") -> tuple[int | None, int | None]:
+    found = MLflowRegistry(clone).shown(model)
+    assert found
+    return found.champion, found.previous
+
+
+def prompt_shown(clone: Clone) -> str:
+    return tracking.client(clone).get_prompt_version_by_alias("tiny-prompt", "champion").template
+
+
+def test_approve_serve_roll_back_and_approve_again(here: Clone) -> None:
+    record = only(here)
+    made = people.approve(here, record.name).promoted
+    assert made is not None
+    assert (made.before, made.who, made.own_run, made.why) == (0, "ada", False, "half the calls")
+    assert shown(here) == (made.number, 0)
+    tags = tracking.client(here).get_model_version_by_alias("tiny", "champion").tags
+    weights = here.root / ".dvc/cache/files/md5" / tags["dvc.md5"][:2] / tags["dvc.md5"][2:]
+    assert (tags["run"], tags["dvc.path"], weights.exists()) == (record.name, "data/train/weights", True)
+    served = champions.of_params(here, params(here))
+    assert served.champion.prompt is not None
+    assert prompt_shown(here) == served.champion.prompt.system
+
+    entries = book.read(here).state.number
+    again = people.approve(here, record.name, "Ada", "again").promoted
+    assert again == made, "it is champion already"
+    assert book.read(here).state.number == entries
+    with runs.start(here, runs.plan(here, params(here), served)) as run:
+        shelf = run.shelf("champion")
+        found = reports.read(reports.Champion, shelf / "champion.json")
+        assert (found.version, found.run, found.weights) == (made.number, record.name, "lora")
+        assert files.tree_sha256(shelf / (found.weights_path or "")) == found.weights_sha256
+        assert (shelf / (found.profile_path or "")).exists()
+    at = Revision(here, run.record.revision or "")
+    assert at.file("data/champion/weights.dvc") is not None
+    assert at.file("data/champion/weights/model.bin") is None, "Git holds hashes, DVC bytes"
+    assert at.tree_sha256("data/champion/weights") == found.weights_sha256
+
+    # N12: another base model than its weights fit is refused before a warm start is spent
+    changed = params(here).model_copy(update={"policy": config.Policy(seed=7)})
+    with pytest.raises(
+        UserError, match=rf"policy\.seed: changed since run {record.name}, .* rollback --model tiny --reason TEXT"
+    ):
+        runs.plan(here, changed, served)
+
+    back = acts.rollback(here, "tiny", people.signer("Ada"), "complaints")
+    assert (back.before, back.to, back.problems) == (made.number, None, ())
+    assert champions.of_params(here, params(here)).champion == reports.Champion()
+    assert shown(here) == (0, None)
+    with pytest.raises(UserError, match="at its beginning"):
+        acts.rollback(here, "tiny", people.signer("Ada"), "further")
+    third = people.approve(here, record.name, "Ada", "it was not us").promoted
+    assert third is not None
+    assert third.number > made.number, "a promotion is its entry"
+    assert shown(here) == (third.number, 0)
+    kinds = [each.entry.act.kind for each in book.read(here, anew=True).stored]
+    once = ["approval", "promotion"]
+    assert kinds == ["genesis", "request", "policy", *once, "rollback", *once]
+
+
+def test_r11_a_rollback_to_the_beginning_restores_the_seed_prompts_alias(here: Clone) -> None:
+    people.approve(here, only(here).name)
+    promoted = prompt_shown(here)
+    acts.rollback(here, "tiny", people.signer("Ada"), "complaints")
+    report = Revision(here, only(here).revision or "").report(reports.PromptReport)
+    assert report is not None
+    seed = report.candidates[0].settings if report.candidates else report.winner
+    assert prompt_shown(here) == seed.system != promoted
+
+
+def champion_on_page(clone: Clone, record: RunRecord) -> str:
+    text = ladder.write_page(clone, record, clone.root / "nothing").read_text()
+    return re.search(r"champion</[^>]+>\s*<[^>]+>([^<]*)<", text)[1]  # type: ignore[index]
+
+
+def test_a_champion_has_one_number_wherever_it_is_named(here: Clone) -> None:
+    """N5: the champion's file, the run's record and page, the registry, the ledger and the message,
+    before, between and after."""
+
+    def numbers(run: RunRecord) -> set[object]:
+        in_file = json.loads(Revision(here, run.revision or "").file("data/champion/champion.json") or b"")["version"]
+        return {in_file, run.champion_version, champions.of_params(here, params(here)).champion.version}
+
+    def another() -> RunRecord:
+        with runs.start(here, runs.plan(here, params(here), champions.of_params(here, params(here)))) as run:
+            run.update(state="stopped")
+        return run.record
+
+    record = only(here)
+    assert numbers(record) == {0}
+    assert json.loads((here.root / "data/champion/champion.json").read_text())["version"] == 0, (
+        "the file that the repository comes with"
+    )
+    assert champion_on_page(here, record) == "the beginning"
+    made = people.approve(here, record.name).promoted
+    assert made is not None
+    second = another()
+    assert numbers(second) == {made.number}
+    assert champion_on_page(here, second) == f"champion {made.number}"
+    in_file = json.loads((here.state / "champion/tiny.json").read_text())
+    assert (in_file["champion"]["version"], in_file["revision"]) == (made.number, record.revision)
+    assert acts.rollback(here, "tiny", people.signer("Ada"), "why").to is None
+    assert numbers(another()) == {0}
+
+
+def test_a_run_that_was_judged_when_the_beginning_was_called_1_can_be_approved(here: Clone) -> None:
+    assert people.approve(here, change(here, champion_version=1).name).promoted
+
+
+def test_what_cannot_be_approved(here: Clone) -> None:
+    name = only(here).name
+    acts.request(here, change(here, edits_sha256="e" * 64, edited=["a.py"]))
+    with pytest.raises(UserError, match=r"uncommitted code .*a.py.*--override-dirty"):
+        people.approve(here, name)
+    assert [each.entry.act.kind for each in book.read(here).stored][-1] == "approval"
+    made = people.approve(here, name, "Ada", "I know what I do", override=True).promoted
+    assert made is not None
+    assert [said.person for said in made.overrides] == ["ada"]
+
+
+def test_a_request_against_another_champion_is_refused(here: Clone) -> None:
+    with pytest.raises(Refused, match="entry 3 is no promotion of tiny"):
+        people.approve(here, change(here, champion_version=3).name)
+    with pytest.raises(UserError, match="is not over"):
+        acts.request(here, only(here).model_copy(update={"revision": None, "state": "running"}))
+
+
+def test_r9_a_no_holds_for_prompt_and_weights_whatever_run_brings_them(here: Clone) -> None:
+    first = only(here)
+    no = acts.reject(here, first.name, people.signer("Ada"), "the notes look odd")
+    assert no.person == "ada"
+    with pytest.raises(Refused, match=r"rejected by ada .*the notes look odd.*--lift"):
+        people.approve(here, first.name)
+    scripted = ladder_clone.Scripted(here, here.root.parent / "none")
+    again = first.model_copy(update={"name": "another-run", "key": "another"})
+    records.save(here, again)
+    with pytest.raises(Refused, match="A no holds for them in whatever run"):
+        people.approve(here, again.name)
+    assert scripted.clone is here
+    with pytest.raises(Refused, match="rejected by ada"):
+        acts.reject(here, first.name, people.signer("Ada"), "why")
+    acts.lift(here, first.name, people.signer("Ada"), "they are right")
+    assert people.approve(here, again.name).promoted
+
+
+@pytest.mark.parametrize(
+    ("scenario", "words"), [("reject", "the gate itself decided reject"), ("drift_stop", "came to no decision")]
+)
+def test_a_run_that_the_gate_did_not_promote_cannot_be_approved(
+    scenario: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    scripted = ladder_clone.make(tmp_path / "a", scenario)  # type: ignore[arg-type]
+    store = scripted.root / "mlruns/mlflow.db"
+    empty = store.read_bytes()
+    if scenario == "reject":
+        record = ladder_clone.climb(scripted)
+    else:
+        with runs.start(
+            scripted.clone,
+            runs.plan(scripted.clone, params(scripted.clone), champion.BEGINNING),
+        ) as run:
+            run.update(state="stopped", message="drifted")
+        record = run.record
+    for decide in (acts.approve, acts.reject):
+        with pytest.raises(UserError, match=words):
+            decide(scripted.clone, record.name, people.signer("Ada"), "why")
+    assert book.read(scripted.clone).stored == []
+    assert store.read_bytes() == empty
+
+
+@pytest.mark.parametrize("path", ["data/train/weights", "data/gate/decision.json", "data/gate/request.json"])
+def test_bytes_that_were_changed_stop_a_promotion(here: Clone, path: str) -> None:
+    name = only(here).name
+    acts.request(here, only(here))
+    at = Revision(here, only(here).revision or "")
+    md5 = dict(at.files(path))["model.bin"] if at.outs[path].is_folder else at.outs[path].md5
+    cached = here.dvc_cache / "files/md5" / md5[:2] / md5[2:]
+    kept = cached.read_bytes()
+    cached.chmod(0o644)
+    cached.write_bytes(kept.replace(b"e", b"a"))
+    with pytest.raises(InfrastructureError, match="was changed: its bytes are not those"):
+        people.approve(here, name)
+    cached.unlink()
+    with pytest.raises(InfrastructureError, match=r"failed in|is not in this clone's DVC cache"):
+        people.approve(here, name)
+    assert champions.of_params(here, params(here)).champion == reports.Champion()
+    cached.write_bytes(kept)
+    assert people.approve(here, name).promoted
+
+
+def test_an_approval_is_of_the_content_that_was_asked_for(here: Clone) -> None:
+    """A request whose hashes are not those of its revision: by a machine that lies."""
+    acts.request(here, only(here))
+    with book.opened(here) as ledger:
+        waiting = acts.find(ledger, only(here).name)
+        content = waiting.act.content.model_copy(update={"prompt_sha256": "0" * 64})
+        ledger.append(waiting.act.model_copy(update={"run": "a-lie", "content": content}))
+    with pytest.raises(UserError, match=r"prompt_sha256 of its revision .* are not those"):
+        people.approve(here, "a-lie")
+
+
+# -- what shows the champion -----------------------------------------------------------------------
+def test_what_somebody_moved_by_hand_is_recorded_and_set_right(here: Clone) -> None:
+    made = people.approve(here, only(here).name).promoted
+    assert made is not None
+    client = tracking.client(here)
+    beginning = client.get_model_version_by_alias("tiny", "previous").version
+    client.set_registered_model_alias("tiny", "champion", beginning)
+    assert projections.reconcile(here) == []
+    assert shown(here) == (made.number, 0)
+    last = book.read(here).stored[-1].entry.act
+    assert isinstance(last, Reconcile)
+    assert (last.projection, last.found, last.set) == (
+        "MLflow registry",
+        f"@champion on version {beginning}, @previous on {beginning}",
+        f"champion {made.number}",
+    )
+    assert projections.reconcile(here) == []
+    assert book.read(here).stored[-1].entry.act == last, "nothing was wrong any more"
+    (here.state / "champion/tiny.json").write_text("{}")
+    assert projections.reconcile(here) == []
+    assert json.loads((here.state / "champion/tiny.json").read_text())["champion"]["version"] == made.number
+
+
+def test_a_projection_that_names_an_unknown_entry_is_left_alone(here: Clone) -> None:
+    """The ledger was cut behind our back, what was seen deleted: the registry knows."""
+    made = people.approve(here, only(here).name).promoted
+    assert made is not None
+    head = here.git("rev-parse", "refs/rft/ledger")
+    acts.rollback(here, "tiny", people.signer("Ada"), "complaints")
+    here.git("update-ref", "refs/rft/ledger", head)
+    (here.state / "ledger/seen.json").unlink()
+    problems = projections.reconcile(here)
+    assert [problem.split(":")[0] for problem in problems] == ["champion file of tiny", "MLflow registry of tiny"]
+    assert all(
+        f"it names entry {made.number + 1}, and the ledger here ends with {made.number}" in each for each in problems
+    )
+    assert shown(here) == (0, None)
+
+
+def test_r10_a_name_that_mlflow_refuses_neither_blocks_nor_loses_the_promotion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    scripted = ladder_clone.make(tmp_path / "a")
+    shutil.move(scripted.root / "recipes/tiny", scripted.root / "recipes/billing (v2)")
+    scripted.set_params(recipe={"path": "recipes/billing (v2)"})
+    scripted.git("add", "--all")
+    scripted.git("commit", "--quiet", "--message", "renamed")
+    record = ladder_clone.climb(scripted)
+    outcome = people.approve(scripted.clone, record.name)
+    assert outcome.promoted is not None
+    [problem] = outcome.problems
+    assert "MLflow registry of billing (v2)" in problem
+    assert "billing (v2)-prompt" in problem
+    assert champions.of_params(scripted.clone, params(scripted.clone)).champion.run == record.name
+    assert acts.rollback(scripted.clone, "billing (v2)", people.signer("Ada"), "why").to is None
+
+
+def test_mlflow_that_is_down_is_told_of_and_tried_again(here: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/none/mlflow.db")
+        outcome = people.approve(here, only(here).name)
+    assert outcome.promoted is not None
+    [problem] = outcome.problems
+    assert problem.startswith("MLflow registry of tiny: ")
+    assert projections.reconcile(here) == []
+    assert shown(here) == (outcome.promoted.number, 0)
+
+
+class Cut(Exception):
+    """The power went."""
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 6, 8])
+def test_a_projection_that_was_cut_off_is_brought_in_line_without_a_false_record(
+    here: Clone, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    left = [step]
+
+    def cut(real):
+        def wrapped(*arguments, **named):
+            if left[0] == 0:
+                raise Cut
+            left[0] -= 1
+            return real(*arguments, **named)
+
+        return wrapped
+
+    from mlflow import MlflowClient
+
+    with monkeypatch.context() as patch:
+        for name in (
+            "create_registered_model",
+            "set_registered_model_tag",
+            "create_model_version",
+            "register_prompt",
+            "set_prompt_alias",
+            "set_registered_model_alias",
+            "delete_registered_model_tag",
+        ):
+            patch.setattr(MlflowClient, name, cut(getattr(MlflowClient, name)))
+        outcome = people.approve(here, only(here).name)
+    assert outcome.promoted is not None
+    assert outcome.problems
+    assert projections.reconcile(here) == []
+    assert shown(here) == (outcome.promoted.number, 0)
+    assert not any(isinstance(each.entry.act, Reconcile) for each in book.read(here).stored)
+    assert len(tracking.client(here).search_model_versions("name = 'tiny'")) == 2
+
+
+def test_four_eyes_and_who_started_the_run(here: Clone) -> None:
+    ada, record = people.signer("Ada"), only(here)
+    owner, bob = (people.signer(name).key.public for name in ("Ada", "Bob"))
+    acts.change(here, acts.enrolled(Enrol, name="ada", roles=["owner"], key=owner), ada, "the first")
+    acts.change(here, acts.enrolled(Enrol, name="bob", roles=["approver"], key=bob), ada, "joined")
+    assert acts.start(here, "tiny", record) is None, "nobody is asked for a key where it is no rule"
+    acts.change(here, SetRules(model=None, rules=Rules(four_eyes=True)), ada, "strict")
+    heard: list[str] = []
+    here.git("config", "gpg.format", "ssh")
+    here.git("config", "user.signingkey", str(people.key("Eve")))
+    assert acts.start(here, "tiny", record, heard.append) is None
+    assert "is not enrolled): it needs one approver more" in heard[0]
+    here.git("config", "user.signingkey", str(people.key("Bob")))
+    records.save(here, record.model_copy(update={"name": "bobs-run", "start": acts.start(here, "tiny", record)}))
+    with pytest.raises(Refused, match="four eyes are the rule, and bob started run bobs-run"):
+        people.approve(here, "bobs-run", "Bob")
+    unknown = people.approve(here, record.name)
+    assert (unknown.promoted, unknown.standing.needed) == (None, 2)
+    assert people.approve(here, "bobs-run").promoted
+
+
+def test_a_signature_that_was_made_elsewhere(here: Clone, tmp_path: Path) -> None:
+    name = only(here).name
+    with pytest.raises(UserError, match="nobody is enrolled yet"):
+        acts.wanted(here, name, "why")
+    acts.reject(here, name, people.signer("Ada"), "not yet")
+    acts.lift(here, name, people.signer("Ada"), "now")
+    wanted = acts.wanted(here, name, "better")
+    document = tmp_path / "approve.json"
+    document.write_bytes(wanted.content_bytes)
+    subprocess.run(keys.sign_command(str(people.key("Ada")), document), shell=True, check=True, capture_output=True)
+    signed = statement.made_elsewhere(tmp_path / "approve.json.sig")
+    changed = signed.model_copy(update={"statement": wanted.model_copy(update={"reason": "other"})})
+    with pytest.raises(UserError, match="does not fit the statement"):
+        acts.submit(here, name, changed)
+    assert acts.submit(here, name, signed).standing.is_enough
+    with pytest.raises(Refused, match="stands in the ledger already"):
+        acts.submit(here, name, signed)
+    document.write_text("{}")
+    with pytest.raises(UserError, match="Not a statement of agent-rft"):
+        statement.made_elsewhere(tmp_path / "approve.json.sig")
+
+
+def test_what_an_earlier_version_kept_is_taken_in_and_never_forgotten(here: Clone) -> None:
+    record = only(here)
+    act = {"id": "1", "action": "promote", "when": "2026-03-02T00:00:00Z", "who": "Ada", "why": "then", "model": "tiny"}
+    row = act | {"run": record.name, "revision": record.revision, "before": "1", "after": "2"}
+    here.ledger.write_text(json.dumps(row) + "\n" + '{"id": "cut')
+    with pytest.raises(UserError, match="Take them in first: rft ledger import"):
+        champions.of_params(here, params(here))
+    with pytest.raises(UserError, match="Take them in first"):
+        people.approve(here, record.name)
+    assert history.take_in(here) == 1
+    assert champions.of_params(here, params(here)).champion.run == record.name
+    assert "unsigned, from an earlier version's record" in agents.find(here, "champion").standing
+    assert acts.rollback(here, "tiny", people.signer("Ada"), "complaints").to is None
+    here.ledger.write_text((json.dumps(row) + "\n") * 2)
+    with pytest.raises(Refused, match="never later"):
+        history.take_in(here)
+    here.ledger.write_text("{}\n")
+    with pytest.raises(UserError, match=r"ledger\.jsonl:1: not an entry"):
+        history.take_in(here)
+
+
+# -- two clones ------------------------------------------------------------------------------------
+def shared(folder: Path) -> Clone:
+    """A clone with a bare Git remote and a DVC remote that its commit names."""
+    scripted = ladder_clone.make(folder)
+    remote = folder / "remote.git"
+    scripted.git("init", "--quiet", "--bare", str(remote))
+    scripted.git("remote", "add", "origin", str(remote))
+    settings = scripted.root / ".dvc/config"
+    with_remote = settings.read_text().replace("[core]", "[core]\n    remote = store")
+    settings.write_text(f"{with_remote}['remote \"store\"']\n    url = {folder / 'store'}\n")
+    (scripted.root / "infra").mkdir(exist_ok=True)
+    (scripted.root / "infra/ledger.yaml").write_text("remote: origin\n")
+    scripted.git("add", "--all")
+    scripted.git("commit", "--quiet", "--message", "shared")
+    scripted.git("push", "--quiet", "origin", "main")
+    assert ladder_clone.climb(scripted).decision == "promote"
+    return scripted.clone
+
+
+def test_an_approver_in_another_clone_reads_the_ledger_and_the_revision_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    ours = shared(tmp_path)
+    record = only(ours)
+    acts.request(ours, record)
+    assert "genesis: " in (ours.root / "infra/ledger.yaml").read_text()
+    ours.git("clone", "--quiet", "--branch", "main", str(tmp_path / "remote.git"), str(tmp_path / "theirs"))
+    theirs = Clone(tmp_path / "theirs")
+    (theirs.root / "infra/ledger.yaml").write_bytes((ours.root / "infra/ledger.yaml").read_bytes())
+    theirs.state.mkdir()
+
+    # an unknown machine: told what to do, and nothing is changed
+    with pytest.raises(Refused, match="is not enrolled in the ledger"):
+        people.approve(theirs, record.name)
+    ada = people.signer("Ada")
+    acts.reject(ours, record.name, ada, "not yet")
+    key = acts.enrolled(EnrolMachine, name="theirs", key=keys.machine(theirs).public)
+    acts.change(theirs, key, ada, "the second clone")
+    acts.lift(theirs, record.name, ada, "now")
+    made = people.approve(theirs, record.name).promoted
+    assert made is not None
+    assert not list(theirs.runs.glob("*.json"))
+    assert book.read(theirs).state.champion("tiny") == made.number
+    assert champions.of_params(ours, params(ours)).champion.version == made.number
+    assert agents.find(theirs, "champion").run == record.name
+    shutil.move(tmp_path / "remote.git", tmp_path / "away.git")
+    with pytest.raises(InfrastructureError, match=r"infra/ledger.yaml.* Nothing was appended"):
+        acts.rollback(theirs, "tiny", ada, "why")
+    assert champions.of_params(theirs, params(theirs)).champion.version == made.number, "a run goes on"
+
+
+def test_without_a_remote_of_dvc_nothing_is_requested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    scripted = ladder_clone.make(tmp_path)
+    scripted.git("init", "--quiet", "--bare", str(tmp_path / "remote.git"))
+    scripted.git("remote", "add", "origin", str(tmp_path / "remote.git"))
+    record = ladder_clone.climb(scripted)
+    (scripted.root / "infra").mkdir(exist_ok=True)
+    (scripted.root / "infra/ledger.yaml").write_text("remote: origin\n")
+    with pytest.raises(InfrastructureError, match="dvc remote add --default"):
+        acts.request(scripted.clone, record)
+    assert book.read(scripted.clone).state.requests == {}
+
+
+def test_agents_are_found_by_number_and_run(here: Clone) -> None:
+    record = only(here)
+    made = people.approve(here, record.name).promoted
+    assert made is not None
+    for which in ("champion", str(made.number), record.name):
+        agent = agents.find(here, which)
+        assert (agent.version, agent.run, agent.words) == (made.number, record.name, f"tiny champion {made.number}")
+        assert agent.standing.startswith("champion; approved by ada on ")
+    for which in ("previous", "0"):
+        assert agents.find(here, which).words == "tiny the beginning"
+    with pytest.raises(UserError, match=r"tiny has no champion 2: its champion is champion \d"):
+        agents.find(here, "2")
