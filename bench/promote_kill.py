@@ -24,6 +24,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -153,8 +154,9 @@ class Recorder:
     """
 
     folder: Path
-    die: tuple[int, str] | None = None
-    """Number of a write, and "before" or "after"."""
+    die: tuple[str, int, str] | None = None
+    """A write, how often it came before, and "before" or "after" it. Its place in the row may
+    differ by one: some folders are made only once."""
     writes: list[str] = field(default_factory=list[str])
     _depth: int = 0
     _scratch: bool = False
@@ -183,18 +185,18 @@ class Recorder:
                 return real(*arguments, **named)
             self._scratch = words == "scratch"
             self.writes.append(words)
-            number = len(self.writes) - 1
-            self._die_at((number, "before"))
+            number = self.writes.count(words) - 1
+            self._die_at((words, number, "before"))
             self._depth += 1
             try:
                 return real(*arguments, **named)
             finally:
                 self._depth -= 1
-                self._die_at((number, "after"))
+                self._die_at((words, number, "after"))
 
         return wrapped
 
-    def _die_at(self, moment: tuple[int, str]) -> None:
+    def _die_at(self, moment: tuple[str, int, str]) -> None:
         if self.die == moment:
             os.killpg(os.getpgrp(), signal.SIGKILL)
 
@@ -227,7 +229,7 @@ class Recorder:
         parts = path.relative_to(self.folder).parts
         if len(parts) > 2 and parts[1] == ".rft" and parts[2].startswith(("agent-", "transfer-")):
             return "scratch"
-        return f"{verb} {'/'.join(parts)}"
+        return f"{verb} {re.sub(r'tmp[a-z0-9_]{8}', 'tmp', '/'.join(parts))}"
 
     def _command(self, command: Any, *_: Any, **__: Any) -> str | None:
         if command[0] == "ssh-keygen":
@@ -354,7 +356,8 @@ def attempt(case: Case) -> Result:
 
 def _at_a_write(case: Case, clone: Clone) -> tuple[bool | None, Any]:
     assert case.write is not None
-    recorder = Recorder(clone.root.parent, (case.write, case.side))
+    words = case.scene.writes[case.write]
+    recorder = Recorder(clone.root.parent, (words, case.scene.writes[: case.write].count(words), case.side))
 
     def act() -> None:
         recorder.install()

@@ -42,7 +42,7 @@ from rft.config import Retention
 from rft.errors import InfrastructureError, UserError
 from tasks.ledger import book
 from tasks.promotion import agents
-from tasks.runs import by_hand, records
+from tasks.runs import by_hand, records, transfer
 from tasks.runs import run as runs
 from tasks.runs.clone import Clone
 from tasks.runs.git import GitError, git, git_bytes
@@ -179,7 +179,8 @@ def _work(clone: Clone, days: float | None, unfinished: set[str], now: float) ->
 
 def _scratch(clone: Clone) -> Iterator[Path]:
     """What killed commands left, and what others work in."""
-    yield from sorted(clone.state.glob(f"{agents.LAID_OUT}*"))
+    for begins in (agents.LAID_OUT, transfer.LAID_OUT):
+        yield from sorted(clone.state.glob(f"{begins}*"))
     if by_hand.folder(clone).is_dir():  # nobody is in it: `alone` holds its lock
         yield by_hand.folder(clone)
     yield from sorted(clone.state.glob("tmp*"))

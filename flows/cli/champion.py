@@ -42,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
         if wanted:
             raise UserError("MODEL names the model, and so do --params and --set: give one of them.")
         wanted = champions.model_name(settings.resolve(here, options.params, options.overrides))
+    if state.restarts:
+        warn(f"the ledger was restarted at entry {state.since}: its owners' keys were lost. See rft ledger.")
     if not state.moves or (wanted and wanted not in state.moves):
         of = f" of {wanted}" if wanted else ""
         say(f"Nothing{of} was promoted yet: the champion is the beginning, the base policy with the seed prompt.")

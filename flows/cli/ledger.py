@@ -17,6 +17,8 @@ import json
 from typing import TYPE_CHECKING
 
 import yaml
+from rich.console import Console
+from rich.text import Text
 
 from flows.cli.options import add_person, signer
 from flows.screen import say, warn
@@ -64,7 +66,10 @@ def _show(here: Clone, options: argparse.Namespace) -> int:
         stored, state = ledger.stored, ledger.state
     doubtful = state.doubtful()
     for each in stored:
-        print(json.dumps(_row(each, doubtful)), flush=True) if options.json else say(_line(each, doubtful))
+        if options.json:
+            print(json.dumps(_row(each, doubtful)), flush=True)
+        else:
+            _show_line(each, doubtful)
     if options.json:
         return 0
     if not stored:
@@ -89,11 +94,15 @@ def _row(each: Stored, doubtful: dict[int, str]) -> dict[str, object]:
     }
 
 
-def _line(each: Stored, doubtful: dict[int, str]) -> str:
+def _show_line(each: Stored, doubtful: dict[int, str]) -> None:
+    """Red on a terminal: a restart, and what rests on a compromised key."""
     from tasks.ledger import describe
+    from tasks.ledger.entry import Genesis
 
+    is_restart = isinstance(each.entry.act, Genesis) and each.entry.act.restarts is not None
     mark = "  DOUBTFUL: a compromised key" if each.entry.number in doubtful else ""
-    return f"{each.entry.number:>4}  {each.entry.time}  {describe.in_words(each)}{mark}"
+    line = f"{each.entry.number:>4}  {each.entry.time}  {describe.in_words(each)}{mark}"
+    Console(highlight=False).print(Text(line, style="bold red" if is_restart or mark else ""), soft_wrap=True)
 
 
 def _rules(here: Clone, options: argparse.Namespace) -> int:

@@ -292,7 +292,7 @@ def _run(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[byt
     if not sys.stdin or not sys.stdin.isatty():
         environment["SSH_ASKPASS_REQUIRE"] = "never"
     try:
-        return subprocess.run(
+        done = subprocess.run(
             ["ssh-keygen", *arguments],
             input=given,
             capture_output=True,
@@ -306,6 +306,10 @@ def _run(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[byt
         raise UserError(f"ssh-keygen is not installed, or not in PATH. {why}") from None
     except subprocess.TimeoutExpired:
         raise InfrastructureError(f"ssh-keygen did not end within {_ENDED_S:.0f} s. Nothing was signed.") from None
+    if done.stderr.startswith(b"No user exists for uid"):  # else it would look like a signature that does not fit
+        who = f"ssh-keygen refuses to work for user {os.getuid()}, whom /etc/passwd does not know"
+        raise UserError(f"{who}. Add the user; in a container, at its build: infra/Dockerfile, --build-arg UID")
+    return done
 
 
 def _last(said: str) -> str:

@@ -95,11 +95,11 @@ def _bring(ledger: Ledger, projection: Projection, target: Target, said: Callabl
     shown = projection.shown(target.model)
     if shown is not None:
         _assert_known(state, shown, projection, target)
-        if _shows(shown, target) and shown.begun in (None, target.act):
+        if _shows(shown, target) and shown.begun is None:
             return
         followed = {move.number: move for move in state.moves[target.model]}.get(shown.act or 0)
         is_behind = followed is not None and _shows(shown, _target(state, followed))
-        if not is_behind and shown.begun not in followed_numbers(state, target.model):
+        if not is_behind and shown.begun not in _numbers(state, target.model):
             found, to = shown.words, in_words(target.champion)
             record = Reconcile(model=target.model, projection=projection.name, found=found, set=to)
             ledger.append(record)
@@ -107,7 +107,7 @@ def _bring(ledger: Ledger, projection: Projection, target: Target, said: Callabl
     projection.show(target, state)
 
 
-def followed_numbers(state: State, model: str) -> set[int]:
+def _numbers(state: State, model: str) -> set[int]:
     return {move.number for move in state.moves[model]}
 
 

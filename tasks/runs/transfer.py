@@ -14,10 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rft.errors import InfrastructureError
-from tasks.runs import repro
+from tasks.runs import records, repro
 from tasks.runs import run as runs
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
+
+LAID_OUT = "transfer-"
+"""How its scratch folders begin; whoever uses one holds the `lock` in it."""
 
 
 def push(clone: Clone, commit: str) -> None:
@@ -40,7 +43,10 @@ def fetch(clone: Clone, at: Revision) -> None:
 
 @contextmanager
 def _laid(clone: Clone, commit: str) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="transfer-", dir=clone.state) as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix=LAID_OUT, dir=clone.state) as scratch,
+        records.held(Path(scratch) / "lock", wait=True),  # `rft gc` clears away what a kill left
+    ):
         tree = Path(scratch) / "tree"
         try:
             runs.lay_out_commit(clone, tree, commit)

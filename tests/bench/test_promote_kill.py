@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, die: tuple[int, str] | None = None) -> tuple[int, Any]:
+def run(folder: Path, die: tuple[str, int, str] | None = None) -> tuple[int, Any]:
     def act() -> list[str]:
         recorder = Recorder(folder, die)
         recorder.install()
@@ -53,13 +54,13 @@ def test_recorder_lists_what_writes(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("die", "there"),
     [
-        ((0, "before"), {".rft"}),
-        ((0, "after"), {".rft", "a.txt"}),
-        ((1, "before"), {".rft", "a.txt"}),
-        ((1, "after"), {".rft", "b.txt"}),
+        (("open clone/a.txt", 0, "before"), {".rft"}),
+        (("open clone/a.txt", 0, "after"), {".rft", "a.txt"}),
+        (("replace clone/b.txt", 0, "before"), {".rft", "a.txt"}),
+        (("replace clone/b.txt", 0, "after"), {".rft", "b.txt"}),
     ],
 )
-def test_recorder_kills_at_the_side_of_a_write(folder: Path, die: tuple[int, str], there: set[str]) -> None:
+def test_recorder_kills_at_the_side_of_a_write(folder: Path, die: tuple[str, int, str], there: set[str]) -> None:
     assert run(folder, die) == (-signal.SIGKILL, None)
     assert {path.name for path in (folder / "clone").iterdir()} == there
 
@@ -107,10 +108,10 @@ def test_processes_of_the_remote_are_nobodys_children(tmp_path: Path) -> None:
     code = f"import subprocess as s; s.Popen(['{remote}', '9']); s.run(['sleep', '9'])"
     with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as child:
         try:
-            while len(found := promote_kill.below(child.pid)) < 2:
-                pass
-            names = {Path(f"/proc/{each}/comm").read_text().strip() for each in found[1:]}
-            assert names == {"sleep"}
+            names, until = [], time.monotonic() + 20
+            while names != ["sleep"] and time.monotonic() < until:  # until both have begun
+                names = [Path(f"/proc/{each}/comm").read_text().strip() for each in promote_kill.below(child.pid)[1:]]
+            assert names == ["sleep"]
         finally:
             os.killpg(child.pid, signal.SIGKILL)
 

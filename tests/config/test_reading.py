@@ -113,7 +113,7 @@ def test_r21_the_command_line_and_the_schedule_too(tmp_path: Path) -> None:
     write(params, params.read_text() + "recipe: {}\n")
     with pytest.raises(ConfigError, match=r"^params\.yaml: 'recipe' is written twice"):
         settings.resolve(made.clone)
-    (made.root / "infra").mkdir()
+
     for text, said in (
         ("name: a\nname: b\ncron: '0 3 * * 1'\n", "'name' is written twice, in lines 1 and 2"),
         ("- a\n", "holds list"),

@@ -52,7 +52,7 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(
     """Those who are told of its end and of its failure are (docs/notify.md)."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a")
-    (scripted.root / "infra").mkdir()
+    (scripted.root / "infra").mkdir(exist_ok=True)
     (scripted.root / "infra/schedule.yaml").write_text("name: weekly\ncron: 0 3 * * 1\nwindow: data/inbox/*.jsonl\n")
     monkeypatch.setenv("HOOK_SECRET", local_servers.SECRET)
     hook = stack.enter_context(local_servers.hooks())

@@ -199,3 +199,22 @@ def test_missing_or_old_tool_is_named_and_no_key_is_left(
     assert said in ask(clone, folder)
     assert not (keys.folder(clone) / "machine").exists()
     assert keys.machine(clone), "the clone is usable with the right tool"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+def test_user_whom_the_system_does_not_know_is_told_so(tmp_path: Path) -> None:
+    """As in a container with `--user 12345`. A signature must not look forged because of it."""
+    program = (
+        "import os\n"
+        "from pathlib import Path\n"
+        "from tasks.ledger import keys\n"
+        "from rft.errors import UserError\n"
+        "os.setuid(12345)\n"
+        "try:\n"
+        "    keys.verifies(b'', 'x', Path('/dev/null'), 'ada', keys.ACT)\n"
+        "except UserError as error:\n"
+        "    print(error)\n"
+    )
+    environment = os.environ | {"TMPDIR": "/tmp"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    assert "user 12345, whom /etc/passwd does not know" in done.stdout, done.stderr

@@ -437,6 +437,21 @@ def test_what_an_earlier_version_kept_is_taken_in_and_never_forgotten(here: Clon
         history.take_in(here)
 
 
+def test_what_was_moved_by_hand_after_a_kill_at_the_last_write_is_recorded(here: Clone) -> None:
+    """The mark of what was being followed must not outlive the next start: it would hide it."""
+    made = people.approve(here, only(here).name).promoted
+    assert made is not None
+    client = tracking.client(here)
+    client.set_registered_model_tag("tiny", "rft.following", str(made.number))  # all but its removal was done
+    assert projections.reconcile(here) == []
+    assert "rft.following" not in client.get_registered_model("tiny").tags
+    assert book.read(here).state.number == made.number, "nobody moved anything"
+    beginning = client.get_model_version_by_alias("tiny", "previous").version
+    client.set_registered_model_alias("tiny", "champion", beginning)
+    assert projections.reconcile(here) == []
+    assert isinstance(book.read(here).stored[-1].entry.act, Reconcile)
+
+
 # -- two clones ------------------------------------------------------------------------------------
 def shared(folder: Path) -> Clone:
     """A clone with a bare Git remote and a DVC remote that its commit names."""

@@ -101,7 +101,7 @@ def test_the_users_edits_travel_and_make_the_run_dirty(scripted: ladder_clone.Sc
     scripted.git("commit", "--quiet", "-m", "mine")
     scripted.set_params(train={"steps": 4})
     assert not plan(scripted, clean_only=True).edits.dirty, "settings are recorded with every run: they are no edit"
-    (scripted.root / "infra").mkdir()
+    (scripted.root / "infra").mkdir(exist_ok=True)
     (scripted.root / "infra/ledger.yaml").write_text("genesis: null\n")
     assert not plan(scripted, clean_only=True).edits.dirty, "which ledger it is says nothing about a run"
 

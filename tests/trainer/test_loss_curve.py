@@ -160,6 +160,7 @@ def test_training_goes_as_it_went(golden: Callable[[str, str], None], tmp_path: 
         assert_close(curve)
 
 
+@pytest.mark.story
 def test_on_a_cpu_that_adds_in_another_order_training_goes_almost_as_it_went(tmp_path: Path):
     code = "import sys; from pathlib import Path; from tests.trainer import test_loss_curve as here\n"
     code += "Path(sys.argv[2]).write_text(here.written(here.curves(Path(sys.argv[1])), here.probe()))"

@@ -1,0 +1,125 @@
+"""The verbs of the ledger: who may decide, what was decided, what is served, what is refused."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import ladder_clone
+import people
+import pytest
+
+from flows import cli
+from tasks.ledger import book
+from tasks.runs import records
+from tasks.runs.clone import Clone
+
+BOB = ("people", "add", "--role", "author", "--reason", "x")
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI")
+        scripted = ladder_clone.make(tmp_path_factory.mktemp("verbs"))
+        assert ladder_clone.climb(scripted).decision == "promote"
+    return scripted.clone
+
+
+@pytest.fixture
+def rft(clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(clone.root)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # no verb here needs a server
+
+    def run(*arguments: str, code: int = 0) -> str:
+        assert cli.main(list(arguments)) == code, capsys.readouterr().err
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return said.err if code else said.out
+
+    return run
+
+
+def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
+    run = records.load_all(clone)[0].name
+    ada, bob = people.by("Ada"), people.by("Bob")
+    assert "There is no ledger yet" in rft("ledger")
+    assert "the first to decide becomes its owner" in rft("people", "list")
+    assert "Nothing was promoted yet: the champion is the beginning" in rft("champion")
+    assert "Nothing of tiny was promoted yet" in rft("champion", "--params", "params.yaml")
+
+    assert "Rejected: this prompt with these weights" in rft("reject", run, "--reason", "not yet", *ada)
+    assert "is lifted: not yet" in rft("reject", run, "--lift", "--reason", "now", *ada)
+    public = str(people.key("Bob").with_suffix(".pub"))
+    add = ("people", "add", "bob", "--role", "approver", "--public", public, "--reason", "joined")
+    assert "key SHA256:" in rft(*add, *bob, code=2)
+    assert "Enrolled: bob" in rft(*add, *ada)
+    assert "approver  SHA256:" in rft("people", "list")
+    assert "approvers=2, four_eyes=False" in rft("ledger", "rules", "approvers=2", "--reason", "strict", *ada)
+
+    first = rft("approve", run, "--reason", "half the calls", *ada)
+    assert f"Run {run} has 1 of 2 approvals" in first
+    assert "It waits for 1 more until" in first
+    printed = rft("approve", run, "--reason", "better", "--print", *bob)
+    command = next(line.strip() for line in printed.splitlines() if "-Y sign" in line)
+    subprocess.run(shlex.split(command), check=True, capture_output=True)
+    mixed = rft("approve", run, "--signature", "x", "--reason", "y", code=2)
+    assert "--signature names a statement that is signed already" in mixed
+    assert "--reason TEXT is missing" in rft("approve", run, code=2)
+    signature = next(clone.state.glob("ledger/*.sig"))
+    from tasks.ledger import statement
+    from tasks.promotion import acts
+
+    # the verb would start Prefect's flow next; here the flow's work is done without it
+    assert acts.submit(clone, run, statement.made_elsewhere(signature)).standing.is_enough
+    made = acts.promote(clone, run).promoted
+    assert made is not None
+
+    assert f"tiny: champion {made.number}, since {made.time}" in rft("champion", "tiny")
+    assert "tiny: the beginning" in rft("champion", "--at", "2020-01-01")
+    assert "--at 'soon' is no date" in rft("champion", "--at", "soon", code=2)
+    assert "of model 'x'" in rft("rollback", "--model", "x", "--reason", "why", *ada, code=2)
+    rows = [json.loads(line) for line in rft("ledger", "--json").splitlines()]
+    assert [row["number"] for row in rows] == list(range(1, len(rows) + 1))
+    assert rows[-1]["act"]["kind"] == "promotion"
+    assert [row["statement"]["reason"] for row in rows if row["act"]["kind"] == "approval"] == [
+        "half the calls",
+        "better",
+    ]
+    said = rft("ledger", "--verify")
+    assert "PROMOTION of entry" in said
+    assert f"Verified: {len(rows)} entries, every signature, role and hash" in said
+
+    back = rft("rollback", "--reason", "complaints", *bob)
+    assert "The champion of tiny is the beginning again (the base policy with the seed prompt)" in back
+    assert f"in place of champion {made.number}." in back
+    assert "Removed bob" in rft("people", "remove", "bob", "--compromised-since", "2", "--reason", "stolen", *ada)
+    assert "DOUBTFUL: a compromised key" in rft("ledger")
+    assert "is marked as compromised" in rft(*add, *ada, code=2)
+    assert book.read(clone, anew=True).state.champion("tiny") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("people", "add", "bob", "--reason", "x"), "a person needs NAME, --role and --public KEY"),
+        ((*BOB, "Bob Ross", "--public", "ssh-ed25519 AAAA"), "name = 'Bob Ross'"),
+        ((*BOB, "bob", "--public", "nonsense"), "is not a public key"),
+        (("people", "remove", "nobody", "--reason", "x"), "nobody is not enrolled"),
+        (("ledger", "rules", "approvers", "--reason", "x"), "write KEY=VALUE, with one of approvers"),
+        (("ledger", "rules", "approvers=0", "--reason", "x"), "approvers: Input should be greater than or equal to 1"),
+        (("ledger", "import"), "there is no record of an earlier version"),
+        (("ledger", "restart"), "--reason TEXT is missing"),
+        (("champion", "tiny", "--params", "params.yaml"), "MODEL names the model, and so do --params and --set"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_one_message(rft, arguments: tuple[str, ...], words: str) -> None:
+    import re
+
+    key = people.by("Ada") if arguments[0] == "people" or arguments[1:2] == ("rules",) else ()
+    said = rft(*arguments, *key, code=2)
+    assert said.startswith("error: ")
+    assert re.search(words, said), said
