@@ -433,8 +433,6 @@ function judge_request(    n, path, name) {
     proven[n] = person != ""
     starter[n] = person != "" ? person : name_from(text("entry/act/started_by"))
     known(requests[n, "champion"], requests[n, "model"])
-    need(requests[n, "champion"] == serves(requests[n, "model"]), \
-        "its run was judged against a champion that is not served")
     not_rejected(n)
     need(seconds(requests[n, "expires"]) <= later(text("entry/time"), rule(requests[n, "model"], "request_days")), \
         "it would wait longer than the rules let it")
@@ -442,7 +440,7 @@ function judge_request(    n, path, name) {
 function name_from(words) {  # a name in Git becomes one of ours: Ada Lovelace is ada-lovelace
     gsub(/\\u[0-9a-f][0-9a-f][0-9a-f][0-9a-f]|\\./, " ", words)
     words = tolower(words)
-    gsub(/[^a-z0-9._@+-]+/, "-", words); gsub(/^[-.]+|[-.]+$/, "", words)
+    gsub(/[^a-z0-9._@+-]+/, "-", words); gsub(/^[-._@+]+|[-._@+]+$/, "", words)
     words = substr(words, 1, 40)
     return words == "" ? "someone" : words
 }
@@ -456,8 +454,7 @@ function same_request(n,    name) {
 function judge_approval(    n, i) {
     n = about("entry/act/request")
     signed("approve", "approver")
-    need(text("entry/time") <= requests[n, "expires"], "the request had expired")
-    not_rejected(n)
+    approvable(n)
     same_request(n)
     need(!is_own(n, person), "four eyes are the rule, and " person " started the run")
     count_approvals(n, text("entry/time"))
@@ -465,6 +462,12 @@ function judge_approval(    n, i) {
     hear()
     need(seconds(text("entry/time")) <= end(n, number), "by the rules its statement counts no more")
     approvals[n] = approvals[n] " " number
+}
+function approvable(n) {
+    need(requests[n, "champion"] == serves(requests[n, "model"]), \
+        "its run was judged against a champion that is not served")
+    need(text("entry/time") <= requests[n, "expires"], "the request had expired")
+    not_rejected(n)
 }
 function hear() {  # keep what somebody said about a request
     by[number] = person; with[number] = F["person_key"]; under[number] = genesis
@@ -598,6 +601,7 @@ function judge(    n, what) {
     } else if (kind == "override") {
         n = about("entry/act/request")
         signed("override", "owner")
+        approvable(n)
         need(text("said/overrides/0") == "dirty" && !("said/overrides/1" in F), \
             "its statement names nothing to override")
         need(!is_own(n, person), "four eyes are the rule, and " person " started the run")

@@ -122,6 +122,7 @@ def repro(run: Run, stage: str, deadline: float | None = None) -> str:
     ).how
 
 
+@pytest.mark.story
 def test_a_run_stops_at_its_limit_and_the_same_run_goes_on_with_a_higher_one(tmp_path: Path) -> None:
     """Real DVC: no finished stage runs again because of the other limit, and the one that was
     stopped goes on where it was."""

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.cli.options import add_person, signer
 from flows.screen import say, warn
 from rft import commands
-from rft.errors import UserError
+from rft.errors import RftError, UserError
 from tasks.runs import clone
 from tasks.runs.clone import Clone
 
@@ -44,8 +45,6 @@ def run(options: argparse.Namespace) -> int:
 
     here = clone.enter()
     if options.signature:
-        from pathlib import Path
-
         if options.reason or options.key or options.override_dirty:
             raise UserError("--signature names a statement that is signed already: give it alone.")
         outcome = acts.submit(here, options.run, statement.made_elsewhere(Path(options.signature)), say)
@@ -62,15 +61,23 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _promote(here: Clone, run: str) -> Outcome:
-    """By the flow, so that Prefect shows it; without a standing server, by one of our own."""
+    """By the flow, so that Prefect shows it; without a standing server, by one of our own. What was
+    signed does not wait for Prefect: without it the work is the same."""
     from flows.server import prefect_server
+    from tasks.promotion import acts
 
-    with prefect_server(here) as server:
-        from flows.promotion import promote
+    try:
+        with prefect_server(here) as server:
+            from flows.promotion import promote
 
-        if server:
-            server.ready()
-        return promote(run)
+            if server:
+                server.ready()
+            return promote(run)
+    except Exception as error:
+        if "API" not in str(error) and "Prefect" not in str(error):
+            raise
+        warn(f"Prefect does not answer, so it will not show this promotion ({str(error).splitlines()[0]})")
+        return acts.promote(here, run, say)
 
 
 def _print(here: Clone, options: argparse.Namespace) -> int:
@@ -84,7 +91,7 @@ def _print(here: Clone, options: argparse.Namespace) -> int:
         part.write_bytes(wanted.content_bytes)
     say(wanted.model_dump_json(indent=1, exclude_none=True))
     say(f"\nIt is in {file}. Sign that very file where your key is, and bring FILE.sig back beside it:")
-    say(f"  {keys.sign_command(options.key or '~/.ssh/id_ed25519', file)}")
+    say(f"  {keys.sign_command(str(Path(options.key or '~/.ssh/id_ed25519').expanduser()), file)}")
     say(f"Then, until {wanted.expires}: {commands.command('approve', options.run, '--signature', f'{file}.sig')}")
     return 0
 
@@ -109,10 +116,10 @@ def _show(here: Clone, outcome: Outcome) -> None:
         f"{champion.in_words(made.before)}."
     )
     say(f"In the ledger: entry {made.number}, {made.time}, {made.who}: {made.why}")
-    say(to_serve(here, made.model, made))
-    say(f"To undo it: {acts.undo_command(made.model)}")
     for problem in outcome.problems:
         warn(f"{problem}. The promotion stands; this is tried again at the next start.")
+    say(to_serve(here, made.model, made))
+    say(f"To undo it: {acts.undo_command(made.model)}")
 
 
 def to_serve(here: Clone, model: str, made: Champion | None) -> str:
@@ -122,7 +129,10 @@ def to_serve(here: Clone, model: str, made: Champion | None) -> str:
 
     state = book.read(here, said=say).state
     number = made.number if made else 0
-    served = champions.at(here, state, number)
+    try:
+        served = champions.at(here, state, number)
+    except RftError as error:  # the entry stands, whatever this clone lacks
+        return f"To serve: {error}"
     weights = (
         f"weights {served.weights.path} ({served.champion.weights})" if served.weights else "no weights of its own"
     )

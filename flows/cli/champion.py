@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from flows.cli.options import add_settings
 from flows.screen import say, warn
-from rft.errors import InfrastructureError, UserError
+from rft.errors import UserError
 from tasks.runs import clone
 
 
@@ -26,18 +26,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from flows import settings
     from tasks.ledger import book
-    from tasks.promotion import agents, champions
+    from tasks.promotion import acts, agents, champions
     from tasks.runs import champion
 
     here = clone.enter()
     at = moment(options.at) if options.at else None
-    try:
-        with book.opened(here, said=say) as ledger:
-            state = ledger.state
-    except InfrastructureError as error:
-        warn(f"{error} This is what this clone knows.")
-        state = book.read(here, said=say).state
+    state = book.latest(here, say).state
     wanted = options.model
+    if wanted and state.moves:
+        acts.assert_model(state, wanted)
     if options.params or options.overrides:
         if wanted:
             raise UserError("MODEL names the model, and so do --params and --set: give one of them.")

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from flows.cli.options import add_person, signer
 from flows.screen import say, warn
-from rft.errors import InfrastructureError, UserError
+from rft.errors import UserError
 from tasks.runs import clone
 from tasks.runs.clone import Clone
 
@@ -56,14 +56,8 @@ def run(options: argparse.Namespace) -> int:
 def _show(here: Clone, options: argparse.Namespace) -> int:
     from tasks.ledger import book
 
-    heard = _quiet if options.json else say
-    try:
-        with book.opened(here, anew=options.verify, said=heard) as ledger:
-            stored, state = ledger.stored, ledger.state
-    except InfrastructureError as error:
-        warn(f"{error} This is what this clone knows.")
-        ledger = book.read(here, anew=options.verify, said=heard)
-        stored, state = ledger.stored, ledger.state
+    ledger = book.latest(here, _quiet if options.json else say, anew=options.verify)
+    stored, state = ledger.stored, ledger.state
     doubtful = state.doubtful()
     for each in stored:
         if options.json:
@@ -109,23 +103,30 @@ def _rules(here: Clone, options: argparse.Namespace) -> int:
     from pydantic import ValidationError
 
     from tasks.ledger import book
-    from tasks.ledger.policy import Rules, SetRules
+    from tasks.ledger.policy import Policy, Rules, SetRules
     from tasks.promotion import acts
 
-    before = book.read(here, said=say).state.policy
-    raw = (before.rules_of(options.model) if options.model else before.rules).model_dump()
+    wanted: dict[str, object] = {}
     for setting in options.settings:
         key, is_one, value = setting.partition("=")
-        if not is_one or key not in raw:
-            raise UserError(f"{setting!r}: write KEY=VALUE, with one of {', '.join(raw)}.")
-        raw[key] = yaml.safe_load(value)
-    try:
-        rules = Rules.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
-    entry = acts.change(here, SetRules(model=options.model, rules=rules), signer(here, options), options.reason, say)
-    have = len(book.read(here, said=say).state.policy.holders("owner", "approver"))
+        if not is_one or key not in Rules.model_fields:
+            raise UserError(f"{setting!r}: write KEY=VALUE, with one of {', '.join(Rules.model_fields)}.")
+        wanted[key] = yaml.safe_load(value)
+
+    def changed(before: Policy) -> SetRules:
+        """On the rules of that moment: another clone may have changed others."""
+        rules = before.rules_of(options.model) if options.model else before.rules
+        try:
+            return SetRules(model=options.model, rules=Rules.model_validate(rules.model_dump() | wanted))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UserError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+
+    changed(Policy())
+    entry = acts.change(here, changed, signer(here, options), options.reason, say)
+    policy = book.read(here, said=say).state.policy
+    rules = policy.rules_of(options.model) if options.model else policy.rules
+    have = len(policy.holders("owner", "approver"))
     say(f"From entry {entry.number + 1} on: {', '.join(f'{key}={value}' for key, value in rules)}")
     if have < rules.approvers + rules.four_eyes:
         warn(f"{have} people can approve, and these rules may need {rules.approvers + rules.four_eyes}. Enrol more.")

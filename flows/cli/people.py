@@ -15,12 +15,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flows.cli.options import add_person, signer
 from flows.screen import say
+from rft import commands
 from rft.errors import UserError
 from tasks.runs import clone
 from tasks.runs.clone import Clone
+
+if TYPE_CHECKING:
+    from tasks.ledger.state import State
 
 ROLES = ("owner", "approver", "author")
 
@@ -38,6 +43,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     remove.add_argument(
         "--compromised-since", metavar="ENTRY", type=int, help="their keys were in other hands from this entry on"
     )
+    remove.add_argument("--compromised-key", metavar="SHA256:...", help="only this one of their keys")
     add_person(remove)
     verbs.add_parser("list", help="show people, machines and rules")
 
@@ -70,34 +76,58 @@ def _public(text: str) -> str:
     """A public key, or the file that holds one, without its comment."""
     from tasks.ledger import keys
 
-    file = Path(text).expanduser()
-    words = (file.read_text(encoding="utf-8") if file.is_file() else text).split()
-    made = " ".join(words[:2])
+    if not text.startswith(("ssh-", "ecdsa-", "sk-")):
+        try:
+            text = Path(text).expanduser().read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"--public {text[:80]!r} is not a public key, and no .pub file ({error}).") from None
+    made = " ".join(text.split()[:2])
     keys.fingerprint(made)
     return made
 
 
 def _remove(here: Clone, options: argparse.Namespace) -> int:
     from tasks.ledger import book
-    from tasks.ledger.policy import Compromised, Remove, RemoveMachine
+    from tasks.ledger.policy import Remove, RemoveMachine
     from tasks.promotion import acts
 
-    policy = book.read(here, said=say).state.policy
-    machine = policy.machines.get(options.name)
-    held = [machine] if machine else policy.people[options.name].keys if options.name in policy.people else []
-    if not held:
+    state = book.latest(here, say).state
+    policy, machine = state.policy, state.policy.machines.get(options.name)
+    if options.compromised_since is not None:
+        return _compromised(here, options, state)
+    if options.name not in {*policy.people, *policy.machines}:
         known = ", ".join([*policy.people, *policy.machines]) or "nobody"
         raise UserError(f"{options.name} is not enrolled. There are: {known}.")
     who = signer(here, options)
-    if options.compromised_since is not None:
-        for key in held:
-            change = acts.enrolled(Compromised, key=key, since=options.compromised_since)
-            acts.change(here, change, who, options.reason, say)
-        say(f"Removed {options.name}. What their keys signed since entry {options.compromised_since} is doubtful.")
-        return 0
     change = RemoveMachine(name=options.name) if machine else Remove(name=options.name)
     acts.change(here, change, who, options.reason, say)
     say(f"Removed {options.name}. What they signed before stays signed.")
+    return 0
+
+
+def _compromised(here: Clone, options: argparse.Namespace, state: State) -> int:
+    """Mark keys of somebody who is enrolled, or was: all of them, or the one that is named."""
+    from tasks.ledger.policy import Compromised, changed, keys_of
+    from tasks.promotion import acts
+
+    held = keys_of(state.signers, options.name)
+    if not held:
+        raise UserError(f"{options.name} was never enrolled. See who was: {commands.command('ledger')}")
+    if options.compromised_key and options.compromised_key not in held:
+        raise UserError(f"{options.compromised_key} is no key of {options.name}, who has {', '.join(held)}.")
+    wanted = [options.compromised_key] if options.compromised_key else held
+    changes = [acts.enrolled(Compromised, key=key, since=options.compromised_since) for key in wanted]
+    policy = state.policy
+    for change in changes:  # all of them, before the first is signed
+        policy = changed(policy, change)
+    who = signer(here, options)
+    for change in changes:
+        acts.change(here, change, who, options.reason, say)
+    gone = options.name not in {*policy.people, *policy.machines}
+    say(
+        f"{'Removed ' + options.name if gone else options.name + ' stays, with another key'}. What "
+        f"{', '.join(wanted)} signed since entry {options.compromised_since} is doubtful."
+    )
     return 0
 
 

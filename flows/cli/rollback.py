@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     to = champion.in_words(made.number if made else 0)
     say(f"The champion of {model} is {to} again ({served}), in place of {champion.in_words(back.before)}.")
     say(f"In the ledger: entry {back.number}, {back.time}, {back.who}: {back.why}")
-    say(to_serve(here, model, made))
     for problem in back.problems:
         warn(f"{problem}. The rollback stands; this is tried again at the next start.")
+    say(to_serve(here, model, made))
     return 0

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from flows.screen import say
+from flows.screen import say, warn
 from rft.commands import command
+from rft.errors import RftError
 from tasks.runs import clone
 from tasks.runs.clone import Clone
 
@@ -31,6 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from tasks.ledger import book
+    from tasks.ledger.state import State
     from tasks.runs import records
 
     here = clone.find()
@@ -41,7 +43,11 @@ def run(options: argparse.Namespace) -> int:
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for column in ("run", "ended as", "gain in reward", "code", "then"):
         table.add_column(column, no_wrap=column != "then")
-    state = book.read(here, said=say).state
+    try:
+        state = book.read(here, said=say).state
+    except RftError as error:
+        warn(f"{error} So it is not shown which runs were approved.")
+        state = State()
     shown = [(record, 1) for record in every] if options.all else list(attempts(every))
     for record, count in shown[: options.n]:
         code = record.commit[:7] + (" + edits" if record.dirty else "")

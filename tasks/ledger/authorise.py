@@ -191,14 +191,13 @@ def _about_request(state: State, proposal: Proposal, act: Approval | Rejection |
     match act:
         case Approval():
             said = _signed(state, proposal.voice, "approve", DECIDES)
-            _judged_against(state, waiting.act)
-            _in_time(waiting, proposal.time)
-            assert_not_rejected(state, waiting.act)
+            assert_approvable(state, waiting, proposal.time)
             end = _end(state, waiting, said)
             _need(proposal.time <= end, f"by the rules the statement counted until {end}", "Sign a new one.")
         case Override():
             said = _signed(state, proposal.voice, "override", ("owner",))
             _need(said.overrides == ["dirty"], "the statement names nothing to override")
+            assert_approvable(state, waiting, proposal.time)
             assert proposal.voice is not None
             person = proposal.voice.person
             _need(not _is_own(state, waiting, person), _own(person, waiting), "Another owner must override it.")
@@ -231,7 +230,7 @@ def assert_not_rejected(state: State, act: Request) -> None:
         raise Refused(
             f"this prompt and these weights of {act.model} were rejected by {no.person} on {no.time} (entry "
             f"{no.number}): {no.reason}. A no holds for them in whatever run, until an approver lifts it: "
-            f"{commands.command('reject', act.run, '--lift', *commands.WHY)}"
+            f"{commands.command('reject', state.rejected_runs[no.number], '--lift', *commands.WHY)}"
         )
 
 
@@ -270,6 +269,19 @@ def counting(state: State, waiting: Waiting, time: str) -> list[Said]:
         if _stands(state, waiting, said, DECIDES, time) and not _is_own(state, waiting, said.person):
             found.setdefault(said.person, said)
     return list(found.values())
+
+
+def overriding(state: State, waiting: Waiting, time: str) -> list[Said]:
+    """The overrides of uncommitted code that still stand."""
+    stand = [said for said in waiting.overrides if _stands(state, waiting, said, ("owner",), time)]
+    return [said for said in stand if not _is_own(state, waiting, said.person)]
+
+
+def assert_approvable(state: State, waiting: Waiting, time: str) -> None:
+    """Raise Refused for a request that nobody can approve any more."""
+    _judged_against(state, waiting.act)
+    _in_time(waiting, time)
+    assert_not_rejected(state, waiting.act)
 
 
 def _stands(state: State, waiting: Waiting, said: Said, roles: Iterable[Role], time: str) -> bool:
@@ -311,9 +323,7 @@ def _promotion(state: State, proposal: Proposal, act: Promotion) -> None:
         f"To approve it: {commands.command('approve', request.run, *commands.WHY)}",
     )
     _need(act.approvals == [said.number for said in found.counting], "it names other approvals than those that count")
-    stand = [said for said in waiting.overrides if _stands(state, waiting, said, ("owner",), proposal.time)]
-    overrides = [said for said in stand if not _is_own(state, waiting, said.person)]
-    if request.edits_sha256 is not None and not any("dirty" in said.voice.statement.overrides for said in overrides):
+    if request.edits_sha256 is not None and not overriding(state, waiting, proposal.time):
         raise Refused(
             f"run {request.run} ran uncommitted code ({', '.join(request.edited[:5])}), which no branch holds. Commit "
             "and run again (finished stages are kept), or let an owner take the responsibility: "

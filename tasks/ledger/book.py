@@ -99,7 +99,17 @@ class Ledger:
         files: dict[str, bytes],
         name: str | None,
     ) -> Entry:
+        if self.at_remote and self.shared.remote is None:
+            raise UserError(
+                f"{remote.FILE} of this checkout names no remote, and the ledger of this clone is shared. What is "
+                "appended here would be a second history: restore the line `remote:` from the branch that has it"
+            )
         machine, state = keys.machine(self.clone), self.state
+        clock = statement.now()
+        if state.time and statement.later(clock, seconds=SKEW_S) < state.time:
+            self.said(
+                f"[ledger] this clock says {clock}, and the last entry is of {state.time}: one of two clocks is wrong"
+            )
         voice = verify.voice(state, signed, getattr(act, "change", None)) if signed else None
         proposal = Proposal(act, now(self), machine.fingerprint, voice)
         authorise(state, proposal)
@@ -149,11 +159,8 @@ def _introduced(act: Act) -> str:
 
 
 def now(ledger: Ledger) -> str:
-    """The time of the next entry. Raises UserError for a clock that is behind the ledger."""
-    clock, last = statement.now(), ledger.state.time
-    if statement.later(clock, seconds=SKEW_S) < last:
-        raise UserError(f"this clock says {clock}, but the ledger's last entry is of {last}. Set the clock right.")
-    return max(clock, last)
+    """The time of the next entry: never before the last one, whatever this clock says."""
+    return max(statement.now(), ledger.state.time)
 
 
 def machine_name(fingerprint: str) -> str:
@@ -289,6 +296,16 @@ def _refuse_shallow(clone: Clone) -> None:
             "this is a shallow clone: Git lacks the commits that the ledger's entries are about. Make it whole: "
             "git fetch --unshallow"
         )
+
+
+def latest(clone: Clone, said: Callable[[str], None] = print, anew: bool = False) -> Ledger:
+    """Read, fetched where that is possible. Says so where it is not."""
+    try:
+        with opened(clone, anew=anew, said=said) as ledger:
+            return ledger
+    except InfrastructureError as error:
+        said(f"[ledger] {error} What follows is what this clone knows.")
+        return read(clone, anew=anew, said=said)
 
 
 def acting(clone: Clone, act: Callable[[Ledger], T], said: Callable[[str], None] = print) -> T:

@@ -55,7 +55,7 @@ def ledger(clone: Clone) -> Finding:
     if state.policy.machine_of(key) is None:
         return warn(
             f"{words}; this clone's machine key {key} is not enrolled",
-            "It may run, but not ask for a promotion. An owner enrols it here: rft people add --machine",
+            "It may run, but not ask for a promotion. An owner enrols it here: rft people add --machine --reason TEXT",
             entries=state.number,
         )
     return ok(words, entries=state.number)

@@ -70,6 +70,9 @@ def take_in(clone: Clone, said: Callable[[str], None] = print) -> int:
     def act(ledger: Ledger) -> int:
         ledger.begin()
         done = len(ledger.state.imported)
+        for number, line in enumerate(found, 1):
+            if line.action == "promote" and not (line.run and line.revision):
+                raise UserError(f"{clone.ledger}:{number}: a promotion without its run and revision. Restore the line.")
         for line in found[done:]:
             ledger.append(_entry(ledger, line))
         return len(found)

@@ -191,7 +191,13 @@ def signer_line(change: Enrol | EnrolMachine) -> bytes:
     return f'{change.name} namespaces="{namespace}" {change.key}\n'.encode()
 
 
+def keys_of(signers: bytes, name: str) -> list[str]:
+    """The fingerprints of all keys that somebody ever had."""
+    rows = (line.split(" ") for line in signers.decode().splitlines())
+    return [keys.fingerprint(" ".join(row[2:4])) for row in rows if row[0] == name]
+
+
 def name_from(text: str) -> str:
     """A principal from a person's or host's name: `Ada Lovelace` becomes `ada-lovelace`."""
-    made = re.sub(r"[^a-z0-9._@+-]+", "-", text.casefold()).strip("-.")[:40]
+    made = re.sub(r"[^a-z0-9._@+-]+", "-", text.casefold()).strip("-._@+")[:40]
     return made or "someone"

@@ -156,6 +156,8 @@ class State:
     rejected: dict[tuple[str, str, str], Said] = field(default_factory=dict[tuple[str, str, str], Said])
     """(model, prompt, weights) -> the rejection that holds."""
     rejections: dict[int, tuple[str, str, str]] = field(default_factory=dict[int, tuple[str, str, str]])
+    rejected_runs: dict[int, str] = field(default_factory=dict[int, str])
+    """Rejection -> the run that it was about."""
     ids: dict[int, str] = field(default_factory=dict[int, str])
     """Entry -> its id."""
     statements: dict[str, int] = field(default_factory=dict[str, int])
@@ -234,6 +236,7 @@ class State:
                 rejected = self.requests[request].act
                 pair = (rejected.model, *rejected.content.pair)
                 self.rejected[pair], self.rejections[entry.number] = said, pair
+                self.rejected_runs[entry.number] = rejected.run
             case Lift(rejection=number):
                 self.rejected.pop(self.rejections[number], None)
             case Promotion() as act:

@@ -114,10 +114,15 @@ def nonce() -> str:
     return random.token_hex(16)
 
 
-def reason(text: str) -> str:
+def text(given: str) -> str:
+    """Replace what is no UTF-8, as in a name or an argument of other bytes."""
+    return given.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def reason(given: str) -> str:
     """Make a reason fit to be kept for ever: without secrets, on one line. Raises UserError for an
     empty one."""
-    clean = " ".join(secrets.redact(text).split())
+    clean = " ".join(secrets.redact(text(given)).split())
     if not clean:
         raise UserError("--reason must not be empty: the ledger keeps it for whoever asks a year later.")
     if len(clean) > 2000:

@@ -24,7 +24,7 @@ from rft import commands, secrets
 from rft.errors import RftError, UserError, did_you_mean
 from rft.reports import Decision
 from rft.reports.base import Report
-from tasks.ledger import authorise, book, history, keys, statement, verify
+from tasks.ledger import authorise, book, history, keys, remote, statement, verify
 from tasks.ledger.authorise import Proposal, Standing
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import (
@@ -40,7 +40,7 @@ from tasks.ledger.entry import (
     Rollback,
 )
 from tasks.ledger.keys import Key
-from tasks.ledger.policy import Enrol, name_from
+from tasks.ledger.policy import Enrol, Policy, name_from
 from tasks.ledger.state import Champion, Said, State, Voice, Waiting
 from tasks.ledger.statement import Signed, Statement
 from tasks.promotion import agents, content, preflight, projections
@@ -92,13 +92,14 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
         raise UserError(f"run {record.name} came to no decision ({why}). There is nothing to decide on.")
     asked, hashes = content.of(at, record.name)
 
+    if remote.shared(clone).remote and book.latest(clone, said).state.request(record.name) is None:
+        transfer.push(clone, at.commit)  # minutes, perhaps: before the ledger is held
+
     def act(ledger: Ledger) -> Waiting:
         if (known := ledger.state.request(record.name)) is not None:
             return known
         history.refuse_forgotten(clone, ledger.state)
         ledger.begin()
-        if ledger.shared.remote:
-            transfer.push(clone, at.commit)
         rules = ledger.state.policy.rules_of(at.model)
         made = Request(
             model=at.model,
@@ -108,9 +109,9 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
             content=hashes,
             champion=champion.number(record.champion_version),
             edits_sha256=record.edits_sha256,
-            edited=record.edited,
+            edited=[statement.text(name) for name in record.edited],
             key=record.key,
-            started_by=record.started_by,
+            started_by=statement.text(record.started_by),
             expires=statement.later(statement.now(), days=rules.request_days),
         )
         entry = ledger.append(made, Signed.model_validate(record.start) if record.start else None)
@@ -166,11 +167,12 @@ def approve(
     def act(ledger: Ledger) -> Outcome:
         waiting = find(ledger, run)
         if not _is_champion(ledger.state, waiting):
-            authorise.assert_not_rejected(ledger.state, waiting.act)
+            authorise.assert_approvable(ledger.state, waiting, book.now(ledger))
             _assert_bytes(clone, waiting)
             _first_owner(ledger, signer, said)
             is_dirty = waiting.act.edits_sha256 is not None
-            if override_dirty and is_dirty and not waiting.overrides:
+            stands = authorise.overriding(ledger.state, waiting, book.now(ledger))
+            if override_dirty and is_dirty and not stands:
                 _append(ledger, _override(waiting), _words(ledger, waiting, "override", why), signer)
             if _who(ledger.state, signer) not in _counting(ledger, waiting):
                 _append(ledger, _approval(waiting), _words(ledger, waiting, "approve", why), signer)
@@ -185,7 +187,7 @@ def wanted(clone: Clone, run: str, why: str, override_dirty: bool = False, said:
 
     def act(ledger: Ledger) -> Statement:
         waiting = find(ledger, run)
-        authorise.assert_not_rejected(ledger.state, waiting.act)
+        authorise.assert_approvable(ledger.state, waiting, book.now(ledger))
         _assert_bytes(clone, waiting)
         _assert_somebody(ledger, run)
         return _words(ledger, waiting, "override" if override_dirty else "approve", why)
@@ -200,6 +202,8 @@ def submit(clone: Clone, run: str, signed: Signed, said: Say = print) -> Outcome
         waiting = find(ledger, run)
         _assert_bytes(clone, waiting)
         _assert_somebody(ledger, run)
+        if signed.statement.id in ledger.state.statements:  # it was taken in, and what came next was cut off
+            return _outcome(ledger, waiting)
         made = {"approve": _approval, "override": _override}.get(signed.statement.act)
         if made is None:
             raise UserError(f"the statement is to {signed.statement.act}, and this takes one to approve or override.")
@@ -304,9 +308,12 @@ def _is_champion(state: State, waiting: Waiting) -> bool:
 
 def _ask_if_here(clone: Clone, run: str, said: Say) -> None:
     """A request that could not be made at the end of the run is made now, where the run is."""
+    state = book.latest(clone, said).state
+    if any(run in waiting.act.run for waiting in state.requests.values()):
+        return
     mine = [record for record in records.load_all(clone) if run in record.name]
     exact = [record for record in mine if record.name == run] or mine
-    if len(exact) == 1 and book.read(clone, said=said).state.request(exact[0].name) is None:
+    if len(exact) == 1:
         request(clone, exact[0], said)
 
 
@@ -336,6 +343,7 @@ def lift(clone: Clone, run: str, signer: Signer, why: str, said: Say = print) ->
 
     def act(ledger: Ledger) -> Said:
         waiting = find(ledger, run)
+        _know_secrets(Revision(clone, waiting.act.revision))
         no = ledger.state.rejection_of(waiting.act)
         if no is None:
             raise UserError(f"what run {waiting.act.run} would promote is not rejected, so there is nothing to lift.")
@@ -371,6 +379,7 @@ def rollback(clone: Clone, model: str, signer: Signer, why: str, said: Say = pri
         now, to = state.champion(model), state.previous(model)
         if to is None:
             raise UserError(f"{model} is at its beginning, so there is no champion before it to return to.")
+        _know_secrets(Revision(clone, state.promotions[now].revision))
         _first_owner(ledger, signer, said)
         about = {"champion": state.promotions[now].id, "to": state.promotions[to].id if to else None}
         words = ledger.statement("rollback", why, model=model, **about)
@@ -416,13 +425,16 @@ def enrolled(kind: type[C], **facts: object) -> C:
         raise UserError(f"{key} = {facts.get(key)!r}: {first['msg']}. A name is lowercase, without blanks.") from None
 
 
-def change(clone: Clone, made: Report, signer: Signer, why: str, said: Say = print) -> Entry:
-    """Change people, machines or rules."""
+def change(
+    clone: Clone, made: Report | Callable[[Policy], Report], signer: Signer, why: str, said: Say = print
+) -> Entry:
+    """Change people, machines or rules. `made` may be a function of the policy as it is then."""
 
     def act(ledger: Ledger) -> Entry:
+        _know_secrets_here(clone)
         if not isinstance(made, Enrol):
             _first_owner(ledger, signer, said)
-        wanted = PolicyChange.model_validate({"change": made})
+        wanted = PolicyChange.model_validate({"change": made(ledger.state.policy) if callable(made) else made})
         return _append(ledger, wanted, ledger.statement("policy", why, change=wanted.change), signer)
 
     return book.acting(clone, act, said)
@@ -463,7 +475,19 @@ def _know_secrets(at: Revision) -> None:
     """A reason that quotes a secret of the run's settings is signed without it."""
     if not at.exists():
         return
-    raw = yaml.safe_load(at.file("params.yaml") or b"") or {}
+    _add_secrets(at.file("params.yaml"))
+
+
+def _know_secrets_here(clone: Clone) -> None:
+    file = clone.root / "params.yaml"
+    _add_secrets(file.read_bytes() if file.exists() else None)
+
+
+def _add_secrets(settings: bytes | None) -> None:
+    try:
+        raw = yaml.safe_load(settings or b"") or {}
+    except yaml.YAMLError:
+        return
     for name, value in edits.declared_secrets(raw).items():
         if len(value) >= secrets.MIN_CHARS:
             secrets.add(name, value)

@@ -68,7 +68,7 @@ class Agent:
 def find(clone: Clone, which: str, model: str | None = None) -> Agent:
     """Find an agent. `model` as in the ledger; None: the clone's only one. Raises UserError when
     there is none."""
-    state = book.read(clone).state
+    state = book.latest(clone).state
     if is_a_run(which):
         return _of_run(clone, state, which)
     name = model_named(clone, state, model)
@@ -198,7 +198,10 @@ def _of_run(clone: Clone, state: State, which: str) -> Agent:
 
 
 def _why(clone: Clone, run: str) -> str:
-    record: RunRecord = records.find(clone, run)
+    mine = [record for record in records.load_all(clone) if record.name == run]
+    if not mine:
+        return "it ran in another clone"
+    record = mine[0]
     return f"{record.state}{': ' + record.message if record.message else ''}"
 
 
@@ -256,8 +259,13 @@ def _measured(clone: Clone) -> dict[str, RunRecord]:
 
 def _that_ran(clone: Clone) -> set[str]:
     """The models of all runs that finished a stage; other revisions may hold other settings."""
-    every = (Revision(clone, record.revision) for record in records.load_all(clone) if record.revision)
-    return {at.model for at in every if at.lock_sha256}
+    found: set[str] = set()
+    for record in records.load_all(clone):
+        with contextlib.suppress(GitError):  # a revision that somebody deleted, and left its record
+            at = Revision(clone, record.revision or "")
+            if record.revision and at.lock_sha256:
+                found.add(at.model)
+    return found
 
 
 def _arm(at: Revision) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rft import config
-from rft.errors import InfrastructureError
 from tasks.ledger import book, history
 from tasks.ledger.state import BEGINNING, State
 from tasks.runs import champion, transfer
@@ -29,24 +28,18 @@ def at(clone: Clone, state: State, number: int) -> Served:
     if number == BEGINNING:
         return champion.BEGINNING
     made = state.promotions[number]
-    return champion.of(Revision(clone, made.revision), made.run, number)
+    revision = Revision(clone, made.revision)
+    transfer.fetch(clone, revision)
+    return champion.of(revision, made.run, number)
 
 
 def of_params(clone: Clone, params: config.Params, said: Callable[[str], None] = print) -> Served:
     """The champion that a run of these settings begins with, its bytes in this clone's cache. A
     remote that does not answer does not stop a run: its challenger is judged against what this
     clone knows, and cannot be promoted if that was not the champion."""
-    try:
-        with book.opened(clone, said=said) as ledger:
-            state = ledger.state
-    except InfrastructureError as error:
-        said(f"[ledger] {error} This run is judged against the champion that this clone knows.")
-        state = book.read(clone, said=said).state
+    state = book.latest(clone, said).state
     history.refuse_forgotten(clone, state)
-    found = served(clone, state, model_name(params))
-    if found.revision is not None:
-        transfer.fetch(clone, found.revision)
-    return found
+    return served(clone, state, model_name(params))
 
 
 def anchor(clone: Clone) -> str | None:

@@ -22,6 +22,7 @@ from tasks.ledger import book
 from tasks.ledger.authorise import in_words
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Reconcile
+from tasks.ledger.remote import Lost
 from tasks.ledger.state import Move, State
 from tasks.promotion.champion_file import ChampionFile
 from tasks.runs.clone import Clone
@@ -83,11 +84,16 @@ def reconcile(clone: Clone, said: Callable[[str], None] = print) -> list[str]:
             for target in targets(ledger.state):
                 try:
                     _bring(ledger, projection, target, said)
+                except Lost:
+                    raise
                 except Exception as error:
                     problems.append(f"{projection.name} of {target.model}: {_why(error)}")
         return problems
 
-    return book.acting(clone, act, said)
+    try:
+        return book.acting(clone, act, said)
+    except InfrastructureError as error:  # the ledger's remote is away: what is shown is as old as what is known
+        return [str(error)]
 
 
 def _bring(ledger: Ledger, projection: Projection, target: Target, said: Callable[[str], None]) -> None:

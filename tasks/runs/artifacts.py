@@ -52,6 +52,7 @@ class Revision:
 
     def file(self, path: str) -> bytes | None:
         """A file that Git holds; None when the revision has none."""
+        assert self.commit, "without a commit Git would read its index"
         try:
             return git_bytes(self.clone.root, "show", f"{self.commit}:{path}")
         except GitError as error:

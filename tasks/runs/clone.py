@@ -121,6 +121,9 @@ def enter() -> Clone:
         # our command line says what happens; `rft up` and PREFECT_LOGGING_LEVEL=INFO say more
         "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "MLFLOW_LOGGING_LEVEL": "ERROR",
+        # a server that is down: seconds, not the minutes of MLflow's own seven tries
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
         "DVC_SITE_CACHE_DIR": str(clone.state / "dvc"),
     }
     for name, value in defaults.items():

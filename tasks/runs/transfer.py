@@ -7,6 +7,7 @@ uploads nothing where the remote stands in no commit).
 
 from __future__ import annotations
 
+import configparser
 import json
 import tempfile
 from collections.abc import Iterator
@@ -50,14 +51,34 @@ def _laid(clone: Clone, commit: str) -> Iterator[Path]:
         tree = Path(scratch) / "tree"
         try:
             runs.lay_out_commit(clone, tree, commit)
+            with (tree / ".dvc/config.local").open("a", encoding="utf-8") as file:
+                file.write(_remotes(clone))
             yield tree
         finally:
             runs.remove_tree(clone, tree)
+
+
+def _remotes(clone: Clone) -> str:
+    """The remotes as they are set in the clone, local settings included. The run's commit may know
+    none, or others; and a relative address would lie inside the scratch folder, and go with it."""
+    folder, found = clone.root / ".dvc", configparser.ConfigParser(interpolation=None)
+    found.read([folder / "config", folder / "config.local"], encoding="utf-8")
+    lines: list[str] = []
+    for section in found.sections():
+        wanted = dict(found[section])
+        if section == "core":
+            wanted = {key: value for key, value in wanted.items() if key == "remote"}
+        elif "remote" not in section:
+            continue
+        if (url := wanted.get("url", "").strip("\"'")) and "://" not in url:
+            wanted["url"] = str((folder / url).resolve())
+        lines += [f"[{section}]", *(f"    {key} = {value}" for key, value in wanted.items())]
+    return "\n".join([*lines, ""])
 
 
 def _dvc(tree: Path, *arguments: str) -> str:
     try:
         return repro.dvc(tree, *arguments)
     except InfrastructureError as error:
-        remedy = "Name a remote that all clones reach, in the .dvc/config that is committed: dvc remote add --default"
+        remedy = "Name a remote that all clones reach: dvc remote add --default NAME URL"
         raise InfrastructureError(f"{error}. {remedy}") from None

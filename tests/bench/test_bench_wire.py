@@ -36,6 +36,7 @@ def measured(*cases: str) -> tuple[float, bool | None]:
     return sum(part.value or 0 for part in found.parts[:2]), found.holds
 
 
+@pytest.mark.story
 def test_every_grader_gives_through_a_baseline_what_it_gives_when_asked_directly():
     assert measured(*foreign_servers.CASES) == (0.0, False), "it holds with 500 rollouts, and these are fewer"
 
@@ -84,6 +85,7 @@ def test_a_fault_of_old_would_show(
     assert holds is False
 
 
+@pytest.mark.story
 def test_what_a_kill_cut_off_comes_back_under_another_trace_id(tmp_path: Path):
     """W3: a tool server that keeps state by it has heard the first half of that rollout already."""
     lives: list[list[str]] = [[], []]

@@ -177,8 +177,11 @@ def test_restart_by_a_compromised_machine_is_no_restart(clone: Clone, cast: dict
 # -- anchors ---------------------------------------------------------------------------------------
 @pytest.fixture
 def alone(clone: Clone) -> Clone:
-    """Without a remote, and with a run that knows the head."""
+    """Without a remote ever, and with a run that knows the head."""
     remote.pin(clone, Shared(), remote.shared(clone).genesis)
+    seen = memory.recall(clone)
+    assert seen
+    memory.keep(clone, seen.model_copy(update={"remote": False}))
     record(clone, "run", book.read(clone).stored[-1].entry)
     return clone
 

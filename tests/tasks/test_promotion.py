@@ -20,7 +20,7 @@ from tasks.display import tracking
 from tasks.ledger import book, history, keys, statement
 from tasks.ledger.authorise import Refused
 from tasks.ledger.entry import Reconcile
-from tasks.ledger.policy import Enrol, EnrolMachine, Rules, SetRules
+from tasks.ledger.policy import Enrol, EnrolMachine, Remove, Rules, SetRules
 from tasks.promotion import acts, agents, champions, projections
 from tasks.promotion.mlflow_registry import MLflowRegistry
 from tasks.runs import champion, records
@@ -409,8 +409,9 @@ def test_a_signature_that_was_made_elsewhere(here: Clone, tmp_path: Path) -> Non
     with pytest.raises(UserError, match="does not fit the statement"):
         acts.submit(here, name, changed)
     assert acts.submit(here, name, signed).standing.is_enough
-    with pytest.raises(Refused, match="stands in the ledger already"):
-        acts.submit(here, name, signed)
+    entries = book.read(here).state.number
+    assert acts.submit(here, name, signed).standing.is_enough, "what came after it was cut off, and is tried again"
+    assert book.read(here).state.number == entries
     document.write_text("{}")
     with pytest.raises(UserError, match="Not a statement of agent-rft"):
         statement.made_elsewhere(tmp_path / "approve.json.sig")
@@ -450,6 +451,36 @@ def test_what_was_moved_by_hand_after_a_kill_at_the_last_write_is_recorded(here:
     client.set_registered_model_alias("tiny", "champion", beginning)
     assert projections.reconcile(here) == []
     assert isinstance(book.read(here).stored[-1].entry.act, Reconcile)
+
+
+def test_an_override_that_does_not_stand_any_more_is_made_again(here: Clone) -> None:
+    """It was seen, taken for one that stands, and the promotion refused for the lack of it: in a
+    loop, by its own remedy."""
+    name, ada, dora = only(here).name, people.signer("Ada"), people.signer("Dora")
+    acts.request(here, change(here, edits_sha256="e" * 64, edited=["a.py"]))
+    acts.change(here, acts.enrolled(Enrol, name="ada", roles=["owner"], key=ada.key.public), ada, "the first")
+    acts.change(here, acts.enrolled(Enrol, name="dora", roles=["owner"], key=dora.key.public), ada, "joined")
+    acts.approve(here, name, dora, "mine", override_dirty=True)
+    acts.change(here, acts.enrolled(Remove, name="dora"), ada, "left")
+    with pytest.raises(Refused, match="--override-dirty"):
+        people.approve(here, name)
+    assert people.approve(here, name, "Ada", "again", override=True).promoted
+
+
+def test_a_lift_is_told_by_the_run_that_was_rejected(here: Clone) -> None:
+    first = only(here)
+    acts.reject(here, first.name, people.signer("Ada"), "odd")
+    again = first.model_copy(update={"name": "another-run", "key": "another"})
+    with pytest.raises(Refused, match=rf"reject {first.name} --lift"):
+        acts.request(here, again)
+
+
+def test_an_unreachable_remote_of_the_ledger_stops_no_reconciliation(here: Clone) -> None:
+    people.approve(here, only(here).name)
+    here.git("remote", "add", "gone", "/nowhere.git")
+    (here.root / "infra/ledger.yaml").write_text("remote: gone\n")
+    [problem] = projections.reconcile(here)
+    assert "infra/ledger.yaml" in problem
 
 
 # -- two clones ------------------------------------------------------------------------------------

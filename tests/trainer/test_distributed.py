@@ -105,6 +105,7 @@ def _learn_without_the_follower() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.story
 def test_a_leader_that_is_killed_leaves_no_orphan():
     leader = subprocess.Popen([sys.executable, "-c", LEADER], cwd=ROOT, stdout=subprocess.PIPE)
     try:
@@ -131,6 +132,7 @@ def test_a_launcher_that_started_another_number_is_told(monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
+@pytest.mark.story
 def test_every_process_of_a_launcher_runs_the_same_command():
     """As `accelerate launch` starts them: the first leads, the others follow and exit with 0."""
     program = LEADER.replace("time.sleep(600)", "pass")
