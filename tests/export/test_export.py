@@ -303,6 +303,7 @@ def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(
     assert (manifest(folder).openings_compared, manifest(folder).not_compared) == (0, why.partition(": ")[2])
 
 
+@pytest.mark.story
 def test_a_given_base_model_is_named_and_not_copied(
     here: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -432,6 +433,7 @@ def test_the_beginning_is_what_a_run_measured(here: Clone, tmp_path: Path) -> No
         agents.find(here, "champion")
 
 
+@pytest.mark.story
 def test_what_was_rolled_back_is_not_approved(approved: Clone, capsys: pytest.CaptureFixture[str]) -> None:
     """It called itself approved, with no word of the rollback. Approved again, it is."""
     promoted = number(approved)

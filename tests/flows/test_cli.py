@@ -192,6 +192,7 @@ def test_a_full_disk_is_said(scripted: ladder_clone.Scripted) -> None:
     assert re.search(r"^error: stage policy: .*the disk is full.*Free some space", done.stderr)
 
 
+@pytest.mark.story
 def test_one_stage_by_hand_with_any_settings(scripted: ladder_clone.Scripted) -> None:
     """N20: with --params and --set; a section that the file leaves out is no error; what was made
     before comes from the cache."""

@@ -28,9 +28,8 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
     return made
 
 
-@pytest.mark.parametrize(
-    ("name", "window"), [("mine", "mine/0000-invented"), pytest.param("icd10", "icd10", marks=pytest.mark.story)]
-)
+@pytest.mark.story
+@pytest.mark.parametrize(("name", "window"), [("mine", "mine/0000-invented"), ("icd10", "icd10")])
 def test_r5_n2_a_window_is_judged_before_the_first_run(fresh: ladder_clone.Scripted, name: str, window: str) -> None:
     """What the agent did has nothing to be compared with yet: the table says so, and the verdict
     rests on the input."""
