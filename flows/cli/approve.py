@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from flows.cli.options import add_person, signer
 from flows.screen import say, warn
 from rft import commands
-from rft.errors import RftError, UserError
+from rft.errors import InfrastructureError, RftError, UserError
 from tasks.runs import clone
 from tasks.runs.clone import Clone
 
@@ -66,18 +66,22 @@ def _promote(here: Clone, run: str) -> Outcome:
     from flows.server import prefect_server
     from tasks.promotion import acts
 
-    try:
-        with prefect_server(here) as server:
-            from flows.promotion import promote
+    with prefect_server(here) as server:
+        from flows.promotion import promote
 
+        try:
             if server:
                 server.ready()
-            return promote(run)
-    except Exception as error:
-        if "API" not in str(error) and "Prefect" not in str(error):
-            raise
-        warn(f"Prefect does not answer, so it will not show this promotion ({str(error).splitlines()[0]})")
-        return acts.promote(here, run, say)
+        except InfrastructureError as error:
+            why = str(error)
+        else:
+            try:
+                return promote(run)
+            except RuntimeError as error:  # Prefect's own; what the flow refuses is an RftError
+                if "Failed to reach API" not in (why := str(error)):
+                    raise
+    warn(f"Prefect does not answer, so it will not show this promotion ({why.splitlines()[0]})")
+    return acts.promote(here, run, say)
 
 
 def _print(here: Clone, options: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ from tasks.ledger.entry import Reconcile
 from tasks.ledger.policy import Enrol, EnrolMachine, Remove, Rules, SetRules
 from tasks.promotion import acts, agents, champions, projections
 from tasks.promotion.mlflow_registry import MLflowRegistry
-from tasks.runs import champion, records
+from tasks.runs import champion, records, transfer
 from tasks.runs import run as runs
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -533,6 +533,20 @@ def test_an_approver_in_another_clone_reads_the_ledger_and_the_revision_alone(
     with pytest.raises(InfrastructureError, match=r"infra/ledger.yaml.* Nothing was appended"):
         acts.rollback(theirs, "tiny", ada, "why")
     assert champions.of_params(theirs, params(theirs)).champion.version == made.number, "a run goes on"
+
+
+def test_a_relative_remote_of_dvc_is_the_clones_and_not_a_scratch_folders(here: Clone) -> None:
+    """The push went into a folder that was deleted after it, and was found to have arrived."""
+    settings, store = here.root / ".dvc/config", here.root.parent / "store"
+    with_remote = settings.read_text().replace("[core]", "[core]\n    remote = store")
+    settings.write_text(f"{with_remote}['remote \"store\"']\n    url = ../../store\n")
+    at = Revision(here, only(here).revision or "")
+    transfer.push(here, at.commit)
+    assert len([path for path in store.rglob("*") if path.is_file()]) > 10
+    shutil.rmtree(here.dvc_cache)
+    assert not at.is_cached()
+    transfer.fetch(here, at)
+    assert at.is_cached()
 
 
 def test_without_a_remote_of_dvc_nothing_is_requested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
