@@ -114,10 +114,25 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
             started_by=statement.text(record.started_by),
             expires=statement.later(statement.now(), days=rules.request_days),
         )
-        entry = ledger.append(made, Signed.model_validate(record.start) if record.start else None)
+        entry = ledger.append(made, _start(ledger, made, record, said))
         return ledger.state.requests[entry.number]
 
     return book.acting(clone, act, said)
+
+
+def _start(ledger: Ledger, made: Request, record: RunRecord, said: Say) -> Signed | None:
+    """The statement of who started the run, if it still counts. Where their key was removed since,
+    or the ledger restarted, the starter is unknown, and the run is not lost."""
+    if record.start is None:
+        return None
+    signed = Signed.model_validate(record.start)
+    try:
+        _would_stand(ledger, made, verify.voice(ledger.state, signed))
+    except UserError as error:
+        _would_stand(ledger, made)  # raises where it is the request that is refused
+        said(f"[ledger] who started run {record.name} is unknown ({error}): it needs one approver more")
+        return None
+    return signed
 
 
 def start(clone: Clone, model: str, record: RunRecord, said: Say = print) -> dict[str, Any] | None:

@@ -389,6 +389,10 @@ def test_four_eyes_and_who_started_the_run(here: Clone) -> None:
     records.save(here, record.model_copy(update={"name": "bobs-run", "start": acts.start(here, "tiny", record)}))
     with pytest.raises(Refused, match="four eyes are the rule, and bob started run bobs-run"):
         people.approve(here, "bobs-run", "Bob")
+    stale = acts.start(here, "tiny", record)
+    acts.change(here, acts.enrolled(Remove, name="bob"), ada, "left")
+    acts.request(here, record.model_copy(update={"name": "of-one-who-left", "start": stale}), heard.append)
+    assert "who started run of-one-who-left is unknown" in heard[-1]
     unknown = people.approve(here, record.name)
     assert (unknown.promoted, unknown.standing.needed) == (None, 2)
     assert people.approve(here, "bobs-run").promoted
