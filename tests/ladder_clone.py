@@ -33,6 +33,7 @@ from rft.stages import gate
 from tasks import dependencies
 from tasks.dependencies import STAGES
 from tasks.display import tracking
+from tasks.ledger import remote
 from tasks.promotion import champions
 from tasks.runs import repro
 from tasks.runs import run as runs
@@ -75,7 +76,6 @@ COPIED = (
     "constraints.txt",
     "data/README.md",
     "data/champion/champion.json",
-    "infra/ledger.yaml",
     "mlruns/README.md",
 )
 
@@ -206,6 +206,7 @@ def make(folder: Path, scenario: sample_reports.Scenario = "promote") -> Scripte
         text = STAGE.format(script=str(script), stage=stage, work=WORK.get(stage, "Nothing."))
         (root / "rft/stages" / f"{stage}.py").write_text(text.lstrip())
     tiny_recipe.make(root / "recipes")
+    remote.pin(Clone(root), remote.Shared(), None)  # not the owner's, who may have a ledger of their own
     (root / "data" / "inbox").mkdir()
     (root / "data" / "inbox" / "window.jsonl").write_text('{"conversation_id": "c-1"}\n')
     params = {

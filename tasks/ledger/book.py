@@ -56,8 +56,6 @@ class Ledger:
         """Make the genesis, signed by this clone's machine key. Does nothing where there is one,
         unless the ledger is to be restarted after its last entry (see restart.py)."""
         if self.stored and restarts is None:
-            if self.shared.genesis is None:  # a process died right after it had made the genesis
-                self._pin()
             return
         machine = keys.machine(self.clone)
         act = Genesis(
@@ -67,20 +65,30 @@ class Ledger:
             reason=reason,
         )
         self._append(act, None, {}, machine_name(machine.fingerprint))
-        self._pin()
-        done = "restarted" if restarts else "begun"
-        self.said(f"[ledger] {done}: {self.state.genesis[:16]}. Commit {remote.FILE}, so that other clones know it")
+        self.said(f"[ledger] {'restarted' if restarts else 'begun'}: {self.state.genesis[:16]}")
+        if restarts is not None and self.shared.genesis is not None:
+            self._pin()
 
     def _pin(self) -> None:
         remote.pin(self.clone, self.shared, self.state.genesis)
         self.shared = remote.shared(self.clone)
+        self.said(f"[ledger] {remote.FILE} names it now. Commit that file, so that other clones know it")
+
+    def _pin_once(self) -> None:
+        """Name the ledger in a tracked file once a person counts on it. A trial that nobody
+        approved leaves the working tree as it was."""
+        if self.shared.genesis is None and self.state.policy.people:
+            self._pin()
 
     def append(self, act: Act, signed: Signed | None = None, files: dict[str, bytes] | None = None) -> Entry:
         """Append an entry, if `authorise` lets it stand. Raises Refused, Lost, InfrastructureError;
         nothing is half done then."""
         self.begin()
+        self._pin_once()  # a process died between the two lines that follow
         name = self.state.policy.machine_of(keys.machine(self.clone).fingerprint)
-        return self._append(act, signed, files or {}, name)
+        made = self._append(act, signed, files or {}, name)
+        self._pin_once()
+        return made
 
     def statement(self, act: str, reason: str, days: float | None = None, **about: object) -> Statement:
         """What a person is to sign now. It names the ledger, which begins where there is none."""

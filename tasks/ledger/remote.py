@@ -27,7 +27,7 @@ _PATIENCE_S = 120.0
 _HEAD = """\
 # The ledger of approvals: `rft ledger` shows it, docs/ledger.md explains it.
 # remote: a Git remote that several clones share, such as origin; null: this clone alone.
-# genesis: which ledger it is. Written once, when the ledger begins: commit it.
+# genesis: which ledger it is. Written once, when the first person approves: commit it.
 """
 
 

@@ -18,6 +18,7 @@ from rft.grading import preflight
 from rft.reports import ChallengerReport
 from rft.windows.conversations import read_window, usable_feedback
 from tasks.dependencies import STAGES
+from tasks.ledger import remote
 from tasks.runs import records
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -55,6 +56,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Clone:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(repository / name, root / name)
     made = Clone(root)
+    remote.pin(made, remote.Shared(), None)  # not the ledger of whoever runs these tests
     made.git("init", "--quiet")
     made.git("add", "--all")
     made.git("commit", "--quiet", "--message", "start")
@@ -113,7 +115,8 @@ def test_the_whole_ladder_climbs_on_it(clone: Clone) -> None:
     assert (arms["challenger"].low or 0) > (arms["champion_new_prompt"].high or 1), (
         "training adds to what the prompt alone gives"
     )
-    assert clone.git("status", "--porcelain").strip() == "M infra/ledger.yaml", "which ledger it is"
+    assert clone.git("status", "--porcelain").strip() == ""
     approved = rft(clone, "approve", record.name, "--reason", "it looks parcels up now", *people.by("Ada"))
     assert approved.returncode == 0, approved.stderr
+    assert clone.git("status", "--porcelain").strip() == "M infra/ledger.yaml", "which ledger it is"
     assert "is the champion of parcels: champion " in approved.stdout

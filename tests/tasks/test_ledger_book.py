@@ -148,15 +148,22 @@ def test_memory_spares_signatures_only_where_the_machine_is_enrolled(
     assert len(asked) == 3 + 6, "of a machine that nobody enrolled"
 
 
-def test_pin_is_written_by_the_next_start_when_the_first_one_died_before_it(clone: Clone) -> None:
+def test_ledger_is_named_in_a_tracked_file_when_the_first_person_counts_on_it(
+    clone: Clone, cast: dict[str, Key]
+) -> None:
     append(clone)
-    (clone.root / remote.FILE).unlink()
+    assert not (clone.root / remote.FILE).exists()
+    own(clone, cast["ada"])
+    assert remote.shared(clone).genesis == book.read(clone).state.genesis
+    (clone.root / remote.FILE).unlink()  # as when the process died before it wrote the file
     append(clone)
     assert remote.shared(clone).genesis == book.read(clone).state.genesis
 
 
-def test_clone_that_finds_a_ledger_named_makes_no_second_one(clone: Clone, tmp_path: Path) -> None:
-    append(clone)
+def test_clone_that_finds_a_ledger_named_makes_no_second_one(
+    clone: Clone, cast: dict[str, Key], tmp_path: Path
+) -> None:
+    own(clone, cast["ada"])
     other = ledger_world.make_clone(tmp_path / "other")
     (other.root / "infra").mkdir()
     shutil.copy(clone.root / remote.FILE, other.root / remote.FILE)
