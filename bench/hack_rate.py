@@ -108,8 +108,8 @@ def at_the_edge() -> Iterator[Setting]:
 def histories(setting: Setting, within: float, num: int, rate: float | None = None, seed: int = 0) -> Iterator[bool]:
     """Whether each passes. `rate`: the true share of examples with a hacked rollout; None: the
     margin."""
+    from rft.gate import checks
     from rft.reports import HackSource
-    from rft.stages import gate
 
     source = HackSource(declared=True, flagged=["scripted"], tried=1)
     rng = np.random.default_rng([seed, setting.size, round(100 * within)])
@@ -117,7 +117,7 @@ def histories(setting: Setting, within: float, num: int, rate: float | None = No
     for _ in range(num):
         prone_E = rng.random(setting.size) < can_be_hacked
         hacked_EK = prone_E[:, None] & (rng.random((setting.size, K)) < within)
-        yield gate.hack_rate(setting.gate, source, _arm(hacked_EK)).passed is True
+        yield checks.hack_rate(setting.gate, source, _arm(hacked_EK)).passed is True
 
 
 def _clean() -> Iterator[Part]:

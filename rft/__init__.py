@@ -10,7 +10,7 @@ The core takes an hour to read, in these eight files. Each opens with its own es
     rft/grading/budget.py      from a grade to a reward
     rft/algorithms/grpo.py     from rewards to advantages and a loss
     rft/trainer/loop.py        collect, learn, check, save
-    rft/stages/gate.py         promote, reject or inconclusive
+    rft/gate/decide.py         promote, reject or inconclusive
 
 All rooms, from the ground up. A room imports only what stands above it in this list; `lint-imports`
 checks that.
@@ -38,12 +38,13 @@ checks that.
     rollouts                   THE loop, its log and its store
     sampling                   policies that produce tokens
     trainer                    collects rollouts, learns from them, saves checkpoints
+    gate                       promote, reject or inconclusive
     stages                     the nine stages, each a `run(params)` behind `python -m rft STAGE`
     smoke                      does an agent work at all, right before its promotion?
     doctor                     finds what would go wrong, before any compute is spent
     page                       the one-page HTML report of a run
     export                     an agent in a folder, to be served elsewhere
 
-`rft.stages.gate`, `rft.stages.drift` and `rft.grading` load without torch: a decision can be made
-on a laptop.
+`rft.gate`, `rft.stages.drift` and `rft.grading` load without torch: a decision can be made on a
+laptop.
 """

@@ -16,7 +16,7 @@ import ladder_clone
 import sample_reports
 
 from rft import config, reports
-from rft.stages import gate
+from rft.gate import decide as the_gate
 from tasks.runs import records
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -81,8 +81,8 @@ def decide(data: Path, settings: config.Params) -> reports.Decision:
     train = reports.read(reports.TrainReport, data / "train/report.json")
     challenger = reports.read(reports.ChallengerReport, data / "challenger/report.json")
     timings = json.loads((data / "challenger/timing.json").read_text())
-    decision = gate.decide(settings.gate, drift, baseline, prompt, train, challenger, timings)
-    request = gate.promotion_request(decision, prompt, train, challenger)
+    decision = the_gate.decide(settings.gate, drift, baseline, prompt, train, challenger, timings)
+    request = the_gate.promotion_request(decision, prompt, train, challenger)
     reports.write(decision, data / "gate/decision.json")
     reports.write(request, data / "gate/request.json")
     return decision

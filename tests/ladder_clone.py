@@ -28,8 +28,8 @@ import yaml
 from scripted_smoke import sitecustomize as _  # noqa: F401 - in this process, too
 
 from rft import config, files, reports
+from rft.gate import decide
 from rft.rollouts import log as rollout_log
-from rft.stages import gate
 from tasks import dependencies
 from tasks.dependencies import STAGES
 from tasks.display import tracking
@@ -287,7 +287,7 @@ def _rehash(data: Path) -> None:
     challenger = challenger.model_copy(update={"arms": arms})
     reports.write(challenger, data / "challenger/report.json")
     timings = json.loads((data / "challenger/timing.json").read_text())
-    decision = gate.decide(sample_reports.GATE, drift, baseline, prompt, train, challenger, timings)
-    request = gate.promotion_request(decision, prompt, train, challenger)
+    decision = decide.decide(sample_reports.GATE, drift, baseline, prompt, train, challenger, timings)
+    request = decide.promotion_request(decision, prompt, train, challenger)
     reports.write(decision, data / "gate/decision.json")
     reports.write(request, data / "gate/request.json")

@@ -23,11 +23,11 @@ from typing import Any, Literal
 import numpy as np
 
 from rft import config, reports
+from rft.gate import checks, decide
 from rft.reports import Arm, Candidate, Evaluation, Metric, PromptSettings
 from rft.rollouts import evaluate
 from rft.rollouts import log as rollout_log
 from rft.rollouts.log import LogRow
-from rft.stages import gate
 from rft.types import Example
 
 Scenario = Literal["promote", "reject", "inconclusive", "prompt_only", "skipped", "drift_stop"]
@@ -126,12 +126,12 @@ def write_shelves(root: Path, decision: Scenario = "promote", num_test: int = 96
     )
     drift = reports.read(reports.DriftReport, data / "drift/report.json")
     timings = json.loads((data / "challenger/timing.json").read_text())
-    found = gate.decide(GATE, drift, baseline, prompt, train, challenger, timings)
-    request = gate.promotion_request(found, prompt, train, challenger)
+    found = decide.decide(GATE, drift, baseline, prompt, train, challenger, timings)
+    request = decide.promotion_request(found, prompt, train, challenger)
     reports.write(found, data / "gate/decision.json")
     reports.write(request, data / "gate/request.json")
     reports.write_json(
-        {"latency": gate.latency(GATE, timings, found.candidate).model_dump(mode="json")}, data / "gate/timing.json"
+        {"latency": checks.latency(GATE, timings, found.candidate).model_dump(mode="json")}, data / "gate/timing.json"
     )
 
 

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from rft import page, reports
 from rft.errors import UserError
+from rft.gate import decide
 from rft.page import charts
 from rft.page.markup import Html, h
 from rft.reports import wording
-from rft.stages import gate
 from tests import sample_reports
 
 RUN = {"run": "2026-04-06-brave-otter", "commit": "4f1c2ab93e", "dirty": "no"}
@@ -220,7 +220,7 @@ def rescale(root: Path, low: float, high: float) -> None:
         reports.read(kind, root / f"data/{stage}/report.json") for stage, kind in kinds.items()
     )
     challenger = reports.read(reports.ChallengerReport, path)
-    found = gate.decide(sample_reports.GATE, drift, baseline, prompt, train, challenger, {})  # type: ignore[arg-type]
+    found = decide.decide(sample_reports.GATE, drift, baseline, prompt, train, challenger, {})  # type: ignore[arg-type]
     reports.write(found, root / "data/gate/decision.json")
 
 
@@ -353,7 +353,7 @@ def decide_again(root: Path, **thresholds: float) -> reports.Decision:
     )
     challenger = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
     section = sample_reports.GATE.model_copy(update=thresholds)
-    found = gate.decide(section, drift, baseline, prompt, train, challenger, {})  # type: ignore[arg-type]
+    found = decide.decide(section, drift, baseline, prompt, train, challenger, {})  # type: ignore[arg-type]
     reports.write(found, root / "data/gate/decision.json")
     return found
 

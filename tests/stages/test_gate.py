@@ -19,6 +19,7 @@ import yaml
 
 from rft import config, reports
 from rft.errors import ConfigError, UserError
+from rft.gate import checks, decide
 from rft.reports import ChallengerReport, Decision, wording
 from rft.stages import gate
 from tests import sample_reports
@@ -46,7 +47,7 @@ class Evidence:
 
     def decide(self, **thresholds: Any) -> Decision:
         section = sample_reports.GATE.model_copy(update=thresholds)
-        return gate.decide(section, self.drift, self.baseline, self.prompt, self.train, self.challenger, self.timings)
+        return decide.decide(section, self.drift, self.baseline, self.prompt, self.train, self.challenger, self.timings)
 
     def with_rows(self, arm: str, change: Callable[[reports.Row], dict[str, Any]]) -> Evidence:
         """The same with every sampled row of one arm changed."""
@@ -242,7 +243,7 @@ def test_when_training_adds_nothing_the_prompt_alone_is_judged() -> None:
     rung = _check(found, "training over the new prompt alone")
     assert rung.passed is not True
     assert not rung.decides
-    request = gate.promotion_request(found, evidence.prompt, evidence.train, evidence.challenger)
+    request = decide.promotion_request(found, evidence.prompt, evidence.train, evidence.challenger)
     assert request is not None
     assert (request.weights, request.weights_path, request.weights_sha256) == ("none", None, None)
 
@@ -263,7 +264,7 @@ def test_with_nothing_trained_and_no_new_prompt_the_champion_stays() -> None:
     found = evidence.decide()
     assert (found.decision, found.candidate) == ("reject", "none")
     assert evidence.train.reason in found.reason
-    assert gate.promotion_request(found, evidence.prompt, evidence.train, evidence.challenger) is None
+    assert decide.promotion_request(found, evidence.prompt, evidence.train, evidence.challenger) is None
 
 
 def test_with_nothing_trained_a_new_prompt_is_judged() -> None:
@@ -307,7 +308,7 @@ def test_wall_times_enter_the_decision_only_when_they_vote() -> None:
         evidence, timings={"rollout_s": {**evidence.timings["rollout_s"], "challenger/challenger/sampled": slow}}
     )
     assert slower.decide() == evidence.decide()
-    assert not gate.latency(sample_reports.GATE, slower.timings, "challenger").passed
+    assert not checks.latency(sample_reports.GATE, slower.timings, "challenger").passed
     voting = slower.decide(latency_decides=True)
     assert voting.decision == "reject"
     assert "P95 latency" in voting.reason
@@ -317,7 +318,7 @@ def test_wall_times_enter_the_decision_only_when_they_vote() -> None:
 def test_the_request_names_everything_by_hash() -> None:
     evidence = Evidence.of(sample_reports.shelves("promote"))
     found = evidence.decide()
-    request = gate.promotion_request(found, evidence.prompt, evidence.train, evidence.challenger)
+    request = decide.promotion_request(found, evidence.prompt, evidence.train, evidence.challenger)
     assert request is not None
     assert request.decision_sha256 == found.digest()
     assert request.weights_sha256 == evidence.train.sha256

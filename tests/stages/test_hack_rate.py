@@ -25,6 +25,7 @@ from flows.cli.exploits import table
 from rft import __main__ as stages
 from rft import config, page, recipe, reports, stats
 from rft.errors import ConfigError, UserError
+from rft.gate import checks
 from rft.grading import margins
 from rft.grading import preflight as exploits
 from rft.reports import Arm, Check, HackSource, wording
@@ -185,7 +186,7 @@ def test_an_example_counts_once_however_many_of_its_rollouts_hacked():
     like the others."""
     found = evidence(SEES)
     [first, *_] = ids = sorted(row.example_id for row in found.challenger.arms[2].sampled.rows)
-    checks = [
+    seen = [
         check_of(
             found.with_rows("challenger", lambda row, n=n: {"hacks": n if row.example_id == first else 0}).decide()
         )
@@ -194,8 +195,8 @@ def test_an_example_counts_once_however_many_of_its_rollouts_hacked():
     greedy = found.challenger.arms[2].greedy
     rows = [row.model_copy(update={"hacks": int(row.example_id in ids[:2])}) for row in greedy.rows]
     arm = found.challenger.arms[2].model_copy(update={"greedy": greedy.model_copy(update={"rows": rows})})
-    both = gate.hack_rate(sample_reports.GATE, SEES, arm)
-    assert {(check.value, check.low, check.high, check.passed) for check in checks} == {
+    both = checks.hack_rate(sample_reports.GATE, SEES, arm)
+    assert {(check.value, check.low, check.high, check.passed) for check in seen} == {
         (1 / 72, stats.exact_interval(1, 72).low, stats.exact_interval(1, 72).high, None)
     }
     assert (both.value, both.n) == (2 / 72, 72)
@@ -215,14 +216,14 @@ def test_examples_without_a_score_are_not_clean():
 
     arm = found.challenger.arms[2]
     some = arm.model_copy(update={"sampled": silenced(arm.sampled), "greedy": silenced(arm.greedy)})
-    check = gate.hack_rate(sample_reports.GATE, SEES, some)
+    check = checks.hack_rate(sample_reports.GATE, SEES, some)
     assert (check.n, check.high, check.passed) == (42, stats.limit_of_none(42), None)
     assert check.detail.startswith("0 of 42 examples with a hacked rollout, 30 without a score left out; ")
     half = arm.model_copy(update={"sampled": silenced(arm.sampled)})
-    assert gate.hack_rate(sample_reports.GATE, SEES, half).n == 72, "the greedy rollout was scored"
+    assert checks.hack_rate(sample_reports.GATE, SEES, half).n == 72, "the greedy rollout was scored"
     unscored = {row.example_id for row in arm.sampled.rows}
     none = arm.model_copy(update={"sampled": silenced(arm.sampled), "greedy": silenced(arm.greedy)})
-    check = gate.hack_rate(sample_reports.GATE, SEES, none)
+    check = checks.hack_rate(sample_reports.GATE, SEES, none)
     assert (check.passed, check.decides, wording.verdict(check)) == (None, True, "not measured")
 
 
@@ -497,7 +498,7 @@ def test_the_figure_tells_the_check_that_counted_rollouts_from_this_one(monkeypa
     icd10 = next(figure.shipped())
     ours = sum(figure.histories(icd10, 1.0, 150))
     clean = sum(figure.histories(icd10, 1.0, 5, rate=0.0))
-    monkeypatch.setattr(gate, "hack_rate", counts_rollouts)
+    monkeypatch.setattr(checks, "hack_rate", counts_rollouts)
     before = sum(figure.histories(icd10, 1.0, 150))
     assert clean == 5
     assert (
@@ -535,7 +536,7 @@ def test_the_figure_tells_another_limit_from_the_exact_one(
     for all of them."""
     setting = [*figure.at_the_edge()][edge]
     ours = sum(figure.histories(setting, 1.0, num))
-    monkeypatch.setattr(gate, "hack_rate", with_limit(limit))
+    monkeypatch.setattr(checks, "hack_rate", with_limit(limit))
     other = sum(figure.histories(setting, 1.0, num))
     lows = [stats.exact_interval(passed, num, confidence=0.9).low or 0.0 for passed in (ours, other)]
     assert lows[0] <= figure.NOMINAL < lows[1]

@@ -1,0 +1,157 @@
+"""May the challenger be served? A pure function from reports to promote, reject or inconclusive.
+
+Every threshold was written down before the run (params.yaml, section `gate`, no defaults). The gate
+asks one question of superiority (is the mean reward on frozen test examples higher?) and several of
+non-inferiority (is nothing else worse?). Each is a `Check` on an interval paired by example:
+*passed* when the whole interval lies on the good side of its margin, *failed* when it lies on the
+bad side, and *open* (None) when it spans the margin. Promote needs every deciding check passed; one
+failed check rejects; otherwise the decision is inconclusive, and the reason says what to do.
+
+A guard without a number is *not measured*, and never passed. The hack rate has one only where the
+grader was seen to flag a hack (rft/stages/challenger.py); elsewhere it has no vote, unless
+`gate.require_hack_source` makes a missing source a failed check.
+
+Which candidate is judged? Weights cost more than words, so a challenger that does not beat the new
+prompt alone is set aside and the new prompt is judged in its place. Two candidates are looked at,
+each at one-sided 2.5 %, so that noise alone is promoted in at most 5 %.
+
+Thresholds on rewards and scores are shares of the grader's range, and so are the values compared
+with them. For a range other than 0 to 1 the words say so.
+
+Equal inputs must give equal bytes, so the latency check is in `timing.json`, and in `decision.json`
+only under `gate.latency_decides`. No clock, no randomness but `gate.seed`, no torch.
+
+The checks are in checks.py, the stage that reads and writes the files in rft/stages/gate.py.
+rft/reports/wording.py puts checks and decisions into words.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rft import commands, config, files, reports, shelves
+from rft.errors import UserError
+from rft.gate import checks, evidence
+from rft.gate.checks import Timings
+from rft.reports import Arm, Check, Decision, wording
+from rft.scale import from_to
+
+
+def decide(
+    gate: config.Gate,
+    drift: reports.DriftReport,
+    baseline: reports.BaselineReport,
+    prompt: reports.PromptReport,
+    train: reports.TrainReport,
+    challenger: reports.ChallengerReport,
+    timings: Timings,
+) -> Decision:
+    """Judge one candidate against the champion.
+
+    Raises UserError when an arm that must be judged is missing from the challenger report, or arms
+    were graded on different ranges.
+    """
+    _assert_same_range(challenger)
+    arms = {arm.name: arm for arm in challenger.arms}
+    hashes = {
+        "drift": drift.digest(),
+        "baseline": baseline.digest(),
+        "prompt_report": prompt.digest(),
+        "train": train.digest(),
+        "challenger": challenger.digest(),
+        "test": challenger.test_sha256,
+        "gate": files.digest(gate.model_dump(mode="json")),
+    }
+    same_test = _same_test(challenger)
+    state = [_drift(gate, drift), same_test]
+
+    def rejected(reason: str) -> Decision:
+        return Decision(decision="reject", reason=reason, candidate="none", checks=state, hashes=hashes)
+
+    if not same_test.passed:
+        return rejected(wording.reason("reject", "none", state))
+    candidate, rung = _judged(gate, prompt, train, arms)
+    if candidate == "none":
+        return rejected(f"nothing new to judge, the champion stays: {train.reason}; {prompt.reason}")
+    arm = _arm(arms, candidate)
+    found = [*checks.of_arms(gate, challenger, arm, _arm(arms, "champion")), *state, *rung]
+    if gate.latency_decides:
+        found.append(checks.latency(gate, timings, candidate))
+    votes = [check.passed for check in found if check.decides]
+    decision = "reject" if False in votes else "promote" if all(votes) else "inconclusive"
+    hashes |= {"prompt": arm.prompt_sha256, "weights": arm.weights_sha256}
+    reason = wording.reason(decision, candidate, found)
+    return Decision(decision=decision, reason=reason, candidate=candidate, checks=found, hashes=hashes)
+
+
+# -- which candidate -------------------------------------------------------------------------------
+def _judged(
+    gate: config.Gate, prompt: reports.PromptReport, train: reports.TrainReport, arms: dict[str, Arm]
+) -> tuple[Literal["champion_new_prompt", "challenger", "none"], list[Check]]:
+    """Pick the costliest candidate that beats the cheaper one, and the check that decided it."""
+    if not train.trained:
+        return ("champion_new_prompt" if prompt.found else "none"), []
+    if not prompt.found:
+        return "challenger", []
+    trained, prompted = _arm(arms, "challenger"), _arm(arms, "champion_new_prompt")
+    gain = evidence.compare(evidence.rewards(trained), evidence.rewards(prompted), evidence.paired(gate))
+    unit = evidence.unit("reward", trained)
+    check = checks.on_interval(
+        "training over the new prompt alone", "superiority", gain, gate.prompt_only_margin, unit, decides=False
+    )
+    return ("challenger" if check.passed else "champion_new_prompt"), [check]
+
+
+def _arm(arms: dict[str, Arm], name: str) -> Arm:
+    if name not in arms:
+        what = f"{shelves.path(reports.ChallengerReport)}: has no arm '{name}', which the gate must judge"
+        raise UserError(f"{what}. Run the stage again: {commands.stage('challenger')}")
+    return arms[name]
+
+
+# -- preconditions ---------------------------------------------------------------------------------
+def _drift(gate: config.Gate, drift: reports.DriftReport) -> Check:
+    allowed = " or ".join(gate.require_drift) or "nothing"
+    detail = f"verdict '{drift.verdict}', allowed: {allowed}"
+    return Check(name="drift", kind="state", passed=drift.verdict in gate.require_drift, value=None, detail=detail)
+
+
+def _same_test(challenger: reports.ChallengerReport) -> Check:
+    evaluations = [evaluation for arm in challenger.arms for evaluation in (arm.sampled, arm.greedy)]
+    hashes = {challenger.test_sha256, *(evaluation.examples_sha256 for evaluation in evaluations)}
+    ids = {tuple(sorted(row.example_id for row in evaluation.rows)) for evaluation in evaluations}
+    same = len(hashes) == 1 and len(ids) == 1
+    detail = f"{len(hashes)} hashes, {len(ids)} sets of example ids"
+    if same:
+        detail = f"test {challenger.test_sha256[:12]} in every arm"
+    return Check(name="same frozen test", kind="state", passed=same, value=None, detail=detail)
+
+
+def _assert_same_range(challenger: reports.ChallengerReport) -> None:
+    found = {evaluation.range: arm.name for arm in challenger.arms for evaluation in (arm.sampled, arm.greedy)}
+    if len(found) > 1:
+        ranges = ", ".join(f"{from_to(ends)} ({name})" for ends, name in found.items())
+        raise UserError(
+            f"{shelves.path(reports.ChallengerReport)}: the arms were graded on different ranges: {ranges}. "
+            f"Scores on two scales cannot be compared; run the stage again: {commands.stage('challenger')}"
+        )
+
+
+# -- what is asked for -----------------------------------------------------------------------------
+def promotion_request(
+    decision: Decision, prompt: reports.PromptReport, train: reports.TrainReport, challenger: reports.ChallengerReport
+) -> reports.PromotionRequest | None:
+    """Make the request; None unless the decision is promote. For the prompt alone `weights` is
+    none: the champion's own stay."""
+    if decision.decision != "promote":
+        return None
+    trained = decision.candidate == "challenger"
+    return reports.PromotionRequest(
+        candidate=decision.candidate,
+        prompt=prompt.winner,
+        weights=train.weights if trained else "none",
+        weights_path=train.path if trained else None,
+        weights_sha256=train.sha256 if trained else None,
+        decision_sha256=decision.digest(),
+        test_sha256=challenger.test_sha256,
+    )
