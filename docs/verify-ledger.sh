@@ -228,6 +228,8 @@ read_entry() {
 #   requests[n SUBSEP path], approvals[n], dirty[n]   requests: their facts; entries that approve, override
 #   champion[model], promoted[n], replaced[n], id[n]  what is served: the entry of its promotion
 #   rejected[model SUBSEP prompt SUBSEP weights]      the rejection that holds
+#   grounds[n]                                        the entries that an entry rests on; for these:
+#   enrolled[name or key], ruled[model], lifted[...]  the last entry that enrolled, set rules, lifted
 cat >judge.awk <<'EOJ'
 function fail(why) {
     print "WRONG: " (started ? "entry " F["entry/number"] ": " : "") why
@@ -238,9 +240,11 @@ function need(so, otherwise) { if (!so) fail(otherwise) }
 function text(path) { return path in F ? inner(F[path]) : "" }
 function inner(quoted) { return quoted ~ /^"/ ? substr(quoted, 2, length(quoted) - 2) : "" }
 function shown(words) { gsub(/[^ -~]/, "?", words); return words }
-function seconds(time,    y, m, d) {  # since 1970
-    need(time ~ /^2[0-9][0-9][0-9]-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z$/, "no time: " shown(time))
+function seconds(time,    y, m, d, last_day) {  # since 1970
     y = substr(time, 1, 4) + 0; m = substr(time, 6, 2) + 0; d = substr(time, 9, 2) + 0
+    last_day = substr("312831303130313130313031", 2 * m - 1, 2) + (m == 2 && !(y % 4) && (y % 100 || !(y % 400)))
+    need(time ~ /^2[0-9][0-9][0-9]-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z$/ && m >= 1 && m <= 12 && \
+        d >= 1 && d <= last_day && substr(time, 12, 2) + 0 < 24, "no time: " shown(time))
     if (m < 3) { y--; m += 12 }
     d += 365 * y + int(y / 4) - int(y / 100) + int(y / 400) + int((153 * m - 457) / 5)
     return (d - 719469) * 86400 + substr(time, 12, 2) * 3600 + substr(time, 15, 2) * 60 + substr(time, 18, 2)
@@ -264,11 +268,12 @@ function of_machine(    name, key) {
     if (kind == "genesis") { need(key == F["new_key"], "another key signed it than the machine that it names"); return }
     if (change == "enrol_machine" && text("entry/act/change/name") == name && F["new_key"] == key) return
     need(name in machine && machine[name] == key, "machine " shown(name) " is not enrolled with the key that signed it")
+    rests_on(enrolled[key])
 }
 function of_person(    time) {  # sets `person`, to "" where nobody said anything
     person = ""
     if (!("person_key" in F)) return
-    if (F["person_key"] in holder) person = holder[F["person_key"]]
+    if (F["person_key"] in holder) { person = holder[F["person_key"]]; rests_on_person(person, F["person_key"]) }
     else if (!had_owner && change == "enrol" && F["person_key"] == F["new_key"]) person = text("entry/act/change/name")
     need(person != "", "its statement is signed with a key that is nobody's at this point: " F["person_key"])
     time = text("entry/time")
@@ -278,6 +283,17 @@ function of_person(    time) {  # sets `person`, to "" where nobody said anythin
     need(seconds(text("said/time")) <= seconds(time) + 300, "its statement is of a later time than the entry")
     need(time <= text("said/expires"), "its statement had expired")
     need(text("said/time") <= text("said/expires"), "its statement expires before it begins")
+}
+function rests_on(n) { grounds[number] = grounds[number] " " n }
+function rests_on_person(who, key) { rests_on(enrolled[who]); rests_on(enrolled[key]) }
+function rests_on_lift(n,    what) {  # of a rejection of what request n is about
+    what = requests[n, "model"] SUBSEP pair(n)
+    if (what in lifted) rests_on(lifted[what])
+}
+function allowed(n,    model) {  # by the rules, and a lift where there was a rejection
+    model = requests[n, "model"] in models ? requests[n, "model"] : DEFAULT
+    if (model in ruled) rests_on(ruled[model])
+    rests_on_lift(n)
 }
 function unsigned() {  # a statement counts once, so it must not be used up where nobody asks for one
     need(person == "", "it carries a statement, and takes none")
@@ -307,10 +323,12 @@ function apply_change(    name, key, had, each, i, n, list, kept) {
         roles[name] = kept
         if (!(key in holder)) keys_of[name] = keys_of[name] (keys_of[name] == "" ? "" : ",") key
         holder[key] = name
+        enrolled[name] = enrolled[key] = number
     } else if (change == "enrol_machine") {
         need(!(name in roles), shown(name) " is a person already")
         machine[name] = key
         machine_of[key] = name
+        enrolled[key] = number
     } else if (change == "remove") {
         need(name in roles, "it removes " shown(name) ", whom nobody enrolled")
         n = split(keys_of[name], list, ",")
@@ -342,6 +360,7 @@ function set_rules(model, own,    at) {
     at = "entry/act/change/rules/"
     if (own) models[model] = 1
     else model = DEFAULT
+    ruled[model] = number
     rules[model, "approvers"] = F[at "approvers"] + 0
     rules[model, "four_eyes"] = F[at "four_eyes"] == "true"
     rules[model, "approval_days"] = F[at "approval_days"] + 0
@@ -434,6 +453,7 @@ function judge_request(    n, path, name) {
     starter[n] = person != "" ? person : name_from(text("entry/act/started_by"))
     known(requests[n, "champion"], requests[n, "model"])
     not_rejected(n)
+    allowed(n)
     need(seconds(requests[n, "expires"]) <= later(text("entry/time"), rule(requests[n, "model"], "request_days")), \
         "it would wait longer than the rules let it")
 }
@@ -468,6 +488,8 @@ function approvable(n) {
         "its run was judged against a champion that is not served")
     need(text("entry/time") <= requests[n, "expires"], "the request had expired")
     not_rejected(n)
+    rests_on(n)
+    allowed(n)
 }
 function hear() {  # keep what somebody said about a request
     by[number] = person; with[number] = F["person_key"]; under[number] = genesis
@@ -484,7 +506,10 @@ function stands(n, said, time,    who) {  # they have the key still, and the led
 }
 function has_override(n, time,    list, i, found) {
     for (i = split(dirty[n], list, " "); i > 0; i--)
-        if (stands(n, list[i], time) && has(by[list[i]], "owner") && !is_own(n, by[list[i]])) found = 1
+        if (stands(n, list[i], time) && has(by[list[i]], "owner") && !is_own(n, by[list[i]])) {
+            found = 1
+            rests_on(list[i]); rests_on_person(by[list[i]], with[list[i]])
+        }
     return found
 }
 function is_own(n, who) { return rule(requests[n, "model"], "four_eyes") && who == starter[n] }
@@ -497,6 +522,7 @@ function count_approvals(n, time,    list, i, length_of, who) {
         who = by[list[i]]
         if (stands(n, list[i], time) && decides(who) && !is_own(n, who) && !(who in counted)) {
             counted[who] = 1; num_counting++; counting = counting " " list[i]
+            if (kind == "promotion") { rests_on(list[i]); rests_on_person(who, with[list[i]]) }
         }
     }
 }
@@ -506,6 +532,8 @@ function judge_promotion(    n, model, needed, named, i) {
     need(requests[n, "champion"] == serves(model), "its run was judged against a champion that is not served")
     need(F["entry/act/before"] == serves(model), "it replaces a champion that is not served")
     not_rejected(n)
+    rests_on(n)
+    allowed(n)
     need(text("entry/time") <= requests[n, "expires"], "the request had expired")
     count_approvals(n, text("entry/time"))
     needed = rule(model, "approvers") + (rule(model, "four_eyes") && !proven[n])
@@ -516,8 +544,7 @@ function judge_promotion(    n, model, needed, named, i) {
         "its run had uncommitted edits, and no owner took the responsibility")
     need(text("entry/act/weights_signature") == text("entry/files/model.sig"), \
         "model.sig is not the signature that it names")
-    rested[number] = named
-    approvals[n] = ""
+    approvals[n] = ""; asked[number] = n
     promoted[number] = model; replaced[number] = F["entry/act/before"]; champion[model] = number
 }
 function judge_rollback(    model, now, to) {
@@ -529,12 +556,15 @@ function judge_rollback(    model, now, to) {
     need(to == replaced[now], "it returns to another champion than the one before")
     need(text("said/model") == model && text("said/champion") == id[now], "its statement is about another rollback")
     need(text("said/to") == (to == 0 ? "" : id[to]), "its statement is to return to another champion")
+    if (to != 0) rests_on(to)
+    if (to in asked) { not_rejected(asked[to]); rests_on_lift(asked[to]) }
     champion[model] = to
 }
 function judge_imported(    model) {
     unsigned()
     model = text("entry/act/model")
     need(number == 2 || was_imported, "unsigned history is taken in right after the genesis, and never later")
+    need(seconds(text("entry/act/when")) <= seconds(text("entry/time")), "it says that it was later than the entry")
     known(F["entry/act/to"], model); known(F["entry/act/before"], model)
     if (text("entry/act/action") == "promote") {
         promoted[number] = model; replaced[number] = F["entry/act/before"]; champion[model] = number
@@ -554,6 +584,7 @@ function judge_genesis() {
         had_owner = 0
     }
     genesis = F["id"]
+    enrolled[F["new_key"]] = number
     machine[text("entry/machine")] = F["new_key"]; machine_of[F["new_key"]] = text("entry/machine")
 }
 
@@ -617,6 +648,7 @@ function judge(    n, what) {
             "its statement is about another prompt and weights")
         need(text("said/rejection") == id[n], "its statement is about another rejection")
         delete rejected[rejections[n]]
+        lifted[rejections[n]] = number
     } else if (kind == "promotion") judge_promotion()
     else if (kind == "rollback") judge_rollback()
     else if (kind == "imported") judge_imported()
@@ -651,12 +683,17 @@ END {
     if (failed) exit 1
     if (!finished) { print "WRONG: the chain could not be read to its end, which is no fault of an entry."; exit 1 }
     for (n = 1; n <= last_number; n++) {
-        bad = ""
+        bad = ground = ""
         if (machine_at[n] in compromised && n >= compromised[machine_at[n]]) bad = machine_at[n]
         if (person_at[n] in compromised && n >= compromised[person_at[n]]) bad = person_at[n]
-        size = split(rested[n], list, " ")
-        for (i = 1; i <= size; i++) if (list[i] in doubt) bad = doubt[list[i]]
-        if (bad != "") { doubt[n] = bad; print "DOUBTFUL: entry " n " rests on key " bad ", which was compromised." }
+        for (i = split(grounds[n], list, " "); i > 0; i--)
+            if (list[i] in doubt && (ground == "" || list[i] + 0 < ground)) ground = list[i] + 0
+        if (bad != "") doubt[n] = "signed with key " bad ", compromised since entry " compromised[bad]
+        else if (ground != "") {
+            bad = doubt[ground]; sub(/^rests on/, "and that on", bad)
+            doubt[n] = "rests on entry " ground ", " bad
+        }
+        if (n in doubt) print "DOUBTFUL: entry " n ": " doubt[n]
     }
     if (unread) print "policy.yaml was not compared " unread " times: a model has a name that this script cannot read."
     if (wanted != "" && genesis "" != wanted "") {

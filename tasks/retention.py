@@ -233,7 +233,7 @@ def _days(seconds: float) -> str:
 # -- bytes of old runs -----------------------------------------------------------------------------
 def _needed(clone: Clone, every: list[RunRecord]) -> dict[str, str]:
     """Revision -> why its bytes stay, whatever its age."""
-    state = book.read(clone).state
+    state = book.read(clone, locked=True).state  # by `alone`
     needed = {
         revision: f"holds the base policy of {model}'s beginning"
         for model, revision in agents.beginnings(clone, state).items()

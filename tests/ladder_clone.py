@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,6 +38,7 @@ from tasks.ledger import remote
 from tasks.promotion import champions
 from tasks.runs import repro
 from tasks.runs import run as runs
+from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
@@ -181,13 +183,18 @@ class Scripted:
         }
 
 
-def climb(scripted: Scripted, **changes: Any) -> RunRecord:
+def climb(
+    scripted: Scripted,
+    served: Served | None = None,
+    begun: Callable[[runs.Run], None] = lambda run: None,
+    **changes: Any,
+) -> RunRecord:
     """A whole recorded run, its shelves put there and committed to DVC at once: for tests of what
-    comes after a run."""
+    comes after a run. `begun` is called with it once it goes on."""
     params = config.load(scripted.root / "params.yaml").model_copy(update=changes)
-    with runs.start(
-        scripted.clone, runs.plan(scripted.clone, params, champions.of_params(scripted.clone, params))
-    ) as run:
+    served = served or champions.of_params(scripted.clone, params)
+    with runs.start(scripted.clone, runs.plan(scripted.clone, params, served)) as run:
+        begun(run)
         shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
         repro.dvc(run.tree, "commit", "--force", "--quiet")
         decision = reports.read(reports.Decision, run.shelf("gate") / "decision.json")

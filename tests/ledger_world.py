@@ -116,6 +116,8 @@ class Story:
     time: str = BEGAN
     watch: Callable[[State, Proposal, Entry], None] = lambda *_: None
     """Called before each entry is taken in."""
+    denied: Callable[[State, Proposal], None] = lambda *_: None
+    """Called for what is refused."""
 
     # -- proposing -----------------------------------------------------------------------------
     def begin(self, machine: str = "laptop") -> None:
@@ -152,6 +154,7 @@ class Story:
             authorise(self.state, proposal)
         except Refused as refused:
             self.refused.append(str(refused))
+            self.denied(self.state, proposal)
             return False
         name = self.state.policy.machine_of(key.fingerprint) or machine
         files = verify.rules_after(self.state, act, machine if isinstance(act, Genesis) else name)
@@ -197,9 +200,10 @@ class Story:
         if not self.state.had_owner and rng.random() < 0.7:
             name = rng.choice(PEOPLE)
             return self.change(Enrol(name=name, roles=["owner"], key=self.keys[name].public), name, self._machine())
-        kinds = {self._people: 3, self._request: 3, self._reconcile: 1, self._imported: 1}
+        kinds = {self._people: 3, self._request: 3, self._reconcile: 1}
+        kinds |= {self._imported: 1 if self.state.had_owner else 9}
         kinds |= {self._approval: 8, self._rejection: 1, self._override: 2, self._promotion: 8} if number else {}
-        kinds |= {self._rollback: 2} if self.state.promotions else {}
+        kinds |= {self._rollback: 3} if self.state.promotions else {}
         kinds |= {self._lift: 2} if self.state.rejections else {}
         kinds |= {self._restart: 1} if restarts and rng.random() < 0.2 else {}
         return rng.choices([*kinds], [*kinds.values()])[0]()
@@ -223,9 +227,21 @@ class Story:
             + [EnrolMachine(name=machine, key=self.keys[machine].public)] * 3
             + [SetRules(model=rng.choice((None, *MODELS)), rules=rules)] * 2
             + [Remove(name=name), RemoveMachine(name=machine)]
-            + [Compromised(key=self.keys[rng.choice((name, machine))].fingerprint, since=self.state.number)]
+            + [Compromised(key=self.keys[rng.choice((name, machine))].fingerprint, since=self._since())]
         )
         return self.change(change, self._person("owner"), self._machine())
+
+    def _since(self) -> int:
+        """Mostly long ago, so that much rests on the key."""
+        return self.rng.randint(1, self.state.number)
+
+    def suspect(self) -> None:
+        """Somebody still in charge marks a person's key from one of its entries on."""
+        signed = [(number, signers[0]) for number, signers in self.state.grounds.keys.items() if len(signers) == 2]
+        for since, key in self.rng.sample(signed, len(signed)):
+            for owner in self.state.policy.holders("owner"):
+                if self.change(Compromised(key=key, since=since), owner, self._machine()):
+                    return
 
     def _request(self) -> bool:
         rng, model, number = self.rng, self.rng.choice(MODELS), self.state.number
@@ -256,8 +272,10 @@ class Story:
         run = act.key if rng.random() < 0.95 else "another"
         return self.propose(act, self._machine(), self._person(), act="start", run=run, model=model)
 
-    def _about(self, kind: type[Approval | Rejection | Override], act: str, *roles: Any, **more: Any) -> bool:
-        waiting = self._waiting()
+    def _about(
+        self, kind: type[Approval | Rejection | Override], act: str, *roles: Any, waiting: Any = None, **more: Any
+    ) -> bool:
+        waiting = waiting or self._waiting()
         asked = waiting if self.rng.random() < 0.95 else self.rng.choice([*self.state.requests.values()])
         said = {"act": act, "model": asked.act.model, "request": asked.id, "content": asked.act.content}
         made = kind(model=waiting.act.model, request=waiting.number)
@@ -276,7 +294,11 @@ class Story:
         return self._about(Approval, "approve", "owner", "approver")
 
     def _rejection(self) -> bool:
-        return self._about(Rejection, "reject", "owner", "approver")
+        """Often of what was promoted before."""
+        earlier = [made.before for made in self.state.promotions.values() if self.state.requested(made.before)]
+        over = [self.state.requests[self.state.promotions[each].request] for each in earlier]
+        waiting = self.rng.choice(over) if over and self.rng.random() < 0.5 else None
+        return self._about(Rejection, "reject", "owner", "approver", waiting=waiting)
 
     def _override(self) -> bool:
         return self._about(Override, "override", "owner", overrides=["dirty"])
@@ -319,8 +341,9 @@ class Story:
     def _imported(self) -> bool:
         champion = self.state.champion(model := self.rng.choice(MODELS))
         action = self.rng.choice(("promote", "reject", "rollback"))
+        when = BEGAN if self.rng.random() < 0.5 else statement.later(self.time, seconds=1)
         act = Imported(
-            model=model, action=action, when=BEGAN, who="Ada", why="old", run="r", revision=None, before=champion
+            model=model, action=action, when=when, who="Ada", why="old", run="r", revision=None, before=champion
         )
         return self.propose(act, self._machine())
 

@@ -130,7 +130,8 @@ def test_a_rollback_names_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     here = ladder_clone.make(tmp_path / "a").clone
     with pytest.raises(UserError, match="nothing was promoted yet"):
         acts.only_model(book.read(here).state)
-    line = {"id": "1", "action": "promote", "when": "2026-03-02", "who": "Ada", "why": "w", "run": "r", "revision": "f"}
+    line = {"id": "1", "action": "promote", "when": "2026-03-02T00:00:00Z", "who": "Ada", "why": "w"}
+    line |= {"run": "r", "revision": "f"}
     rows = [line | {"model": "parcels"}, line | {"model": "coder"}]
     here.state.mkdir(exist_ok=True)
     here.ledger.write_text(json.dumps(rows[0]) + "\n")

@@ -73,9 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except Exception as error:
-        if not (full := _full_disk(error)):
+        if full := _full_disk(error):
+            return _fail(f"the disk is full ({full}). Free some space, then run the same command: it goes on.", 3)
+        if not (refused := _refused(error)):
             raise
-        return _fail(f"the disk is full ({full}). Free some space, then run the same command: it goes on.", 3)
+        return _fail(refused, 3)
 
 
 def _full_disk(error: BaseException | None) -> str:
@@ -86,6 +88,17 @@ def _full_disk(error: BaseException | None) -> str:
         if "database or disk is full" in str(error):
             return "a database"
         error = error.__cause__ or error.__context__
+    return ""
+
+
+def _refused(error: Exception) -> str:
+    """Say which file or folder the system refused to this user; empty if it was something else."""
+    if not isinstance(error, OSError) or error.filename is None:
+        return ""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{error.filename}: {error.strerror}. Work as the user whose it is, or let this one read and write it."
+    if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
+        return f"{error.filename}: {error.strerror}, and something else is needed there. Move it away, or restore it."
     return ""
 
 

@@ -52,9 +52,10 @@ def run(options: argparse.Namespace) -> int:
             say(f"{model}: {champion.in_words(number)}{since}")
             if made := state.promotions.get(number):
                 say(f"  run {made.run}, revision {made.revision[:10]}; {agents.approval(made)}")
-            for entry, key in state.doubtful().items():
-                if entry == number:
-                    warn(f"doubtful: it rests on key {key}, which is marked as compromised")
+            doubtful = state.doubtful()
+            for entry in dict.fromkeys((number, *(move.number for move in then[-1:]))):
+                if entry in doubtful:
+                    warn(f"entry {entry} is doubtful: {doubtful[entry]}")
     return 0
 
 

@@ -1,9 +1,10 @@
 """Show the ledger: who decided what, when, with which key.
 
-  rft ledger                                     every entry, oldest first
+  rft ledger                                     every entry, oldest first; then what waits
   rft ledger --json                              the same for programs, one entry per line
   rft ledger --verify                            verify every signature again, and every anchor
   rft ledger rules approvers=2 four_eyes=true --reason TEXT
+  rft ledger share                               upload what waits, once a remote is named
   rft ledger import                              take in the unsigned record of earlier versions
   rft ledger restart --reason TEXT               begin again, when every owner's key is lost
 
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import yaml
@@ -22,24 +25,29 @@ from rich.text import Text
 
 from flows.cli.options import add_person, signer
 from flows.screen import say, warn
+from rft import commands
 from rft.errors import UserError
+from rft.words import counted
 from tasks.runs import clone
 from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
+    from tasks.ledger.book import Ledger
     from tasks.ledger.chain import Stored
+    from tasks.ledger.doubt import Doubt
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object per entry")
     parser.add_argument("--verify", action="store_true", help="verify every signature again")
-    verbs = parser.add_subparsers(metavar="rules|import|restart", dest="what")
+    verbs = parser.add_subparsers(metavar="rules|share|import|restart", dest="what")
     rules = verbs.add_parser("rules", help="change what a promotion needs")
     rules.add_argument(
         "settings", metavar="KEY=VALUE", nargs="+", help="approvers, four_eyes, request_days, approval_days"
     )
     rules.add_argument("--model", metavar="NAME", help="of this model alone")
     add_person(rules)
+    verbs.add_parser("share", help="upload the ledger, and the bytes of what waits and of what is served")
     verbs.add_parser("import", help="take in .rft/ledger.jsonl as unsigned history, before anything else")
     restart = verbs.add_parser("restart", help="begin again with a new genesis that names the old one")
     restart.add_argument("--accept", action="store_true", help="take over a restart that another clone made")
@@ -50,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     here = clone.enter()
     if options.what is None:
         return _show(here, options)
-    return {"rules": _rules, "import": _import, "restart": _restart}[options.what](here, options)
+    return {"rules": _rules, "share": _share, "import": _import, "restart": _restart}[options.what](here, options)
 
 
 def _show(here: Clone, options: argparse.Namespace) -> int:
@@ -61,7 +69,7 @@ def _show(here: Clone, options: argparse.Namespace) -> int:
     doubtful = state.doubtful()
     for each in stored:
         if options.json:
-            print(json.dumps(_row(each, doubtful)), flush=True)
+            print(json.dumps(_row(each, doubtful) | {"became": _became(each, ledger)}), flush=True)
         else:
             _show_line(each, doubtful)
     if options.json:
@@ -69,32 +77,66 @@ def _show(here: Clone, options: argparse.Namespace) -> int:
     if not stored:
         say("There is no ledger yet. It begins with the first request for a promotion.")
     elif options.verify:
+        if doubtful:
+            warn(f"{len(doubtful)} entries are doubtful, and the lines above say why. What to do: docs/ledger.md")
         say(f"Verified: {len(stored)} entries, every signature, role and hash, from genesis {state.genesis[:16]} on.")
+    for line in _waiting(ledger):
+        say(line)
     return 0
+
+
+def _became(each: Stored, ledger: Ledger) -> dict[str, object] | None:
+    """What became of a request. None for other entries."""
+    from tasks.ledger import book, fate
+
+    waiting = ledger.state.requests.get(each.entry.number)
+    if waiting is None:
+        return None
+    found = fate.of(ledger.state, waiting, book.now(ledger))
+    by = [said.person for said in found.standing.counting]
+    return {
+        "kind": found.kind,
+        "words": found.words,
+        "approved_by": by,
+        "approvals_needed": found.standing.needed,
+        "approve": found.approve,
+    }
+
+
+def _waiting(ledger: Ledger) -> Iterator[str]:
+    """What waits for people, with the command that approves it."""
+    from tasks.ledger import book, fate
+
+    for waiting, found in fate.open_requests(ledger.state, book.now(ledger)):
+        by = ", ".join(said.person for said in found.standing.counting)
+        who = f" ({by})" if by else ""
+        yield f"\n{waiting.act.model}: run {waiting.act.run} {found.words}{who}, until {waiting.act.expires}"
+        yield f"  {found.approve}"
 
 
 def _quiet(_: str) -> None:
     """--json prints entries alone."""
 
 
-def _row(each: Stored, doubtful: dict[int, str]) -> dict[str, object]:
-    said = each.files.get("statement.json")
+def _row(each: Stored, doubtful: dict[int, Doubt]) -> dict[str, object]:
+    said, doubt = each.files.get("statement.json"), doubtful.get(each.entry.number)
     return {
         **json.loads(each.entry.content),
         "commit": each.commit.id,
         "sha256": each.entry.id,
         "statement": json.loads(said) if said else None,
-        "doubtful": doubtful.get(each.entry.number),
+        "doubtful": asdict(doubt) if doubt else None,
     }
 
 
-def _show_line(each: Stored, doubtful: dict[int, str]) -> None:
-    """Red on a terminal: a restart, and what rests on a compromised key."""
+def _show_line(each: Stored, doubtful: dict[int, Doubt]) -> None:
+    """Red on a terminal: a restart, and what is doubtful."""
     from tasks.ledger import describe
     from tasks.ledger.entry import Genesis
 
     is_restart = isinstance(each.entry.act, Genesis) and each.entry.act.restarts is not None
-    mark = "  DOUBTFUL: a compromised key" if each.entry.number in doubtful else ""
+    doubt = doubtful.get(each.entry.number)
+    mark = f"  DOUBTFUL: {doubt}" if doubt else ""
     line = f"{each.entry.number:>4}  {each.entry.time}  {describe.in_words(each)}{mark}"
     Console(highlight=False).print(Text(line, style="bold red" if is_restart or mark else ""), soft_wrap=True)
 
@@ -133,11 +175,25 @@ def _rules(here: Clone, options: argparse.Namespace) -> int:
     return 0
 
 
+def _share(here: Clone, options: argparse.Namespace) -> int:
+    from tasks.promotion import sharing
+
+    runs = sharing.share(here, say)
+    say(f"Shared: the ledger, and the bytes of {counted(len(runs), 'run')} that wait or were promoted.")
+    return 0
+
+
 def _import(here: Clone, options: argparse.Namespace) -> int:
     from tasks.ledger import history
 
     number = history.take_in(here, say)
     say(f"Taken in as unsigned history: {number} acts of {here.ledger}.")
+    if rejected := history.rejections(here):
+        again = commands.command("reject", "RUN", *commands.WHY)
+        warn(
+            f"{len(rejected)} rejections of that record are history and forbid nothing, because nobody signed them: "
+            f"{', '.join(rejected)}. To make one hold, say it again: {again}"
+        )
     return 0
 
 

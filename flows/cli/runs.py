@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tasks.runs.records import RunRecord
 
 
+_UNASKED = "waits for approval"
+"""The gate would promote it, and the ledger could not be asked yet. To approve it asks first."""
 UNFINISHED = ("preparing", "running", "interrupted", "killed", "failed")
 
 
@@ -44,17 +46,18 @@ def run(options: argparse.Namespace) -> int:
     for column in ("run", "ended as", "gain in reward", "code", "then"):
         table.add_column(column, no_wrap=column != "then")
     try:
-        state = book.read(here, said=say).state
+        ledger = book.read(here, said=say)
+        state, time = ledger.state, book.now(ledger)
     except RftError as error:
         warn(f"{error} So it is not shown which runs were approved.")
-        state = State()
+        state, time = State(), ""
     shown = [(record, 1) for record in every] if options.all else list(attempts(every))
     for record, count in shown[: options.n]:
         code = record.commit[:7] + (" + edits" if record.dirty else "")
         ended = _end(here, record) + (f" ({count} attempts)" if count > 1 else "")
-        table.add_row(record.name, ended, _gain(record), code, _then(here, record, state))
+        table.add_row(record.name, ended, _gain(record), code, _then(here, record, state, time))
     Console(highlight=False).print(table)
-    for line in _next(here, [record for record, _ in shown[: options.n]], state):
+    for line in _next(here, [record for record, _ in shown[: options.n]], state, time):
         say(line)
     return 0
 
@@ -95,19 +98,20 @@ def _gain(record: RunRecord) -> str:
     return f"{value:+z.2f}{interval}"
 
 
-def _then(here: Clone, record: RunRecord, state: State) -> str:
+def _then(here: Clone, record: RunRecord, state: State, time: str) -> str:
+    from tasks.ledger import fate
+
     if record.name in _champions(state):
         return "champion"
     if record.state == "paused":
         return "waits: raise max_hours"
     if _goes_on(here, record):
         return "can go on"
-    waiting = state.request(record.name)
-    if waiting is not None and (no := state.rejection_of(waiting.act)):
-        return f"rejected by {no.person}"
-    if record.name in {made.run for made in state.promotions.values()}:
+    if (waiting := state.request(record.name)) is not None:
+        return fate.of(state, waiting, time).words
+    if record.name in {made.run for made in state.promotions.values()}:  # from an earlier version's record
         return "was champion"
-    return "waits for approval" if record.decision == "promote" else ""
+    return _UNASKED if record.decision == "promote" else ""
 
 
 def _goes_on(here: Clone, record: RunRecord) -> bool:
@@ -118,14 +122,17 @@ def _goes_on(here: Clone, record: RunRecord) -> bool:
     )
 
 
-def _next(here: Clone, shown: Sequence[RunRecord], state: State) -> Iterator[str]:
+def _next(here: Clone, shown: Sequence[RunRecord], state: State, time: str) -> Iterator[str]:
     """Yield commands to paste, for the newest runs that wait for somebody."""
     from flows.results import approval
+    from tasks.ledger import fate
 
     if going_on := [record for record in shown if record.state == "paused" or _goes_on(here, record)]:
         yield f"\nGo on with {going_on[0].name}: {going_on[0].again}"
-    if waiting := [record for record in shown if _then(here, record, state) == "waits for approval"]:
-        yield f"\nApprove {waiting[0].name}: {approval(waiting[0])}"
+    commands = {waiting.act.run: each.approve for waiting, each in fate.open_requests(state, time)}
+    commands |= {record.name: approval(record) for record in shown if _then(here, record, state, time) == _UNASKED}
+    if waiting := [record.name for record in shown if record.name in commands]:
+        yield f"\nApprove {waiting[0]}: {commands[waiting[0]]}"
 
 
 def _champions(state: State) -> set[str]:

@@ -20,7 +20,10 @@ objects        Git objects, each hashed again when read
 chain          the commits of the chain: read, make
 locks          what a killed Git left on the ledger's refs
 state          what a chain of entries amounts to
+standing       which approvals and overrides of a request count at a moment
+doubt          which entries rest on a compromised key
 authorise      the one function that decides whether an entry may stand
+fate           what became of a request: it waits for people, or cannot be approved any more
 verify         a chain from Git, judged entry by entry
 memory         what this clone has verified and seen before
 remote         the branch that several clones share

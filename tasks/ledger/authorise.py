@@ -35,10 +35,9 @@ from tasks.ledger.entry import (
     Rollback,
 )
 from tasks.ledger.policy import Enrol, EnrolMachine, Role
-from tasks.ledger.state import BEGINNING, Said, State, Voice, Waiting
+from tasks.ledger.standing import DECIDES, counting, end, is_own, overriding, standing
+from tasks.ledger.state import BEGINNING, State, Voice, Waiting
 from tasks.ledger.statement import SKEW_S, Statement, later
-
-DECIDES: tuple[Role, ...] = ("owner", "approver")
 
 
 class Refused(UserError):
@@ -88,6 +87,7 @@ def authorise(state: State, proposal: Proposal) -> None:
             _unsigned(voice)
             only = set(range(2, state.number + 1)) <= state.imported
             _need(only, "unsigned history is taken in right after the genesis, and never later")
+            _need(act.when <= proposal.time, f"it says that it was on {act.when}, and it is only {proposal.time}")
             _known(state, act.to, act.model)
             _known(state, act.before, act.model)
         case Reconcile():
@@ -192,15 +192,15 @@ def _about_request(state: State, proposal: Proposal, act: Approval | Rejection |
         case Approval():
             said = _signed(state, proposal.voice, "approve", DECIDES)
             assert_approvable(state, waiting, proposal.time)
-            end = _end(state, waiting, said)
-            _need(proposal.time <= end, f"by the rules the statement counted until {end}", "Sign a new one.")
+            until = end(state, waiting, said)
+            _need(proposal.time <= until, f"by the rules the statement counted until {until}", "Sign a new one.")
         case Override():
             said = _signed(state, proposal.voice, "override", ("owner",))
             _need(said.overrides == ["dirty"], "the statement names nothing to override")
             assert_approvable(state, waiting, proposal.time)
             assert proposal.voice is not None
             person = proposal.voice.person
-            _need(not _is_own(state, waiting, person), _own(person, waiting), "Another owner must override it.")
+            _need(not is_own(state, waiting, person), _own(person, waiting), "Another owner must override it.")
         case Rejection():
             said = _signed(state, proposal.voice, "reject", DECIDES)
             assert_not_rejected(state, waiting.act)
@@ -210,7 +210,7 @@ def _about_request(state: State, proposal: Proposal, act: Approval | Rejection |
     if isinstance(act, Approval):
         assert proposal.voice is not None
         person = proposal.voice.person
-        _need(not _is_own(state, waiting, person), _own(person, waiting), "Somebody else must approve it.")
+        _need(not is_own(state, waiting, person), _own(person, waiting), "Somebody else must approve it.")
         again = person in {each.person for each in counting(state, waiting, proposal.time)}
         _need(not again, f"{person} approved run {waiting.act.run} already, and a person counts once")
 
@@ -224,11 +224,11 @@ def _judged_against(state: State, request: Request) -> None:
     )
 
 
-def assert_not_rejected(state: State, act: Request) -> None:
-    """Raise Refused when somebody said no to this prompt and these weights."""
+def assert_not_rejected(state: State, act: Request, so: str = "") -> None:
+    """Raise Refused when somebody said no to this prompt and these weights. `so`: what it stops."""
     if no := state.rejection_of(act):
         raise Refused(
-            f"this prompt and these weights of {act.model} were rejected by {no.person} on {no.time} (entry "
+            f"{so}this prompt and these weights of {act.model} were rejected by {no.person} on {no.time} (entry "
             f"{no.number}): {no.reason}. A no holds for them in whatever run, until an approver lifts it: "
             f"{commands.command('reject', state.rejected_runs[no.number], '--lift', *commands.WHY)}"
         )
@@ -240,66 +240,11 @@ def _in_time(waiting: Waiting, time: str) -> None:
 
 
 # -- promotion and rollback ------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Standing:
-    """How far a request has come."""
-
-    counting: tuple[Said, ...]
-    needed: int
-    why: str
-    """Why so many."""
-
-    @property
-    def is_enough(self) -> bool:
-        return len(self.counting) >= self.needed
-
-
-def standing(state: State, waiting: Waiting, time: str) -> Standing:
-    rules = state.policy.rules_of(waiting.act.model)
-    needed, why = rules.approvers, "rules.approvers"
-    if rules.four_eyes and waiting.starter is None:
-        needed, why = needed + 1, "one more than rules.approvers, because no enrolled key says who started the run"
-    return Standing(tuple(counting(state, waiting, time)), needed, why)
-
-
-def counting(state: State, waiting: Waiting, time: str) -> list[Said]:
-    """The approvals that count now: one for each person who still has the role and the key."""
-    found: dict[str, Said] = {}
-    for said in waiting.approvals:
-        if _stands(state, waiting, said, DECIDES, time) and not _is_own(state, waiting, said.person):
-            found.setdefault(said.person, said)
-    return list(found.values())
-
-
-def overriding(state: State, waiting: Waiting, time: str) -> list[Said]:
-    """The overrides of uncommitted code that still stand."""
-    stand = [said for said in waiting.overrides if _stands(state, waiting, said, ("owner",), time)]
-    return [said for said in stand if not _is_own(state, waiting, said.person)]
-
-
 def assert_approvable(state: State, waiting: Waiting, time: str) -> None:
     """Raise Refused for a request that nobody can approve any more."""
     _judged_against(state, waiting.act)
     _in_time(waiting, time)
     assert_not_rejected(state, waiting.act)
-
-
-def _stands(state: State, waiting: Waiting, said: Said, roles: Iterable[Role], time: str) -> bool:
-    """Whether what a person said still counts: they have the role and the key, it has not expired,
-    and the ledger was not restarted since."""
-    statement, person = said.voice.statement, said.person
-    holds = state.policy.person_of(said.voice.key) == person and {*state.policy.roles_of(person)} & {*roles}
-    return bool(holds) and statement.ledger == state.genesis and time <= _end(state, waiting, statement)
-
-
-def _end(state: State, waiting: Waiting, said: Statement) -> str:
-    """Until when a statement about a request counts: as it says, or less, by the rules."""
-    return min(said.expires, later(said.time, days=state.policy.rules_of(waiting.act.model).approval_days))
-
-
-def _is_own(state: State, waiting: Waiting, person: str) -> bool:
-    """Whether four eyes forbid this person to approve."""
-    return state.policy.rules_of(waiting.act.model).four_eyes and person == waiting.starter_name
 
 
 def _own(person: str, waiting: Waiting) -> str:
@@ -341,6 +286,8 @@ def _rollback(state: State, proposal: Proposal, act: Rollback) -> None:
     same = (said.model, said.champion, said.to)
     wanted = (act.model, state.promotions[now].id, state.promotions[act.to].id if act.to else None)
     _need(same == wanted, "the statement is about another rollback")
+    if (returned := state.requested(act.to)) is not None:
+        assert_not_rejected(state, returned, f"{in_words(act.to)} cannot serve again: ")
 
 
 # -- small things ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -112,6 +112,7 @@ class Ledger:
                 f"{remote.FILE} of this checkout names no remote, and the ledger of this clone is shared. What is "
                 "appended here would be a second history: restore the line `remote:` from the branch that has it"
             )
+        memory.assert_writable(self.clone)
         machine, state = keys.machine(self.clone), self.state
         clock = statement.now()
         if state.time and statement.later(clock, seconds=SKEW_S) < state.time:
@@ -192,7 +193,7 @@ def opened(
     not answer.
     """
     with records.held(lock(clone), wait=True):
-        yield read(clone, fetch, anew, said)
+        yield read(clone, fetch, anew, said, locked=True)
 
 
 def read(
@@ -201,21 +202,35 @@ def read(
     anew: bool = False,
     said: Callable[[str], None] = print,
     restarted: bool = False,
+    locked: bool = False,
 ) -> Ledger:
-    """Read and verify. Call with the lock held where something will be appended. `restarted`: a
-    restart that nobody has accepted here yet is no error.
+    """Read and verify. `locked`: the lock is held already. `restarted`: a restart that nobody has
+    accepted here yet is no error.
 
     Fetches anyway when something here names an entry that this clone does not have yet.
+
+    What was seen, and the clone's ref, are written under the lock alone: else a reader that took
+    long would step back what an append has written meanwhile. So where somebody else holds it, or
+    this user may not write here, reading changes nothing.
     """
+    with ExitStack() as stack:
+        writes = locked or _took(stack, clone)
+        try:
+            return _read(clone, fetch, anew, said, restarted, writes)
+        except Behind:
+            if fetch or not writes or remote.shared(clone).remote is None:
+                raise
+            return _read(clone, True, anew, said, restarted, writes)
+
+
+def _took(stack: ExitStack, clone: Clone) -> bool:
     try:
-        return _read(clone, fetch, anew, said, restarted)
-    except Behind:
-        if fetch or remote.shared(clone).remote is None:
-            raise
-        return _read(clone, True, anew, said, restarted)
+        return stack.enter_context(records.held(lock(clone)))
+    except OSError:
+        return False
 
 
-def _read(clone: Clone, fetch: bool, anew: bool, said: Callable[[str], None], restarted: bool) -> Ledger:
+def _read(clone: Clone, fetch: bool, anew: bool, said: Callable[[str], None], restarted: bool, writes: bool) -> Ledger:
     shared = remote.shared(clone)
     seen = memory.recall(clone)
     local, there = chain.head(clone), None
@@ -248,8 +263,10 @@ def _read(clone: Clone, fetch: bool, anew: bool, said: Callable[[str], None], re
     anchors.assert_genesis(shared, stored, restarted)
     memory.assert_descends(seen, stored, restarted)
     anchors.assert_known(clone, stored)
-    ledger = Ledger(clone, shared, stored, _replay(clone, stored, None if anew else seen), said)
+    ledger = Ledger(clone, shared, stored, _replay(clone, stored, seen, anew), said)
     ledger.at_remote = there is not None or (seen is not None and seen.remote)
+    if not writes:
+        return ledger
     if head != local:
         chain.move(clone, head, local)
     if seen is None or seen.number != ledger.state.number or seen.remote != ledger.at_remote:
@@ -257,14 +274,29 @@ def _read(clone: Clone, fetch: bool, anew: bool, said: Callable[[str], None], re
     return ledger
 
 
-def _replay(clone: Clone, stored: list[Stored], seen: Seen | None) -> State:
+_verified: dict[Path, tuple[int, str]] = {}
+"""Clone -> number and commit of the entry up to which this process itself has verified."""
+
+
+def _replay(clone: Clone, stored: list[Stored], seen: Seen | None, anew: bool) -> State:
     """What was verified before is believed only for a machine key that the ledger knows: whoever
-    can write files can bring a key of their own, and a memory that fits it."""
-    if seen is not None:
+    can write files can bring a key of their own, and a memory that fits it.
+
+    So a clone whose machine is not enrolled verifies everything, but once in each process: what
+    that has verified by itself, nobody can have forged. Nothing on the disk could spare more. A
+    secret that an attacker cannot bring along is known to the ledger, and here that is a person's
+    key at most, which does not sign without asking them.
+    """
+    number, commit = _verified.get(clone.root, (0, ""))
+    if anew or len(stored) < number or stored[number - 1].commit.id != commit:
+        number = 0
+    if seen is not None and not anew and seen.number > number:
         state = verify.replay(stored, known=seen.number)
         if state.policy.machine_of(keys.machine(clone).fingerprint) is not None:
             return state
-    return verify.replay(stored)
+    state = verify.replay(stored, known=number)
+    _verified[clone.root] = len(stored), stored[-1].commit.id
+    return state
 
 
 def _newest(clone: Clone, shared: Shared, local: str | None, there: str | None, seen: Seen | None) -> str | None:

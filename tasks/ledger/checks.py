@@ -51,7 +51,7 @@ def ledger(clone: Clone) -> Finding:
         state, key = found.state, keys.machine(clone).fingerprint
     words = f"{state.number} entries, all verified"
     if doubtful := state.doubtful():
-        words += f"; {len(doubtful)} of them rest on compromised keys: rft ledger"
+        words += f"; {len(doubtful)} of them are doubtful, by compromised keys: rft ledger"
     if state.policy.machine_of(key) is None:
         return warn(
             f"{words}; this clone's machine key {key} is not enrolled",

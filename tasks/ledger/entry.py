@@ -128,7 +128,8 @@ class Imported(Report):
     kind: Literal["imported"] = "imported"
     model: str
     action: Literal["promote", "reject", "rollback"]
-    when: str
+    when: Time
+    """As the record says, and no later than the entry."""
     who: str
     why: str
     run: str | None

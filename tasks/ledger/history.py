@@ -2,6 +2,9 @@
 
 It becomes the first entries after the genesis, each marked as unsigned for ever. Later it cannot be
 taken in any more: then an unsigned line could say that something was promoted.
+
+A rejection in it was about one run and held until the next one, and nobody signed it. So it is
+history and forbids nothing; `rejections` names those that somebody may want to say again.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from tasks.ledger import book
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Imported
 from tasks.ledger.state import BEGINNING, State
+from tasks.ledger.statement import Time
 from tasks.runs.clone import Clone
 
 
@@ -26,7 +30,7 @@ class Line(Report):
 
     id: str
     action: Literal["promote", "reject", "rollback"]
-    when: str
+    when: Time
     who: str
     why: str
     model: str
@@ -48,9 +52,21 @@ def lines(clone: Clone) -> list[Line]:
         try:
             found.append(Line.model_validate_json(line))
         except ValidationError as error:
-            what = f"{clone.ledger}:{number}: not an entry of the record ({error.errors()[0]['msg']})"
-            raise UserError(f"{what}. Restore the file; nothing was changed.") from None
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            value = f" = {secrets.redact(str(first['input']))[:80]!r}" if key else ""
+            raise _wrong(clone, number, f"not an entry of the record: {key}{value}: {first['msg']}") from None
     return found
+
+
+def _wrong(clone: Clone, number: int, what: str) -> UserError:
+    return UserError(f"{clone.ledger}:{number}: {what}. Restore the line; nothing was changed.")
+
+
+def rejections(clone: Clone) -> list[str]:
+    """The runs whose last line is a rejection."""
+    last = {line.run: line.action for line in lines(clone) if line.run and line.action != "rollback"}
+    return [run for run, action in last.items() if action == "reject"]
 
 
 def refuse_forgotten(clone: Clone, state: State) -> None:
@@ -68,11 +84,14 @@ def take_in(clone: Clone, said: Callable[[str], None] = print) -> int:
         raise UserError(f"{clone.ledger}: there is no record of an earlier version to take in.")
 
     def act(ledger: Ledger) -> int:
-        ledger.begin()
-        done = len(ledger.state.imported)
+        now = book.now(ledger)
         for number, line in enumerate(found, 1):
             if line.action == "promote" and not (line.run and line.revision):
-                raise UserError(f"{clone.ledger}:{number}: a promotion without its run and revision. Restore the line.")
+                raise _wrong(clone, number, "a promotion without its run and revision")
+            if line.when > now:
+                raise _wrong(clone, number, f"when = {line.when!r} is in the future, for it is only {now}")
+        ledger.begin()
+        done = len(ledger.state.imported)
         for line in found[done:]:
             ledger.append(_entry(ledger, line))
         return len(found)

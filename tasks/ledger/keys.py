@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rft import files
+from rft import commands, files
 from rft.errors import InfrastructureError, UserError
 from tasks.runs import records
 from tasks.runs.clone import Clone
@@ -34,6 +35,7 @@ COMMIT, ACT = "git", "rft-act"
 GIT, OPENSSH = (2, 34), (8, 9)
 """The oldest versions: `git verify-commit` of SSH signatures, `ssh-keygen -Y` as used here."""
 MAKE = "ssh-keygen -t ed25519"
+_MAKING = "making-"
 _ENDED_S = 600.0
 """How long a person may look for their token or passphrase."""
 
@@ -67,28 +69,47 @@ def folder(clone: Clone) -> Path:
 def machine(clone: Clone) -> Key:
     """The clone's machine key; made at its first use."""
     private = folder(clone) / "machine"
-    if not private.exists():
-        assert_tools(clone)
-        private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with records.held(folder(clone) / "lock", wait=True):
-            if not private.exists():
-                _make_machine(private)
-    return Key(_own(private, private.read_bytes()), private)
+    try:
+        if not private.exists():
+            assert_tools(clone)
+            private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with records.held(folder(clone) / "lock", wait=True):
+                if not private.exists():
+                    _make_machine(private)
+        content = private.read_bytes()
+    except (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+        what = f"{error.filename}: {error.strerror}, so this clone's machine key can be neither read nor made"
+        own = shlex.quote(str(folder(clone)))
+        yours = (
+            f'work as the user whose clone it is, or make it yours: sudo chown -R "$USER" {own}; chmod -R u+rwX {own}'
+        )
+        remedy = yours if isinstance(error, PermissionError) else "something else is needed there: move it away"
+        raise UserError(f"{what}. To go on, {remedy}") from None
+    return Key(_own(private, content), private)
 
 
 def _make_machine(private: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=private.parent) as scratch:
+    """Make it under the lock, in a folder that is gone before the key has its name. So what a kill
+    leaves is seen by the next start, which has no key yet either. An ssh-keygen that outlived its
+    driver writes to a folder of its own, or to none."""
+    for left in private.parent.glob(f"{_MAKING}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    whole = private.with_name("machine.part")
+    with tempfile.TemporaryDirectory(prefix=_MAKING, dir=private.parent) as scratch:
         made = Path(scratch) / "machine"
         _ssh_keygen("-q", "-t", "ecdsa", "-b", "256", "-N", "", "-C", "agent-rft", "-f", str(made))
         os.replace(made.with_suffix(".pub"), private.with_suffix(".pub"))
-        os.replace(made, private)  # last: a kill before this line leaves no key, and the next start makes one
+        os.replace(made, whole)
+    os.replace(whole, private)
 
 
 @cache
 def _own(private: Path, content: bytes) -> str:
     """The public half of the machine key, from the private one: what the clone has verified is
     believed because of this key, and the .pub beside it may be anybody's."""
-    kind, blob = _derived(private).split()[:2]
+    enrol = commands.command("people", "add", "--machine", *commands.WHY)
+    remedy = f"It is this clone's machine key. Restore it, with mode 600, or delete it and enrol a new one: {enrol}"
+    kind, blob = _derived(private, remedy).split()[:2]
     return f"{kind} {blob}"
 
 
@@ -160,11 +181,11 @@ def _public(file: Path) -> str:
     return public
 
 
-def _derived(private: Path) -> str:
+def _derived(private: Path, remedy: str = "Name another one: --key FILE") -> str:
     done = _run("-y", "-f", str(private))
     if done.returncode != 0:
         why = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise UserError(f"{private}: not a readable SSH key ({''.join(why)}). Name another one: --key FILE")
+        raise UserError(f"{private}: not a readable SSH key ({''.join(why)}). {remedy}")
     return done.stdout.decode()
 
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from rft import files
+from rft.errors import UserError
 from rft.reports.base import Report
 from tasks.ledger import chain, keys
 from tasks.ledger.chain import Stored
@@ -41,16 +44,23 @@ class _Kept(Report):
 def recall(clone: Clone) -> Seen | None:
     """What was seen; None when nothing was. Raises Damaged for a file that was not written here."""
     file = path(clone)
-    if not file.exists():
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}. It says what this clone saw last. {_owned(file)}") from None
     remedy = (
         f"Find out who changed {file}, then delete it: the whole ledger is verified anew, and the head that was seen "
         "last is not remembered."
     )
     try:
-        kept = _Kept.model_validate_json(file.read_bytes())
-    except ValidationError:
-        raise Damaged(f"{file} is no memory of a ledger. {remedy}") from None
+        kept = _Kept.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "the file"
+        how = "It was cut off or changed, or a later version of agent-rft wrote it: then use that one"
+        raise Damaged(f"{file}: {key}: {first['msg']}. {how}. {remedy}") from None
     if not hmac.compare_digest(kept.mac, _mac(clone, kept.seen)):
         raise Damaged(
             f"{file} was not written with this clone's machine key: it was forged, or the key is a new one. {remedy}"
@@ -59,10 +69,26 @@ def recall(clone: Clone) -> Seen | None:
 
 
 def keep(clone: Clone, seen: Seen) -> None:
-    files.write_text(_Kept(seen=seen, mac=_mac(clone, seen)).model_dump_json() + "\n", path(clone), durable=True)
+    """Call with the clone's lock held: what was seen is never stepped back."""
+    file = path(clone)
+    try:
+        files.write_text(_Kept(seen=seen, mac=_mac(clone, seen)).model_dump_json() + "\n", file, durable=True)
+    except (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+        raise UserError(f"{error.filename}: {error.strerror}, so nothing is remembered. {_owned(file)}") from None
 
 
-def path(clone: Clone):
+def assert_writable(clone: Clone) -> None:
+    """An entry that could not be remembered is not appended: its act would look refused."""
+    file = path(clone)
+    if not all(os.access(each, os.W_OK | os.X_OK) for each in (clone.state, file.parent) if each.exists()):
+        raise UserError(f"{file} cannot be written, so nothing is appended. {_owned(file)}")
+
+
+def _owned(file: Path) -> str:
+    return f"Move away what is no file of ours, and let this user read and write {file.parent}."
+
+
+def path(clone: Clone) -> Path:
     return clone.state / "ledger" / "seen.json"
 
 

@@ -21,6 +21,7 @@ from tasks.runs.git import GitError, environment, git_bytes
 
 _CAT_FILE = ("--no-replace-objects", "cat-file", "--batch")
 _MOST_FILES, _MOST_ENTRIES = 20, 100_000
+_WHOLE = "`git fsck` names what else is damaged; another clone or your remote has the ledger whole."
 _NAME = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -100,8 +101,11 @@ class Objects:
         found, content = self._raw[name]
         algorithm = hashlib.sha1 if len(name) == 40 else hashlib.sha256
         digest = algorithm(b"%s %d\0" % (found, len(content)) + content, usedforsecurity=False)
-        if found != kind or digest.hexdigest() != name:
-            raise Damaged(f"Git object {name[:10]} is not what its name says: its bytes were changed.")
+        if digest.hexdigest() != name:
+            raise Damaged(f"Git object {name[:10]} is not what its name says: its bytes were changed. {_WHOLE}")
+        if found != kind:
+            what = f"a {found.decode('ascii', 'replace')}, where the ledger needs a {kind.decode()}"
+            raise Damaged(f"Git object {name[:10]} is {what}. {_WHOLE}")
         return content
 
     def _asked(self, name: str) -> tuple[bytes, bytes]:
@@ -116,7 +120,7 @@ class Objects:
         except BrokenPipeError:  # Git ends at an object that it cannot unpack
             head = []
         if len(head) != 3:
-            raise Damaged(f"Git object {name[:10]} is missing, or cannot be read.")
+            raise Damaged(f"Git object {name[:10]} is missing, or cannot be read. {_WHOLE}")
         content = self._process.stdout.read(int(head[2]))
         self._process.stdout.read(1)
         return head[1], content

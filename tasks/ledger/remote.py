@@ -48,8 +48,10 @@ def shared(clone: Clone) -> Shared:
         return Shared()
     try:
         raw = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{FILE}: not YAML ({error}). Restore it: git checkout {FILE}") from None
+    except OSError as error:
+        raise UserError(f"{FILE}: {error.strerror}. Make it readable, or restore it: git checkout {FILE}") from None
     try:
         found = Shared.model_validate(raw)
     except ValidationError as error:

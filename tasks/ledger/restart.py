@@ -35,7 +35,7 @@ def restart(clone: Clone, reason: str, said: Callable[[str], None] = print) -> E
 def accept(clone: Clone, said: Callable[[str], None] = print) -> Entry:
     """Take a restart that another clone made. It must continue what this clone saw last."""
     with records.held(book.lock(clone), wait=True):
-        ledger = book.read(clone, fetch=True, anew=True, said=said, restarted=True)
+        ledger = book.read(clone, fetch=True, anew=True, said=said, restarted=True, locked=True)
         if not ledger.stored or ledger.state.restarts is None:
             raise UserError("the ledger was never restarted, so there is nothing to accept.")
         ledger.remember()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tasks.ledger.doubt import Doubt, Grounds
 from tasks.ledger.entry import (
     Approval,
     Entry,
@@ -162,8 +163,8 @@ class State:
     """Entry -> its id."""
     statements: dict[str, int] = field(default_factory=dict[str, int])
     """Statement -> its entry: each counts once."""
-    keys: dict[int, tuple[str, str | None]] = field(default_factory=dict[int, tuple[str, str | None]])
-    """Entry -> the keys of its machine and of its person."""
+    grounds: Grounds = field(default_factory=Grounds)
+    """What each entry rests on."""
     had_owner: bool = False
     imported: set[int] = field(default_factory=set[int])
 
@@ -192,27 +193,22 @@ class State:
         is_rollback = after is not None and after.number not in self.promotions
         return after if is_rollback else None
 
-    def doubtful(self) -> dict[int, str]:
-        """Entry -> the compromised key that it rests on."""
-        bad = self.policy.compromised
-        found = {
-            number: key
-            for number, pair in self.keys.items()
-            for key in pair
-            if key is not None and key in bad and number >= bad[key]
-        }
-        for champion in self.promotions.values():
-            for said in champion.approvals:
-                if said.number in found:
-                    found.setdefault(champion.number, found[said.number])
-        return found
+    def requested(self, champion: int) -> Request | None:
+        """What was asked for when it was promoted. None: the beginning, or unsigned history, of
+        whose prompt and weights the ledger knows nothing."""
+        made = self.promotions.get(champion)
+        return self.requests[made.request].act if made is not None and made.request else None
+
+    def doubtful(self) -> dict[int, Doubt]:
+        """Entry -> why it is doubtful (see doubt.py)."""
+        return self.grounds.doubtful(self.policy.compromised)
 
     # -- one entry more ------------------------------------------------------------------------
     def apply(self, entry: Entry, voice: Voice | None, machine: str) -> None:
         """Take in an entry that `authorise` let stand."""
+        self.grounds.take_in(self, entry, voice, machine)
         self.number, self.head, self.time = entry.number, entry.id, entry.time
         self.ids[entry.number] = entry.id
-        self.keys[entry.number] = machine, voice.key if voice else None
         said = Said(entry.number, entry.time, voice) if voice else None
         if voice is not None:
             self.statements[voice.statement.id] = entry.number

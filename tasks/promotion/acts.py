@@ -25,7 +25,7 @@ from rft.errors import RftError, UserError, did_you_mean
 from rft.reports import Decision
 from rft.reports.base import Report
 from tasks.ledger import authorise, book, history, keys, remote, statement, verify
-from tasks.ledger.authorise import Proposal, Standing
+from tasks.ledger.authorise import Proposal
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import (
     Act,
@@ -41,15 +41,18 @@ from tasks.ledger.entry import (
 )
 from tasks.ledger.keys import Key
 from tasks.ledger.policy import Enrol, Policy, name_from
+from tasks.ledger.standing import Standing
 from tasks.ledger.state import Champion, Said, State, Voice, Waiting
 from tasks.ledger.statement import Signed, Statement
-from tasks.promotion import agents, content, preflight, projections
+from tasks.promotion import agents, content, preflight, projections, sharing
 from tasks.promotion.preflight import Checked
-from tasks.runs import champion, edits, records, transfer
+from tasks.runs import edits, origin, records, transfer
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
+C = TypeVar("C", bound=Report)
+T = TypeVar("T")
 Say = Callable[[str], None]
 _START_DAYS = 60.0
 """How long the statement of a run's start is valid: the request comes at its end."""
@@ -81,7 +84,8 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
     """Ask for the promotion of a run. The same run is asked for once.
 
     Raises UserError when the gate did not decide `promote`, or a person rejected this prompt and
-    these weights before; InfrastructureError when the run's bytes cannot be shared.
+    these weights before; InfrastructureError when the run's bytes cannot be shared. The record only
+    finds the revision: what the ledger is told of the run is read there.
     """
     if record.revision is None:
         remedy = "Go on with it" if record.state == "paused" else "Wait for it, or start it again"
@@ -90,7 +94,14 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
     if at.report(Decision) is None:
         why = f"{record.state}{': ' + record.message if record.message else ''}"
         raise UserError(f"run {record.name} came to no decision ({why}). There is nothing to decide on.")
+    began = origin.of(at, record.name)
     asked, hashes = content.of(at, record.name)
+    if began.edits_sha256 is not None and not record.dirty:
+        left = ", ".join(began.edited[:5])
+        said(
+            f"[ledger] run {record.name} holds files that its commit does not ({left}): they count as uncommitted "
+            "code. If a stage wrote them, list them in .gitignore"
+        )
 
     if remote.shared(clone).remote and book.latest(clone, said).state.request(record.name) is None:
         transfer.push(clone, at.commit)  # minutes, perhaps: before the ledger is held
@@ -107,30 +118,30 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
             revision=at.commit,
             candidate=asked.candidate,  # type: ignore[arg-type]
             content=hashes,
-            champion=champion.number(record.champion_version),
-            edits_sha256=record.edits_sha256,
-            edited=[statement.text(name) for name in record.edited],
-            key=record.key,
-            started_by=statement.text(record.started_by),
+            champion=began.champion,
+            edits_sha256=began.edits_sha256,
+            edited=[statement.text(name) for name in began.edited],
+            key=began.key,
+            started_by=statement.text(began.started_by),
             expires=statement.later(statement.now(), days=rules.request_days),
         )
-        entry = ledger.append(made, _start(ledger, made, record, said))
+        entry = ledger.append(made, _start(ledger, made, began.start, said))
         return ledger.state.requests[entry.number]
 
-    return book.acting(clone, act, said)
+    return _acting(clone, act, said)
 
 
-def _start(ledger: Ledger, made: Request, record: RunRecord, said: Say) -> Signed | None:
+def _start(ledger: Ledger, made: Request, start: dict[str, Any] | None, said: Say) -> Signed | None:
     """The statement of who started the run, if it still counts. Where their key was removed since,
     or the ledger restarted, the starter is unknown, and the run is not lost."""
-    if record.start is None:
+    if start is None:
         return None
-    signed = Signed.model_validate(record.start)
     try:
+        signed = Signed.model_validate(start)
         _would_stand(ledger, made, verify.voice(ledger.state, signed))
-    except UserError as error:
+    except (UserError, ValidationError) as error:
         _would_stand(ledger, made)  # raises where it is the request that is refused
-        said(f"[ledger] who started run {record.name} is unknown ({error}): it needs one approver more")
+        said(f"[ledger] who started run {made.run} is unknown ({error}): it needs one approver more")
         return None
     return signed
 
@@ -177,13 +188,12 @@ def approve(
     Raises Refused when the ledger does not let it stand, UserError when the bytes are not those
     that were judged.
     """
-    _ask_if_here(clone, run, said)
+    asked = _checked(clone, run, said)
 
     def act(ledger: Ledger) -> Outcome:
-        waiting = find(ledger, run)
+        waiting = ledger.state.requests[asked.number]
         if not _is_champion(ledger.state, waiting):
             authorise.assert_approvable(ledger.state, waiting, book.now(ledger))
-            _assert_bytes(clone, waiting)
             _first_owner(ledger, signer, said)
             is_dirty = waiting.act.edits_sha256 is not None
             stands = authorise.overriding(ledger.state, waiting, book.now(ledger))
@@ -193,29 +203,28 @@ def approve(
                 _append(ledger, _approval(waiting), _words(ledger, waiting, "approve", why), signer)
         return _outcome(ledger, waiting)
 
-    return book.acting(clone, act, said)
+    return _acting(clone, act, said)
 
 
 def wanted(clone: Clone, run: str, why: str, override_dirty: bool = False, said: Say = print) -> Statement:
     """The statement that somebody is to sign elsewhere: an approval, or the override alone."""
-    _ask_if_here(clone, run, said)
+    asked = _checked(clone, run, said)
 
     def act(ledger: Ledger) -> Statement:
-        waiting = find(ledger, run)
+        waiting = ledger.state.requests[asked.number]
         authorise.assert_approvable(ledger.state, waiting, book.now(ledger))
-        _assert_bytes(clone, waiting)
         _assert_somebody(ledger, run)
         return _words(ledger, waiting, "override" if override_dirty else "approve", why)
 
-    return book.acting(clone, act, said)
+    return _acting(clone, act, said)
 
 
 def submit(clone: Clone, run: str, signed: Signed, said: Say = print) -> Outcome:
     """Take in an approval or an override that was signed elsewhere."""
+    asked = _checked(clone, run, said)
 
     def act(ledger: Ledger) -> Outcome:
-        waiting = find(ledger, run)
-        _assert_bytes(clone, waiting)
+        waiting = ledger.state.requests[asked.number]
         _assert_somebody(ledger, run)
         if signed.statement.id in ledger.state.statements:  # it was taken in, and what came next was cut off
             return _outcome(ledger, waiting)
@@ -225,7 +234,7 @@ def submit(clone: Clone, run: str, signed: Signed, said: Say = print) -> Outcome
         ledger.append(made(waiting), signed)
         return _outcome(ledger, waiting)
 
-    return book.acting(clone, act, said)
+    return _acting(clone, act, said)
 
 
 def _assert_somebody(ledger: Ledger, run: str) -> None:
@@ -259,7 +268,34 @@ def _counting(ledger: Ledger, waiting: Waiting) -> set[str]:
     return {said.person for said in authorise.counting(ledger.state, waiting, book.now(ledger))}
 
 
-def _assert_bytes(clone: Clone, waiting: Waiting) -> None:
+def _asked(clone: Clone, run: str, said: Say) -> Waiting:
+    """Find a request. One that could not be made at the end of the run is made now, where the run
+    is."""
+    ledger = book.latest(clone, said)
+    asked = {waiting.act.run for waiting in ledger.state.requests.values()}
+    if run not in asked:
+        every = records.load_all(clone)
+        mine = [record for record in every if record.name == run]
+        if not mine and not any(run in name for name in asked):
+            mine = [record for record in every if run in record.name]
+        if len(mine) == 1:
+            return request(clone, mine[0], said)
+    return find(ledger, run)
+
+
+def _checked(clone: Clone, run: str, said: Say) -> Waiting:
+    """Find a request, and compare its bytes. Before the ledger is held: they may be gigabytes that
+    are to be fetched, and what a request is about is the same ever after."""
+    waiting = _asked(clone, run, said)
+    ledger = book.read(clone, said=said)
+    if not _is_champion(ledger.state, ledger.state.requests[waiting.number]):
+        authorise.assert_approvable(ledger.state, waiting, book.now(ledger))
+        _assert_bytes(ledger, waiting)
+    return waiting
+
+
+def _assert_bytes(ledger: Ledger, waiting: Waiting) -> None:
+    clone = ledger.clone
     at = Revision(clone, waiting.act.revision)
     _know_secrets(at)
     if not at.exists():
@@ -267,7 +303,7 @@ def _assert_bytes(clone: Clone, waiting: Waiting) -> None:
             f"run {waiting.act.run} ran uncommitted code, so its revision {at.commit[:10]} lies only in the clone that "
             "ran it, until an owner overrides for it there. Approve it in that clone."
         )
-    transfer.fetch(clone, at)
+    sharing.fetch(at, waiting, ledger.stored[waiting.number - 1].entry.machine)
     agents.assert_same(at, waiting)
 
 
@@ -276,25 +312,24 @@ def promote(clone: Clone, run: str, said: Say = print) -> Outcome:
     happens before the ledger is held."""
     ledger = book.read(clone, said=said)
     waiting = find(ledger, run)
-    now = book.now(ledger)
+    number, now = waiting.number, book.now(ledger)
     standing = authorise.standing(ledger.state, waiting, now)
     if _is_champion(ledger.state, waiting):
         return _done(clone, waiting, standing, said)
     if not standing.is_enough:
         return Outcome(waiting, None, standing)
     _would_stand(ledger, _promotion(ledger.state, waiting, now, Checked("", None)))
-    at = Revision(clone, waiting.act.revision)
-    agents.assert_same(at, waiting)
+    _assert_bytes(ledger, waiting)
     checked = preflight.check(agents.find(clone, waiting.act.run), keys.machine(clone), said)
 
     def act(ledger: Ledger) -> Waiting:
-        waiting = find(ledger, run)
+        waiting = ledger.state.requests[number]
         if not _is_champion(ledger.state, waiting):
             made = _promotion(ledger.state, waiting, book.now(ledger), checked)
             ledger.append(made, files=checked.files)
         return waiting
 
-    return _done(clone, book.acting(clone, act, said), standing, said)
+    return _done(clone, _acting(clone, act, said), standing, said)
 
 
 def _promotion(state: State, waiting: Waiting, now: str, checked: Checked) -> Promotion:
@@ -321,24 +356,13 @@ def _is_champion(state: State, waiting: Waiting) -> bool:
     return state.champion(waiting.act.model) in waiting.promoted
 
 
-def _ask_if_here(clone: Clone, run: str, said: Say) -> None:
-    """A request that could not be made at the end of the run is made now, where the run is."""
-    state = book.latest(clone, said).state
-    if any(run in waiting.act.run for waiting in state.requests.values()):
-        return
-    mine = [record for record in records.load_all(clone) if run in record.name]
-    exact = [record for record in mine if record.name == run] or mine
-    if len(exact) == 1:
-        request(clone, exact[0], said)
-
-
 # -- reject, lift, roll back -----------------------------------------------------------------------
 def reject(clone: Clone, run: str, signer: Signer, why: str, said: Say = print) -> Said:
     """Say no to what the gate would promote, whatever run brings it again."""
-    _ask_if_here(clone, run, said)
+    asked = _asked(clone, run, said)
 
     def act(ledger: Ledger) -> Said:
-        waiting = find(ledger, run)
+        waiting = ledger.state.requests[asked.number]
         _know_secrets(Revision(clone, waiting.act.revision))
         if _is_champion(ledger.state, waiting):
             undo = f"To take it back: {undo_command(waiting.act.model)}"
@@ -350,7 +374,7 @@ def reject(clone: Clone, run: str, signer: Signer, why: str, said: Say = print) 
         assert said_no
         return said_no
 
-    return book.acting(clone, act, said)
+    return _acting(clone, act, said)
 
 
 def lift(clone: Clone, run: str, signer: Signer, why: str, said: Say = print) -> Said:
@@ -367,7 +391,7 @@ def lift(clone: Clone, run: str, signer: Signer, why: str, said: Say = print) ->
         _append(ledger, Lift(model=waiting.act.model, rejection=no.number), words, signer)
         return no
 
-    return book.acting(clone, act, said)
+    return _acting(clone, act, said)
 
 
 @dataclass(frozen=True)
@@ -402,7 +426,7 @@ def rollback(clone: Clone, model: str, signer: Signer, why: str, said: Say = pri
         move = state.moves[model][-1]
         return Returned(move.number, move.time, move.who, move.why, now, state.promotions.get(to))
 
-    back = book.acting(clone, act, said)
+    back = _acting(clone, act, said)
     return replace(back, problems=tuple(projections.reconcile(clone, said)))
 
 
@@ -427,7 +451,6 @@ def undo_command(model: str) -> str:
 
 
 # -- people ----------------------------------------------------------------------------------------
-C = TypeVar("C", bound=Report)
 
 
 def enrolled(kind: type[C], **facts: object) -> C:
@@ -452,7 +475,7 @@ def change(
         wanted = PolicyChange.model_validate({"change": made(ledger.state.policy) if callable(made) else made})
         return _append(ledger, wanted, ledger.statement("policy", why, change=wanted.change), signer)
 
-    return book.acting(clone, act, said)
+    return _acting(clone, act, said)
 
 
 def _first_owner(ledger: Ledger, signer: Signer, said: Say) -> None:
@@ -470,6 +493,11 @@ def _first_owner(ledger: Ledger, signer: Signer, said: Say) -> None:
 
 
 # -- small things ----------------------------------------------------------------------------------
+def _acting(clone: Clone, act: Callable[[Ledger], T], said: Say) -> T:
+    sharing.before_first_push(clone, said)  # minutes, perhaps: before the ledger is held
+    return book.acting(clone, act, said)
+
+
 def _append(ledger: Ledger, act: Act, words: Statement, signer: Signer) -> Entry:
     """Sign and append. What would be refused is refused before anybody touches their key."""
     person = verify.holder(ledger.state, signer.key.public, words.change)

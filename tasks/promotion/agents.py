@@ -26,8 +26,9 @@ from pathlib import Path
 from rft import commands, reports, shelves
 from rft.errors import UserError, did_you_mean
 from rft.reports import Decision, PolicyReport
-from tasks.ledger import book
+from tasks.ledger import book, fate
 from tasks.ledger.state import BEGINNING, Champion, State, Waiting
+from tasks.ledger.statement import now
 from tasks.promotion import champions, content
 from tasks.promotion.mlflow_registry import CHAMPION, PREVIOUS
 from tasks.runs import champion, records, transfer
@@ -209,8 +210,10 @@ def _standing(state: State, run: str, decision: Decision) -> str:
     if decision.decision != "promote":
         return f"the gate decided {decision.decision}: {decision.reason}"
     waiting = state.request(run)
-    no = state.rejection_of(waiting.act) if waiting else None
-    return f"rejected by {no.person} on {no.time}: {no.reason}" if no else "it waits for approval"
+    if waiting and (no := state.rejection_of(waiting.act)):
+        return f"rejected by {no.person} on {no.time}: {no.reason}"
+    found = fate.of(state, waiting, max(now(), state.time)) if waiting else None
+    return "it waits for approval" if found is None or found.kind == "waits" else found.words
 
 
 def _beginning(clone: Clone, state: State, model: str) -> Agent:

@@ -5,6 +5,8 @@ git         Git as a function
 edits       the user's uncommitted work, which travels along
 records     what the clone remembers of each run
 artifacts   bytes of a recorded revision, found by hash
+origin      how a recorded run began, from its revision
+transfer    these bytes between DVC's cache and DVC's remote
 console     what stages print, as plain lines
 repro       one `dvc repro`, watched and never left behind
 champion    what is served now, as files

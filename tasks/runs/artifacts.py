@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -56,9 +56,18 @@ class Revision:
         try:
             return git_bytes(self.clone.root, "show", f"{self.commit}:{path}")
         except GitError as error:
+            self._assert_here()  # without its tree, too, Git says that the file does not exist
             if "does not exist" in str(error) or "exists on disk, but not in" in str(error):
                 return None
             raise
+
+    def _assert_here(self) -> None:
+        try:
+            git(self.clone.root, "cat-file", "-e", f"{self.commit}^{{tree}}")
+        except GitError:
+            what = f"revision {self.commit[:10]} is not in this clone's Git, or not whole: it was deleted or damaged"
+            remedy = "Fetch it from a clone that has it (git fetch CLONE 'refs/exps/*:refs/exps/*'), or start a new run"
+            raise GitError(f"{what}. {remedy}.") from None
 
     def has_same(self, folder: str) -> bool:
         """Whether the clone's folder still holds this revision's files, apart from ignored ones."""
@@ -72,17 +81,30 @@ class Revision:
 
     @cached_property
     def outs(self) -> dict[str, Out]:
-        lock = yaml.safe_load(self.file("dvc.lock") or b"{}") or {}
-        rows = [row for stage in lock.get("stages", {}).values() for row in stage.get("outs", [])]
+        with self._whole("dvc.lock") as lock:
+            rows = [row for stage in lock.get("stages", {}).values() for row in stage.get("outs", [])]
+            found = list(map(_out, rows))
         for path in (WEIGHTS, PROFILE):
-            pointer = yaml.safe_load(self.file(f"{path}.dvc") or b"{}") or {}
-            rows += [row | {"path": path} for row in pointer.get("outs", [])]
-        return {row["path"]: Out(row["path"], row["md5"], row.get("size", 0), row.get("nfiles")) for row in rows}
+            with self._whole(f"{path}.dvc") as pointer:
+                found += [_out(row | {"path": path}) for row in pointer.get("outs", [])]
+        return {out.path: out for out in found}
 
     @property
     def model(self) -> str:
         """The name under which the registry knows this revision's recipe."""
-        return Path(yaml.safe_load(self.file("params.yaml") or b"")["recipe"]["path"]).name
+        with self._whole("params.yaml") as params:
+            return Path(params["recipe"]["path"]).name
+
+    @contextmanager
+    def _whole(self, path: str) -> Iterator[Any]:
+        """A file of the revision as YAML, empty where there is none, and what to say of one that
+        somebody changed: whoever can write a revision by hand can write anything."""
+        try:
+            yield yaml.safe_load(self.file(path) or b"") or {}
+        except (yaml.YAMLError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as error:
+            what = f"{path} of revision {self.commit[:10]} is not as a run records it"
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise UserError(f"{what} ({why}): it was changed by hand. Start a new run.") from None
 
     @property
     def lock_sha256(self) -> str | None:
@@ -118,7 +140,7 @@ class Revision:
 
     def files(self, folder: str) -> Iterator[tuple[str, str]]:
         """(relative path, md5) of every file in an output folder, in the order of their paths."""
-        listing = json.loads(self._cached(self.outs[folder].md5, folder))
+        listing = json.loads(self._cached(self._named(folder).md5, folder))
         yield from sorted(((row["relpath"], row["md5"]) for row in listing), key=lambda row: PurePosixPath(row[0]))
 
     def tree_sha256(self, folder: str) -> str:
@@ -130,7 +152,7 @@ class Revision:
 
     def lay(self, path: str, target: Path) -> None:
         """Write an output, a file or a folder, to `target`, each file verified."""
-        out = self.outs[path]
+        out = self._named(path)
         for relative, md5 in self.files(path) if out.is_folder else [("", out.md5)]:
             file = target / relative
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -141,12 +163,19 @@ class Revision:
                     copy.write(piece)
             self._assert_is(md5, digest.hexdigest(), f"{path}/{relative}")
 
+    def _named(self, path: str) -> Out:
+        if path not in self.outs:
+            what = f"dvc.lock of revision {self.commit[:10]} names no {path}"
+            raise UserError(f"{what}: its run did not come that far, or the file was changed. Start a new run.")
+        return self.outs[path]
+
     def lay_tree(self, target: Path) -> None:
-        """Write all files that Git holds into an unused folder."""
-        with tempfile.TemporaryDirectory(dir=self.clone.state) as scratch:
-            index = Path(scratch) / "index"
-            git(self.clone.root, "read-tree", self.commit, index=index)
-            git(self.clone.root, "checkout-index", "--all", f"--prefix={target}/", index=index)
+        """Write all files that Git holds into an unused folder. What a kill leaves lies beside it,
+        where the caller's scratch folder is cleared away."""
+        index = target.with_name(f"{target.name}.index")
+        git(self.clone.root, "read-tree", self.commit, index=index)
+        git(self.clone.root, "checkout-index", "--all", f"--prefix={target}/", index=index)
+        index.unlink()
 
     def exists(self) -> bool:
         """Whether this clone's Git has the revision."""
@@ -162,7 +191,7 @@ class Revision:
 
     def _listed(self, out: Out) -> list[str]:
         here = out.is_folder and self._path(out.md5).exists()
-        return [row["md5"] for row in json.loads(self._path(out.md5).read_bytes())] if here else []
+        return [row["md5"] for row in json.loads(self._cached(out.md5, out.path))] if here else []
 
     def _cached(self, md5: str, what: str) -> bytes:
         with self._opened(md5, what) as file:
@@ -194,6 +223,10 @@ class Revision:
 
     def _path(self, md5: str) -> Path:
         return _in_cache(self.clone, md5)
+
+
+def _out(row: dict[str, Any]) -> Out:
+    return Out(row["path"], row["md5"], row.get("size", 0), row.get("nfiles"))
 
 
 def keep(clone: Clone, content: bytes) -> Out:

@@ -80,7 +80,11 @@ class Clone:
         found = folder / "cache"
         for file in (folder / "config", folder / "config.local"):
             settings = configparser.ConfigParser(interpolation=None)
-            settings.read(file, encoding="utf-8")
+            try:
+                settings.read(file, encoding="utf-8")
+            except (configparser.Error, UnicodeDecodeError) as error:
+                why = " ".join(str(error).split())
+                raise UserError(f"{file}: not as DVC writes it ({why}). Restore it: git checkout .dvc") from None
             if settings.has_option("cache", "dir"):
                 found = folder / settings.get("cache", "dir").strip("\"'")
         return found.resolve()

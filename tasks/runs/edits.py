@@ -47,7 +47,7 @@ class Edits:
 def find(clone: Clone, inputs: Iterable[str] = ()) -> Edits:
     """Find all edits but `inputs`, which come by another way. Raises UserError for what cannot
     travel: a nested repository, a file too large."""
-    paths = (".", *(f":(exclude,literal){path}" for path in (*_NOT_EDITS, *inputs)))
+    paths = _all_but(*_NOT_EDITS, *inputs)
     diff = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
     patch = git_bytes(clone.root, *diff, "--binary", "--full-index", "--", *paths)
     changed = _names(git_bytes(clone.root, *diff, "--name-only", "-z", "--", *paths))
@@ -65,6 +65,22 @@ def find(clone: Clone, inputs: Iterable[str] = ()) -> Edits:
             raise UserError(f"{what}. List it in .gitignore, or: dvc add {name}")
         digest.update(f"\0{name}\0".encode("utf-8", "surrogateescape") + hashlib.sha256(_content(path)).digest())
     return Edits(patch, changed, untracked, digest.hexdigest() if changed or untracked else None)
+
+
+def between(clone: Clone, before: str, after: str) -> Edits:
+    """The edits that a recorded run took along: what its commit `after` holds and the commit that
+    it began at does not. A run's inputs are in neither. What a stage left in the worktree, and Git
+    does not ignore, counts too: it lay where the next stage could read it, and no branch has it.
+    """
+    diff = ("diff-tree", "-r", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
+    paths = _all_but(*_NOT_EDITS)
+    patch = git_bytes(clone.root, *diff, "-p", "--binary", "--full-index", before, after, "--", *paths)
+    changed = _names(git_bytes(clone.root, *diff, "--name-only", "-z", before, after, "--", *paths))
+    return Edits(patch, changed, (), hashlib.sha256(patch).hexdigest() if changed else None)
+
+
+def _all_but(*paths: str) -> tuple[str, ...]:
+    return (".", *(f":(exclude,literal){path}" for path in paths))
 
 
 def carry(edits: Edits, clone: Clone, tree: Path) -> None:

@@ -60,9 +60,23 @@ def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
     assert "approver  SHA256:" in rft("people", "list")
     assert "approvers=2, four_eyes=False" in rft("ledger", "rules", "approvers=2", "--reason", "strict", *ada)
 
+    assert f"tiny: run {run} waits: 0 of 2 approvals, until" in rft("ledger")
     first = rft("approve", run, "--reason", "half the calls", *ada)
     assert f"Run {run} has 1 of 2 approvals" in first
     assert "It waits for 1 more until" in first
+    shown = rft("ledger").splitlines()[-2:]
+    assert f"tiny: run {run} waits: 1 of 2 approvals (ada), until" in shown[0]
+    assert shown[1] == f"  rft approve {run} --reason TEXT"
+    assert "waits: 1 of 2 approvals" in rft("runs")
+    became = [json.loads(line)["became"] for line in rft("ledger", "--json").splitlines()]
+    assert next(each for each in became if each) == {
+        "kind": "waits",
+        "words": "waits: 1 of 2 approvals",
+        "approved_by": ["ada"],
+        "approvals_needed": 2,
+        "approve": f"rft approve {run} --reason TEXT",
+    }
+    assert "names no remote, so there is nobody to share with" in rft("ledger", "share", code=2)
     printed = rft("approve", run, "--reason", "better", "--print", *bob)
     command = next(line.strip() for line in printed.splitlines() if "-Y sign" in line)
     subprocess.run(shlex.split(command), check=True, capture_output=True)
@@ -86,6 +100,8 @@ def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
         "half the calls",
         "better",
     ]
+    assert next(row["became"]["kind"] for row in rows if row["became"]) == "champion"
+    assert "waits" not in rft("runs")
     said = rft("ledger", "--verify")
     assert "PROMOTION of entry" in said
     assert f"Verified: {len(rows)} entries, every signature, role and hash" in said
@@ -94,7 +110,11 @@ def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
     assert "The champion of tiny is the beginning again (the base policy with the seed prompt)" in back
     assert f"in place of champion {made.number}." in back
     assert "Removed bob" in rft("people", "remove", "bob", "--compromised-since", "2", "--reason", "stolen", *ada)
-    assert "DOUBTFUL: a compromised key" in rft("ledger")
+    assert "DOUBTFUL: signed with key SHA256:" in rft("ledger")
+    doubt = [row["doubtful"] for row in map(json.loads, rft("ledger", "--json").splitlines()) if row["doubtful"]]
+    assert {each["since"] for each in doubt} == {2}
+    assert any(each["path"] for each in doubt), "the promotion rests on bob's approval"
+    assert "entries are doubtful, and the lines above say why" in rft("ledger", "--verify")
     assert "is marked as compromised" in rft(*add, *ada, code=2)
     assert book.read(clone, anew=True).state.champion("tiny") == 0
 

@@ -59,6 +59,7 @@ class Auditor:
         self.rejected: set[tuple[str, str, str]] = set()
         self.rejections: dict[int, tuple[str, str, str]] = {}
         self.champion: dict[str, list[int]] = {}
+        self.pairs: dict[int, tuple[str, str, str]] = {}
         self.spent: set[int] = set()
         self.seen: Counter[str] = Counter()
         self.time = ""
@@ -116,9 +117,11 @@ class Auditor:
                 line = self.champion[act.model]
                 assert act.before == line.pop(), "what is rolled back is what is served"
                 assert act.to == (line[-1] if line else 0), "and what it replaced is served again"
+                assert self.pairs.get(act.to) not in self.rejected, "a rejected pair is served again"
             case Imported():
                 assert not self.requests, "unsigned history after decisions"
                 assert not self.policy.people
+                assert act.when <= entry.time, "unsigned history of the future"
                 if act.action == "promote":
                     self.champion.setdefault(act.model, []).append(entry.number)
                 elif act.action == "rollback":
@@ -154,6 +157,7 @@ class Auditor:
         line = self.champion.setdefault(act.model, [])
         assert act.before == asked.champion == (line[-1] if line else 0), "one champion per model"
         line.append(entry.number)
+        self.pairs[entry.number] = (asked.model, *asked.content.pair)
 
     def agrees(self, state: State) -> None:
         for model, line in self.champion.items():
@@ -184,16 +188,22 @@ def test_hypothesis_looks_for_the_shortest_wrong_history(rng: random.Random, cas
 
 
 def test_the_histories_contain_everything(cast: dict[str, Key]) -> None:
-    kinds = Counter[str]()
+    kinds, doubtful, refused = Counter[str](), Counter[str](), list[str]()
     for seed in range(40):
         story = Story(random.Random(seed), cast)
         played(story)
         kinds.update(line.entry.act.kind for line in story.lines)
+        rests = [number for number, why in story.state.doubtful().items() if why.path]
+        doubtful.update(story.lines[number - 1].entry.act.kind for number in rests)
+        refused += story.refused
     missing = {"genesis", "policy", "request", "approval", "rejection", "lift", "override", "promotion", "rollback"}
     missing |= {"reconcile", "imported"}
     assert not missing - {*kinds}
     assert kinds["promotion"] > 20
     assert kinds["genesis"] > 45, "restarts"
+    assert {*doubtful} >= {"policy", "request", "approval", "rejection", "override", "promotion", "rollback"}
+    assert any("cannot serve again: this prompt and these weights" in why for why in refused)
+    assert any("it says that it was on" in why for why in refused)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -235,7 +245,8 @@ def request(story: Story, run: str = "r", starter: str | None = None, **other: A
     made |= {"content": content, "champion": story.state.champion("tiny"), "edits_sha256": None, "key": run}
     made |= {"started_by": "Ada", "expires": statement.later(story.time, days=20)}
     about = {"act": "start", "run": run, "model": "tiny"} if starter else {}
-    assert story.propose(Request.model_validate(made | other), "laptop", starter, **about), story.refused
+    machine = other.pop("machine", "laptop")
+    assert story.propose(Request.model_validate(made | other), machine, starter, **about), story.refused
     return story.state.requests[story.state.number]
 
 
@@ -407,3 +418,162 @@ def test_restart_empties_people_and_machines_and_keeps_champions_rules_and_rejec
     with pytest.raises(AssertionError, match="this clone's machine"):
         request(story, "again", prompt=HASHES[3])
     assert len(story.state.rejected) == 1
+
+
+# -- what is served again --------------------------------------------------------------------------
+def back(story: Story, who: str = "bob") -> bool:
+    """Roll back to what the champion replaced."""
+    now = story.state.champion("tiny")
+    to = story.state.promotions[now].before
+    ids = [story.state.promotions[each].id if each else None for each in (now, to)]
+    said = {"act": "rollback", "model": "tiny", "champion": ids[0], "to": ids[1]}
+    return story.propose(Rollback(model="tiny", before=now, to=to), "laptop", who, **said)
+
+
+def take_back(story: Story, who: str = "ada") -> bool:
+    """Lift the newest rejection."""
+    number = max(story.state.rejections)
+    model, *pair = story.state.rejections[number]
+    said = {"act": "lift", "model": model, "pair": pair, "rejection": story.state.ids[number]}
+    return story.propose(Lift(model=model, rejection=number), "laptop", who, **said)
+
+
+def serve(story: Story, waiting: Waiting, who: str = "bob") -> int:
+    assert say(story, Approval, waiting, who), story.refused
+    assert promote(story, waiting), story.refused
+    return story.state.number
+
+
+def test_rollback_does_not_return_to_what_was_rejected_since(story: Story) -> None:
+    first = request(story, "first")
+    number = serve(story, first)
+    serve(story, request(story, "second", prompt=HASHES[2]))
+    serve(story, request(story, "third", prompt=HASHES[3]))
+    assert say(story, Rejection, first, "cleo")
+    assert back(story), "from the third to the second"
+    refused(story, back(story), f"champion {number} cannot serve again: this prompt and these weights of tiny were")
+    assert "rft reject first --lift" in story.refused[-1]
+    assert take_back(story)
+    assert back(story)
+    assert back(story), "to the beginning, of whose prompt and weights nobody can say no"
+
+
+def test_of_unsigned_history_no_prompt_and_weights_are_known_so_a_rollback_returns_to_it(
+    cast: dict[str, Key],
+) -> None:
+    story = Story(random.Random(0), cast)
+    story.begin()
+    old = Imported(model="tiny", action="promote", when=story.time, who="Ada", why="", run="r", revision=None)
+    late = old.model_copy(update={"when": "2999-01-01T00:00:00Z"})
+    refused(story, story.propose(late), "it says that it was on 2999-01-01T00:00:00Z, and it is only")
+    assert story.propose(old)
+    assert story.change(Enrol(name="ada", roles=["owner"], key=cast["ada"].public), "ada")
+    serve(story, request(story), "ada")
+    assert back(story, "ada")
+    assert story.state.champion("tiny") == 2
+
+
+# -- what rests on a stolen key --------------------------------------------------------------------
+def doubts(story: Story, key: Key, since: int, who: str = "dora") -> dict[int, tuple[int, ...]]:
+    """What is doubtful once an owner with another key says so: entry -> through which others."""
+    assert story.change(Compromised(key=key.fingerprint, since=since), who), story.refused
+    found = story.state.doubtful()
+    assert {why.key for why in found.values()} <= {key.fingerprint}
+    assert {why.since for why in found.values()} <= {since}
+    return {number: why.path for number, why in found.items()}
+
+
+@pytest.fixture
+def owners(story: Story, cast: dict[str, Key]) -> Story:
+    """dora is an owner too, enrolled in good time."""
+    assert story.change(Enrol(name="dora", roles=["owner"], key=cast["dora"].public), "ada")
+    return story
+
+
+def test_doubt_follows_people_whom_a_stolen_key_enrolled_and_what_they_signed(
+    owners: Story, cast: dict[str, Key]
+) -> None:
+    story = owners
+    good = serve(story, request(story, "good"))
+    assert story.change(Enrol(name="bob", roles=["owner"], key=cast["bob"].public), "ada")
+    stolen = story.state.number
+    assert story.change(Enrol(name="cleo", roles=["owner"], key=cast["cleo"].public), "bob")
+    passed_on = story.state.number
+    waiting = request(story, "bad", prompt=HASHES[2])
+    bad = serve(story, waiting, "cleo")
+    assert back(story, "cleo")
+    withdrawn = story.state.number
+    found = doubts(story, cast["ada"], stolen)
+    through = (passed_on, stolen)
+    assert found == {stolen: (), passed_on: (stolen,), bad - 1: through, bad: through, withdrawn: through}
+    assert good not in found
+    words = str(story.state.doubtful()[bad])
+    assert words == (
+        f"rests on entry {passed_on}, and that on entry {stolen}, signed with key {cast['ada'].fingerprint}, "
+        f"compromised since entry {stolen}"
+    )
+    assert story.change(Enrol(name="cleo", roles=["approver"], key=cast["cleo"].public), "dora")
+    serve(story, request(story, "after", prompt=HASHES[3]), "cleo")
+    assert {*story.state.doubtful()} == {*found}, "whom a good owner enrols again is beyond doubt"
+
+
+def test_doubt_follows_an_override_but_not_one_that_did_not_stand(owners: Story, cast: dict[str, Key]) -> None:
+    story = owners
+    dirty = {"edits_sha256": HASHES[3], "edited": ["a.py"]}
+    one, other = request(story, "one", **dirty), request(story, "other", prompt=HASHES[2], **dirty)
+    assert say(story, Override, one, "ada")
+    override = story.state.number
+    assert say(story, Override, other, "ada")
+    promoted = serve(story, one)
+    assert back(story)
+    found = doubts(story, cast["ada"], override)
+    assert found == {override: (), override + 1: (), promoted: (override,)}
+    assert say(story, Override, other, "dora")
+    assert serve(story, other) not in story.state.doubtful()
+
+
+def test_doubt_follows_a_lift_and_the_rules_and_ends_with_the_next_ones(owners: Story, cast: dict[str, Key]) -> None:
+    story = owners
+    first = request(story, "first")
+    assert say(story, Rejection, first, "bob")
+    no = story.state.number
+    assert take_back(story)
+    lift = story.state.number
+    promoted = serve(story, first)
+    assert story.change(SetRules(model="tiny", rules=Rules(approval_days=6)), "ada")
+    rules = story.state.number
+    assert say(story, Approval, request(story, "second", prompt=HASHES[2]), "bob")
+    waiting = story.state.requests[story.state.number - 1]
+    other = request(story, "other", model="icd10", champion=0)
+    assert story.change(SetRules(model="tiny", rules=Rules(approvers=1)), "dora")
+    again = story.state.number
+    assert promote(story, waiting)
+    found = doubts(story, cast["ada"], lift)
+    assert found == {
+        lift: (),
+        promoted - 1: (lift,),
+        promoted: (lift,),
+        rules: (),
+        waiting.number: (rules,),
+        waiting.number + 1: (rules,),
+        again + 1: (waiting.number, rules),
+    }
+    assert no not in found, "a lift is for the rejected; the rejection itself stands as it was signed"
+    assert other.number not in found, "of another model"
+
+
+def test_doubt_follows_a_machine_and_a_request_that_it_made(owners: Story, cast: dict[str, Key]) -> None:
+    story = owners
+    assert story.change(EnrolMachine(name="desk", key=cast["desk"].public), "ada")
+    stolen = story.state.number
+    assert story.propose(Reconcile(model="tiny", projection="alias", found="1", set="2"), "desk")
+    noted = story.state.number
+    asked = request(story, machine="desk")
+    first = serve(story, asked)
+    second = serve(story, request(story, "second", prompt=HASHES[2]))
+    assert back(story)
+    returned = story.state.number
+    found = doubts(story, cast["ada"], stolen)
+    assert {*found} == {stolen, noted, asked.number, first - 1, first, returned}
+    assert found[returned] == (first, asked.number, stolen), "it returned to a doubtful champion"
+    assert second not in found, "it replaced one"

@@ -126,7 +126,7 @@ def test_entry_that_no_reader_would_let_stand_is_never_shown(clone: Clone, cast:
 
 
 def test_memory_spares_signatures_only_where_the_machine_is_enrolled(
-    clone: Clone, cast: dict[str, Key], monkeypatch: pytest.MonkeyPatch
+    clone: Clone, cast: dict[str, Key], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own(clone, cast["ada"])
     for _ in range(3):
@@ -142,10 +142,17 @@ def test_memory_spares_signatures_only_where_the_machine_is_enrolled(
     memory.path(clone).unlink()
     ledger_world.is_machine(clone, cast["desk"])
     book.read(clone)
+    unread = Clone(Path(shutil.copytree(clone.root, tmp_path / "unread")))  # as in another process
     monkeypatch.setattr(keys, "verifies", lambda *_: asked.append("verify") or True)
     asked.clear()
-    book.read(clone)
+    book.read(unread)
     assert len(asked) == 3 + 6, "of a machine that nobody enrolled"
+    asked.clear()
+    book.read(unread)
+    assert len(asked) == 3, "this very process verified the others"
+    asked.clear()
+    book.read(unread, anew=True)
+    assert len(asked) == 6
 
 
 def test_ledger_is_named_in_a_tracked_file_when_the_first_person_counts_on_it(

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import ladder_clone
@@ -21,11 +22,12 @@ from tasks.ledger import book, history, keys, statement
 from tasks.ledger.authorise import Refused
 from tasks.ledger.entry import Reconcile
 from tasks.ledger.policy import Enrol, EnrolMachine, Remove, Rules, SetRules
-from tasks.promotion import acts, agents, champions, projections
+from tasks.promotion import acts, agents, champions, projections, sharing
 from tasks.promotion.mlflow_registry import MLflowRegistry
 from tasks.runs import champion, records, transfer
 from tasks.runs import run as runs
 from tasks.runs.artifacts import Revision
+from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
@@ -55,10 +57,21 @@ def params(clone: Clone) -> config.Params:
     return config.load(clone.root / "params.yaml")
 
 
-def change(clone: Clone, **changes: object) -> RunRecord:
-    record = only(clone).model_copy(update=changes)
-    records.save(clone, record)
-    return record
+@pytest.fixture
+def climb(climbed: Clone, here: Clone) -> Callable[..., RunRecord]:
+    """Another run of this clone that the gate would promote; `edited` takes uncommitted code
+    along."""
+
+    def run(edited: bool = False, **more) -> RunRecord:
+        if edited:
+            (here.root / "a.py").write_text("print('uncommitted')")
+        return ladder_clone.climb(ladder_clone.Scripted(here, climbed.root.parent / "script"), **more)
+
+    return run
+
+
+def judged_against(number: int) -> Served:
+    return Served(reports.Champion(version=number))
 
 
 def shown(clone: Clone, model: str = "tiny") -> tuple[int | None, int | None]:
@@ -166,13 +179,12 @@ def test_a_champion_has_one_number_wherever_it_is_named(here: Clone) -> None:
     assert numbers(another()) == {0}
 
 
-def test_a_run_that_was_judged_when_the_beginning_was_called_1_can_be_approved(here: Clone) -> None:
-    assert people.approve(here, change(here, champion_version=1).name).promoted
+def test_a_run_that_was_judged_when_the_beginning_was_called_1_can_be_approved(here: Clone, climb) -> None:
+    assert people.approve(here, climb(served=judged_against(1)).name).promoted
 
 
-def test_what_cannot_be_approved(here: Clone) -> None:
-    name = only(here).name
-    acts.request(here, change(here, edits_sha256="e" * 64, edited=["a.py"]))
+def test_what_cannot_be_approved(here: Clone, climb) -> None:
+    name = climb(edited=True).name
     with pytest.raises(UserError, match=r"uncommitted code .*a.py.*--override-dirty"):
         people.approve(here, name)
     assert [each.entry.act.kind for each in book.read(here).stored][-1] == "approval"
@@ -181,25 +193,82 @@ def test_what_cannot_be_approved(here: Clone) -> None:
     assert [said.person for said in made.overrides] == ["ada"]
 
 
-def test_a_request_against_another_champion_is_refused(here: Clone) -> None:
+def test_a_request_says_what_the_revision_holds_whatever_this_clones_record_says(here: Clone, climb) -> None:
+    """A record is a file: one line of an editor made a dirty run clean, and of Ada's run Eve's."""
+    record = climb(edited=True)
+    lies = {"edits_sha256": None, "edited": [], "champion_version": 7, "key": "x", "started_by": "Eve", "start": None}
+    changed = record.model_copy(update=lies)
+    records.save(here, changed)
+    heard: list[str] = []
+    asked = acts.request(here, changed, heard.append).act
+    assert (asked.edited, asked.champion, asked.key) == (["a.py"], 0, record.key)
+    assert (asked.started_by, asked.revision) == (record.started_by, record.revision)
+    assert re.fullmatch("[0-9a-f]{64}", asked.edits_sha256 or "")
+    assert "holds files that its commit does not (a.py)" in heard[0]
+    with pytest.raises(Refused, match=r"uncommitted code \(a.py\).*--override-dirty"):
+        people.approve(here, record.name)
+
+
+def test_a_record_that_was_changed_before_the_run_ended_hides_no_edits(here: Clone, climb) -> None:
+    record = climb(edited=True, begun=lambda run: run.update(edits_sha256=None, edited=[]))
+    assert not record.dirty
+    with pytest.raises(Refused, match=r"uncommitted code \(a.py\).*--override-dirty"):
+        people.approve(here, record.name)
+
+
+def test_a_record_that_names_another_runs_revision_is_refused(here: Clone, climb) -> None:
+    clean, dirty = only(here), climb(edited=True)
+    records.save(here, dirty.model_copy(update={"revision": clean.revision}))
+    with pytest.raises(UserError, match=rf"for run {dirty.name}, is that of run {clean.name}"):
+        people.approve(here, dirty.name)
+    records.save(here, dirty.model_copy(update={"revision": clean.commit}))
+    with pytest.raises(UserError, match="came to no decision"):
+        people.approve(here, dirty.name)
+    assert book.read(here).stored == []
+
+
+def test_a_run_is_not_mistaken_for_another_whose_name_goes_on(here: Clone, climb) -> None:
+    """Names of one minute differ in a letter at the end, and only the longer one was asked for."""
+    first, longer = only(here), climb()
+    longer = longer if longer.name.startswith(first.name) else climb()
+    acts.request(here, longer)
+    assert people.approve(here, first.name).waiting.act.run == first.name
+
+
+def test_what_takes_long_does_not_hold_the_ledger(here: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An approval hashes every byte of the weights, and may fetch them first."""
+    name, is_free = only(here).name, []
+    acts.request(here, only(here))
+
+    def watched(at: Revision, waiting: object) -> None:
+        with records.held(book.lock(here)) as free:
+            is_free.append(free)
+        real(at, waiting)  # type: ignore[arg-type]
+
+    real = agents.assert_same
+    monkeypatch.setattr(agents, "assert_same", watched)
+    people.approve(here, name)
+    assert is_free
+    assert all(is_free)
+
+
+def test_a_request_against_another_champion_is_refused(here: Clone, climb) -> None:
     with pytest.raises(Refused, match="entry 3 is no promotion of tiny"):
-        people.approve(here, change(here, champion_version=3).name)
+        people.approve(here, climb(served=judged_against(3)).name)
     with pytest.raises(UserError, match="is not over"):
         acts.request(here, only(here).model_copy(update={"revision": None, "state": "running"}))
 
 
-def test_r9_a_no_holds_for_prompt_and_weights_whatever_run_brings_them(here: Clone) -> None:
+def test_r9_a_no_holds_for_prompt_and_weights_whatever_run_brings_them(here: Clone, climb) -> None:
     first = only(here)
     no = acts.reject(here, first.name, people.signer("Ada"), "the notes look odd")
     assert no.person == "ada"
     with pytest.raises(Refused, match=r"rejected by ada .*the notes look odd.*--lift"):
         people.approve(here, first.name)
-    scripted = ladder_clone.Scripted(here, here.root.parent / "none")
-    again = first.model_copy(update={"name": "another-run", "key": "another"})
-    records.save(here, again)
+    again = climb()
+    assert again.name != first.name
     with pytest.raises(Refused, match="A no holds for them in whatever run"):
         people.approve(here, again.name)
-    assert scripted.clone is here
     with pytest.raises(Refused, match="rejected by ada"):
         acts.reject(here, first.name, people.signer("Ada"), "why")
     acts.lift(here, first.name, people.signer("Ada"), "they are right")
@@ -373,7 +442,7 @@ def test_a_projection_that_was_cut_off_is_brought_in_line_without_a_false_record
     assert len(tracking.client(here).search_model_versions("name = 'tiny'")) == 2
 
 
-def test_four_eyes_and_who_started_the_run(here: Clone) -> None:
+def test_four_eyes_and_who_started_the_run(here: Clone, climb) -> None:
     ada, record = people.signer("Ada"), only(here)
     owner, bob = (people.signer(name).key.public for name in ("Ada", "Bob"))
     acts.change(here, acts.enrolled(Enrol, name="ada", roles=["owner"], key=owner), ada, "the first")
@@ -386,16 +455,18 @@ def test_four_eyes_and_who_started_the_run(here: Clone) -> None:
     assert acts.start(here, "tiny", record, heard.append) is None
     assert "is not enrolled): it needs one approver more" in heard[0]
     here.git("config", "user.signingkey", str(people.key("Bob")))
-    records.save(here, record.model_copy(update={"name": "bobs-run", "start": acts.start(here, "tiny", record)}))
-    with pytest.raises(Refused, match="four eyes are the rule, and bob started run bobs-run"):
-        people.approve(here, "bobs-run", "Bob")
-    stale = acts.start(here, "tiny", record)
+    bobs, of_one_who_left = (
+        climb(begun=lambda run: run.update(start=acts.start(here, "tiny", run.record))) for _ in "12"
+    )
+    records.save(here, bobs.model_copy(update={"start": None}))  # the revision has it
+    with pytest.raises(Refused, match=f"four eyes are the rule, and bob started run {bobs.name}"):
+        people.approve(here, bobs.name, "Bob")
     acts.change(here, acts.enrolled(Remove, name="bob"), ada, "left")
-    acts.request(here, record.model_copy(update={"name": "of-one-who-left", "start": stale}), heard.append)
-    assert "who started run of-one-who-left is unknown" in heard[-1]
+    acts.request(here, of_one_who_left, heard.append)
+    assert f"who started run {of_one_who_left.name} is unknown" in heard[-1]
     unknown = people.approve(here, record.name)
     assert (unknown.promoted, unknown.standing.needed) == (None, 2)
-    assert people.approve(here, "bobs-run").promoted
+    assert people.approve(here, bobs.name).promoted
 
 
 def test_a_signature_that_was_made_elsewhere(here: Clone, tmp_path: Path) -> None:
@@ -442,6 +513,37 @@ def test_what_an_earlier_version_kept_is_taken_in_and_never_forgotten(here: Clon
         history.take_in(here)
 
 
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        ("soon", r"ledger\.jsonl:2: not an entry of the record: when = 'soon': String should match"),
+        ("2026-02-30T00:00:00Z", "when = '2026-02-30T00:00:00Z': Value error, "),
+        ("2999-01-01T00:00:00Z", r"ledger\.jsonl:2: when = '2999-01-01T00:00:00Z' is in the future"),
+    ],
+)
+def test_history_with_a_wrong_time_is_not_taken_in(tmp_path: Path, when: str, words: str) -> None:
+    clone = Clone(tmp_path)
+    clone.git("init", "-q", "-b", "main")
+    clone.state.mkdir()
+    act = {"id": "1", "action": "reject", "when": "2026-03-02T00:00:00Z", "who": "Ada", "why": "no", "model": "tiny"}
+    rows = [act | {"run": "one", "revision": None}, act | {"run": "two", "revision": None, "when": when}]
+    clone.ledger.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match=words):
+        history.take_in(clone)
+    assert book.read(clone).state.number == 0, "nothing is half done"
+
+
+def test_an_imported_no_is_history_and_can_be_said_again(here: Clone) -> None:
+    record = only(here)
+    act = {"id": "1", "action": "reject", "when": "2026-03-02T00:00:00Z", "who": "Ada", "why": "no", "model": "tiny"}
+    row = act | {"run": record.name, "revision": record.revision}
+    here.ledger.write_text(json.dumps(row) + "\n")
+    assert (history.take_in(here), history.rejections(here)) == (1, [record.name])
+    assert not book.read(here).state.rejected
+    acts.reject(here, record.name, people.signer("Ada"), "still no")
+    assert len(book.read(here).state.rejected) == 1
+
+
 def test_what_was_moved_by_hand_after_a_kill_at_the_last_write_is_recorded(here: Clone) -> None:
     """The mark of what was being followed must not outlive the next start: it would hide it."""
     made = people.approve(here, only(here).name).promoted
@@ -457,11 +559,10 @@ def test_what_was_moved_by_hand_after_a_kill_at_the_last_write_is_recorded(here:
     assert isinstance(book.read(here).stored[-1].entry.act, Reconcile)
 
 
-def test_an_override_that_does_not_stand_any_more_is_made_again(here: Clone) -> None:
+def test_an_override_that_does_not_stand_any_more_is_made_again(here: Clone, climb) -> None:
     """It was seen, taken for one that stands, and the promotion refused for the lack of it: in a
     loop, by its own remedy."""
-    name, ada, dora = only(here).name, people.signer("Ada"), people.signer("Dora")
-    acts.request(here, change(here, edits_sha256="e" * 64, edited=["a.py"]))
+    name, ada, dora = climb(edited=True).name, people.signer("Ada"), people.signer("Dora")
     acts.change(here, acts.enrolled(Enrol, name="ada", roles=["owner"], key=ada.key.public), ada, "the first")
     acts.change(here, acts.enrolled(Enrol, name="dora", roles=["owner"], key=dora.key.public), ada, "joined")
     acts.approve(here, name, dora, "mine", override_dirty=True)
@@ -471,12 +572,11 @@ def test_an_override_that_does_not_stand_any_more_is_made_again(here: Clone) -> 
     assert people.approve(here, name, "Ada", "again", override=True).promoted
 
 
-def test_a_lift_is_told_by_the_run_that_was_rejected(here: Clone) -> None:
+def test_a_lift_is_told_by_the_run_that_was_rejected(here: Clone, climb) -> None:
     first = only(here)
     acts.reject(here, first.name, people.signer("Ada"), "odd")
-    again = first.model_copy(update={"name": "another-run", "key": "another"})
     with pytest.raises(Refused, match=rf"reject {first.name} --lift"):
-        acts.request(here, again)
+        acts.request(here, climb())
 
 
 def test_an_unreachable_remote_of_the_ledger_stops_no_reconciliation(here: Clone) -> None:
@@ -551,6 +651,54 @@ def test_a_relative_remote_of_dvc_is_the_clones_and_not_a_scratch_folders(here: 
     assert not at.is_cached()
     transfer.fetch(here, at)
     assert at.is_cached()
+
+
+def named_late(clone: Clone, folder: Path) -> Clone:
+    """Name a remote, of Git and of DVC, in a clone whose ledger goes on for some time. Returns
+    another clone of it, which has the files of the first."""
+    bare = folder / "remote.git"
+    clone.git("init", "--quiet", "--bare", str(bare))
+    clone.git("remote", "add", "origin", str(bare))
+    settings = clone.root / ".dvc/config"
+    with_remote = settings.read_text().replace("[core]", "[core]\n    remote = store")
+    settings.write_text(f"{with_remote}['remote \"store\"']\n    url = {folder / 'store'}\n")
+    text = (clone.root / "infra/ledger.yaml").read_text()
+    (clone.root / "infra/ledger.yaml").write_text(text.replace("remote: null", "remote: origin"))
+    clone.git("commit", "--all", "--quiet", "--message", "shared")
+    clone.git("push", "--quiet", "origin", "main")
+    clone.git("clone", "--quiet", "--branch", "main", str(bare), str(folder / "theirs"))
+    (folder / "theirs/.rft").mkdir()
+    return Clone(folder / "theirs")
+
+
+@pytest.mark.parametrize("by", ["an act", "hand"])
+def test_a_request_from_before_there_was_a_remote_is_approved_elsewhere(here: Clone, tmp_path: Path, by: str) -> None:
+    name, ada = only(here).name, people.signer("Ada")
+    acts.reject(here, name, ada, "not yet")
+    acts.lift(here, name, ada, "now")
+    with pytest.raises(UserError, match=r"infra/ledger\.yaml names no remote"):
+        sharing.share(here)
+    theirs = named_late(here, tmp_path)
+    store, heard = tmp_path / "store", []
+    machine = acts.enrolled(EnrolMachine, name="theirs", key=keys.machine(theirs).public)
+    if by == "an act":  # the first that shares the ledger brings the bytes along
+        acts.change(here, machine, ada, "the second clone", heard.append)
+        assert heard == [f"[ledger] the bytes of run {name} are at DVC's remote"]
+        acts.change(here, SetRules(model=None, rules=Rules(approval_days=3)), ada, "shorter", heard.append)
+        assert len(heard) == 1, "once"
+    else:
+        here.git("push", "--quiet", "origin", "refs/rft/ledger:refs/heads/rft-ledger")
+        acts.change(theirs, machine, ada, "the second clone")
+        mine = book.read(here).stored[0].entry.machine
+        with pytest.raises(
+            InfrastructureError, match=rf"bytes of run {name} are not in this clone.*{mine}.*rft ledger share"
+        ):
+            people.approve(theirs, name)
+        assert not store.exists()
+        assert sharing.share(here) == [name]
+    made = people.approve(theirs, name).promoted
+    assert made is not None
+    assert champions.of_params(here, params(here)).champion.version == made.number
 
 
 def test_without_a_remote_of_dvc_nothing_is_requested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

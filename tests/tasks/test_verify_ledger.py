@@ -193,7 +193,7 @@ def test_everything_that_a_ledger_can_hold_is_right(tmp_path: Path) -> None:
     """Four eyes, two machines, rejection and lift, override, rollback, rules of one model, removal,
     a compromised key, unsigned history."""
     team = Team.with_keys(tmp_path)
-    old = {"model": "old", "when": "2025", "who": "Ada", "why": SLY, "run": "r", "revision": None}
+    old = {"model": "old", "when": "2025-03-02T00:00:00Z", "who": "Ada", "why": SLY, "run": "r", "revision": None}
     with book.opened(team.clone) as ledger:
         ledger.begin()
     team.append(entry.Imported(action="promote", **old))
@@ -240,8 +240,8 @@ def test_everything_that_a_ledger_can_hold_is_right(tmp_path: Path) -> None:
         done = run(team.clone, shell=shell)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
         assert done.stdout.splitlines()[-1] == f"OK: {state.number} entries, the last is {state.head}"
-        named = {line.split()[2] for line in done.stdout.splitlines() if line.startswith("DOUBTFUL")}
-        assert named == {str(number) for number in state.doubtful()}
+        named = [line for line in done.stdout.splitlines() if line.startswith("DOUBTFUL")]
+        assert named == [f"DOUBTFUL: entry {number}: {why}" for number, why in sorted(state.doubtful().items())]
         assert len(named) >= 3
 
 
