@@ -78,7 +78,7 @@ def _show(here: Clone, options: argparse.Namespace) -> int:
         say("There is no ledger yet. It begins with the first request for a promotion.")
     elif options.verify:
         if doubtful:
-            warn(f"{len(doubtful)} entries are doubtful, and the lines above say why. What to do: docs/ledger.md")
+            say(f"{len(doubtful)} entries are doubtful, and the lines above say why. What to do: docs/ledger.md")
         say(f"Verified: {len(stored)} entries, every signature, role and hash, from genesis {state.genesis[:16]} on.")
     for line in _waiting(ledger):
         say(line)

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import ladder_clone
@@ -21,32 +20,15 @@ from tasks.display import tracking
 from tasks.ledger import book, history, keys, statement
 from tasks.ledger.authorise import Refused
 from tasks.ledger.entry import Reconcile
-from tasks.ledger.policy import Enrol, EnrolMachine, Remove, Rules, SetRules
-from tasks.promotion import acts, agents, champions, projections, sharing
+from tasks.ledger.policy import Enrol, Remove, Rules, SetRules
+from tasks.promotion import acts, agents, champions, projections
 from tasks.promotion.mlflow_registry import MLflowRegistry
-from tasks.runs import champion, records, transfer
+from tasks.runs import champion, records
 from tasks.runs import run as runs
 from tasks.runs.artifacts import Revision
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
-
-
-@pytest.fixture(scope="module")
-def climbed(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A clone with one recorded run that the gate would promote."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI")
-        scripted = ladder_clone.make(tmp_path_factory.mktemp("registry"))
-        assert ladder_clone.climb(scripted).decision == "promote"
-        tracking.client(scripted.clone)  # its tables are made once
-    return scripted.clone
-
-
-@pytest.fixture
-def here(climbed: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    return Clone(Path(shutil.copytree(climbed.root, tmp_path / "clone")))
 
 
 def only(clone: Clone) -> RunRecord:
@@ -55,19 +37,6 @@ def only(clone: Clone) -> RunRecord:
 
 def params(clone: Clone) -> config.Params:
     return config.load(clone.root / "params.yaml")
-
-
-@pytest.fixture
-def climb(climbed: Clone, here: Clone) -> Callable[..., RunRecord]:
-    """Another run of this clone that the gate would promote; `edited` takes uncommitted code
-    along."""
-
-    def run(edited: bool = False, **more) -> RunRecord:
-        if edited:
-            (here.root / "a.py").write_text("print('uncommitted')")
-        return ladder_clone.climb(ladder_clone.Scripted(here, climbed.root.parent / "script"), **more)
-
-    return run
 
 
 def judged_against(number: int) -> Served:
@@ -585,133 +554,6 @@ def test_an_unreachable_remote_of_the_ledger_stops_no_reconciliation(here: Clone
     (here.root / "infra/ledger.yaml").write_text("remote: gone\n")
     [problem] = projections.reconcile(here)
     assert "infra/ledger.yaml" in problem
-
-
-# -- two clones ------------------------------------------------------------------------------------
-def shared(folder: Path) -> Clone:
-    """A clone with a bare Git remote and a DVC remote that its commit names."""
-    scripted = ladder_clone.make(folder)
-    remote = folder / "remote.git"
-    scripted.git("init", "--quiet", "--bare", str(remote))
-    scripted.git("remote", "add", "origin", str(remote))
-    settings = scripted.root / ".dvc/config"
-    with_remote = settings.read_text().replace("[core]", "[core]\n    remote = store")
-    settings.write_text(f"{with_remote}['remote \"store\"']\n    url = {folder / 'store'}\n")
-    (scripted.root / "infra").mkdir(exist_ok=True)
-    (scripted.root / "infra/ledger.yaml").write_text("remote: origin\n")
-    scripted.git("add", "--all")
-    scripted.git("commit", "--quiet", "--message", "shared")
-    scripted.git("push", "--quiet", "origin", "main")
-    assert ladder_clone.climb(scripted).decision == "promote"
-    return scripted.clone
-
-
-def test_an_approver_in_another_clone_reads_the_ledger_and_the_revision_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    ours = shared(tmp_path)
-    record = only(ours)
-    acts.request(ours, record)
-    assert ours.git("status", "--porcelain") == "", "a ledger that nobody counts on yet is named nowhere"
-    ours.git("clone", "--quiet", "--branch", "main", str(tmp_path / "remote.git"), str(tmp_path / "theirs"))
-    theirs = Clone(tmp_path / "theirs")
-    theirs.state.mkdir()
-
-    # an unknown machine: told what to do, and nothing is changed
-    with pytest.raises(Refused, match="is not enrolled in the ledger"):
-        people.approve(theirs, record.name)
-    ada = people.signer("Ada")
-    acts.reject(ours, record.name, ada, "not yet")
-    assert f"genesis: {book.latest(ours).state.genesis}" in (ours.root / "infra/ledger.yaml").read_text()
-    key = acts.enrolled(EnrolMachine, name="theirs", key=keys.machine(theirs).public)
-    acts.change(theirs, key, ada, "the second clone")
-    acts.lift(theirs, record.name, ada, "now")
-    made = people.approve(theirs, record.name).promoted
-    assert made is not None
-    assert not list(theirs.runs.glob("*.json"))
-    assert book.read(theirs).state.champion("tiny") == made.number
-    assert champions.of_params(ours, params(ours)).champion.version == made.number
-    assert agents.find(theirs, "champion").run == record.name
-    shutil.move(tmp_path / "remote.git", tmp_path / "away.git")
-    with pytest.raises(InfrastructureError, match=r"infra/ledger.yaml.* Nothing was appended"):
-        acts.rollback(theirs, "tiny", ada, "why")
-    assert champions.of_params(theirs, params(theirs)).champion.version == made.number, "a run goes on"
-
-
-def test_a_relative_remote_of_dvc_is_the_clones_and_not_a_scratch_folders(here: Clone) -> None:
-    """The push went into a folder that was deleted after it, and was found to have arrived."""
-    settings, store = here.root / ".dvc/config", here.root.parent / "store"
-    with_remote = settings.read_text().replace("[core]", "[core]\n    remote = store")
-    settings.write_text(f"{with_remote}['remote \"store\"']\n    url = ../../store\n")
-    at = Revision(here, only(here).revision or "")
-    transfer.push(here, at.commit)
-    assert len([path for path in store.rglob("*") if path.is_file()]) > 10
-    shutil.rmtree(here.dvc_cache)
-    assert not at.is_cached()
-    transfer.fetch(here, at)
-    assert at.is_cached()
-
-
-def named_late(clone: Clone, folder: Path) -> Clone:
-    """Name a remote, of Git and of DVC, in a clone whose ledger goes on for some time. Returns
-    another clone of it, which has the files of the first."""
-    bare = folder / "remote.git"
-    clone.git("init", "--quiet", "--bare", str(bare))
-    clone.git("remote", "add", "origin", str(bare))
-    settings = clone.root / ".dvc/config"
-    with_remote = settings.read_text().replace("[core]", "[core]\n    remote = store")
-    settings.write_text(f"{with_remote}['remote \"store\"']\n    url = {folder / 'store'}\n")
-    text = (clone.root / "infra/ledger.yaml").read_text()
-    (clone.root / "infra/ledger.yaml").write_text(text.replace("remote: null", "remote: origin"))
-    clone.git("commit", "--all", "--quiet", "--message", "shared")
-    clone.git("push", "--quiet", "origin", "main")
-    clone.git("clone", "--quiet", "--branch", "main", str(bare), str(folder / "theirs"))
-    (folder / "theirs/.rft").mkdir()
-    return Clone(folder / "theirs")
-
-
-@pytest.mark.parametrize("by", ["an act", "hand"])
-def test_a_request_from_before_there_was_a_remote_is_approved_elsewhere(here: Clone, tmp_path: Path, by: str) -> None:
-    name, ada = only(here).name, people.signer("Ada")
-    acts.reject(here, name, ada, "not yet")
-    acts.lift(here, name, ada, "now")
-    with pytest.raises(UserError, match=r"infra/ledger\.yaml names no remote"):
-        sharing.share(here)
-    theirs = named_late(here, tmp_path)
-    store, heard = tmp_path / "store", []
-    machine = acts.enrolled(EnrolMachine, name="theirs", key=keys.machine(theirs).public)
-    if by == "an act":  # the first that shares the ledger brings the bytes along
-        acts.change(here, machine, ada, "the second clone", heard.append)
-        assert heard == [f"[ledger] the bytes of run {name} are at DVC's remote"]
-        acts.change(here, SetRules(model=None, rules=Rules(approval_days=3)), ada, "shorter", heard.append)
-        assert len(heard) == 1, "once"
-    else:
-        here.git("push", "--quiet", "origin", "refs/rft/ledger:refs/heads/rft-ledger")
-        acts.change(theirs, machine, ada, "the second clone")
-        mine = book.read(here).stored[0].entry.machine
-        with pytest.raises(
-            InfrastructureError, match=rf"bytes of run {name} are not in this clone.*{mine}.*rft ledger share"
-        ):
-            people.approve(theirs, name)
-        assert not store.exists()
-        assert sharing.share(here) == [name]
-    made = people.approve(theirs, name).promoted
-    assert made is not None
-    assert champions.of_params(here, params(here)).champion.version == made.number
-
-
-def test_without_a_remote_of_dvc_nothing_is_requested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    scripted = ladder_clone.make(tmp_path)
-    scripted.git("init", "--quiet", "--bare", str(tmp_path / "remote.git"))
-    scripted.git("remote", "add", "origin", str(tmp_path / "remote.git"))
-    record = ladder_clone.climb(scripted)
-    (scripted.root / "infra").mkdir(exist_ok=True)
-    (scripted.root / "infra/ledger.yaml").write_text("remote: origin\n")
-    with pytest.raises(InfrastructureError, match="dvc remote add --default"):
-        acts.request(scripted.clone, record)
-    assert book.read(scripted.clone).state.requests == {}
 
 
 def test_agents_are_found_by_number_and_run(here: Clone) -> None:
