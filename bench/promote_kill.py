@@ -229,7 +229,8 @@ class Recorder:
         parts = path.relative_to(self.folder).parts
         if len(parts) > 2 and parts[1] == ".rft" and parts[2].startswith(("agent-", "transfer-")):
             return "scratch"
-        return f"{verb} {re.sub(r'tmp[a-z0-9_]{8}', 'tmp', '/'.join(parts))}"
+        name = re.sub(r"(tmp|making-)[a-z0-9_]{8}", r"\1", "/".join(parts))
+        return f"{verb} {name}"
 
     def _command(self, command: Any, *_: Any, **__: Any) -> str | None:
         if command[0] == "ssh-keygen":
