@@ -451,8 +451,6 @@ def undo_command(model: str) -> str:
 
 
 # -- people ----------------------------------------------------------------------------------------
-
-
 def enrolled(kind: type[C], **facts: object) -> C:
     """A change from what somebody typed. Raises UserError naming what does not fit."""
     try:
@@ -518,19 +516,22 @@ def _know_secrets(at: Revision) -> None:
     """A reason that quotes a secret of the run's settings is signed without it."""
     if not at.exists():
         return
-    _add_secrets(at.file("params.yaml"))
+    _add_secrets(at.file("params.yaml"), f"params.yaml of revision {at.commit[:10]}")
 
 
 def _know_secrets_here(clone: Clone) -> None:
     file = clone.root / "params.yaml"
-    _add_secrets(file.read_bytes() if file.exists() else None)
+    _add_secrets(file.read_bytes() if file.exists() else None, file.name)
 
 
-def _add_secrets(settings: bytes | None) -> None:
+def _add_secrets(settings: bytes | None, where: str) -> None:
+    """Raises UserError for settings that cannot be read: a secret that they name would be signed,
+    and the ledger keeps it for ever."""
     try:
         raw = yaml.safe_load(settings or b"") or {}
-    except yaml.YAMLError:
-        return
+    except yaml.YAMLError as error:
+        why = " ".join(str(error).split())
+        raise UserError(f"{where}: not YAML ({why}), so the secrets that it names are unknown. Restore it.") from None
     for name, value in edits.declared_secrets(raw).items():
         if len(value) >= secrets.MIN_CHARS:
             secrets.add(name, value)

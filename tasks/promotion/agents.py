@@ -177,7 +177,9 @@ def assert_same(at: Revision, waiting: Waiting) -> None:
 
 def _of_run(clone: Clone, state: State, which: str) -> Agent:
     asked = [waiting for waiting in state.requests.values() if which in waiting.act.run]
-    exact = [waiting for waiting in asked if waiting.act.run == which] or asked
+    exact = [waiting for waiting in asked if waiting.act.run == which]
+    if not exact and all(record.name != which for record in records.load_all(clone)):
+        exact = asked  # else it is this clone's own run, which nobody asked for
     if len({waiting.act.run for waiting in exact}) == 1:
         waiting = exact[-1]
         if waiting.promoted:

@@ -201,7 +201,16 @@ def test_a_run_is_not_mistaken_for_another_whose_name_goes_on(here: Clone, climb
     first, longer = only(here), climb()
     longer = longer if longer.name.startswith(first.name) else climb()
     acts.request(here, longer)
+    assert agents.find(here, first.name).run == first.name
     assert people.approve(here, first.name).waiting.act.run == first.name
+
+
+def test_nothing_is_signed_while_it_is_unknown_which_words_are_secret(here: Clone) -> None:
+    (here.root / "params.yaml").write_text("run: {notify: [")
+    head = book.read(here).head
+    with pytest.raises(UserError, match=r"params\.yaml: not YAML .*the secrets that it names are unknown"):
+        acts.change(here, SetRules(model=None, rules=Rules(approvers=2)), people.signer("Ada"), "the key is hunter2")
+    assert book.read(here).head == head
 
 
 def test_what_takes_long_does_not_hold_the_ledger(here: Clone, monkeypatch: pytest.MonkeyPatch) -> None:

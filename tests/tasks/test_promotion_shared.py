@@ -29,15 +29,20 @@ def params(clone: Clone) -> config.Params:
     return config.load(clone.root / "params.yaml")
 
 
+def name_store(clone: Clone, url: str) -> None:
+    """Name a DVC remote in the clone's settings."""
+    settings = clone.root / ".dvc/config"
+    with_remote = settings.read_text().replace("[core]", "[core]\n    remote = store")
+    settings.write_text(f"{with_remote}['remote \"store\"']\n    url = {url}\n")
+
+
 def shared(folder: Path) -> Clone:
     """A clone with a bare Git remote and a DVC remote that its commit names."""
     scripted = ladder_clone.make(folder)
     remote = folder / "remote.git"
     scripted.git("init", "--quiet", "--bare", str(remote))
     scripted.git("remote", "add", "origin", str(remote))
-    settings = scripted.root / ".dvc/config"
-    with_remote = settings.read_text().replace("[core]", "[core]\n    remote = store")
-    settings.write_text(f"{with_remote}['remote \"store\"']\n    url = {folder / 'store'}\n")
+    name_store(scripted.clone, str(folder / "store"))
     (scripted.root / "infra").mkdir(exist_ok=True)
     (scripted.root / "infra/ledger.yaml").write_text("remote: origin\n")
     scripted.git("add", "--all")
@@ -82,9 +87,8 @@ def test_an_approver_in_another_clone_reads_the_ledger_and_the_revision_alone(
 
 def test_a_relative_remote_of_dvc_is_the_clones_and_not_a_scratch_folders(here: Clone) -> None:
     """The push went into a folder that was deleted after it, and was found to have arrived."""
-    settings, store = here.root / ".dvc/config", here.root.parent / "store"
-    with_remote = settings.read_text().replace("[core]", "[core]\n    remote = store")
-    settings.write_text(f"{with_remote}['remote \"store\"']\n    url = ../../store\n")
+    store = here.root.parent / "store"
+    name_store(here, "../../store")
     at = Revision(here, only(here).revision or "")
     transfer.push(here, at.commit)
     assert len([path for path in store.rglob("*") if path.is_file()]) > 10
@@ -100,9 +104,7 @@ def named_late(clone: Clone, folder: Path) -> Clone:
     bare = folder / "remote.git"
     clone.git("init", "--quiet", "--bare", str(bare))
     clone.git("remote", "add", "origin", str(bare))
-    settings = clone.root / ".dvc/config"
-    with_remote = settings.read_text().replace("[core]", "[core]\n    remote = store")
-    settings.write_text(f"{with_remote}['remote \"store\"']\n    url = {folder / 'store'}\n")
+    name_store(clone, str(folder / "store"))
     text = (clone.root / "infra/ledger.yaml").read_text()
     (clone.root / "infra/ledger.yaml").write_text(text.replace("remote: null", "remote: origin"))
     clone.git("commit", "--all", "--quiet", "--message", "shared")
