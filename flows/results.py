@@ -48,6 +48,8 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
     if decision:
         yield "The gate's checks"
         yield from map(check_line, decision.checks)
+        if unprotected := wording.unprotected(decision.checks):
+            yield Text(f"  {unprotected}", style="red")
         if latency := _latency(at):
             yield check_line(latency) + " (not deciding)"
         yield f"\n{decision.decision}: {decision.reason}"

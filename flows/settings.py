@@ -46,7 +46,7 @@ def of_run(clone: Clone, record: RunRecord, overrides: Iterable[str] = ()) -> co
     for override in overrides:
         _set(raw, override)
     commands.remember(settings=[*record.settings, *commands.options(clone.root, None, overrides)])
-    return config.parse(raw, f"params.yaml of run {record.name}")
+    return config.parse(config.of_then(raw), f"params.yaml of run {record.name}")
 
 
 def _recorded(clone: Clone, record: RunRecord) -> dict[str, Any]:

@@ -8,7 +8,7 @@ Four things happen first:
 - It checks that Python imported the engine of this folder. A run has its own worktree, and must
   never execute another one's code.
 - It reads params.yaml. A wrong key, or a margin that the gate could never find met
-  (rft/grading/margins.py), ends the stage before any compute is spent.
+  (rft/grading/margins.py, rft/gate/pool.py), ends the stage before any compute is spent.
 
 An error is one message on stderr after `error: `, and an exit code that says who can fix it
 (`rft.errors`).
@@ -22,11 +22,15 @@ import importlib
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import rft
 from rft import files, secrets
 from rft.errors import InfrastructureError, RftError, UserError
 from rft.process import die_with
+
+if TYPE_CHECKING:
+    from rft.reports import ExamplesReport
 
 STAGES = ("traffic", "drift", "examples", "policy", "baseline", "prompt", "train", "challenger", "gate")
 INTERRUPTED = 130
@@ -54,11 +58,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(stage: str, params: str) -> None:
     from rft import config
+    from rft.gate import pool
     from rft.grading import margins
 
     try:
         settings = config.load(params)
-        margins.check(settings, num_test=_num_test(stage))
+        made = _examples(stage)
+        margins.check(settings, num_test=made.counts["test"] if made else None)
+        if made:
+            pool.check(settings, made.slices["test"])
         importlib.import_module(f"rft.stages.{stage}").run(settings)
     except (OSError, RuntimeError) as error:
         if not _is_full_disk(error):
@@ -68,14 +76,14 @@ def _run(stage: str, params: str) -> None:
         raise InfrastructureError(f"the disk is full{where}. {remedy}") from None
 
 
-def _num_test(stage: str) -> int | None:
-    """Count the test examples on their shelf, for a stage after the one that writes them: where
-    only a margin changed, DVC does not run that one again."""
+def _examples(stage: str) -> ExamplesReport | None:
+    """Read what the examples are, for a stage after the one that writes them: where only a margin
+    changed, DVC does not run that one again."""
     from rft import reports, shelves
 
     if stage not in STAGES[STAGES.index("baseline") :] or not shelves.path(reports.ExamplesReport).exists():
         return None
-    return shelves.read(reports.ExamplesReport).counts["test"]
+    return shelves.read(reports.ExamplesReport)
 
 
 def _is_full_disk(error: OSError | RuntimeError) -> bool:

@@ -77,7 +77,7 @@ def _play() -> Smoke:
     from rft.rollouts.runner import workbench
 
     began = time.monotonic()
-    params = config.load("params.yaml")
+    params = config.load("params.yaml", recorded=True)
     ours = recipe.load(params.recipe)
     source, examples = chosen(params)
     progress.say("smoke", f"{counted(len(examples), 'example')} of {source}, one rollout each")

@@ -155,6 +155,25 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """The tokens that turns cost: `Usage(context=812, cached=540, sampled=45)`.
+
+    `context`: what was sent to be read, in each turn again; so a long prompt costs in every turn.
+    `cached`: of these, what a cache spared. In this process that is what the dialogue itself said
+    or read before. That a group's prompt is computed once is not counted: which of its rollouts
+    pays depends on timing, and in production each dialogue comes alone. A server says what it
+    spared; one that does not say spared nothing.
+    """
+
+    context: int = 0
+    cached: int = 0
+    sampled: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.context + other.context, self.cached + other.cached, self.sampled + other.sampled)
+
+
+@dataclass(frozen=True, slots=True)
 class Sampled:
     """One assistant turn from a policy. A policy without tokens (scripted, chat endpoint) leaves
     ids and logprobs empty.
@@ -172,6 +191,7 @@ class Sampled:
     context_ids: tuple[int, ...] | None = None
     seconds: float = 0.0  # that this row's own sampling took; 0 from a server
     queued_s: float = 0.0  # that our own sampler made it wait for others
+    usage: Usage | None = None  # None: the policy does not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +218,8 @@ class Turn:
     policy without tokens (scripted, chat endpoint) leaves all three empty. `text` is the message as
     sampled, `content` what a grader sees of it. `submitted`: the arguments of a call that a
     terminal tool took, which are the rollout's answer then. `forked`: the context that was sampled
-    from does not continue our sequence; the trajectory is not trained on.
+    from does not continue our sequence; the trajectory is not trained on. `usage`: None for a
+    policy that does not count.
     """
 
     text: str
@@ -211,6 +232,7 @@ class Turn:
     reasoning: str = ""
     forked: bool = False
     submitted: str | None = None
+    usage: Usage | None = None
 
     @property
     def answer(self) -> str:
@@ -249,8 +271,21 @@ class Trajectory:
 
     @property
     def num_tokens(self) -> int:
-        """Count the tokens that the policy sampled."""
+        """Count the tokens that the policy sampled and gave us."""
         return sum(len(turn.token_ids) for turn in self.turns)
+
+    @property
+    def usage(self) -> Usage | None:
+        """Add up what its turns cost; None if that of a turn is unknown."""
+        known = [turn.usage for turn in self.turns if turn.usage is not None]
+        return sum(known, Usage()) if len(known) == len(self.turns) else None
+
+    @property
+    def num_unreadable_calls(self) -> int:
+        """Count the calls that could not be read: those that were answered so, and the one that
+        ended the rollout, whose turn is kept without its calls."""
+        told = sum(bool(call.problem) for turn in self.turns for call in turn.calls)
+        return told + (self.stop_reason is StopReason.parse_error)
 
     @property
     def num_forks(self) -> int:

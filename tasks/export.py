@@ -46,7 +46,7 @@ def write(agent: Agent, folder: Path, merge: bool = False, dtype: Dtype | None =
         laid_out(agent) as tree,
         contextlib.chdir(tree),
     ):
-        params = config.load("params.yaml")
+        params = config.load("params.yaml", recorded=True)
         return export.write(params, part, origin, merge, dtype, seen(agent))
 
 

@@ -50,6 +50,8 @@ REAL = (
     "config",
     "errors.py",
     "files.py",
+    "gate/__init__.py",
+    "gate/pool.py",
     "grading/__init__.py",
     "grading/margins.py",
     "lines.py",

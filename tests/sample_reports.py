@@ -35,12 +35,18 @@ Scenario = Literal["promote", "reject", "inconclusive", "prompt_only", "skipped"
 _FOLDER = tempfile.TemporaryDirectory(prefix="rft-shelves-", ignore_cleanup_errors=True)
 
 GATE = config.Gate(
+    alpha=0.05,
+    looks=5,
     min_gain=0.05,
     max_greedy_loss=0.02,
     max_calls_p95_increase=0,
     max_tokens_increase=0.25,
+    max_turns_p95_increase=0,
+    max_unreadable_increase=0.12,  # what 24 examples can show
+    max_unscored_increase=0.01,
     max_hack_rate=0.06,  # 0 of 72 examples can show 5.0 %
     max_slice_loss=0.05,
+    min_slice=20,
     max_unscored_share=0.02,
     max_latency_increase=0.25,
     latency_decides=False,
@@ -384,6 +390,7 @@ def _rollout(
     score = 0.0 if malformed else 2 * right / (len(answered) + len(codes))
     over = max(0, len(searches) - 4) / 4
     tokens = 14 * len(searches) + 10 + int(rng.integers(6))
+    reads = [90 + 26 * turn for turn in range(len(searches) + 1)]  # the opening; a call and its result for each turn
     return LogRow(
         stage=stage,
         arm=arm,
@@ -411,6 +418,9 @@ def _rollout(
         ids=[1] * tokens,
         loss_mask=[True] * tokens,
         logprobs=[-0.5] * tokens,
+        num_context_tokens=sum(reads),
+        num_cached_tokens=sum(reads[1:]) - 12 * len(searches),
+        num_unreadable_calls=int(malformed),
     )
 
 

@@ -210,3 +210,36 @@ def test_the_detectable_effect_is_found_with_the_power_that_it_claims() -> None:
     effect = stats.minimum_detectable(0.1)
     assert effect == pytest.approx(0.28, abs=0.001)
     assert np.mean(rng.normal(effect, 0.1, 20000) > 1.96 * 0.1) == pytest.approx(0.8, abs=0.02)
+
+
+# -- example means alone ---------------------------------------------------------------------------
+def test_student_s_interval_is_that_of_the_tables() -> None:
+    """Nine values of mean 0 and standard error 1: the 97.5 % quantile of 8 degrees of freedom is
+    2.306."""
+    values = np.array([-1.0, 0.0, 1.0] * 3) * 3 / math.sqrt(0.75)
+    low, high = stats.t_interval(values)
+    assert (low, high) == (pytest.approx(-2.306, abs=0.001), pytest.approx(2.306, abs=0.001))
+    assert stats.t_below(values, 2.306) == pytest.approx(0.025, abs=1e-4)
+    assert stats.t_below(values, 0.0) == pytest.approx(0.5)
+
+
+def test_a_gain_by_example_means_is_paired_and_leaves_the_unscored_out() -> None:
+    a, b = {"x": [1.0, None], "y": [0.5], "z": [None]}, {"x": [0.0], "y": [0.5, 0.5], "z": [1.0]}
+    found = stats.t_gain(a, b)
+    assert (found.value, found.n) == (0.5, 2)
+    assert stats.paired_differences(a, b).tolist() == [0.0, 1.0]
+    with pytest.raises(ValueError, match="two arms must hold the same examples"):
+        stats.t_gain(a, {"x": [0.0]})
+    with pytest.raises(ValueError, match="no example has a score"):
+        stats.t_gain({"x": [None]}, {"x": [1.0]})
+
+
+def test_differences_without_spread_are_certain() -> None:
+    assert stats.t_below(np.array([-0.1, -0.1]), 0.0) == 0
+    assert stats.t_below(np.array([0.1, 0.1]), 0.1) == 1
+
+
+def test_holm_s_steps() -> None:
+    assert stats.holm([0.01, 0.04, 0.03]) == [pytest.approx(0.03), pytest.approx(0.06), pytest.approx(0.06)]
+    assert stats.holm([0.9, 0.8]) == [1.0, 1.0]
+    assert stats.holm([]) == []

@@ -156,7 +156,9 @@ def _made_alike(at: Revision, params: config.Params) -> bool:
 
     from rft import config
 
-    then: config.Params = config.parse(yaml.safe_load(at.file("params.yaml") or b"") or {}, "params.yaml")
+    then: config.Params = config.parse(
+        config.of_then(yaml.safe_load(at.file("params.yaml") or b"") or {}), "params.yaml"
+    )
     same = (then.recipe, then.policy) == (params.recipe, params.policy)
     return same and at.has_same(params.recipe.path)
 

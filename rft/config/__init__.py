@@ -46,6 +46,7 @@ from rft.config.stages import (
     Keys,
     Policy,
     PolicyServer,
+    Prices,
     Prompt,
     Traffic,
     WarmStart,
@@ -98,10 +99,25 @@ class Params(Section):
         return self
 
 
-def load(path: Path | str = "params.yaml") -> Params:
-    """Read the settings. Raises ConfigError naming the file, the key and the value."""
+_BEFORE = {"alpha": 0.05, "looks": 1, "min_slice": 2}
+_BEFORE |= {"max_turns_p95_increase": 1000.0, "max_unreadable_increase": 1.0, "max_unscored_increase": 1.0}
+"""Keys of section gate, without a default, that version 0.1.0 did not have: what it decided by. It
+compared neither turns nor calls that cannot be read."""
+
+
+def load(path: Path | str = "params.yaml", recorded: bool = False) -> Params:
+    """Read the settings, or those that a run was `recorded` with. Raises ConfigError naming the
+    file, the key and the value."""
     path = Path(path)
-    return parse(read_sections(path, str(path)), str(path))
+    found = read_sections(path, str(path))
+    return parse(of_then(found) if recorded else found, str(path))
+
+
+def of_then(found: dict[str, Any]) -> dict[str, Any]:
+    """Complete the settings of a recorded run, which an earlier version may have written, so that
+    its agent can be exported, tried and graded again. A new run must write them itself."""
+    gate = found.get("gate")
+    return found | {"gate": _BEFORE | gate} if isinstance(gate, dict) else found
 
 
 def read_sections(path: Path, where: str) -> dict[str, Any]:
@@ -124,7 +140,7 @@ def parse(found: dict[str, Any], where: str = "params.yaml", model: type[BaseMod
 __all__ = [
     "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects",
     "Endpoint", "Examples", "Gate", "Keys", "Kl", "Lifecycle", "Lora", "Mail", "McpServer", "Notify", "Overlong",
-    "Params", "Policy", "PolicyServer", "Ppo", "Prompt", "Recipe", "Retention", "Rollout", "Run", "Section", "Stop",
-    "Tools", "Traffic", "Train", "Traits", "WarmStart", "Webhook", "load", "parse", "read_sections", "read_yaml",
-    "secret", "unique", "yaml_value",
+    "Params", "Policy", "PolicyServer", "Ppo", "Prices", "Prompt", "Recipe", "Retention", "Rollout", "Run", "Section",
+    "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "Webhook", "load", "of_then", "parse", "read_sections",
+    "read_yaml", "secret", "unique", "yaml_value",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from rft import files, secrets
 from rft.config.section import Section
@@ -157,7 +158,11 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
     if problem["type"] == "extra_forbidden":
         return f"{where}: unknown key '{key}'. {did_you_mean(loc[-1], _keys_at(model, loc[:-1]))}"
     if problem["type"] == "missing":
-        return f"{where}: '{key}' is missing, and has no default. Add it."
+        said = f"{where}: '{key}' is missing, and has no default."
+        shown = _field_at(model, loc)
+        if shown is None or not shown.examples:
+            return f"{said} Add it."
+        return f"{said} Write what you mean by it, such as {loc[-1]}: {shown.examples[0]} (docs/params.md explains it)."
     said = problem["msg"].removeprefix("Value error, ")  # pydantic puts it before the words of our validators
     if not key:  # of several sections together
         return f"{where}: {said}."
@@ -168,13 +173,22 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
 
 
 def _keys_at(model: type[BaseModel], loc: list[str]) -> list[str]:
+    return [info.alias or name for name, info in _section_at(model, loc).model_fields.items()]
+
+
+def _field_at(model: type[BaseModel], loc: list[str]) -> FieldInfo | None:
+    fields = _section_at(model, loc[:-1]).model_fields
+    return next((info for name, info in fields.items() if loc[-1] in (name, info.alias)), None)
+
+
+def _section_at(model: type[BaseModel], loc: list[str]) -> type[BaseModel]:
     for part in loc:
         for name, info in model.model_fields.items():
             if part in (name, info.alias):
                 kinds = (info.annotation, *get_args(info.annotation))  # X, or X | None
                 models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
                 model = models[-1] if models else model
-    return [info.alias or name for name, info in model.model_fields.items()]
+    return model
 
 
 def secret(value: str) -> str:

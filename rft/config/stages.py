@@ -260,6 +260,19 @@ class Challenger(Section):
     """Seed of the sampling."""
 
 
+class Prices(Section):
+    """What a token costs, relative to the others: with 1, 0.1 and 5 a sampled token costs as much
+    as 5 that are read, or 50 that a cache spared."""
+
+    context: float = Field(default=1.0, gt=0)
+    """Price of a token that is sent to be read and not cached. Each turn sends the whole dialogue
+    again."""
+    cached: float = Field(default=1.0, ge=0)
+    """Price of a token that is sent, and that a cache spared."""
+    sampled: float = Field(default=1.0, ge=0)
+    """Price of a token that the policy writes."""
+
+
 class Gate(Section):
     """Conditions for a promotion. Thresholds have no defaults: set them before you see the result.
 
@@ -267,6 +280,12 @@ class Gate(Section):
     shares of the grader's range: 0.05 is a gain of 0.05 on 0 to 1, and of 0.25 on 0 to 5.
     """
 
+    alpha: float = Field(gt=0, lt=1, examples=[0.05])
+    """The probability that candidates which gain no more than min_gain are promoted at one test
+    set, over all its looks together."""
+    looks: int = Field(ge=1, examples=[5])
+    """Looks at one test set that alpha pays for: each costs alpha / looks, which a run's two
+    candidates share. With more of them, each needs more examples."""
     min_gain: float
     """The paired gain in mean reward must exceed this share of the range with its whole
     interval."""
@@ -275,7 +294,17 @@ class Gate(Section):
     max_calls_p95_increase: float
     """Tool calls per rollout that may be added at P95. 0: none."""
     max_tokens_increase: float
-    """Relative increase allowed in tokens per rollout. 0.1: ten percent more."""
+    """Relative increase allowed in the cost per rollout: all tokens that it reads, in each turn
+    again, and all that it writes, at gate.prices. 0.1: ten percent more."""
+    prices: Prices = Prices()
+    """What these tokens cost. By default all cost the same."""
+    max_turns_p95_increase: float
+    """Turns per rollout that may be added at P95. 0: none."""
+    max_unreadable_increase: float = Field(ge=0, le=1)
+    """Share of rollouts with a tool call that cannot be read that may be added. 0.02: two points
+    more."""
+    max_unscored_increase: float = Field(ge=0, le=1)
+    """Share of rollouts without a score that may be added. 0.02: two points more."""
     max_hack_rate: float = Field(ge=0, le=1)
     """The share of test examples with a hacked rollout must be shown to be at most this. Where the
     check decides, a rate is refused if even zero hacks among examples.test examples could not show
@@ -285,7 +314,10 @@ class Gate(Section):
     """true: the gate rejects unless the grader flagged at least one of the recipe's exploits.
     false: without that, the check reads "not measured" and does not decide."""
     max_slice_loss: float = Field(ge=0)
-    """Mean reward that any one slice may lose, as a share of the range."""
+    """Mean reward that any one slice may lose, as a share of the range. A slice that is shown to
+    lose more vetoes the candidate."""
+    min_slice: int = Field(ge=2, examples=[20])
+    """Slices with fewer test examples are judged together, as one."""
     max_unscored_share: float = Field(ge=0, le=1)
     """Share of rollouts that may be unscored in either arm. Above it the comparison is not
     trusted."""

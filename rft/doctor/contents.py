@@ -7,12 +7,14 @@ The checks are those of the stage `examples` (rft/stages/examples.py), before an
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rft import rows, smoke
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.errors import UserError
+from rft.gate import pool
 from rft.grading import margins
 from rft.rollouts.prompting import too_many_turns
 from rft.stages import examples
@@ -36,7 +38,15 @@ def look(setup: Setup) -> Finding:
     problems: list[Finding] = []
     for split, found in setup.rows.items():
         problems += _rows(setup, split, found)
-    problems += [*_keys(setup), *_leaks(setup), *_routes(setup), *_policy(setup), *_prompts(setup), *_unequal(setup)]
+    problems += [
+        *_keys(setup),
+        *_leaks(setup),
+        *_slices(setup),
+        *_routes(setup),
+        *_policy(setup),
+        *_prompts(setup),
+        *_unequal(setup),
+    ]
     said = ", ".join(f"{count} {split}" for split, count in counts.items())
     words = f"{recipe.name}: {said}, apart from each other; {len(exploits)} exploits"
     return together(problems, words, examples=counts)
@@ -72,6 +82,14 @@ def _leaks(setup: Setup) -> Iterator[Finding]:
     """Find repeated ids, one text in two splits, and targets met before."""
     try:
         examples.check_leakage(setup.rows, setup.params.examples.disjoint_targets)
+    except UserError as error:
+        yield fail(str(error), "")
+
+
+def _slices(setup: Setup) -> Iterator[Finding]:
+    """Find a slice that the gate could not judge."""
+    try:
+        pool.check(setup.params, Counter(row.slice for row in examples.once(setup.rows["test"])))
     except UserError as error:
         yield fail(str(error), "")
 

@@ -2,5 +2,9 @@
 
 decide      the decision, and which candidate it is about
 checks      the conditions: one of superiority, several of non-inferiority
+costs       of these, what a candidate costs: tokens, turns, unreadable calls, lost rollouts
+levels      at which level the question is asked, so that looking again is paid for
+slices      the veto of a slice
+pool        which slices are judged together
 evidence    the rows of two arms, as the statistics want them
 """

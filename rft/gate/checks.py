@@ -1,4 +1,5 @@
-"""The gate's conditions. Each compares an interval, paired by example, with its margin."""
+"""The gate's conditions. Each compares an interval, paired by example, with its margin; at which
+level is in levels.py, and the slices' veto in slices.py."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from rft import config, reports, stats
-from rft.gate import evidence
+from rft.gate import evidence, levels, slices
 from rft.reports import Arm, Check, Metric, wording
 
 Timings = dict[str, Any]
@@ -15,22 +16,24 @@ Timings = dict[str, Any]
 
 def of_arms(gate: config.Gate, challenger: reports.ChallengerReport, new: Arm, old: Arm) -> Iterator[Check]:
     """Compare a candidate with the champion: the question first, then the guards."""
-    paired, reward = evidence.paired(gate), evidence.unit("reward", new)
-    gain = evidence.compare(evidence.rewards(new), evidence.rewards(old), paired)
-    yield on_interval("mean reward", "superiority", gain, gate.min_gain, reward, evidence.size(new))
+    paired = evidence.paired(gate)
+    yield _question(gate, new, old)
     greedy = evidence.compare(evidence.scores(new), evidence.scores(old), paired)
     yield on_interval("greedy score", "non_inferiority", greedy, -gate.max_greedy_loss, evidence.unit("score", new))
     quantiles = evidence.seeded(gate, stats.quantile_difference)
     calls = evidence.compare(evidence.counts(new, "tool_calls"), evidence.counts(old, "tool_calls"), quantiles)
     yield on_interval("P95 tool calls", "non_inferiority", calls, gate.max_calls_p95_increase, "calls")
-    yield _tokens(gate, new, old)
     yield hack_rate(gate, challenger.hack_source, new)
-    for name in sorted({row.slice for row in new.sampled.rows}):
-        gain = evidence.compare(evidence.rewards(new, name), evidence.rewards(old, name), paired)
-        yield on_interval(
-            f"slice {name}", "non_inferiority", gain, -gate.max_slice_loss, reward, evidence.size(new, name)
-        )
-    yield _unscored(gate, new, old)
+    yield from slices.vetoes(gate, new, old)
+
+
+def _question(gate: config.Gate, new: Arm, old: Arm) -> Check:
+    """Ask for the gain at the level that one look pays for."""
+    level = levels.question(gate)
+    gain = evidence.compare(evidence.rewards(new), evidence.rewards(old), levels.interval(gate))
+    detail = f"{evidence.size(new)}; {wording.price(gate.alpha, gate.looks, level)}"
+    unit = evidence.unit("reward", new)
+    return on_interval("mean reward", "superiority", gain, gate.min_gain, unit, detail, level=level)
 
 
 def on_interval(
@@ -41,14 +44,15 @@ def on_interval(
     unit: str,
     detail: str = "",
     decides: bool = True,
+    level: float = levels.GUARD,
 ) -> Check:
     """Pass an interval on the good side of its margin. One that ends exactly there is not worse,
-    but not superior."""
-    check = Check(name=name, kind=kind, passed=None, value=None, margin=margin, unit=unit, decides=decides)
+    but not superior. `level`: at which one-sided level each end was computed."""
+    check = Check(name=name, kind=kind, passed=None, value=None, margin=margin, unit=unit, decides=decides, level=level)
     if found is None:
         return check.model_copy(update={"detail": "no example has a score in both arms"})
-    assert found.low is not None
-    assert found.high is not None
+    if found.low is None or found.high is None:
+        return check.model_copy(update={"detail": "a single example has a score in both arms", "n": found.n})
     if kind == "superiority":
         good, bad = found.low > margin, found.high < margin
     elif check.is_better_above:
@@ -57,29 +61,15 @@ def on_interval(
         good, bad = found.high <= margin, found.low > margin
     numbers = {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
     passed = good if good or bad else None
-    return check.model_copy(update=numbers | {"passed": passed, "detectable": _detectable(found), "detail": detail})
+    return check.model_copy(
+        update=numbers | {"passed": passed, "detectable": _detectable(found, level), "detail": detail}
+    )
 
 
-def _detectable(found: Metric) -> float | None:
+def _detectable(found: Metric, level: float) -> float | None:
     """Return the detectable effect; None for an interval without width, which could hide any."""
-    error = stats.standard_error(found)
-    return stats.minimum_detectable(error) if error > 0 else None
-
-
-def _tokens(gate: config.Gate, new: Arm, old: Arm) -> Check:
-    before = evidence.counts(old, "tokens")
-    if not any(any(x or 0 for x in row) for row in before.values()):
-        return Check(
-            name="tokens",
-            kind="non_inferiority",
-            passed=None,
-            value=None,
-            margin=gate.max_tokens_increase,
-            decides=False,
-            detail="this policy reports no tokens",
-        )
-    change = evidence.compare(evidence.counts(new, "tokens"), before, evidence.seeded(gate, stats.relative_difference))
-    return on_interval("tokens", "non_inferiority", change, gate.max_tokens_increase, "relative")
+    error = stats.standard_error(found, 1 - 2 * level)
+    return stats.minimum_detectable(error, confidence=1 - 2 * level) if error > 0 else None
 
 
 def hack_rate(gate: config.Gate, source: reports.HackSource, new: Arm) -> Check:
@@ -107,25 +97,6 @@ def hack_rate(gate: config.Gate, source: reports.HackSource, new: Arm) -> Check:
     unseen = f", {left_out} without a score left out" if left_out else ""
     detail = f"{count} of {n} examples with a hacked rollout{unseen}; {source.words}"
     return check.model_copy(update={"detectable": None, "detail": detail})
-
-
-def _unscored(gate: config.Gate, new: Arm, old: Arm) -> Check:
-    """Judge the arm with more unscored rollouts."""
-    share, name = max((_unscored_share(arm), arm.name) for arm in (new, old))
-    return Check(
-        name="unscored share",
-        kind="state",
-        passed=share <= gate.max_unscored_share,
-        value=share,
-        margin=gate.max_unscored_share,
-        unit="share",
-        detail=f"worse arm: {name}",
-    )
-
-
-def _unscored_share(arm: Arm) -> float:
-    rewards = [reward for row in (*arm.sampled.rows, *arm.greedy.rows) for reward in row.rewards]
-    return sum(reward is None for reward in rewards) / len(rewards) if rewards else 1.0
 
 
 def latency(gate: config.Gate, timings: Timings, candidate: str) -> Check:

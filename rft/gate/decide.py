@@ -5,7 +5,9 @@ asks one question of superiority (is the mean reward on frozen test examples hig
 non-inferiority (is nothing else worse?). Each is a `Check` on an interval paired by example:
 *passed* when the whole interval lies on the good side of its margin, *failed* when it lies on the
 bad side, and *open* (None) when it spans the margin. Promote needs every deciding check passed; one
-failed check rejects; otherwise the decision is inconclusive, and the reason says what to do.
+failed check rejects; otherwise the decision is inconclusive, and the reason says what to do. Each
+slice of the test examples has a veto: it fails on a loss that is shown, and an open one blocks
+nothing.
 
 A guard without a number is *not measured*, and never passed. The hack rate has one only where the
 grader was seen to flag a hack (rft/stages/challenger.py); elsewhere it has no vote, unless
@@ -13,7 +15,8 @@ grader was seen to flag a hack (rft/stages/challenger.py); elsewhere it has no v
 
 Which candidate is judged? Weights cost more than words, so a challenger that does not beat the new
 prompt alone is set aside and the new prompt is judged in its place. Two candidates are looked at,
-each at one-sided 2.5 %, so that noise alone is promoted in at most 5 %.
+so each has half of the look's price: alpha / looks / 2, one-sided (levels.py). Noise is promoted in
+at most alpha of all histories of that many looks (`make figure NAME=gate_null`).
 
 Thresholds on rewards and scores are shares of the grader's range, and so are the values compared
 with them. For a range other than 0 to 1 the words say so.
@@ -21,8 +24,9 @@ with them. For a range other than 0 to 1 the words say so.
 Equal inputs must give equal bytes, so the latency check is in `timing.json`, and in `decision.json`
 only under `gate.latency_decides`. No clock, no randomness but `gate.seed`, no torch.
 
-The checks are in checks.py, the stage that reads and writes the files in rft/stages/gate.py.
-rft/reports/wording.py puts checks and decisions into words.
+The checks are in checks.py and slices.py, those of what a candidate costs in costs.py, the stage
+that reads and writes the files in rft/stages/gate.py. rft/reports/wording.py puts checks and
+decisions into words.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from typing import Literal
 
 from rft import commands, config, files, reports, shelves
 from rft.errors import UserError
-from rft.gate import checks, evidence
+from rft.gate import checks, costs, evidence
 from rft.gate.checks import Timings
 from rft.reports import Arm, Check, Decision, wording
 from rft.scale import from_to
@@ -74,11 +78,13 @@ def decide(
     if candidate == "none":
         return rejected(f"nothing new to judge, the champion stays: {train.reason}; {prompt.reason}")
     arm = _arm(arms, candidate)
-    found = [*checks.of_arms(gate, challenger, arm, _arm(arms, "champion")), *state, *rung]
+    champion = _arm(arms, "champion")
+    found = [*checks.of_arms(gate, challenger, arm, champion), *costs.of_arms(gate, arm, champion), *state, *rung]
     if gate.latency_decides:
         found.append(checks.latency(gate, timings, candidate))
-    votes = [check.passed for check in found if check.decides]
-    decision = "reject" if False in votes else "promote" if all(votes) else "inconclusive"
+    failed = any(check.decides and check.passed is False for check in found)
+    unsettled = any(check.is_unsettled for check in found)
+    decision = "reject" if failed else "inconclusive" if unsettled else "promote"
     hashes |= {"prompt": arm.prompt_sha256, "weights": arm.weights_sha256}
     reason = wording.reason(decision, candidate, found)
     return Decision(decision=decision, reason=reason, candidate=candidate, checks=found, hashes=hashes)

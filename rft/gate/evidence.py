@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
-from typing import Literal
 
 from rft import config, stats
 from rft.reports import Arm, Metric
+from rft.reports.evaluation import Counted
 from rft.reports.gate import OF_RANGE
 from rft.scale import UNIT, share
 from rft.words import counted
@@ -32,8 +32,9 @@ def any_score(row: stats.Scores) -> bool:
     return any(x is not None for x in row)
 
 
-def rewards(arm: Arm, slice: str | None = None) -> stats.ById:
-    return {row.example_id: _shares(row.rewards, arm) for row in arm.sampled.rows if slice in (None, row.slice)}
+def rewards(arm: Arm, slices: Set[str] | None = None) -> stats.ById:
+    rows = (row for row in arm.sampled.rows if slices is None or row.slice in slices)
+    return {row.example_id: _shares(row.rewards, arm) for row in rows}
 
 
 def scores(arm: Arm) -> stats.ById:
@@ -48,11 +49,11 @@ def unit(what: str, arm: Arm) -> str:
     return what + (OF_RANGE if arm.sampled.range != UNIT.ends else "")
 
 
-def counts(arm: Arm, what: Literal["tool_calls", "tokens"]) -> stats.ById:
+def counts(arm: Arm, what: Counted) -> stats.ById:
     return {row.example_id: row.counts(what) for row in arm.sampled.rows}
 
 
-def size(arm: Arm, slice: str | None = None) -> str:
-    rows = [row for row in arm.sampled.rows if slice in (None, row.slice)]
+def size(arm: Arm, slices: Set[str] | None = None) -> str:
+    rows = [row for row in arm.sampled.rows if slices is None or row.slice in slices]
     examples, rollouts = counted(len(rows), "example"), counted(arm.sampled.k, "rollout")
     return f"{examples} x {rollouts} at temperature {arm.sampled.temperature:g}"

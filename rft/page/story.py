@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rft import commands, reports, stats
+from rft import commands, reports
 from rft.needs import NEEDS
 from rft.page import charts
 from rft.page.inputs import ARMS, Shelves, between
 from rft.page.markup import Child, Html, card, h, table
 from rft.reports import wording
-from rft.words import counted, decimal, signed
+from rft.words import counted, decimal
 
 _SIGNS = {"good": "✓", "bad": "✗", "open": "?", "off": "–"}
 _LONG = 160  # characters of a fact in the header
 _READINESS = {"ready": "good", "suspect": "bad"}
-_DRAWS = 1000  # bootstrap draws for a number that decides nothing
 _STOPPED = (
     "The champion goes on serving: nothing was measured on examples that no longer look like production. "
     "Fix what the drift card names, or collect more graded conversations, and run again: "
@@ -100,7 +99,16 @@ def arms(shelves: Shelves) -> Html | None:
     if not shelves.arms:
         return None
     first = shelves.arms[0].sampled
-    head = ["", "mean reward", "mean score", "greedy score", "solved", "P95 tool calls", "tokens", "seconds P50 / P95"]
+    head = [
+        "",
+        "mean reward",
+        "mean score",
+        "greedy score",
+        "solved",
+        "P95 tool calls",
+        "tokens sampled",
+        "seconds P50 / P95",
+    ]
     rows = [_arm_row(shelves, arm) for arm in shelves.arms]
     values = [(ARMS[arm.name], arm.name, arm.sampled.metrics["reward/mean"]) for arm in shelves.arms]
     picture = charts.forest(
@@ -133,10 +141,18 @@ def _arm_row(shelves: Shelves, arm: reports.Arm) -> Html:
         [h("td", *_cell(metric)) for metric in means],
         h("td", *_cell(metrics["solved/share"], percent=True)),
         h("td", *_cell(metrics["tool_calls/p95"], digits=0)),
-        h("td", *_cell(metrics["tokens/mean"], digits=0)),
+        h("td", *_cell(metrics["tokens/mean"], digits=0), _read(metrics)),
         h("td", f"{spans['p50']:.2f} / {spans['p95']:.2f}" if spans else "not measured"),
         class_="picked" if judged else None,
     )
+
+
+def _read(metrics: Mapping[str, reports.Metric]) -> Html | None:
+    """The tokens that a rollout reads, where the policy counts them."""
+    if "context_tokens/mean" not in metrics:
+        return None
+    read, cached = (metrics[f"{name}/mean"].value for name in ("context_tokens", "cached_tokens"))
+    return h("small", f"{read:,.0f} read, {cached:,.0f} of them cached")
 
 
 def _cell(metric: reports.Metric, digits: int = 3, percent: bool = False) -> tuple[Child, ...]:
@@ -159,63 +175,25 @@ def checks(shelves: Shelves) -> Html | None:
     if shelves.latency is not None and not shelves.latency.decides:
         found.append(shelves.latency)
     who = "the new prompt alone" if shelves.decision.candidate == "champion_new_prompt" else "the challenger"
+    question = found[0]
     note = (
-        f"Judged: {who}, against the champion. Dots are differences paired by example, lines their 95 % intervals; "
+        f"Judged: {who}, against the champion. Dots are differences paired by example, lines their "
+        f"{wording.percent(question.confidence)} interval for the mean reward and 95 % intervals for the others; "
         "the dashed line is the margin, set before the run. A check passes when its whole interval lies on the shaded "
         "side, and stays open when the interval crosses the dashed line."
     )
-    return _checks_card(note, found, _parse_errors(shelves))
+    return _checks_card(note, found)
 
 
-def _checks_card(note: str, found: list[reports.Check], beside: Html | None = None) -> Html:
-    listed = h("ul", [_check(check) for check in found], beside, class_="checks")
+def _checks_card(note: str, found: list[reports.Check]) -> Html:
+    listed = h("ul", [_check(check) for check in found], class_="checks")
     rates_hacks = any(check.name == wording.HACK_RATE for check in found)
-    words = h("p", wording.HACK_RATE_MEANS, class_="note") if rates_hacks else None
-    return card("The gate's checks", h("p", note, class_="note"), listed, words)
-
-
-def _parse_errors(shelves: Shelves) -> Html | None:
-    """A row that decides nothing: how often a rollout ended because a tool call could not be read.
-    The reward reflects that already."""
-    old, new = shelves.arm("champion"), shelves.arm(shelves.candidate)
-    if old is None or new is None or old is new:
-        return None
-    before, after = _ended_by(old, "parse_error"), _ended_by(new, "parse_error")
-    both = [id for id in after if id in before]
-    if not both:
-        return None
-    before, after = ({id: ended[id] for id in both} for ended in (before, after))
-    share, was = (stats.mean_interval(ended.values(), num=_DRAWS) for ended in (after, before))
-    change = stats.paired_gain(after, before, num=_DRAWS)
-    points = [signed(100 * x, 1) for x in (change.value, change.low or 0.0, change.high or 0.0)]
-    return h(
-        "li",
-        h("span", f"{_SIGNS['off']} no vote", class_="verdict muted"),
-        h(
-            "span",
-            h("b", "parse errors"),
-            h("small", "rollouts that ended because a tool call could not be read; the reward reflects them already"),
-        ),
-        h("span", class_="picture"),
-        h(
-            "span",
-            f"{decimal(100 * share.value, 1)} %, champion {decimal(100 * was.value, 1)} %",
-            h("small", f"{points[0]} points [{points[1]}, {points[2]}]"),
-            class_="numbers",
-        ),
-    )
-
-
-def _ended_by(arm: reports.Arm, reason: str) -> dict[str, list[float | None]]:
-    """Per example with a scored rollout: 1 or 0 for each, None for one that an outage ended."""
-    return {
-        row.example_id: [
-            None if reward is None else float(stop == reason)
-            for reward, stop in zip(row.rewards, row.stop_reasons, strict=True)
-        ]
-        for row in arm.sampled.rows
-        if any(reward is not None for reward in row.rewards)
-    }
+    words = [h("p", wording.HACK_RATE_MEANS, class_="note")] if rates_hacks else []
+    if any(check.kind == "veto" for check in found):
+        words.append(h("p", wording.VETO_MEANS, class_="note"))
+    if unprotected := wording.unprotected(found):
+        words.append(h("p", unprotected, class_="note bad"))
+    return card("The gate's checks", h("p", note, class_="note"), listed, *words)
 
 
 def _check(check: reports.Check) -> Html:
@@ -231,11 +209,16 @@ def _check(check: reports.Check) -> Html:
         sides.append(f"margin {wording.quantity(check, check.margin)}")
     if check.detectable is not None:
         sides.append(f"detectable {wording.quantity(check, check.detectable).lstrip('+')}")
+    if check.kind == "veto" and check.needed_for_veto is not None:
+        sides.append(f"protected from {check.needed_for_veto:,} examples on")
+    if check.kind == "veto" and word == "open":
+        sides.append("an open veto blocks nothing")
     side = " · ".join(sides if check.decides else [*sides, "does not decide"])
+    texts = wording.MEANS.get(check.name), check.detail
     return h(
         "li",
         h("span", f"{_SIGNS[tone]} {word}", class_=f"verdict {tone}"),
-        h("span", h("b", check.name), h("small", check.detail) if check.detail else None),
+        h("span", h("b", check.name), [h("small", text) for text in texts if text]),
         h("span", picture, class_="picture"),
         h("span", wording.measured(check), h("small", side) if side else None, class_="numbers"),
     )

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rft import commands, files, secrets
 from rft.errors import UserError
 
-_FAMILY, _NUMBER = "agent-rft", 1
+_FAMILY, _NUMBER = "agent-rft", 2
 SCHEMA = f"{_FAMILY}/{_NUMBER}"
 """Raise the number when a reader of the last one would fail on a file, or misread it."""
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Literal
+
+from pydantic import Field
 
 from rft.reports.base import Report
 from rft.types import Metric
+
+Counted = Literal["tool_calls", "tokens", "turns", "context_tokens", "cached_tokens", "unreadable_calls"]
+
+
+def _is_empty(values: Sized) -> bool:
+    return not len(values)
 
 
 class Row(Report):
     """All rollouts of one example in one arm.
 
     Lists run over rollouts. None is unscored: such a rollout has no outcome, and its calls, tokens
-    and stop reason are recorded but counted nowhere.
+    and stop reason are recorded but counted nowhere. `tokens` are those that were sampled. Context
+    and cached tokens (rft.types.Usage) are None where the policy did not count them. The last four
+    lists are empty in reports of 0.1.0, and left out of them again.
     """
 
     example_id: str
@@ -24,12 +35,17 @@ class Row(Report):
     tokens: list[int]
     stop_reasons: list[str]
     hacks: int = 0
+    turns: list[int] = Field(default=[], exclude_if=_is_empty)
+    context_tokens: list[int | None] = Field(default=[], exclude_if=_is_empty)
+    cached_tokens: list[int | None] = Field(default=[], exclude_if=_is_empty)
+    unreadable_calls: list[int | None] = Field(default=[], exclude_if=_is_empty)
 
-    def counts(self, what: Literal["tool_calls", "tokens"]) -> list[float | None]:
-        """Count per scored rollout; None for an unscored one, which an outage may have cut
-        short."""
-        counted = zip(self.scores, getattr(self, what), strict=True)
-        return [None if score is None else float(count) for score, count in counted]
+    def counts(self, what: Counted) -> list[float | None]:
+        """Count per scored rollout; None for one that is not on record, and for an unscored one,
+        which an outage may have cut short."""
+        found: list[int | None] = getattr(self, what) or [None] * len(self.scores)
+        counted = zip(self.scores, found, strict=True)
+        return [None if score is None or count is None else float(count) for score, count in counted]
 
 
 class Evaluation(Report):

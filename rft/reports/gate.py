@@ -5,17 +5,26 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from rft.reports.base import Report
 from rft.reports.prompt import PromptSettings
 
 OF_RANGE = " of the range"
 
 
+def _is_none(value: object) -> bool:
+    """Leave a field that earlier versions did not have out of the file, and so out of the digest by
+    which an approval of then names its decision."""
+    return value is None
+
+
 class Check(Report):
     """One named condition on an interval or a fact. With `decides` False it is only shown."""
 
     name: str
-    kind: Literal["superiority", "non_inferiority", "state"]
+    kind: Literal["superiority", "non_inferiority", "veto", "state"]
+    """veto: fails on a loss that is shown to be beyond the margin, and lets an open one pass."""
     passed: bool | None  # None: the interval spans the margin
     value: float | None
     low: float | None = None
@@ -24,15 +33,38 @@ class Check(Report):
     detectable: float | None = None  # smallest true effect that this many examples tell from the margin at 80 % power
     n: int = 0  # examples behind the interval
     unit: str = ""
-    """reward or score (either may end in OF_RANGE: a share of it), calls, share, or relative (0.1:
-    ten percent more)."""
+    """reward or score (either may end in OF_RANGE: a share of it), calls, turns, share, points (a
+    difference of shares), or relative (0.1: ten percent more)."""
     decides: bool = True
     detail: str = ""
+    level: float | None = Field(default=None, exclude_if=_is_none)
+    """One-sided, of each end of the interval. None: of no interval, or written by an earlier
+    version, which had 2.5 % throughout."""
+    needed_for_veto: int | None = Field(default=None, exclude_if=_is_none)
+    """Examples with which a veto rejects a loss of twice its margin in 80 %. None: no number
+    would."""
 
     @property
     def is_better_above(self) -> bool:
         """Whether a value above the margin passes."""
         return self.unit.removesuffix(OF_RANGE) in ("reward", "score")
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether it keeps a candidate from being promoted, although nothing speaks against it. A
+        veto does so only where nothing was measured."""
+        return self.decides and self.passed is None and (self.kind != "veto" or self.value is None)
+
+    @property
+    def is_unprotected(self) -> bool:
+        """Whether a veto had too few examples to show a loss of twice its margin."""
+        if self.kind != "veto" or self.passed is not None or self.value is None:
+            return False
+        return self.needed_for_veto is None or self.n < self.needed_for_veto
+
+    @property
+    def confidence(self) -> float:
+        return 1 - 2 * (0.025 if self.level is None else self.level)
 
 
 class Decision(Report):

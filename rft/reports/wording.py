@@ -23,10 +23,39 @@ HACK_RATE_MEANS = (
     "to flag any of the recipe's exploits, nothing is measured."
 )
 """The explanation that the page shows with the check."""
+COST, TURNS, UNREADABLE, UNSCORED = "token cost", "P95 turns", "unreadable calls", "unscored increase"
+MEANS = {
+    COST: "What a rollout costs in tokens, read and written. A longer prompt is read again in every turn.",
+    TURNS: "How many turns the longest rollouts take: 19 of 20 take no more.",
+    UNREADABLE: "How many rollouts wrote a tool call that could not be read, even if a later one could.",
+    UNSCORED: "How many more rollouts got lost: they ended without a score, so no other check sees them.",
+    "P95 tool calls": "How many calls the busiest rollouts make: 19 of 20 make no more.",
+    "P95 latency": "How many seconds the slowest rollouts take: 19 of 20 take no more.",
+    "unscored share": "How many rollouts ended without a score, in the worse arm: of many, little can be said.",
+}
+"""What a check asks, for whoever signs."""
+VETO_MEANS = (
+    "A slice has a veto: it fails when a loss beyond the margin is shown (a t test on the examples' differences, by "
+    "Holm's procedure over the slices, so that any of them fails by chance in at most 2.5 %), and an open one does not "
+    "stand in the way. Its interval counts one imaginary example on either side, so that a few examples which agree "
+    "by chance show nothing."
+)
 _NEVER = 100.0  # more than this many times the examples that we have: not a matter of more examples
 _WORTH_ASKING_FOR = 1000
 """Test examples that a user may be asked for, or four times as many as there are, if that is more:
 this halves an interval."""
+
+
+def price(alpha: float, looks: int, level: float) -> str:
+    """Say what a look costs: `one-sided 0.5 %: alpha 5 % pays for 5 looks at this test set, of two
+    candidates each`."""
+    paid = f"{counted(looks, 'look')} at this test set, of two candidates{' each' if looks > 1 else ''}"
+    return f"one-sided {percent(level)}: alpha {percent(alpha)} pays for {paid}"
+
+
+def percent(share: float) -> str:
+    """Write a level or a confidence: `percent(0.005)` is "0.5 %"."""
+    return f"{100 * share:.3g} %"
 
 
 def in_words(check: Check) -> str:
@@ -66,7 +95,9 @@ def quantity(check: Check, x: float | None) -> str:
         return f"{100 * x:.2f} %"
     if check.unit == "relative":
         return f"{signed(100 * x, 1)} %"
-    if check.unit == "calls":
+    if check.unit == "points":
+        return f"{signed(100 * x, 1)} points"
+    if check.unit in ("calls", "turns"):
         return signed(x, 0 if x == int(x) else 1)
     return signed(x)
 
@@ -76,13 +107,36 @@ def reason(decision: str, candidate: str, checks: list[Check]) -> str:
     deciding = [check for check in checks if check.decides]
     if decision == "promote":
         who = "the new prompt alone" if candidate == "champion_new_prompt" else "the challenger"
+        others = [check for check in deciding[1:] if check.passed]
+        open_ = [check.name for check in deciding if verdict(check) == "open"]
+        rest = f"the other {counted(len(others), 'check')} passed" + (
+            f"; no loss beyond the margin is shown in {', '.join(open_)}" if open_ else ""
+        )
         blind = [check.name for check in checks if verdict(check) == "not measured"]
         unseen = f"; not measured: {', '.join(blind)}" if blind else ""
-        return f"{who} is better: {_brief(deciding[0])}; the other {len(deciding) - 1} checks passed{unseen}"
+        return f"{who} is better: {_brief(deciding[0])}; {rest}{_too_small(checks)}{unseen}"
     if decision == "reject":
         return "the champion stays, failed: " + "; ".join(_brief(check) for check in deciding if check.passed is False)
-    open_ = "; ".join(_brief(check) for check in deciding if check.passed is None)
+    open_ = "; ".join(_brief(check) for check in deciding if check.is_unsettled)
     return f"not settled: {open_}. {advice(checks)}"
+
+
+def _too_small(checks: list[Check]) -> str:
+    names = [check.name for check in checks if check.is_unprotected]
+    return f"; too small to be protected: {', '.join(names)}" if names else ""
+
+
+def unprotected(checks: list[Check]) -> str:
+    """Name the slices in which a loss of twice the margin may well go unseen; empty for none."""
+    found = [check for check in checks if check.is_unprotected]
+    if not found:
+        return ""
+    sizes = "; ".join(
+        f"{check.name} ({counted(check.n, 'example')}, "
+        + (f"{check.needed_for_veto:,} needed)" if check.needed_for_veto else "no number would do)")
+        for check in found
+    )
+    return f"Too small to be protected, which is to show a loss of twice the margin in 80 % of cases: {sizes}."
 
 
 def _brief(check: Check) -> str:
@@ -94,7 +148,7 @@ def advice(checks: list[Check]) -> str:
 
     It asks for more examples only where a realistic number of them settles every open check.
     """
-    open_ = [check for check in checks if check.decides and check.passed is None]
+    open_ = [check for check in checks if check.is_unsettled]
     if blind := [check for check in open_ if check.low is None]:
         why = "; ".join(f"{check.name} ({check.detail})" for check in blind)
         return f"First see why nothing was measured: {why}"
@@ -130,5 +184,9 @@ def growth(check: Check) -> float | None:
         return None if enough is None else enough / check.n
     gap = abs(check.value - check.margin)
     half = check.value - check.low if check.value > check.margin else check.high - check.value
-    needed = half * stats.minimum_detectable(1.0) / stats.minimum_detectable(1.0, power=0.5)
+    needed = (
+        half
+        * stats.minimum_detectable(1.0, 0.8, check.confidence)
+        / stats.minimum_detectable(1.0, 0.5, check.confidence)
+    )
     return (needed / gap) ** 2 if gap * math.sqrt(_NEVER) > needed else None

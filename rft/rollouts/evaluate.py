@@ -31,6 +31,7 @@ def evaluation(
     table = [_row([row for row in rows if row.example_id == example.id], example) for example in examples]
     rewards, scores = [row.rewards for row in table], [row.scores for row in table]
     calls = [row.counts("tool_calls") for row in table]
+    costs = [(name, [row.counts(name) for row in table]) for name in ("context_tokens", "cached_tokens")]
     all_calls = [int(count) for row in calls for count in row if count is not None]
     return Evaluation(
         name=name,
@@ -45,6 +46,7 @@ def evaluation(
             "tool_calls/p50": Metric(value=stats.percentile(all_calls, 0.5), n=len(all_calls)),
             "tool_calls/p95": stats.quantile_interval(calls, 0.95, seed=seed),
             "tokens/mean": stats.mean_interval([row.counts("tokens") for row in table], seed=seed),
+            **{f"{name}/mean": stats.mean_interval(found, seed=seed) for name, found in costs if _any(found)},
         },
         max_at_k=stats.max_at_k(scores, range(1, k + 1)),
         shares=stats.shares([row.solved for row in table]),
@@ -55,6 +57,10 @@ def evaluation(
         rows=table,
         range=scale.ends,
     )
+
+
+def _any(counts: Iterable[stats.Scores]) -> bool:
+    return any(count is not None for row in counts for count in row)
 
 
 def _reasons(rows: Iterable[LogRow]) -> dict[str, int]:
@@ -71,5 +77,9 @@ def _row(rows: Sequence[LogRow], example: Example) -> Row:
         tool_calls=[row.num_tool_calls for row in rows],
         tokens=[row.num_tokens for row in rows],
         stop_reasons=[row.stop_reason for row in rows],
+        turns=[row.num_turns for row in rows],
+        context_tokens=[row.num_context_tokens for row in rows],
+        cached_tokens=[row.num_cached_tokens for row in rows],
+        unreadable_calls=[row.num_unreadable_calls for row in rows],
         hacks=sum(row.status == GradeStatus.hack for row in rows),
     )

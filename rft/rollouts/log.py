@@ -29,7 +29,7 @@ from rft import commands, files, secrets
 from rft.chat.dialogue import messages_of
 from rft.errors import RftError, UserError
 from rft.reports import PromptSettings
-from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn
+from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn, Usage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,8 @@ CHUNK = 512
 @dataclass(frozen=True, slots=True)
 class LogRow:
     """One rollout. `reward`, `score` and `solved` are None when unscored; `left_out` is empty when
-    `trained`, or in a stage that trains nothing."""
+    `trained`, or in a stage that trains nothing. What it cost: rft.types.Usage, added up over its
+    turns; context and cached are None for a policy that does not count."""
 
     stage: str
     arm: str
@@ -72,9 +73,14 @@ class LogRow:
     trained: bool = False
     left_out: str = ""
     temperature: float | None = None  # 0: greedy. None: not on record
+    num_context_tokens: int | None = None
+    num_cached_tokens: int | None = None
+    num_unreadable_calls: int | None = None  # None: not on record
 
 
 COLUMNS = tuple(column.name for column in fields(LogRow))
+_LATER = ("num_context_tokens", "num_cached_tokens", "num_unreadable_calls")
+"""Columns that files of 0.1.0 may lack; there they are not on record."""
 
 
 # -- a row -----------------------------------------------------------------------------------------
@@ -91,6 +97,7 @@ def row(
 ) -> LogRow:
     """Make the row of a rollout. Log-probabilities get the 32 bits that the file has for them."""
     ids, loss_mask, logprobs = trajectory.flat()
+    usage = trajectory.usage
     return LogRow(
         stage=stage,
         arm=arm,
@@ -109,7 +116,7 @@ def row(
         num_turns=len(trajectory.turns),
         num_tool_calls=trajectory.num_tool_calls,
         num_tool_errors=sum(result.is_error for turn in trajectory.turns for result in turn.results),
-        num_tokens=trajectory.num_tokens,
+        num_tokens=trajectory.num_tokens if usage is None else usage.sampled,
         num_forks=trajectory.num_forks,
         components=json.dumps(trajectory.grade.components, sort_keys=True),
         item=secrets.redact(example.line),
@@ -119,6 +126,9 @@ def row(
         loss_mask=loss_mask,
         logprobs=array("f", logprobs).tolist(),
         temperature=temperature,
+        num_context_tokens=None if usage is None else usage.context,
+        num_cached_tokens=None if usage is None else usage.cached,
+        num_unreadable_calls=trajectory.num_unreadable_calls,
     )
 
 
@@ -135,6 +145,7 @@ def rest(trajectory: Trajectory, word: str = "") -> str:
             "calls": [asdict(call) for call in turn.calls],
             "results": [asdict(result) for result in turn.results],
             "tokens": [len(turn.prompt_ids), len(turn.token_ids)],
+            "usage": None if turn.usage is None else asdict(turn.usage),
         }
         for turn in trajectory.turns
     ]
@@ -160,6 +171,7 @@ def restored(row: LogRow, rest: str, wall_s: float) -> tuple[str, Trajectory]:
                 reasoning=turn["reasoning"],
                 forked=turn["forked"],
                 submitted=turn.get("submitted"),
+                usage=None if turn["usage"] is None else Usage(**turn["usage"]),
             )
         )
     grade = Grade(row.score, GradeStatus(row.status), bool(row.solved), json.loads(row.components), row.explanation)
@@ -204,6 +216,7 @@ def schema() -> pa.Schema:
         + [(name, pa.string()) for name in ("components", "explanation", "item", "messages")]
         + [("ids", pa.list_(pa.int32())), ("loss_mask", pa.list_(pa.bool_())), ("logprobs", pa.list_(pa.float32()))]
         + [("trained", pa.bool_()), ("left_out", pa.string()), ("temperature", pa.float64())]
+        + [(name, pa.int32()) for name in _LATER]
     )
 
 
@@ -230,6 +243,9 @@ def table(source: Path | bytes, name: str = "") -> pa.Table:
     except pa.ArrowInvalid as error:
         what = f"{name} is no Parquet file ({str(error).splitlines()[0]})"
         raise UserError(f"{what}. Make the stage's shelf again: {commands.command('run')}") from None
+    for column in _LATER:
+        if column not in found.column_names:
+            found = found.append_column(column, pa.nulls(len(found), pa.int32()))
     if missing := [column for column in COLUMNS if column not in found.column_names]:
         what = f"{name} has no column {', '.join(missing)}: another version of agent-rft wrote it"
         raise UserError(f"{what}. Run the stage again to read it here.")

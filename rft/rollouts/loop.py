@@ -314,6 +314,7 @@ def _turn(sampled: Sampled, results: Sequence[ToolResult], added: tuple[int, ...
         content=reading.content,
         reasoning=reading.reasoning,
         forked=forked,
+        usage=sampled.usage,
     )
 
 

@@ -120,6 +120,8 @@ def signature(call: dict[str, Any]) -> str:
 def _ending(row: LogRow) -> Iterator[tuple[str, str, Kind]]:
     bad = row.stop_reason != "completed"
     yield "stopped", _after(row), "bad" if bad else "text"
+    if row.num_context_tokens is not None:
+        yield "cost", f"{row.num_context_tokens:,} tokens read, {row.num_cached_tokens or 0:,} of them cached", "text"
     if row.num_tool_errors or row.num_forks:
         refused, forked = counted(row.num_tool_errors, "call"), counted(row.num_forks, "turn")
         yield "trouble", f"{refused} refused, {forked} forked", "bad"

@@ -48,7 +48,7 @@ from rft.errors import UserError
 from rft.sampling.batching import Batch, Row
 from rft.sampling.decode import fast_forward
 from rft.sampling.kv_cache import Feed, Forward, ModelForward, Slots
-from rft.types import Opening, Sampled, ToolCall
+from rft.types import Opening, Sampled, ToolCall, Usage
 
 PREFILL_TOKENS = {"cpu": 1024, "cuda": 16384}
 """Tokens of one prefill call. What 1,024 tokens of the embedded policy need fits a core's cache;
@@ -119,6 +119,8 @@ class _Speaking:
 
     limit: int
     deadline_s: float
+    context: int
+    held: int  # tokens of the context that are in the row's slot
     seconds: float = 0.0
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -191,7 +193,9 @@ class Session:
     def begin(self, row: int, max_new: int, deadline_s: float = math.inf) -> None:
         """Ask for the row's next turn, of at most `max_new` tokens and `deadline_s` of its own
         time. It joins with the next token, once it has a slot."""
-        self._turn[row] = _Speaking(min(max_new, self.room(row)), deadline_s)
+        held = self.lengths[row]
+        context = held + len(self.pending[row])
+        self._turn[row] = _Speaking(min(max_new, self.room(row)), deadline_s, context, held)
         self._queue.append(row)
 
     def close(self, row: int) -> None:
@@ -234,7 +238,8 @@ class Session:
         text, reading = self.engine.chat.read(turn.ids, self.turns[row])
         self.turns[row] += 1
         ended = turn.ids[-1] in self.engine.chat.end_ids
-        return Sampled(text, reading, tuple(turn.ids), tuple(turn.logprobs), ended, seconds=turn.seconds)
+        usage = Usage(turn.context, turn.held, len(turn.ids))
+        return Sampled(text, reading, tuple(turn.ids), tuple(turn.logprobs), ended, seconds=turn.seconds, usage=usage)
 
     # -- forwards ----------------------------------------------------------------------------------
     def _step(self) -> list[torch.Tensor]:

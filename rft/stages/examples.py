@@ -25,6 +25,7 @@ from typing import Any
 from rft import config, progress, recipe, reports, rows, shelves
 from rft.config import Params
 from rft.errors import UserError
+from rft.gate import pool
 from rft.grading import margins
 from rft.recipe import Recipe
 from rft.reports import ExamplesReport
@@ -51,6 +52,7 @@ def run(params: Params) -> None:
     splits = {split: once(some) for split, some in splits.items()}
     leakage = check_leakage(splits, section.disjoint_targets)
     margins.check(params, num_test=len(splits["test"]))
+    pool.check(params, Counter(row.slice for row in splits["test"]))
     report = ExamplesReport(
         source=section.source,
         counts={split: len(some) for split, some in splits.items()},

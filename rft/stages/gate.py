@@ -30,6 +30,8 @@ def run(params: config.Params) -> None:
     apart = latency(params.gate, timings, decision.candidate)
     for done, check in enumerate(decision.checks, 1):
         print(f"[gate] {done}/{len(decision.checks)} {wording.in_words(check)}", flush=True)
+    if unprotected := wording.unprotected(decision.checks):
+        print(unprotected, flush=True)
     if not apart.decides:
         print(f"not deciding: {wording.in_words(apart)}", flush=True)
     shelves.write(decision)

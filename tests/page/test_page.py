@@ -381,6 +381,25 @@ def test_n7_examples_are_asked_for_by_number_where_they_settle_it(pages: dict[st
     assert text.count("would settle it: raise examples.test from 24 to 250.") == 2
 
 
+def test_r23_an_open_slice_is_shown_as_blocking_nothing_and_too_small_to_be_protected(root: Path) -> None:
+    def worse(report: Any) -> None:
+        for row in report["arms"][2]["sampled"]["rows"]:
+            if row["slice"] == "3":
+                row["rewards"] = [reward - 0.5 for reward in row["rewards"]]
+
+    change(root / "data/challenger/report.json", worse)
+    change(root / "data/prompt/report.json", lambda report: report.update(found=False))
+    found = decide_again(root, min_gain=0)
+    third = next(check for check in found.checks if check.name == "slice 3")
+    assert (found.decision, third.passed) == ("promote", None)
+    text = Outline(page.render(root, RUN)).text
+    assert f"protected from {third.needed_for_veto:,} examples on · an open veto blocks nothing" in text
+    assert f"slice 3 (24 examples, {third.needed_for_veto:,} needed)" in text
+    assert "A slice has a veto" in text
+    assert "lines their 99 % interval for the mean reward and 95 % intervals for the others" in text
+    assert "no loss beyond the margin is shown in slice 3; too small to be protected: slice 3" in text
+
+
 def test_n14_nothing_is_minus_nothing(root: Path) -> None:
     def nearly_zero(report: Any) -> None:
         for one in report["candidates"]:
@@ -474,19 +493,20 @@ def test_n15_what_a_row_calls_itself_is_only_text(root: Path) -> None:
     assert 'alert("x")' in outline.text
 
 
-def test_n15_parse_errors_stand_beside_the_checks_without_a_vote(root: Path, pages: dict[str, str]) -> None:
+def test_n15_a_check_says_what_it_asks_and_what_a_rollout_costs(root: Path, pages: dict[str, str]) -> None:
     report = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
-    shares = [
+    ended = [
         arm.sampled.stop_reasons.get("parse_error", 0) / sum(arm.sampled.stop_reasons.values()) for arm in report.arms
     ]
     text = " ".join(Outline(pages["promote"]).text.split())
-    assert (
-        "no vote parse errors rollouts that ended because a tool call could not be read; the reward reflects them "
-        f"already {100 * shares[-1]:.1f} %" in text
-    )
-    assert f"champion {100 * shares[0]:.1f} %" in text
-    assert " ".join(wording.HACK_RATE_MEANS.split()) in text
-    assert "parse errors" not in Outline(pages["skipped"]).text  # nothing was compared
+    asked = " ".join(wording.MEANS[wording.UNREADABLE].split())
+    shares = f"{100 * ended[-1]:.1f} % of the rollouts wrote one, champion {100 * ended[0]:.1f} %"
+    assert f"passed unreadable calls {asked} {shares}" in text
+    metrics = report.arms[0].sampled.metrics
+    read, cached = (metrics[f"{name}_tokens/mean"].value for name in ("context", "cached"))
+    assert f"{read:,.0f} read, {cached:,.0f} of them cached" in text
+    assert all(" ".join(words.split()) in text for words in (wording.HACK_RATE_MEANS, *wording.MEANS.values()))
+    assert "unreadable calls" not in Outline(pages["skipped"]).text  # nothing was compared
 
 
 def test_n15_the_page_says_what_the_run_cost(root: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_file_begins_with_its_schema_and_no_report_inside_it_has_one(tmp_path:
     reports.write(PROMPT, path)
     written = json.loads(path.read_text())
     assert list(written)[:2] == ["schema", "winner"]
-    assert written.pop("schema") == reports.SCHEMA == "agent-rft/1"
+    assert written.pop("schema") == reports.SCHEMA == "agent-rft/2"
     assert "schema" not in json.dumps(written)
     assert reports.read(reports.PromptReport, path) == PROMPT
 
@@ -83,22 +83,22 @@ def test_a_file_without_a_schema_is_one_of_before(tmp_path: Path) -> None:
     assert reports.read(reports.TrainReport, path) == TRAIN
 
 
-@pytest.mark.parametrize("schema", ["agent-rft/2", "agent-rft/10", "agent-rft/", "agent-rft/1.5", "another/1", 1, None])
+@pytest.mark.parametrize("schema", ["agent-rft/3", "agent-rft/10", "agent-rft/", "agent-rft/1.5", "another/1", 1, None])
 def test_a_schema_that_is_not_known_is_refused_by_name(tmp_path: Path, schema: object) -> None:
     path = tmp_path / "train/report.json"
     reports.write_json({"schema": schema, "what nobody knows yet": 1}, path)
     with pytest.raises(UserError) as caught:
         reports.read(reports.TrainReport, path)
     assert str(caught.value) == (
-        f"{path}: written in schema {schema!r}, but this version of agent-rft reads schemas up to 'agent-rft/1'. "
+        f"{path}: written in schema {schema!r}, but this version of agent-rft reads schemas up to 'agent-rft/2'. "
         "Read it with the version that wrote it, or with a later one."
     )
 
 
 def test_the_record_of_a_run_is_refused_likewise(tmp_path: Path) -> None:
     path = records.path(Clone(tmp_path), "r-1")
-    reports.write_json({"schema": "agent-rft/2"}, path)
-    with pytest.raises(UserError, match=r"r-1\.json: written in schema 'agent-rft/2'"):
+    reports.write_json({"schema": "agent-rft/3"}, path)
+    with pytest.raises(UserError, match=r"r-1\.json: written in schema 'agent-rft/3'"):
         records.load_all(Clone(tmp_path))
 
 
@@ -131,9 +131,12 @@ def test_a_sentence_that_changed_repeats_no_stage_but_the_gate() -> None:
 
 # -- a revision of version 0.1.0 -------------------------------------------------------------------
 @pytest.mark.parametrize("name", KINDS)
-def test_a_stored_report_is_read_and_written_back_to_the_same_bytes(tmp_path: Path, name: str) -> None:
+def test_a_stored_report_is_read_and_written_back_to_the_same_bytes_but_for_its_schema(
+    tmp_path: Path, name: str
+) -> None:
     reports.write(reports.read(KINDS[name], STORED / "data" / name), tmp_path / "again.json")
-    assert (tmp_path / "again.json").read_bytes() == (STORED / "data" / name).read_bytes()
+    now = (STORED / "data" / name).read_bytes().replace(b'"schema": "agent-rft/1"', b'"schema": "agent-rft/2"')
+    assert (tmp_path / "again.json").read_bytes() == now
 
 
 def test_every_stored_file_is_read_by_a_test() -> None:

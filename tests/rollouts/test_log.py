@@ -15,7 +15,7 @@ import pytest
 from rft.errors import RftError, UserError
 from rft.files import tree_sha256
 from rft.rollouts import log as rollout_log
-from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn
+from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn, Usage
 from tests.rollouts.test_loop import PROMPT
 
 EXAMPLE = Example("n-1", ({"role": "user", "content": "ü?"},), "t", {"slice": "odd"})
@@ -96,6 +96,36 @@ def test_what_is_no_log_is_said(tmp_path: Path):
         rollout_log.read((tmp_path / "old.parquet").read_bytes(), "data/train/rollouts.parquet")
 
 
+def test_a_rollout_pays_for_its_context_in_every_turn():
+    first, last = replace(TURNS[0], usage=Usage(2, 0, 2)), replace(TURNS[1], usage=Usage(5, 3, 1))
+    row = rollout_log.row(replace(DONE, turns=(first, last)), EXAMPLE, 0, PROMPT, "baseline", "champion")
+    assert (row.num_context_tokens, row.num_cached_tokens, row.num_tokens) == (7, 3, 3)
+    unknown = rollout_log.row(replace(DONE, turns=(first, TURNS[1])), EXAMPLE, 0, PROMPT, "baseline", "champion")
+    assert (unknown.num_context_tokens, unknown.num_cached_tokens, unknown.num_tokens) == (None, None, 3)
+
+
+def test_an_endpoint_without_ids_counts_what_it_sampled():
+    turns = (Turn("t", usage=Usage(90, 64, 7)),)
+    assert rollout_log.row(replace(DONE, turns=turns), EXAMPLE, 0, PROMPT, "baseline", "champion").num_tokens == 7
+
+
+def test_unreadable_calls_are_counted_with_the_one_that_ended_the_rollout():
+    told = Turn("<call>", (ToolCall("c", "f", "[1]", "no object"), ToolCall("d", "f", "{}")))
+    ended = replace(DONE, turns=(told, Turn("{oops")), stop_reason=StopReason.parse_error)
+    rows = [rollout_log.row(one, EXAMPLE, 0, PROMPT, "baseline", "champion") for one in (DONE, ended)]
+    assert [row.num_unreadable_calls for row in rows] == [0, 2]
+
+
+def test_a_log_of_0_1_0_says_of_costs_that_they_are_not_on_record(tmp_path: Path):
+    later = ["num_context_tokens", "num_cached_tokens", "num_unreadable_calls"]
+    rollout_log.write(rows(), tmp_path / "new.parquet")
+    pq.write_table(pq.read_table(tmp_path / "new.parquet").drop_columns(later), tmp_path / "old.parquet")
+    unknown = [
+        replace(row, num_context_tokens=None, num_cached_tokens=None, num_unreadable_calls=None) for row in rows()
+    ]
+    assert rollout_log.read(tmp_path / "old.parquet") == unknown
+
+
 def test_a_row_and_its_rest_are_the_trajectory_again():
     calls = (ToolCall("c", "f", '{"a": 1}'), ToolCall("d", "", "{oops", "no JSON"))
     results = (
@@ -105,7 +135,7 @@ def test_a_row_and_its_rest_are_the_trajectory_again():
     turns = (
         Turn("<call>", calls, results, (1, 2), (3, 4), (-0.5, -0.25), content="", reasoning="hm"),
         Turn("", forked=True),
-        Turn("t", (), (), (5,), (6,), (-0.125,)),
+        Turn("t", (), (), (5,), (6,), (-0.125,), usage=Usage(5, 3, 1)),
     )
     grade = Grade(0.25, GradeStatus.hack, False, {"outcome": 0.5}, "because")
     for one in (

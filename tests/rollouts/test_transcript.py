@@ -77,6 +77,11 @@ def test_everything_is_in_it():
     )
 
 
+def test_what_was_read_is_said_where_it_was_counted():
+    counted = replace(row(), num_context_tokens=1310, num_cached_tokens=902)
+    assert "  cost        1,310 tokens read, 902 of them cached\n" in text(transcript.lines(counted))
+
+
 def test_what_went_wrong_is_marked():
     failed = replace(
         DONE,

@@ -20,7 +20,7 @@ from rft.sampling import engine as sampler
 from rft.sampling.batching import Row
 from rft.sampling.engine import Engine
 from rft.sampling.kv_cache import Feed, Slots
-from rft.types import Opening, ToolCall, ToolResult
+from rft.types import Opening, ToolCall, ToolResult, Usage
 from tests import small_policy, tiny_recipe
 
 PROMPTS = [Opening(({"role": "user", "content": f"value of k{n:04d}"},)) for n in (1, 22, 333)]
@@ -154,6 +154,19 @@ def test_the_prompt_of_a_group_is_computed_once_even_when_its_rows_come_one_afte
         assert one.logprobs == pytest.approx(expected(engine, [*prompt, *one.ids], len(prompt)), abs=1e-4)
     together = Engine(*parts, small_policy.device()).session([PROMPTS[0]] * 4, [(7, n) for n in range(4)], 1.0, 160)
     assert [said[row].ids for row in range(4)] == [together.sample([row], 6 + row)[0].ids for row in range(4)]
+
+
+def test_a_turn_reads_the_whole_dialogue_again_and_a_cache_spares_what_it_held_before(engine: Engine):
+    """Rows of one prompt pay for it each, whichever of them it was computed for."""
+    session = engine.session([PROMPTS[0], *PROMPTS[:2]], [(0, n) for n in range(3)], 1.0, 200)
+    prompts = [len(ids) for ids in session.pending]
+    first = session.sample([2, 1, 0], 8)[::-1]
+    assert [one.usage for one in first] == [Usage(n, 0, len(one.ids)) for n, one in zip(prompts, first, strict=True)]
+    added = [session.append(row, [CALL], ["seen"]) for row in range(3)]
+    for row, second in enumerate(session.sample([0, 1, 2], 8)):
+        held = prompts[row] + len(first[row].ids)
+        # what was sampled last is read with what comes after it
+        assert second.usage == Usage(held + len(added[row] or ()), held - 1, len(second.ids))
 
 
 def test_turns_join_leave_and_wait_between_tokens(engine: Engine, parts: tuple[Any, Chat]):

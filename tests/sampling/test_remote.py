@@ -30,7 +30,7 @@ from rft.sampling.remote.routes import COMPLETIONS, GENERATE, SGLANG, Ask, Route
 from rft.sampling.remote.tokens import fold
 from rft.tools.client import ToolClient, schemas
 from rft.tools.lifetime import running
-from rft.types import Opening, Sampled, StopReason, ToolCall, ToolResult, Trajectory, Turn
+from rft.types import Opening, Sampled, StopReason, ToolCall, ToolResult, Trajectory, Turn, Usage
 from rft.wire.contract import Malformed
 from tests import small_policy, tiny_recipe, token_server
 from tests.token_server import LEFT_OUT, MODEL, TokenServer, puts, serving, status
@@ -138,6 +138,8 @@ def test_a_whole_rollout_with_tools_is_the_in_process_engines(engine, ours, endp
                 heard.calls,
             )
             assert heard.logprobs == pytest.approx(said.logprobs, abs=1e-4)
+            assert said.usage is not None
+            assert heard.usage == replace(said.usage, cached=0), "this server does not say what it spared"
 
 
 @pytest.mark.parametrize(("kind", "settings"), SERVERS, ids=["generate", "completions", "sglang"])
@@ -274,6 +276,27 @@ def test_passing_trouble_is_asked_again_and_then_leaves_the_turn_unsampled(engin
 
     whole, mended = through(engine, use)
     assert whole == mended
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "said", "spared"),
+    [
+        ("vllm", "usage.prompt_tokens_details", {"cached_tokens": 4}, 4),
+        ("vllm", "usage.prompt_tokens_details", {"cached_tokens": 10**6}, 0),
+        ("vllm", "usage.prompt_tokens_details", None, 0),
+        ("sglang", "meta_info.cached_tokens", 4, 4),
+        ("sglang", "meta_info.cached_tokens", -4, 0),
+        ("sglang", "meta_info.cached_tokens", "4", 0),
+    ],
+)
+def test_a_server_says_what_its_cache_spared(engine, opening, kind, path, said, spared):
+    async def use(server: TokenServer) -> Sampled:
+        server.faults = [puts(path, said)]
+        return await first_turn(tokens(server, kind), opening=opening)
+
+    sampled = through(engine, use)
+    (prompt,) = engine.chat.opening_ids([opening], 200)
+    assert sampled.usage == Usage(len(prompt), spared, len(sampled.ids))
 
 
 LASTING: dict[str, tuple[Any, str]] = {

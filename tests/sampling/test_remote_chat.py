@@ -20,7 +20,7 @@ from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.rollouts.policy import PolicyFailed
 from rft.sampling.remote import ChatPolicy, connection
 from rft.sampling.remote.tokens import fold
-from rft.types import Opening, Reading, Sampled, ToolCall, ToolResult
+from rft.types import Opening, Reading, Sampled, ToolCall, ToolResult, Usage
 from rft.wire.contract import Malformed
 from tests import tiny_recipe
 from tests.scripted_server import Scripted, says, scripted
@@ -140,6 +140,31 @@ def test_a_reply_that_is_none_leaves_the_turn_unsampled(bad: Any):
             hear(bad)
 
 
+@pytest.mark.parametrize(
+    ("usage", "cost"),
+    [
+        ({"prompt_tokens": 90, "completion_tokens": 7}, Usage(90, 0, 7)),
+        (
+            {"prompt_tokens": 90, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 64}},
+            Usage(90, 64, 7),
+        ),
+        ({"prompt_tokens": 90, "completion_tokens": 7, "prompt_tokens_details": None}, Usage(90, 0, 7)),
+        (
+            {"prompt_tokens": 90, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 91}},
+            Usage(90, 0, 7),
+        ),
+        ({"prompt_tokens": 90}, None),
+        ({"prompt_tokens": -1, "completion_tokens": 7}, None),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, None),
+        ({"prompt_tokens": True, "completion_tokens": 7}, None),
+        (None, None),
+    ],
+)
+def test_a_turn_costs_what_the_endpoint_counts(usage: Any, cost: Usage | None):
+    (sampled,), _ = hear({**reply("x"), "usage": usage})
+    assert sampled.usage == cost
+
+
 def test_usage_bounds_the_context():
     async def all_of_it() -> None:
         many = {**reply("", [call("{}")], "tool_calls"), "usage": {"prompt_tokens": 190, "completion_tokens": 10}}
@@ -166,7 +191,7 @@ def test_a_dialogue_that_outgrows_the_endpoint_is_the_policys_doing():
             return await dialogue.sample(20, 10.0)
 
     assert asyncio.run(play_with(says(reply(None, [call("{}")], "tool_calls")), too_long)) == Sampled(
-        "", Reading(""), ended=False
+        "", Reading(""), ended=False, usage=Usage()
     )
     with pytest.raises(UserError, match=r"example 'n-7': its opening does not fit .*context_length_exceeded.*Shorten"):
         asyncio.run(play_with(too_long))

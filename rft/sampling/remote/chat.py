@@ -32,9 +32,9 @@ from rft.errors import InfrastructureError, UserError
 from rft.rollouts.policy import PolicyFailed
 from rft.sampling.remote import context
 from rft.sampling.remote.connection import Connection, Refused, parsed
-from rft.sampling.remote.routes import field, only_choice, token_ids, tokens
+from rft.sampling.remote.routes import cached_tokens, field, only_choice, token_ids, tokens
 from rft.sampling.remote.tokens import fold
-from rft.types import Message, Opening, Reading, Sampled, ToolCall, ToolResult
+from rft.types import Message, Opening, Reading, Sampled, ToolCall, ToolResult, Usage
 from rft.wire.contract import Malformed
 
 ENDED = {"stop": True, "tool_calls": True, "function_call": True, "length": False}
@@ -184,7 +184,7 @@ class ChatDialogue:
             if not self._turn:
                 raise too_long(self._opening, refused) from None
             # the dialogue outgrew the endpoint: the policy's fault, as with our own limit
-            return Sampled("", Reading(""), ended=False)
+            return Sampled("", Reading(""), ended=False, usage=Usage())
         self._messages.append(message)
         self._room = self._limit - used
         self._turn += 1
@@ -231,7 +231,8 @@ class ChatDialogue:
         reading = Reading(content, calls, next(iter(reasoning.values()), ""))
         ids, logprobs = self._tokens(choice)
         context_ids = self._context(reply)
-        sampled = Sampled(content, reading, ids, logprobs, ended=ENDED[finish], context_ids=context_ids)
+        usage = _usage(reply.get("usage"))
+        sampled = Sampled(content, reading, ids, logprobs, ENDED[finish], context_ids, usage=usage)
         return sampled, _sent_back(content, calls, reasoning), _used(reply.get("usage"))
 
     def _tokens(self, choice: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -242,6 +243,15 @@ class ChatDialogue:
 
     def _context(self, reply: Any) -> tuple[int, ...] | None:
         return token_ids(field(reply, "prompt_token_ids", list)) if self._policy.trainable else None
+
+
+def _usage(usage: Any) -> Usage | None:
+    """Return what the turn cost; None if the endpoint does not count. Some write zeros then."""
+    known = usage if isinstance(usage, dict) else {}
+    read, written = known.get("prompt_tokens"), known.get("completion_tokens")
+    if type(read) is not int or type(written) is not int or read < 1 or written < 0:
+        return None
+    return Usage(read, cached_tokens(known), written)
 
 
 def _used(usage: Any) -> int:

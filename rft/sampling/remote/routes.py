@@ -17,7 +17,7 @@ the log-probabilities would be those of another distribution than the one that t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rft.errors import InfrastructureError
@@ -52,6 +52,8 @@ class Said:
     logprobs: tuple[float, ...]
     ended: bool
     context_ids: tuple[int, ...] | None = None
+    cached: int = 0
+    """Tokens of the context that the server's cache spared, if it says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ def _read_completions(reply: Any, ask: Ask) -> Said:
 def _said_by_vllm(reply: Any, choice: dict[str, Any], ids: Any, scores: Sequence[Any], ask: Ask) -> Said:
     _same_length(reply.get("usage"), ask)
     finish, matched = choice.get("finish_reason"), choice.get("stop_reason")
-    return said(ids, scores, finish, matched, choice.get("prompt_token_ids"), ask)
+    made = said(ids, scores, finish, matched, choice.get("prompt_token_ids"), ask)
+    return replace(made, cached=cached_tokens(reply.get("usage")))
 
 
 # -- SGLang ----------------------------------------------------------------------------------------
@@ -165,8 +168,10 @@ def _read_sglang(reply: Any, ask: Ask) -> Said:
     if reply.get("output_ids") not in (None, ids):
         raise Malformed("output_ids are other tokens than those of meta_info.output_token_logprobs")
     finish = field(reply, "meta_info.finish_reason", dict)
-    _same_length(reply["meta_info"], ask)
-    return said(ids, [pair[0] for pair in pairs], finish.get("type"), finish.get("matched"), None, ask)
+    meta = reply["meta_info"]
+    _same_length(meta, ask)
+    made = said(ids, [pair[0] for pair in pairs], finish.get("type"), finish.get("matched"), None, ask)
+    return replace(made, cached=within(meta.get("cached_tokens"), meta.get("prompt_tokens")))
 
 
 GENERATE = Route("/inference/v1/generate", _generate_body, _read_generate)
@@ -229,6 +234,18 @@ def said(ids: Any, scores: Sequence[Any], finish: Any, matched: Any, context_ids
         )
     echo = None if context_ids is None else token_ids(context_ids)
     return Said(ids, logprobs, finish == "stop" or ids[-1] in ask.end_ids, echo)
+
+
+def cached_tokens(usage: Any) -> int:
+    """Return the tokens of the prompt that OpenAI's `usage` says came from a cache; 0 if it does
+    not say."""
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    return within(details.get("cached_tokens"), usage.get("prompt_tokens")) if isinstance(details, dict) else 0
+
+
+def within(count: Any, most: Any) -> int:
+    """Return a server's count; 0 for none, or for one that cannot be."""
+    return count if type(count) is int and type(most) is int and 0 <= count <= most else 0
 
 
 def _same_length(usage: Any, ask: Ask) -> None:

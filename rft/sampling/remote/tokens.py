@@ -28,7 +28,7 @@ from rft.rollouts.policy import PolicyFailed
 from rft.sampling.remote import context
 from rft.sampling.remote.connection import Connection, Refused, parsed
 from rft.sampling.remote.routes import COMPLETIONS, GENERATE, SGLANG, Ask, Route, Said
-from rft.types import Opening, Sampled, ToolCall, ToolResult
+from rft.types import Opening, Sampled, ToolCall, ToolResult, Usage
 from rft.wire.contract import Malformed
 
 log = logging.getLogger("rft.sampling.remote")
@@ -207,11 +207,12 @@ class TokenDialogue:
         ask = self._policy.ask(self._ids, min(max_new, self._room), self._temperature, fold(self._seed, self._turn))
         said = await self._policy.turn(ask, deadline_s)
         text, reading = self._policy.chat.read(said.ids, self._turn)
+        usage = Usage(len(ask.ids), said.cached, len(said.ids))
         self._ids += said.ids
         self._turn += 1
         # `seconds` stays 0: the wait includes the server's queue and our retries, and the policy is
         # not to blame for it.
-        return Sampled(text, reading, said.ids, said.logprobs, said.ended, said.context_ids)
+        return Sampled(text, reading, said.ids, said.logprobs, said.ended, said.context_ids, usage=usage)
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
         ids = self._policy.chat.reply_ids(calls, [result.output for result in results])
