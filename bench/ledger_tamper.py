@@ -157,6 +157,7 @@ def _request(story: Story, model: str, run: str, weights: str, starter: str | No
         candidate="challenger",
         content=content,
         champion=story.state.champion(model),
+        registration=story.look(model, content),
         edits_sha256=None,
         key=run,
         started_by="Ada",

@@ -98,6 +98,7 @@ def _grow(story: Story, entries: int) -> None:
             candidate="challenger",
             content=content,
             champion=story.state.champion(model),
+            registration=story.look(model, content),
             edits_sha256=None,
             key=f"key-{number}",
             started_by="Ada",

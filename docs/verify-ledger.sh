@@ -201,7 +201,7 @@ read_entry() {
 
     # policy.yaml: the judge compares it where it may change, but for blanks, quotes and its comment.
     case $kind in
-    genesis | policy) fact policy "$(sed 1d files/policy.yaml | tr -d " \t\n\"'")" ;;
+    genesis | policy | registration) fact policy "$(sed 1d files/policy.yaml | tr -d " \t\n\"'")" ;;
     *) cmp -s before_policy files/policy.yaml || wrong "$at changes policy.yaml, and it is of kind $kind" ;;
     esac
 
@@ -227,6 +227,7 @@ read_entry() {
 #   rules[model SUBSEP rule], model DEFAULT           rules; models[model] where it has its own
 #   requests[n SUBSEP path], approvals[n], dirty[n]   requests: their facts; entries that approve, override
 #   champion[model], promoted[n], replaced[n], id[n]  what is served: the entry of its promotion
+#   looks[n SUBSEP path], look_of[what], most[test]   looks at test sets; thresholds[model]
 #   rejected[model SUBSEP prompt SUBSEP weights]      the rejection that holds
 #   grounds[n]                                        the entries that an entry rests on; for these:
 #   enrolled[name or key], ruled[model], lifted[...]  the last entry that enrolled, set rules, lifted
@@ -338,7 +339,11 @@ function apply_change(    name, key, had, each, i, n, list, kept) {
         need(name in machine, "it removes machine " shown(name) ", which nobody enrolled")
         delete machine_of[machine[name]]
         delete machine[name]
-    } else if (change == "rules") set_rules(text("entry/act/change/model"), F["entry/act/change/model"] != "null")
+    } else if (change == "thresholds") {
+        set_thresholds(text("entry/act/change/model"), text("entry/act/change/settings"))
+        thresholds_by[text("entry/act/change/model")] = number
+    }
+    else if (change == "rules") set_rules(text("entry/act/change/model"), F["entry/act/change/model"] != "null")
     else if (change == "compromised") {
         key = text("entry/act/change/key")
         if (!(key in compromised) || F["entry/act/change/since"] + 0 < compromised[key])
@@ -368,6 +373,10 @@ function set_rules(model, own,    at) {
     need(rules[model, "approvers"] >= 1, "it asks for no approver")
     if (model !~ /^[ -~]*$/ || model ~ /\\/ || length(model) > 100) unreadable = 1
 }
+function set_thresholds(model, settings) {
+    thresholds[model] = settings
+    if (model !~ /^[ -~]*$/ || model ~ /\\/ || length(model) > 100) unreadable = 1
+}
 function first_rules() {
     rules[DEFAULT, "approvers"] = 1; rules[DEFAULT, "four_eyes"] = 0
     rules[DEFAULT, "approval_days"] = 7; rules[DEFAULT, "request_days"] = 30
@@ -385,7 +394,14 @@ function policy(    made, names, n, i, part) {  # policy.yaml as we would write 
     made = made (n ? "" : "{}") "people:"
     n = sorted(roles, names)
     for (i = 1; i <= n; i++) made = made names[i] ":keys:[" keys_of[names[i]] "]roles:[" roles[names[i]] "]"
-    return made (n ? "" : "{}") "rules:" of_rules(DEFAULT)
+    made = made (n ? "" : "{}") "rules:" of_rules(DEFAULT) "thresholds:{"
+    n = sorted(thresholds, names)
+    for (i = 1; i <= n; i++) {
+        part = names[i] ":" thresholds[names[i]]
+        gsub(/["\047 \\]/, "", part)
+        made = made (i == 1 ? "" : ",") part
+    }
+    return made "}"
 }
 function of_rules(model) {
     return "{approval_days:" rules[model, "approval_days"] ",approvers:" rules[model, "approvers"] ",four_eyes:" \
@@ -409,6 +425,49 @@ function number_free(yaml,    done) {  # 7.0 and 7 are one number
         yaml = substr(yaml, RSTART + RLENGTH)
     }
     return done yaml
+}
+
+# -- looks at a test set ---------------------------------------------------------------------------
+function judge_registration(    n, model, what, terms, i, least, test) {
+    unsigned()
+    n = number; model = text("entry/act/model"); test = text("entry/act/test_sha256")
+    need(F["entry/act/champion"] == serves(model), "its run would be judged against a champion that is not served")
+    looks[n, "model"] = model; looks[n, "champion"] = F["entry/act/champion"]; looks[n, "test"] = test
+    for (i = 0; ("entry/act/candidates/" i "/0") in F; i++)
+        candidates[n, text("entry/act/candidates/" i "/0"), text("entry/act/candidates/" i "/1")] = 1
+    need(i == 1 || i == 2, "it names no candidates")
+    what = model SUBSEP F["entry/act/champion"] SUBSEP test SUBSEP in_order(i) SUBSEP \
+           text("entry/act/grader_sha256") SUBSEP text("entry/act/measured_sha256")
+    terms = text("entry/act/settings") SUBSEP text("entry/act/examples/sha256")
+    need(!((what, terms) in registered), "this very look is registered already")
+    registered[what, terms] = 1
+    least = what in look_of ? look_of[what] : most[test] + 1
+    need(F["entry/act/look"] + 0 >= least, "it is look " least " at its test set, and says less")
+    need(F["entry/act/look"] + 0 <= looks_allowed(text("entry/act/settings")), "all looks at its test set are spent")
+    if (!(what in look_of) || F["entry/act/look"] + 0 < look_of[what]) look_of[what] = F["entry/act/look"] + 0
+    if (F["entry/act/look"] + 0 > most[test] + 0) most[test] = F["entry/act/look"] + 0
+    if (model in thresholds_by) rests_on(thresholds_by[model])
+    else { set_thresholds(model, text("entry/act/settings")); thresholds_by[model] = n }
+    by_policy[n] = thresholds[model] == text("entry/act/settings")
+}
+function looks_allowed(settings) {
+    gsub(/["\\]/, "", settings)
+    return match(settings, /[{,]looks:[0-9]+/) ? substr(settings, RSTART + 7, RLENGTH - 7) + 0 : 0
+}
+function in_order(count,    one, other) {  # the candidates are a set
+    one = text("entry/act/candidates/0/0") "," text("entry/act/candidates/0/1")
+    other = text("entry/act/candidates/1/0") "," text("entry/act/candidates/1/1")
+    if (count == 1 || one == other) return one
+    return one < other ? one ";" other : other ";" one
+}
+function look_was_registered(n,    look) {
+    look = F["entry/act/registration"]
+    rests_on(look)
+    need((look, "model") in looks && looks[look, "model"] == requests[n, "model"], "it rests on no registered look")
+    need(looks[look, "champion"] == requests[n, "champion"], "its look was a comparison with another champion")
+    need(looks[look, "test"] == requests[n, "test_sha256"], "its look was at another test set")
+    need((look SUBSEP pair(n)) in candidates, "its look was at another prompt or other weights")
+    need(by_policy[look], "its run had other thresholds than the policy held")
 }
 
 # -- requests, and what people say about them ------------------------------------------------------
@@ -452,6 +511,7 @@ function judge_request(    n, path, name) {
     proven[n] = person != ""
     starter[n] = person != "" ? person : name_from(text("entry/act/started_by"))
     known(requests[n, "champion"], requests[n, "model"])
+    look_was_registered(n)
     not_rejected(n)
     allowed(n)
     need(seconds(requests[n, "expires"]) <= later(text("entry/time"), rule(requests[n, "model"], "request_days")), \
@@ -616,11 +676,13 @@ function judge(    n, what) {
             what = ""
             for (n = 0; ("entry/act/change/roles/" n) in F; n++) what = what " " text("entry/act/change/roles/" n)
             need((what " ") ~ / owner /, "the first person must be an owner")
-        } else signed("policy", "owner")
-        need(same("entry/act/change", "said/change") && same("said/change", "entry/act/change"), \
+        } else if (!had_owner && change == "thresholds") unsigned()  # nobody is there yet who could sign
+        else signed("policy", "owner")
+        if (person != "") need(same("entry/act/change", "said/change") && same("said/change", "entry/act/change"), \
             "its statement is about another change")
         apply_change()
-    } else if (kind == "request") judge_request()
+    } else if (kind == "registration") judge_registration()
+    else if (kind == "request") judge_request()
     else if (kind == "approval") judge_approval()
     else if (kind == "rejection") {
         n = about("entry/act/request")
@@ -655,7 +717,7 @@ function judge(    n, what) {
     else if (kind == "reconcile") unsigned()
     else fail("no such kind of entry: " shown(kind))
     need(F["carries"] == carried(), "its commit does not carry the revision of the run that it is about, or another")
-    if (kind == "genesis" || kind == "policy") compare_policy()
+    if (kind == "genesis" || kind == "policy" || kind == "registration") compare_policy()
 
     was_imported = kind == "imported"
     if ("statement" in F) statements[F["statement"]] = number

@@ -20,6 +20,7 @@ from tasks.stages.examples import build_examples
 from tasks.stages.gate import decide
 from tasks.stages.policy import build_policy
 from tasks.stages.prompt import optimize_prompt
+from tasks.stages.registration import register_look
 from tasks.stages.traffic import load_traffic
 from tasks.stages.train import train_adapter
 
@@ -47,6 +48,7 @@ def retrain(
             evaluate_baseline(run)  # with the readiness verdict that `train` obeys
             optimize_prompt(run)
             train_adapter(run)
+            register_look(run)  # the test set is opened only after this
             evaluate_challenger(run)
             return decide(run)  # the champion does not move here: `promote` is another flow
     except Stopped as stop:

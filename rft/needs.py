@@ -82,6 +82,7 @@ NEEDS = {
         (
             *(path for stage in ("drift", "baseline", "prompt", "train") for path in leaves(stage, "report.json")),
             *leaves("challenger", "report.json", "timing.json"),
+            *leaves("registration", "registration.json"),
         ),
     ),
 }

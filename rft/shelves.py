@@ -6,6 +6,8 @@ path. rft/needs.py lists the files that a stage depends on.
 
     data/champion/champion.json    the champion: prompt, weights, version. Written by a promotion
                                    (tasks/promotion/champions.py), read by every stage
+    data/registration/             which look at the test set it is, written by
+                                   tasks/promotion/registration.py
     data/policy/report.json        the base model of this run. Like champion.json it only points to
                                    weights, which rft/sampling/policies.py loads
     data/examples/SPLIT.jsonl      the user's rows, byte for byte; `keys.json` says how to read
@@ -35,6 +37,7 @@ REPORTS: dict[type[reports.Report], Path] = {
     reports.PromptSettings: DATA / "prompt/prompt.json",
     reports.TrainReport: DATA / "train/report.json",
     reports.ChallengerReport: DATA / "challenger/report.json",
+    reports.Registration: DATA / "registration/registration.json",
     reports.Decision: DATA / "gate/decision.json",
     reports.PromotionRequest: DATA / "gate/request.json",
 }

@@ -26,7 +26,7 @@ from tests.tiny_recipe import params
 LORA = {"weights": "lora", "steps": 3, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}, "from": "policy"}
 SYSTEM = "Look it up."
 EASY = {
-    "looks": 1,  # an interval of so few examples is drawn then, and stays above -1
+    "looks": 2,  # an interval of so few examples is drawn then, and stays above -1
     "min_gain": -1,
     "max_greedy_loss": 1,
     "max_calls_p95_increase": 9,

@@ -35,7 +35,7 @@ from tasks import dependencies
 from tasks.dependencies import STAGES
 from tasks.display import tracking
 from tasks.ledger import remote
-from tasks.promotion import champions
+from tasks.promotion import champions, registration
 from tasks.runs import repro
 from tasks.runs import run as runs
 from tasks.runs.champion import Served
@@ -80,6 +80,7 @@ COPIED = (
     "constraints.txt",
     "data/README.md",
     "data/champion/champion.json",
+    "data/registration/registration.json",
     "mlruns/README.md",
 )
 
@@ -198,6 +199,7 @@ def climb(
     with runs.start(scripted.clone, runs.plan(scripted.clone, params, served)) as run:
         begun(run)
         shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
+        registration.register(run, lambda _: None)
         repro.dvc(run.tree, "commit", "--force", "--quiet")
         decision = reports.read(reports.Decision, run.shelf("gate") / "decision.json")
         run.update(decision=decision.decision, message=decision.reason)
@@ -221,7 +223,7 @@ def make(folder: Path, scenario: sample_reports.Scenario = "promote") -> Scripte
     params = {
         "recipe": {"path": "recipes/tiny"},
         "traffic": {"file": "data/inbox/window.jsonl"},
-        "gate": tiny_recipe.gate(),
+        "gate": sample_reports.GATE.model_dump(mode="json"),
     }
     (root / "params.yaml").write_text(yaml.safe_dump(params))
     (root / "dvc.yaml").write_text(_pipeline(root))
@@ -289,11 +291,14 @@ def _rehash(data: Path) -> None:
     baseline = reports.read(reports.BaselineReport, data / "baseline/report.json")
     prompt = reports.read(reports.PromptReport, data / "prompt/report.json")
     challenger = reports.read(reports.ChallengerReport, data / "challenger/report.json")
-    arms = [
-        arm if arm.name == "champion" else arm.model_copy(update={"prompt_sha256": prompt.winner.digest()})
-        for arm in challenger.arms
-    ]
-    challenger = challenger.model_copy(update={"arms": arms})
+    test = files.sha256(data / "examples/test.jsonl")
+    arms: list[reports.Arm] = []
+    for arm in challenger.arms:
+        changes: dict[str, Any] = {} if arm.name == "champion" else {"prompt_sha256": prompt.winner.digest()}
+        for name in ("sampled", "greedy"):
+            changes[name] = getattr(arm, name).model_copy(update={"examples_sha256": test})
+        arms.append(arm.model_copy(update=changes))
+    challenger = challenger.model_copy(update={"arms": arms, "test_sha256": test})
     reports.write(challenger, data / "challenger/report.json")
     timings = json.loads((data / "challenger/timing.json").read_text())
     decision = decide.decide(sample_reports.GATE, drift, baseline, prompt, train, challenger, timings)

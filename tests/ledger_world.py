@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from rft import files
 from tasks.ledger import book, chain, keys, objects, remote, statement, verify
 from tasks.ledger.authorise import Proposal, Refused, authorise, standing
 from tasks.ledger.entry import (
@@ -24,18 +25,31 @@ from tasks.ledger.entry import (
     Entry,
     Genesis,
     Imported,
+    Kept,
     Lift,
     Override,
     PolicyChange,
     Promotion,
     Reconcile,
+    Registration,
     Rejection,
     Request,
     Rollback,
 )
 from tasks.ledger.keys import Key
-from tasks.ledger.policy import ROLES, Compromised, Enrol, EnrolMachine, Remove, RemoveMachine, Role, Rules, SetRules
-from tasks.ledger.state import State, Voice
+from tasks.ledger.policy import (
+    ROLES,
+    Compromised,
+    Enrol,
+    EnrolMachine,
+    Remove,
+    RemoveMachine,
+    Role,
+    Rules,
+    SetRules,
+    SetThresholds,
+)
+from tasks.ledger.state import State, Voice, what_of
 from tasks.ledger.statement import Content, Statement
 from tasks.runs.clone import Clone
 from tasks.runs.git import git
@@ -46,6 +60,8 @@ MACHINES = ("laptop", "server", "desk")
 BEGAN = "2026-01-01T00:00:00Z"
 HASHES = [digit * 64 for digit in "abcd"]
 REVISION = "e" * 40
+SETTINGS = [files.canonical({"gate": {"looks": looks}, "challenger": {}}).decode() for looks in (1000, 3)]
+"""Thresholds, of which the ledger reads the number of looks alone."""
 
 
 # -- keys and clones -------------------------------------------------------------------------------
@@ -90,6 +106,34 @@ def is_machine(clone: Clone, key: Key) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "machine").write_bytes(key.file.read_bytes())
     (folder / "machine").chmod(0o600)
+
+
+def look_at(state: State, model: str, *contents: Content, **other: Any) -> Registration:
+    """The registration of the next look at the test set of these contents, from what is served."""
+    made: dict[str, Any] = {"model": model, "run": "r", "champion": state.champion(model), "settings": SETTINGS[0]}
+    made |= {"candidates": [content.pair for content in contents], "test_sha256": contents[0].test_sha256}
+    made |= {"grader_sha256": HASHES[3], "measured_sha256": HASHES[3]}
+    made |= {"examples": Kept(sha256=HASHES[2], md5="0" * 32, size=65), "look": 1}
+    act = Registration.model_validate(made | other)
+    if "look" in other:
+        return act
+    known = [look for look in state.looks.values() if look.act.test_sha256 == act.test_sha256]
+    same = [look.act.look for look in known if look.what == what_of(act)]
+    look = min(same) if same else 1 + max((look.act.look for look in known), default=0)
+    return act.model_copy(update={"look": look})
+
+
+def look_of(state: State, model: str, content: Content) -> int:
+    """The registration that a request may rest on; 0 where there is none."""
+    able = (
+        look.number
+        for look in state.looks.values()
+        if look.by_policy
+        and (look.act.model, look.act.champion) == (model, state.champion(model))
+        and look.act.test_sha256 == content.test_sha256
+        and content.pair in look.act.candidates
+    )
+    return next(able, 0)
 
 
 # -- a history -------------------------------------------------------------------------------------
@@ -189,6 +233,12 @@ class Story:
     def _nonce(self) -> str:
         return f"{self.rng.getrandbits(128):032x}"
 
+    def look(self, model: str, content: Content, machine: str = "laptop") -> int:
+        """Register a look at this content, unless that was done. Returns its entry."""
+        if not look_of(self.state, model, content):
+            assert self.propose(look_at(self.state, model, content), machine), self.refused
+        return look_of(self.state, model, content)
+
     # -- chance --------------------------------------------------------------------------------
     def step(self, restarts: bool = True) -> bool:
         """Let somebody propose something. Returns whether it stands."""
@@ -200,10 +250,11 @@ class Story:
         if not self.state.had_owner and rng.random() < 0.7:
             name = rng.choice(PEOPLE)
             return self.change(Enrol(name=name, roles=["owner"], key=self.keys[name].public), name, self._machine())
-        kinds = {self._people: 3, self._request: 3, self._reconcile: 1}
-        kinds |= {self._imported: 1 if self.state.had_owner else 9}
-        kinds |= {self._approval: 8, self._rejection: 1, self._override: 2, self._promotion: 8} if number else {}
-        kinds |= {self._rollback: 3} if self.state.promotions else {}
+        kinds = {self._people: 3, self._look: 5, self._request: 5, self._reconcile: 1}
+        kinds |= {self._imported: 1 if self.state.had_owner else 30}
+        kinds |= {self._thresholds: 1 if self.state.had_owner else 3}
+        kinds |= {self._approval: 8, self._rejection: 2, self._override: 2, self._promotion: 8} if number else {}
+        kinds |= {self._rollback: 5} if self.state.promotions else {}
         kinds |= {self._lift: 2} if self.state.rejections else {}
         kinds |= {self._restart: 1} if restarts and rng.random() < 0.2 else {}
         return rng.choices([*kinds], [*kinds.values()])[0]()
@@ -227,6 +278,7 @@ class Story:
             + [EnrolMachine(name=machine, key=self.keys[machine].public)] * 3
             + [SetRules(model=rng.choice((None, *MODELS)), rules=rules)] * 2
             + [Remove(name=name), RemoveMachine(name=machine)]
+            + [SetThresholds(model=rng.choice(MODELS), settings=rng.choice(SETTINGS))]
             + [Compromised(key=self.keys[rng.choice((name, machine))].fingerprint, since=self._since())]
         )
         return self.change(change, self._person("owner"), self._machine())
@@ -243,16 +295,45 @@ class Story:
                 if self.change(Compromised(key=key, since=since), owner, self._machine()):
                     return
 
-    def _request(self) -> bool:
-        rng, model, number = self.rng, self.rng.choice(MODELS), self.state.number
-        weights = rng.choice([*HASHES, None])
-        content = Content(
-            decision_sha256=rng.choice(HASHES),
-            prompt_sha256=rng.choice(HASHES[:2]),
+    def _thresholds(self) -> bool:
+        """By the machine alone, as it may while nobody is enrolled."""
+        change = SetThresholds(model=self.rng.choice(MODELS), settings=self.rng.choice(SETTINGS))
+        return self.propose(PolicyChange(change=change), self._machine())
+
+    def _content(self) -> Content:
+        weights = self.rng.choice([*HASHES, None])
+        return Content(
+            decision_sha256=self.rng.choice(HASHES),
+            prompt_sha256=self.rng.choice(HASHES[:2]),
             weights_sha256=weights,
             base_sha256=None if weights else HASHES[0],
-            test_sha256=HASHES[0],
+            test_sha256=self.rng.choice(HASHES[:2]),
         )
+
+    def _look(self) -> bool:
+        rng, other = self.rng, dict[str, Any]()
+        model, contents = rng.choice(MODELS), [self._content() for _ in range(rng.choice((1, 2)))]
+        if rng.random() < 0.1:
+            other["look"] = rng.randint(1, 6)
+        if rng.random() < 0.1:
+            other["champion"] = rng.randrange(self.state.number + 2)
+        other["settings"] = SETTINGS[1] if rng.random() < 0.1 else self.state.policy.thresholds.get(model, SETTINGS[0])
+        return self.propose(look_at(self.state, model, *contents, **other), self._machine())
+
+    def _request(self) -> bool:
+        rng, model, number = self.rng, self.rng.choice(MODELS), self.state.number
+        content, registration = self._content(), rng.randrange(number + 2)
+        if self.state.looks and rng.random() < 0.95:
+            looks, served = [*self.state.looks.values()], self.state.champion
+            live = [each for each in looks if each.by_policy and each.act.champion == served(each.act.model)]
+            look = rng.choice(live if live and rng.random() < 0.95 else looks)
+            model, registration = look.act.model, look.number
+            prompt, weights = rng.choice(look.act.candidates)
+            none = weights.startswith("base ")
+            hashes = {"prompt_sha256": prompt, "weights_sha256": None if none else weights}
+            hashes |= {"base_sha256": weights.removeprefix("base ") if none else None}
+            if rng.random() < 0.95:
+                content = content.model_copy(update=hashes | {"test_sha256": look.act.test_sha256})
         edits = HASHES[0] if rng.random() < 0.2 else None
         act = Request(
             model=model,
@@ -261,6 +342,7 @@ class Story:
             candidate="challenger",
             content=content,
             champion=self.state.champion(model) if rng.random() < 0.9 else rng.randrange(number + 2),
+            registration=registration,
             edits_sha256=edits,
             edited=["recipes/a.py"] if edits else [],
             key=f"key-{number}",

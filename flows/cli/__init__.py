@@ -32,7 +32,7 @@ from rft.errors import RftError, Stopped
 
 VERBS = (
     "run", "runs", "doctor", "stage", "exploits", "serve-tools", "report", "cancel", "gc", "approve",
-    "reject", "rollback", "champion", "ledger", "people", "export", "play", "rollouts", "replay", "up", "new",
+    "reject", "rollback", "champion", "ledger", "people", "policy", "export", "play", "rollouts", "replay", "up", "new",
     "drift", "demo",
 )  # fmt: skip
 """In the order of `rft --help`."""

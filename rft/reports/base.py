@@ -49,12 +49,18 @@ def read(kind: type[R], path: Path) -> R:
     try:
         return parse(kind, path.read_bytes(), str(path))
     except FileNotFoundError:
-        raise UserError(f"{path}: missing. Run the stage that writes it: {commands.stage(path.parent.name)}") from None
+        raise UserError(f"{path}: missing. {_remedy(path)}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         what = f"{path}: {where}: {first['msg']}. Not a whole {kind.__name__}"
         raise UserError(f"{what}; run the stage again: {commands.stage(path.parent.name)}") from None
+
+
+def _remedy(path: Path) -> str:
+    if path.parent.name in ("champion", "registration"):  # written by the flow
+        return f"Git holds it: git checkout -- {path}"
+    return f"Run the stage that writes it: {commands.stage(path.parent.name)}"
 
 
 def parse(kind: type[R], content: bytes, where: str) -> R:

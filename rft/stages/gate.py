@@ -1,5 +1,6 @@
-"""Stage `gate`: reads the five reports, decides (rft/gate/decide.py), and writes what a person is
-asked to approve.
+"""Stage `gate`: reads the reports, decides (rft/gate/decide.py), and writes what a person is
+asked to approve. Nobody is asked about a comparison that the ledger does not know
+(data/registration).
 
 Equal inputs must give equal bytes, so the latency check is in `timing.json`, and in `decision.json`
 only under `gate.latency_decides`.
@@ -19,13 +20,14 @@ from rft.reports import wording
 
 
 def run(params: config.Params) -> None:
-    """Read the five reports and write data/gate."""
+    """Read the reports and write data/gate."""
     drift = shelves.read(reports.DriftReport)
     baseline = shelves.read(reports.BaselineReport)
     prompt = shelves.read(reports.PromptReport)
     train = shelves.read(reports.TrainReport)
     challenger = shelves.read(reports.ChallengerReport)
     timings = _timings(shelves.timing("challenger"))
+    registration = shelves.read(reports.Registration)
     decision = decide(params.gate, drift, baseline, prompt, train, challenger, timings)
     apart = latency(params.gate, timings, decision.candidate)
     for done, check in enumerate(decision.checks, 1):
@@ -35,7 +37,9 @@ def run(params: config.Params) -> None:
     if not apart.decides:
         print(f"not deciding: {wording.in_words(apart)}", flush=True)
     shelves.write(decision)
-    reports.write(promotion_request(decision, prompt, train, challenger), shelves.path(reports.PromotionRequest))
+    request = promotion_request(decision, prompt, train, challenger) if registration.by_policy else None
+    print(registration.words, flush=True)
+    reports.write(request, shelves.path(reports.PromotionRequest))
     reports.write_json({"latency": apart.model_dump(mode="json")}, shelves.timing("gate"))
     print(f"{decision.decision}: {decision.reason}", flush=True)
 

@@ -30,13 +30,14 @@ from tasks.ledger.entry import (
     PolicyChange,
     Promotion,
     Reconcile,
+    Registration,
     Rejection,
     Request,
     Rollback,
 )
-from tasks.ledger.policy import Enrol, EnrolMachine, Role
+from tasks.ledger.policy import Enrol, EnrolMachine, Role, SetThresholds
 from tasks.ledger.standing import DECIDES, counting, end, is_own, overriding, standing
-from tasks.ledger.state import BEGINNING, State, Voice, Waiting
+from tasks.ledger.state import BEGINNING, State, Voice, Waiting, what_of
 from tasks.ledger.statement import SKEW_S, Statement, later
 
 
@@ -68,6 +69,8 @@ def authorise(state: State, proposal: Proposal) -> None:
     match act:
         case PolicyChange():
             _policy(state, proposal, act)
+        case Registration():
+            _registration(state, proposal, act)
         case Request():
             _request(state, proposal, act)
         case Approval() | Rejection() | Override():
@@ -153,6 +156,9 @@ def _signed(state: State, voice: Voice | None, act: str, roles: Iterable[Role]) 
 # -- people and rules ------------------------------------------------------------------------------
 def _policy(state: State, proposal: Proposal, act: PolicyChange) -> None:
     change = act.change
+    if not state.had_owner and isinstance(change, SetThresholds):
+        _unsigned(proposal.voice)  # nobody is there yet who could sign
+        return
     if not state.had_owner and isinstance(change, Enrol):
         # the first owner: trusted because nobody was there before, as SSH trusts a host's first key
         voice = proposal.voice
@@ -174,6 +180,25 @@ def _policy(state: State, proposal: Proposal, act: PolicyChange) -> None:
         raise Refused(str(error)) from None
 
 
+# -- looks at a test set ---------------------------------------------------------------------------
+def _registration(state: State, proposal: Proposal, act: Registration) -> None:
+    _unsigned(proposal.voice)
+    now = state.champion(act.model)
+    _need(
+        act.champion == now,
+        f"run {act.run} would be judged against {in_words(act.champion)} of {act.model}, but {in_words(now)} is served",
+        "Start a new run.",
+    )
+    again = state.registered(act)
+    _need(again is None, f"entry {again.number if again else 0} registered this very look")
+    known = [look for look in state.looks.values() if look.act.test_sha256 == act.test_sha256]
+    same = [look.act.look for look in known if look.what == what_of(act)]
+    least = min(same) if same else 1 + max((look.act.look for look in known), default=0)
+    at, looks = f"test set {act.test_sha256[:12]}", policy.looks_of(act.settings)
+    _need(act.look >= least, f"it says that it is look {act.look} at {at}, and it is look {least}")
+    _need(act.look <= looks, f"its thresholds allow {looks} looks at one test set, and it would be look {act.look}")
+
+
 # -- requests, and what people say about them ------------------------------------------------------
 def _request(state: State, proposal: Proposal, act: Request) -> None:
     voice = proposal.voice
@@ -181,9 +206,26 @@ def _request(state: State, proposal: Proposal, act: Request) -> None:
         said = _signed(state, voice, "start", policy.ROLES)
         _need((said.run, said.model) == (act.key, act.model), "the statement is about the start of another run")
     _known(state, act.champion, act.model)
+    _assert_registered(state, act)
     assert_not_rejected(state, act)
     latest = later(proposal.time, days=state.policy.rules_of(act.model).request_days)
     _need(act.expires <= latest, f"it would wait until {act.expires}, and the rules let it wait until {latest}")
+
+
+def _assert_registered(state: State, act: Request) -> None:
+    """A request rests on a look that was registered before it, under the policy's thresholds."""
+    look = state.looks.get(act.registration)
+    if look is None or look.act.model != act.model:
+        raise Refused(f"entry {act.registration} registers no look of {act.model}.")
+    _need(look.act.champion == act.champion, f"entry {look.number} registered a comparison with another champion")
+    _need(look.act.test_sha256 == act.content.test_sha256, f"entry {look.number} registered another test set")
+    _need(act.content.pair in look.act.candidates, f"entry {look.number} registered another prompt or other weights")
+    _need(
+        look.by_policy,
+        f"run {act.run} had other thresholds than the policy holds for {act.model}, so nobody can promote it",
+        f"To run under the policy's: {commands.command('policy', 'show')}. To change the policy: "
+        f"{commands.command('policy', 'sign', '--params', 'FILE', *commands.WHY)}",
+    )
 
 
 def _about_request(state: State, proposal: Proposal, act: Approval | Rejection | Override) -> None:

@@ -15,11 +15,12 @@ from tasks.ledger.entry import (
     PolicyChange,
     Promotion,
     Reconcile,
+    Registration,
     Rejection,
     Request,
     Rollback,
 )
-from tasks.ledger.policy import Change, Compromised, Enrol, EnrolMachine, Remove, RemoveMachine, SetRules
+from tasks.ledger.policy import Change, Compromised, Enrol, EnrolMachine, Remove, RemoveMachine, SetRules, SetThresholds
 
 
 def in_words(each: Stored) -> str:
@@ -36,6 +37,8 @@ def _act(each: Stored) -> str:
             return f"RESTARTED after entry {(old or '')[:16]}, whose owners' keys were lost: {each.entry.act.reason}"
         case PolicyChange(change=change):
             return f"policy: {_change(change)}"
+        case Registration() as act:
+            return f"{act.model}: look {act.look} at test {act.test_sha256[:12]}, by run {act.run}"
         case Request() as act:
             dirty = ", uncommitted code" if act.edits_sha256 else ""
             return f"{act.model}: request of run {act.run}, judged against {_champion(act.champion)}{dirty}"
@@ -71,6 +74,8 @@ def _change(change: Change) -> str:
         case SetRules():
             rules = ", ".join(f"{key} {value}" for key, value in change.rules)
             return f"rules of {change.model or 'every model'}: {rules}"
+        case SetThresholds():
+            return f"thresholds of {change.model}"
         case Compromised():
             return f"key {change.key} is COMPROMISED since entry {change.since}"
 

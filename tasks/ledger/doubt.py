@@ -7,6 +7,8 @@ It rests on what spoke for it when it was judged, all of it before it in the cha
 
     each entry                        the entries that last enrolled its machine, its person in
                                       their roles, and that person's key
+    registration                      the last entry that set the model's thresholds
+    request                           its registration
     request, approval, override,      the last entry that set the model's rules, and the lift of a
     promotion                         rejection of this prompt and these weights
     approval, override, promotion     the request
@@ -26,8 +28,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tasks.ledger import keys
-from tasks.ledger.entry import Approval, Entry, Genesis, Lift, Override, PolicyChange, Promotion, Request, Rollback
-from tasks.ledger.policy import Enrol, EnrolMachine, SetRules
+from tasks.ledger.entry import (
+    Approval,
+    Entry,
+    Genesis,
+    Lift,
+    Override,
+    PolicyChange,
+    Promotion,
+    Registration,
+    Request,
+    Rollback,
+)
+from tasks.ledger.policy import Enrol, EnrolMachine, SetRules, SetThresholds
 from tasks.ledger.standing import overriding
 
 if TYPE_CHECKING:
@@ -58,6 +71,8 @@ class Grounds:
     """A person's name, or a key -> the entry that enrolled it last."""
     ruled: dict[str | None, int] = field(default_factory=dict[str | None, int])
     """Model, or None for those without rules of their own -> the entry that set its rules last."""
+    thresholds: dict[str, int] = field(default_factory=dict[str, int])
+    """Model -> the entry that set its thresholds last."""
     lifted: dict[tuple[str, str, str], int] = field(default_factory=dict[tuple[str, str, str], int])
     """(model, prompt, weights) -> the last lift of its rejection."""
 
@@ -72,6 +87,10 @@ class Grounds:
                 self.enrolled[name] = self.enrolled[keys.fingerprint(public)] = entry.number
             case PolicyChange(change=SetRules(model=model)):
                 self.ruled[model] = entry.number
+            case PolicyChange(change=SetThresholds(model=model)):
+                self.thresholds[model] = entry.number
+            case Registration(model=model):
+                self.thresholds.setdefault(model, entry.number)
             case Lift(rejection=number):
                 self.lifted[state.rejections[number]] = entry.number
             case _:
@@ -86,7 +105,10 @@ class Grounds:
         if voice is not None and state.policy.person_of(voice.key) is not None:  # else the first owner
             yield from self._person(voice)
         match act:
+            case Registration(model=model):
+                yield from [self.thresholds[model]] if model in self.thresholds else []
             case Request():
+                yield act.registration
                 yield from self._allowed(act)
             case Approval() | Override():
                 yield act.request

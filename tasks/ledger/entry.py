@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from rft import files
 from rft.errors import UserError
 from rft.reports.base import Report
-from tasks.ledger.policy import Change, Name, PublicKey
+from tasks.ledger.policy import Change, Name, PublicKey, Settings
 from tasks.ledger.statement import Content, Sha256, Time
 
 Commit = Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
@@ -41,6 +41,37 @@ class PolicyChange(Report):
     change: Change
 
 
+class Kept(Report):
+    """A file in DVC, by its hashes."""
+
+    sha256: Sha256
+    md5: str = Field(pattern=r"^[0-9a-f]{32}$")
+    size: int = Field(ge=0)
+
+
+class Registration(Report):
+    """A look at a test set, written down before the set is opened."""
+
+    kind: Literal["registration"] = "registration"
+    model: str
+    run: str
+    champion: int = Field(ge=0)
+    """The promotion that is compared with; 0 is the beginning."""
+    candidates: list[tuple[str, str]] = Field(min_length=1, max_length=2)
+    """Each a prompt and weights, as Content.pair names them."""
+    test_sha256: Sha256
+    grader_sha256: Sha256
+    """Of the recipe's folder."""
+    measured_sha256: Sha256
+    """Of all settings by which rollouts are sampled and graded. Others draw anew: another look."""
+    settings: Settings
+    """The thresholds of this run. For a model without any, they are its thresholds from now on."""
+    look: int = Field(ge=1)
+    """At the examples of this test set: the first, the second, ..."""
+    examples: Kept
+    """One line per test example, by which later looks at it are counted."""
+
+
 class Request(Report):
     """A run's challenger may become champion, if people agree."""
 
@@ -52,6 +83,8 @@ class Request(Report):
     content: Content
     champion: int = Field(ge=0)
     """The promotion that it was judged against; 0 is the beginning."""
+    registration: int
+    """The look at the test that it rests on."""
     edits_sha256: Sha256 | None
     """Of uncommitted edits; None: the code is a commit's."""
     edited: list[str] = []
@@ -145,6 +178,7 @@ class Imported(Report):
 Act = Annotated[
     Genesis
     | PolicyChange
+    | Registration
     | Request
     | Approval
     | Rejection

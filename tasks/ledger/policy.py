@@ -9,12 +9,14 @@ stands in policy.yaml alone.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
+from rft import files
 from rft.errors import UserError
 from rft.reports.base import Report
 from tasks.ledger import keys
@@ -27,6 +29,28 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._@+-]{0,63}$"
 """A principal of allowed_signers, where blanks, commas and wildcards have a meaning."""
 Fingerprint = Annotated[str, StringConstraints(pattern=r"^SHA256:[A-Za-z0-9+/]{43}$")]
 PublicKey = Annotated[str, StringConstraints(pattern=r"^(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}$")]
+
+
+def _is_canonical(text: str) -> str:
+    """Settings of the gate, in the one form that two equal ones share."""
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        raise ValueError("not JSON") from None
+    if not isinstance(raw, dict) or set(raw) != {"gate", "challenger"} or files.canonical(raw).decode() != text:
+        raise ValueError("not the canonical JSON of sections gate and challenger")
+    if not isinstance(raw["gate"], dict) or not isinstance(raw["gate"].get("looks"), int) or raw["gate"]["looks"] < 1:
+        raise ValueError("gate.looks is no number of looks")
+    return text
+
+
+def looks_of(settings: str) -> int:
+    """How many looks at one test set these thresholds allow."""
+    return json.loads(settings)["gate"]["looks"]
+
+
+Settings = Annotated[str, AfterValidator(_is_canonical)]
+"""Sections `gate` and `challenger` of params.yaml, as canonical JSON."""
 
 
 class Rules(Report):
@@ -55,6 +79,8 @@ class Policy(Report):
     """Models with rules of their own."""
     compromised: dict[Fingerprint, int] = {}
     """Key -> the entry from which on it is doubtful."""
+    thresholds: dict[str, Settings] = {}
+    """Model -> what its gate asks for. A run with other thresholds asks nobody to promote it."""
 
     def rules_of(self, model: str) -> Rules:
         return self.models.get(model, self.rules)
@@ -72,7 +98,7 @@ class Policy(Report):
         return [name for name, person in self.people.items() if {*roles} & {*person.roles}]
 
     def yaml(self) -> bytes:
-        head = "# Written by agent-rft: rft people, rft ledger rules. Judges the next entry.\n"
+        head = "# Written by agent-rft: rft people, rft ledger rules, rft policy sign. Judges the next entry.\n"
         raw = self.model_dump(mode="json")
         return (head + yaml.safe_dump(raw, sort_keys=True, default_flow_style=None, width=1000)).encode()
 
@@ -102,6 +128,14 @@ class RemoveMachine(Report):
     name: Name
 
 
+class SetThresholds(Report):
+    """What a model's gate asks for from now on. Written by `rft policy sign`."""
+
+    change: Literal["thresholds"] = "thresholds"
+    model: str
+    settings: Settings
+
+
 class SetRules(Report):
     change: Literal["rules"] = "rules"
     model: str | None
@@ -118,14 +152,15 @@ class Compromised(Report):
 
 
 Change = Annotated[
-    Enrol | Remove | EnrolMachine | RemoveMachine | SetRules | Compromised, Field(discriminator="change")
+    Enrol | Remove | EnrolMachine | RemoveMachine | SetRules | SetThresholds | Compromised,
+    Field(discriminator="change"),
 ]
 
 
 def changed(policy: Policy, change: Change) -> Policy:
     """Apply a change. Raises UserError for one that makes no sense, or leaves nobody in charge."""
     people, machines, models = dict(policy.people), dict(policy.machines), dict(policy.models)
-    rules, compromised = policy.rules, dict(policy.compromised)
+    rules, compromised, thresholds = policy.rules, dict(policy.compromised), dict(policy.thresholds)
     match change:
         case Enrol():
             _assert_free(policy, change.name, change.key)
@@ -147,6 +182,8 @@ def changed(policy: Policy, change: Change) -> Policy:
         case SetRules(model=model):
             rules = change.rules if model is None else rules
             models |= {} if model is None else {model: change.rules}
+        case SetThresholds():
+            thresholds[change.model] = change.settings
         case Compromised():
             compromised[change.key] = min(change.since, compromised.get(change.key, change.since))
             machines = {name: key for name, key in machines.items() if key != change.key}
@@ -155,7 +192,9 @@ def changed(policy: Policy, change: Change) -> Policy:
                 for name, person in people.items()
             }
             people = {name: person for name, person in people.items() if person.keys}
-    made = Policy(people=people, machines=machines, rules=rules, models=models, compromised=compromised)
+    made = Policy(
+        people=people, machines=machines, rules=rules, models=models, compromised=compromised, thresholds=thresholds
+    )
     if policy.holders("owner") and not made.holders("owner"):
         raise UserError("that would leave no owner, and only an owner changes people. Enrol another owner first.")
     if not made.machines:

@@ -18,11 +18,12 @@ from tasks.ledger.entry import (
     Override,
     PolicyChange,
     Promotion,
+    Registration,
     Rejection,
     Request,
     Rollback,
 )
-from tasks.ledger.policy import Change, EnrolMachine, Policy, changed, name_from, signers
+from tasks.ledger.policy import Change, EnrolMachine, Policy, SetThresholds, changed, name_from, signers
 from tasks.ledger.statement import Statement
 
 BEGINNING = 0
@@ -74,6 +75,27 @@ class Waiting:
     def starter_name(self) -> str:
         """Who started the run: proven by a statement, else as Git's user.name claims."""
         return self.starter.person if self.starter else name_from(self.act.started_by)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A registered look at a test set."""
+
+    number: int
+    time: str
+    act: Registration
+    by_policy: bool
+    """Its thresholds were those of the policy: only then may it end in a request."""
+
+    @property
+    def what(self) -> tuple[object, ...]:
+        """The same again is the same look, and free."""
+        return what_of(self.act)
+
+
+def what_of(act: Registration) -> tuple[object, ...]:
+    measured = (act.grader_sha256, act.measured_sha256)
+    return act.model, act.champion, frozenset(act.candidates), act.test_sha256, *measured
 
 
 @dataclass(frozen=True)
@@ -150,6 +172,8 @@ class State:
     policy: Policy = field(default_factory=Policy)
     policy_yaml: bytes = b""
     signers: bytes = b""
+    looks: dict[int, Look] = field(default_factory=dict[int, Look])
+    """Registration -> the look that it announced."""
     requests: dict[int, Waiting] = field(default_factory=dict[int, Waiting])
     promotions: dict[int, Champion] = field(default_factory=dict[int, Champion])
     moves: dict[str, list[Move]] = field(default_factory=dict[str, list[Move]])
@@ -181,6 +205,11 @@ class State:
         """What a rollback returns to. None: the beginning is served."""
         now = self.champion(model)
         return None if now == BEGINNING else self.promotions[now].before
+
+    def registered(self, act: Registration) -> Look | None:
+        """The registration that says the same but for its run."""
+        same = (look for look in self.looks.values() if look.what == what_of(act))
+        return next((look for look in same if _terms(look.act) == _terms(act)), None)
 
     def rejection_of(self, request: Request) -> Said | None:
         return self.rejected.get((request.model, *request.content.pair))
@@ -219,6 +248,10 @@ class State:
                 self.begin(EnrolMachine(name=entry.machine, key=public))
             case PolicyChange(change=change):
                 self.change(change)
+            case Registration() as act:
+                self.first_thresholds(act)
+                by_policy = act.settings == self.policy.thresholds[act.model]
+                self.looks[entry.number] = Look(entry.number, entry.time, act, by_policy)
             case Request() as act:
                 self.requests[entry.number] = Waiting(entry.number, entry.id, entry.time, act, voice)
             case Approval(request=request):
@@ -255,6 +288,11 @@ class State:
         self.policy, self.signers = changed(self.policy, change), signers(self.signers, change)
         self.policy_yaml = self.policy.yaml()
         self.had_owner |= bool(self.policy.holders("owner"))
+
+    def first_thresholds(self, act: Registration) -> None:
+        """A model's first registration makes its run's thresholds the model's."""
+        if act.model not in self.policy.thresholds:
+            self.change(SetThresholds(model=act.model, settings=act.settings))
 
     def _promote(self, entry: Entry, act: Promotion) -> None:
         waiting = self.requests[act.request]
@@ -299,3 +337,7 @@ class State:
             self._move(Move(entry.number, act.when, act.model, entry.number, unsigned=act))
         elif act.action == "rollback":
             self._move(Move(entry.number, act.when, act.model, act.to, unsigned=act))
+
+
+def _terms(act: Registration) -> tuple[str, str]:
+    return act.settings, act.examples.sha256

@@ -17,7 +17,7 @@ from rft.errors import UserError
 from tasks.ledger import chain, keys, statement
 from tasks.ledger.authorise import Proposal, authorise
 from tasks.ledger.chain import Stored
-from tasks.ledger.entry import Act, Genesis, Override, PolicyChange, Promotion, Request
+from tasks.ledger.entry import Act, Genesis, Override, PolicyChange, Promotion, Registration, Request
 from tasks.ledger.objects import Damaged, sha256
 from tasks.ledger.policy import Change, Enrol, EnrolMachine, signer_line
 from tasks.ledger.state import State, Voice
@@ -86,6 +86,8 @@ def rules_after(state: State, act: Act, name: str) -> dict[str, bytes]:
         after.begin(EnrolMachine(name=name, key=act.machine))
     elif isinstance(act, PolicyChange):
         after.change(act.change)
+    elif isinstance(act, Registration):
+        after.first_thresholds(act)
     return {chain.POLICY: after.policy_yaml, chain.SIGNERS: after.signers}
 
 

@@ -44,7 +44,7 @@ from tasks.ledger.policy import Enrol, Policy, name_from
 from tasks.ledger.standing import Standing
 from tasks.ledger.state import Champion, Said, State, Voice, Waiting
 from tasks.ledger.statement import Signed, Statement
-from tasks.promotion import agents, content, preflight, projections, sharing
+from tasks.promotion import agents, content, preflight, projections, registration, sharing
 from tasks.promotion.preflight import Checked
 from tasks.runs import edits, origin, records, transfer
 from tasks.runs.artifacts import Revision
@@ -96,6 +96,7 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
         raise UserError(f"run {record.name} came to no decision ({why}). There is nothing to decide on.")
     began = origin.of(at, record.name)
     asked, hashes = content.of(at, record.name)
+    look = registration.of(at, record.name)
     if began.edits_sha256 is not None and not record.dirty:
         left = ", ".join(began.edited[:5])
         said(
@@ -111,6 +112,7 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
             return known
         history.refuse_forgotten(clone, ledger.state)
         ledger.begin()
+        registration.assert_judged_under(ledger.state, look, at, record.name)
         rules = ledger.state.policy.rules_of(at.model)
         made = Request(
             model=at.model,
@@ -119,6 +121,7 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
             candidate=asked.candidate,  # type: ignore[arg-type]
             content=hashes,
             champion=began.champion,
+            registration=look,
             edits_sha256=began.edits_sha256,
             edited=[statement.text(name) for name in began.edited],
             key=began.key,
@@ -462,15 +465,18 @@ def enrolled(kind: type[C], **facts: object) -> C:
 
 
 def change(
-    clone: Clone, made: Report | Callable[[Policy], Report], signer: Signer, why: str, said: Say = print
+    clone: Clone, made: Report | Callable[[Policy], Report], signer: Signer | None, why: str, said: Say = print
 ) -> Entry:
-    """Change people, machines or rules. `made` may be a function of the policy as it is then."""
+    """Change people, machines, rules or thresholds. `made` may be a function of the policy as it is
+    then. `signer` None: thresholds, where nobody is enrolled yet who could sign."""
 
     def act(ledger: Ledger) -> Entry:
         _know_secrets_here(clone)
-        if not isinstance(made, Enrol):
+        if signer is not None and not isinstance(made, Enrol):
             _first_owner(ledger, signer, said)
         wanted = PolicyChange.model_validate({"change": made(ledger.state.policy) if callable(made) else made})
+        if signer is None:
+            return ledger.append(wanted)
         return _append(ledger, wanted, ledger.statement("policy", why, change=wanted.change), signer)
 
     return _acting(clone, act, said)

@@ -240,6 +240,23 @@ def keep(clone: Clone, content: bytes) -> Out:
     return Out("", md5, len(content), None)
 
 
+def path_of(clone: Clone, out: Out) -> Path:
+    """Where the cache holds a file, if it does."""
+    return _in_cache(clone, out.md5)
+
+
+def cached(clone: Clone, out: Out) -> bytes | None:
+    """The bytes of a file; None where the cache lacks them. Raises InfrastructureError for other
+    bytes under its name."""
+    path = _in_cache(clone, out.md5)
+    if not path.exists():
+        return None
+    content = path.read_bytes()
+    if hashlib.md5(content, usedforsecurity=False).hexdigest() != out.md5:
+        raise InfrastructureError(f"{path}: its bytes do not fit its name. Remove it, and fetch it again.")
+    return content
+
+
 def link_out(out: Out, path: Path) -> None:
     """Write `PATH.dvc`, by which DVC finds the output's bytes by their hash in the cache."""
     row: dict[str, Any] = {"md5": out.md5, "size": out.size, "hash": "md5", "path": path.name}

@@ -36,6 +36,7 @@ import yaml
 from rft import commands, config, files, secrets, shelves, stopping
 from rft.errors import RftError, Stopped, UserError
 from rft.grading import margins
+from rft.reports import Registration
 from tasks.runs import edits as user_edits
 from tasks.runs import records
 from tasks.runs.champion import Served
@@ -50,6 +51,7 @@ _FORCED = (
     "params.yaml",
     "dvc.lock",
     *(str(shelves.folder("champion") / name) for name in ("champion.json", "profile.json.dvc", "weights.dvc")),
+    str(shelves.path(Registration)),
 )
 
 

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rft.errors import InfrastructureError
-from tasks.runs import records, repro
+from tasks.runs import artifacts, records, repro
 from tasks.runs import run as runs
-from tasks.runs.artifacts import Revision
+from tasks.runs.artifacts import Out, Revision
 from tasks.runs.clone import Clone
 
 LAID_OUT = "transfer-"
@@ -40,6 +40,31 @@ def fetch(clone: Clone, at: Revision) -> None:
         return
     with _laid(clone, at.commit) as tree:
         _dvc(tree, "fetch", "--quiet")
+
+
+def push_file(clone: Clone, out: Out) -> None:
+    """Upload one file of the cache that no revision names yet. Raises InfrastructureError."""
+    with _laid(clone, "HEAD") as tree:
+        pointer = _pointer(out, tree)
+        _dvc(tree, "push", "--quiet", pointer)
+        if json.loads(_dvc(tree, "status", "--cloud", "--json", pointer) or "{}"):
+            raise InfrastructureError(f"after `dvc push`, DVC's remote still lacks {out.md5}. Push again.")
+
+
+def fetch_file(clone: Clone, out: Out) -> bytes:
+    """The bytes of a file, from the cache or else the remote. Raises InfrastructureError."""
+    if (found := artifacts.cached(clone, out)) is None:
+        with _laid(clone, "HEAD") as tree:
+            _dvc(tree, "fetch", "--quiet", _pointer(out, tree))
+        found = artifacts.cached(clone, out)
+    if found is None:
+        raise InfrastructureError(f"DVC's remote does not hold {out.md5}. Fetch it from the clone that made it.")
+    return found
+
+
+def _pointer(out: Out, tree: Path) -> str:
+    artifacts.link_out(out, tree / out.path)
+    return f"{out.path}.dvc"
 
 
 @contextmanager

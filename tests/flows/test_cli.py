@@ -35,6 +35,7 @@ VERBS = (
     "champion",
     "ledger",
     "people",
+    "policy",
     "up",
     "new",
     "drift",

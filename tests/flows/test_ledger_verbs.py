@@ -46,8 +46,8 @@ def rft(clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
     run = records.load_all(clone)[0].name
     ada, bob = people.by("Ada"), people.by("Bob")
-    assert "There is no ledger yet" in rft("ledger")
-    assert "the first to decide becomes its owner" in rft("people", "list")
+    assert "tiny: look 1 at test " in rft("ledger"), "the run registered it"
+    assert "the first to decide becomes the owner" in rft("people", "list")
     assert "Nothing was promoted yet: the champion is the beginning" in rft("champion")
     assert "Nothing of tiny was promoted yet" in rft("champion", "--params", "params.yaml")
 

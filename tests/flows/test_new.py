@@ -95,7 +95,7 @@ def test_its_parts_hold(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     graded = usable_feedback(window.conversations, loaded)
     assert len(graded) >= params.drift.min_feedback
     gate = yaml.safe_load((clone.root / "recipes/parcels/params.yaml").read_text())["gate"]
-    assert set(gate) | {"num_bootstrap"} == set(config.Gate.model_fields), "every threshold is written down"
+    assert set(gate) | {"num_bootstrap", "prices"} == set(config.Gate.model_fields), "every threshold is written down"
 
 
 @pytest.mark.story

@@ -84,7 +84,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[ladder_clone.Scripted
         rollout_log.write(rows, data / stage / "rollouts.parquet")
     (data / "train/metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in METRICS))
     reports.write(
-        reports.PolicyReport(kind="embedded", model="data/policy", sha256="0", num_parameters=1),
+        reports.PolicyReport(kind="embedded", model="data/policy", sha256="0" * 64, num_parameters=1),
         data / "policy/report.json",
     )
     tokenizers.Tokenizer(tokenizers.models.WordLevel(WORDS, "<unk>")).save(str(data / "policy/tokenizer.json"))

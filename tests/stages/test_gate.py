@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rft import config, reports
+from rft import config, reports, shelves
 from rft.errors import ConfigError, UserError
 from rft.gate import checks, decide
 from rft.reports import ChallengerReport, Decision, wording
@@ -344,11 +344,34 @@ def test_the_stage_writes_the_same_bytes_again(tmp_path: Path) -> None:
     shelf = tmp_path / "data/gate"
     before = {path.name: path.read_bytes() for path in shelf.iterdir()}
     shutil.rmtree(shelf)
+    registered = reports.Registration(registered=True, entry=2, look=1, looks=5, by_policy=True)
+    reports.write(registered, tmp_path / shelves.path(reports.Registration))
     done = _run(tmp_path)
     assert done.returncode == 0, done.stderr
     assert {path.name: path.read_bytes() for path in shelf.iterdir()} == before
     assert "[gate] 1/15 mean reward: passed" in done.stdout
     assert "promote: the challenger is better" in done.stdout
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_what_was_not_registered_under_the_policy_asks_nobody(tmp_path: Path, registered: bool) -> None:
+    shutil.copytree(sample_reports.shelves("promote") / "data", tmp_path / "data")
+    by_hand = reports.Registration(registered=registered, entry=int(registered), look=1, looks=5, by_policy=False)
+    reports.write(by_hand, tmp_path / shelves.path(reports.Registration))
+    done = _run(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "promote: the challenger is better" in done.stdout
+    assert "nobody is asked to promote it" in done.stdout
+    assert json.loads((tmp_path / "data/gate/request.json").read_text()) is None
+
+
+def test_without_the_registration_that_git_holds_nothing_is_decided(tmp_path: Path) -> None:
+    shutil.copytree(sample_reports.shelves("promote") / "data", tmp_path / "data")
+    shutil.rmtree(tmp_path / "data/gate")
+    done = _run(tmp_path)
+    assert done.returncode == 2
+    assert "git checkout -- data/registration/registration.json" in done.stderr
+    assert not (tmp_path / "data/gate").exists()
 
 
 def test_no_request_is_a_file_that_says_so() -> None:

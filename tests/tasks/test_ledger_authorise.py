@@ -31,16 +31,27 @@ from tasks.ledger.entry import (
     PolicyChange,
     Promotion,
     Reconcile,
+    Registration,
     Rejection,
     Request,
     Rollback,
 )
 from tasks.ledger.keys import Key
-from tasks.ledger.policy import Compromised, Enrol, EnrolMachine, Policy, Remove, Rules, SetRules, changed
+from tasks.ledger.policy import (
+    Compromised,
+    Enrol,
+    EnrolMachine,
+    Policy,
+    Remove,
+    Rules,
+    SetRules,
+    SetThresholds,
+    changed,
+)
 from tasks.ledger.state import State, Waiting
 from tasks.ledger.statement import Content
 
-STEPS = 80
+STEPS = 130
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +72,8 @@ class Auditor:
         self.champion: dict[str, list[int]] = {}
         self.pairs: dict[int, tuple[str, str, str]] = {}
         self.spent: set[int] = set()
+        self.looks: dict[int, tuple[tuple[Any, ...], int]] = {}
+        self.by_policy: set[int] = set()
         self.seen: Counter[str] = Counter()
         self.time = ""
 
@@ -82,6 +95,9 @@ class Auditor:
                 self.policy = self.policy.model_copy(update={"people": {}, "machines": {}})
                 self.policy = changed(self.policy, EnrolMachine(name=entry.machine, key=act.machine))
                 self.genesis = entry.id
+            case PolicyChange(change=SetThresholds()) if voice is None:
+                assert not self.policy.holders("owner"), "thresholds without an owner"
+                self.policy = changed(self.policy, act.change)
             case PolicyChange():
                 assert voice is not None
                 first = not self.policy.holders("owner")
@@ -89,7 +105,24 @@ class Auditor:
                 assert not first or isinstance(act.change, Enrol), "the first change enrols the first owner"
                 self.policy = changed(self.policy, act.change)
                 assert self.policy.holders("owner"), "nobody is in charge"
+            case Registration():
+                assert voice is None
+                line = self.champion.get(act.model, [])
+                assert act.champion == (line[-1] if line else 0), "a look at what is not served"
+                what = act.model, act.champion, frozenset(act.candidates), act.test_sha256
+                others = {look for other, look in self.looks.values() if other[3] == act.test_sha256 and other != what}
+                assert act.look > max(others, default=0) or any(other == what for other, _ in self.looks.values())
+                if act.model not in self.policy.thresholds:
+                    change = SetThresholds(model=act.model, settings=act.settings)
+                    self.policy = changed(self.policy, change)
+                self.looks[entry.number] = what, act.look
+                if act.settings == self.policy.thresholds[act.model]:
+                    self.by_policy.add(entry.number)
             case Request():
+                model, served, candidates, test = self.looks[act.registration][0]
+                assert act.registration in self.by_policy, "a request under other thresholds"
+                assert (model, served, test) == (act.model, act.champion, act.content.test_sha256)
+                assert act.content.pair in candidates, "a request of what nobody registered"
                 starter = voice.person if voice else None
                 self.requests[entry.number] = act, entry.id, starter
                 assert (act.model, *act.content.pair) not in self.rejected
@@ -191,13 +224,14 @@ def test_the_histories_contain_everything(cast: dict[str, Key]) -> None:
     kinds, doubtful, refused = Counter[str](), Counter[str](), list[str]()
     for seed in range(40):
         story = Story(random.Random(seed), cast)
-        played(story)
+        played(story, steps=220)
+        story.suspect()
         kinds.update(line.entry.act.kind for line in story.lines)
         rests = [number for number, why in story.state.doubtful().items() if why.path]
         doubtful.update(story.lines[number - 1].entry.act.kind for number in rests)
         refused += story.refused
     missing = {"genesis", "policy", "request", "approval", "rejection", "lift", "override", "promotion", "rollback"}
-    missing |= {"reconcile", "imported"}
+    missing |= {"reconcile", "imported", "registration"}
     assert not missing - {*kinds}
     assert kinds["promotion"] > 20
     assert kinds["genesis"] > 45, "restarts"
@@ -244,6 +278,7 @@ def request(story: Story, run: str = "r", starter: str | None = None, **other: A
     made: dict[str, Any] = {"model": "tiny", "run": run, "revision": "e" * 40, "candidate": "challenger"}
     made |= {"content": content, "champion": story.state.champion("tiny"), "edits_sha256": None, "key": run}
     made |= {"started_by": "Ada", "expires": statement.later(story.time, days=20)}
+    made |= {"registration": story.look(other.get("model", "tiny"), content)}
     about = {"act": "start", "run": run, "model": "tiny"} if starter else {}
     machine = other.pop("machine", "laptop")
     assert story.propose(Request.model_validate(made | other), machine, starter, **about), story.refused

@@ -54,8 +54,16 @@ def clone(tmp_path: Path) -> Clone:
 def request(clone: Clone, **other: Any) -> Entry:
     made: dict[str, Any] = {"model": "tiny", "run": "r", "revision": clone.git("rev-parse", "main"), "key": "r"}
     made |= {"candidate": "challenger", "content": CONTENT, "champion": 0, "edits_sha256": None, "started_by": "Ada"}
-    made |= {"expires": statement.later(statement.now(), days=3)}
+    made |= {"expires": statement.later(statement.now(), days=3), "registration": look(clone)}
     return append(clone, Request.model_validate(made | other))
+
+
+def look(clone: Clone) -> int:
+    """The registration of a look at CONTENT."""
+    state = book.read(clone, said=silent).state
+    if not ledger_world.look_of(state, "tiny", CONTENT):
+        append(clone, ledger_world.look_at(state, "tiny", CONTENT))
+    return ledger_world.look_of(book.read(clone, said=silent).state, "tiny", CONTENT)
 
 
 def number(clone: Clone) -> int:
@@ -81,9 +89,9 @@ def test_from_nothing_to_a_champion(clone: Clone, cast: dict[str, Key]) -> None:
     promotion = {"model": "tiny", "request": asked.number, "approvals": [approved.number], "before": 0, "smoke": ""}
     done = append(clone, Promotion.model_validate(promotion | {"weights_signature": None}))
     ledger = book.read(clone, anew=True)
-    assert ledger.state.champion("tiny") == done.number == 5
+    assert ledger.state.champion("tiny") == done.number == 6
     assert ledger.shared.genesis == ledger.stored[0].entry.id
-    assert clone.git("rev-parse", f"{ledger.stored[2].commit.id}^2") == clone.git("rev-parse", "main")
+    assert clone.git("rev-parse", f"{ledger.stored[3].commit.id}^2") == clone.git("rev-parse", "main")
     allowed = clone.root / "allowed"
     allowed.write_text(clone.git("show", f"{chain.REF}:allowed_signers") + "\n")
     clone.git("-c", f"gpg.ssh.allowedSignersFile={allowed}", "verify-commit", chain.REF)
@@ -115,6 +123,7 @@ def test_what_may_not_stand_is_refused_and_leaves_nothing(clone: Clone, cast: di
 
 def test_entry_that_no_reader_would_let_stand_is_never_shown(clone: Clone, cast: dict[str, Key]) -> None:
     own(clone, cast["ada"])
+    look(clone)
     refused(clone, Damaged, "Git object 1111111111 is missing", lambda: request(clone, revision="1" * 40))
     asked = request(clone)
     said = {"act": "approve", "model": "tiny", "request": asked.id, "content": CONTENT}
@@ -122,7 +131,7 @@ def test_entry_that_no_reader_would_let_stand_is_never_shown(clone: Clone, cast:
     made = {"model": "tiny", "request": asked.number, "approvals": [approved.number], "before": 0, "smoke": ""}
     act = Promotion.model_validate(made | {"weights_signature": HASHES[0]})
     refused(clone, Damaged, r"model\.sig is not the signature", lambda: append(clone, act))
-    assert append(clone).number == 5
+    assert append(clone).number == 6
 
 
 def test_memory_spares_signatures_only_where_the_machine_is_enrolled(

@@ -25,6 +25,7 @@ from rft import config, doctor, notices, secrets
 from rft.errors import ConfigError, UserError
 from tasks import ladder, notify
 from tasks.ledger import book
+from tasks.promotion import registration
 from tasks.runs import records
 from tests import tiny_recipe
 
@@ -437,6 +438,7 @@ def test_a_request_that_waits_is_told_once_it_can_be_approved(receiver: Hooks, s
     )
     with ladder.recorded(scripted.clone, params, None, False, "f-1") as run:
         shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
+        registration.register(run, lambda _: None)
         ladder.repro.dvc(run.tree, "commit", "--force", "--quiet")
         run.update(decision="promote", candidate="challenger", gain={"value": 0.1, "low": None, "high": None})
         assert receiver.taken == []
@@ -447,7 +449,7 @@ def test_a_request_that_waits_is_told_once_it_can_be_approved(receiver: Hooks, s
     assert run.record.approve.startswith(f"rft approve {run.name} ")
     assert records.find(scripted.clone, run.name).revision
     assert not secrets.holds(json.dumps(receiver.taken))
-    assert body["data"]["expires"] == book.read(scripted.clone).state.requests[2].act.expires
+    assert body["data"]["expires"] == book.read(scripted.clone).state.requests[3].act.expires
     with ladder.recorded(scripted.clone, params, None, False, "f-2") as run:
         run.update(decision="reject")
     assert len(receiver.taken) == 1

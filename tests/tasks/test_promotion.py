@@ -17,7 +17,7 @@ from rft import config, files, reports
 from rft.errors import InfrastructureError, UserError
 from tasks import ladder
 from tasks.display import tracking
-from tasks.ledger import book, history, keys, statement
+from tasks.ledger import book, chain, history, keys, memory, statement
 from tasks.ledger.authorise import Refused
 from tasks.ledger.entry import Reconcile
 from tasks.ledger.policy import Enrol, Remove, Rules, SetRules
@@ -100,7 +100,7 @@ def test_approve_serve_roll_back_and_approve_again(here: Clone) -> None:
     assert shown(here) == (third.number, 0)
     kinds = [each.entry.act.kind for each in book.read(here, anew=True).stored]
     once = ["approval", "promotion"]
-    assert kinds == ["genesis", "request", "policy", *once, "rollback", *once]
+    assert kinds == ["genesis", "registration", "request", "policy", *once, "rollback", *once]
 
 
 def test_r11_a_rollback_to_the_beginning_restores_the_seed_prompts_alias(here: Clone) -> None:
@@ -193,7 +193,7 @@ def test_a_record_that_names_another_runs_revision_is_refused(here: Clone, climb
     records.save(here, dirty.model_copy(update={"revision": clean.commit}))
     with pytest.raises(UserError, match="came to no decision"):
         people.approve(here, dirty.name)
-    assert book.read(here).stored == []
+    assert not book.read(here).state.requests
 
 
 def test_a_run_is_not_mistaken_for_another_whose_name_goes_on(here: Clone, climb) -> None:
@@ -231,8 +231,8 @@ def test_what_takes_long_does_not_hold_the_ledger(here: Clone, monkeypatch: pyte
 
 
 def test_a_request_against_another_champion_is_refused(here: Clone, climb) -> None:
-    with pytest.raises(Refused, match="entry 3 is no promotion of tiny"):
-        people.approve(here, climb(served=judged_against(3)).name)
+    with pytest.raises(Refused, match="would be judged against champion 3 of tiny, but the beginning is served"):
+        climb(served=judged_against(3))
     with pytest.raises(UserError, match="is not over"):
         acts.request(here, only(here).model_copy(update={"revision": None, "state": "running"}))
 
@@ -275,7 +275,7 @@ def test_a_run_that_the_gate_did_not_promote_cannot_be_approved(
     for decide in (acts.approve, acts.reject):
         with pytest.raises(UserError, match=words):
             decide(scripted.clone, record.name, people.signer("Ada"), "why")
-    assert book.read(scripted.clone).stored == []
+    assert not book.read(scripted.clone).state.requests
     assert store.read_bytes() == empty
 
 
@@ -304,9 +304,9 @@ def test_an_approval_is_of_the_content_that_was_asked_for(here: Clone) -> None:
     acts.request(here, only(here))
     with book.opened(here) as ledger:
         waiting = acts.find(ledger, only(here).name)
-        content = waiting.act.content.model_copy(update={"prompt_sha256": "0" * 64})
+        content = waiting.act.content.model_copy(update={"decision_sha256": "0" * 64})
         ledger.append(waiting.act.model_copy(update={"run": "a-lie", "content": content}))
-    with pytest.raises(UserError, match=r"prompt_sha256 of its revision .* are not those"):
+    with pytest.raises(UserError, match=r"decision_sha256 of its revision .* are not those"):
         people.approve(here, "a-lie")
 
 
@@ -470,8 +470,14 @@ def test_a_signature_that_was_made_elsewhere(here: Clone, tmp_path: Path) -> Non
         statement.made_elsewhere(tmp_path / "approve.json.sig")
 
 
+def without_ledger(clone: Clone) -> None:
+    clone.git("update-ref", "-d", chain.REF)
+    memory.path(clone).unlink()
+
+
 def test_what_an_earlier_version_kept_is_taken_in_and_never_forgotten(here: Clone) -> None:
     record = only(here)
+    without_ledger(here)
     act = {"id": "1", "action": "promote", "when": "2026-03-02T00:00:00Z", "who": "Ada", "why": "then", "model": "tiny"}
     row = act | {"run": record.name, "revision": record.revision, "before": "1", "after": "2"}
     here.ledger.write_text(json.dumps(row) + "\n" + '{"id": "cut')
@@ -511,14 +517,15 @@ def test_history_with_a_wrong_time_is_not_taken_in(tmp_path: Path, when: str, wo
     assert book.read(clone).state.number == 0, "nothing is half done"
 
 
-def test_an_imported_no_is_history_and_can_be_said_again(here: Clone) -> None:
+def test_an_imported_no_is_history_and_can_be_said_again(here: Clone, climb) -> None:
     record = only(here)
+    without_ledger(here)
     act = {"id": "1", "action": "reject", "when": "2026-03-02T00:00:00Z", "who": "Ada", "why": "no", "model": "tiny"}
     row = act | {"run": record.name, "revision": record.revision}
     here.ledger.write_text(json.dumps(row) + "\n")
     assert (history.take_in(here), history.rejections(here)) == (1, [record.name])
     assert not book.read(here).state.rejected
-    acts.reject(here, record.name, people.signer("Ada"), "still no")
+    acts.reject(here, climb().name, people.signer("Ada"), "still no")
     assert len(book.read(here).state.rejected) == 1
 
 

@@ -24,6 +24,7 @@ from tasks.ledger.keys import Key
 from tasks.ledger.state import State
 from tasks.ledger.statement import Content, Signed
 from tasks.runs.clone import Clone
+from tests import ledger_world
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "verify-ledger.sh"
 SHELLS = [shell for shell in ("dash", "bash", "sh") if shutil.which(shell)]
@@ -97,8 +98,14 @@ class Team:
         made: dict[str, Any] = {"content": content, "champion": champion, "edits_sha256": None, "key": "k"}
         made |= {"run": SLY, "revision": git(self.clone, "rev-parse", "HEAD").strip(), "candidate": "challenger"}
         made |= {"expires": statement.later(statement.now(), days=3), "started_by": "Ada Lovelace", "model": model}
+        if "registration" not in changes:
+            changes["registration"] = self.look(model, content, champion)
         act = entry.Request(**(made | changes))
         return self.append(act, self.says(starter, "start", model=model, run="k") if starter else None)
+
+    def look(self, model: str, content: Content, champion: int) -> int:
+        state = book.read(self.clone, said=lambda _: None).state
+        return self.append(ledger_world.look_at(state, model, content, champion=champion)).number
 
     def about(self, who: str, request: Entry, act: str, reason: str = "good", **about: Any) -> Signed:
         asked = request.act
@@ -183,10 +190,11 @@ def test_a_teams_ledger_is_right(settled: Team, shell: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert [line.split()[2] for line in lines[:-1]] == [
-        *("genesis", "policy", "policy", "policy", "request", "approval", "promotion", "request")
+        *("genesis", "policy", "policy", "policy", "registration", "request"),
+        *("approval", "promotion", "registration", "request"),
     ]
-    assert [line.split()[4] for line in lines[:-1]] == ["-", "ada", "ada", "ada", "-", "bob", "-", "-"]
-    assert lines[-1] == f"OK: 8 entries, the last is {state.head}"
+    assert [line.split()[4] for line in lines[:-1]] == ["-", "ada", "ada", "ada", "-", "-", "bob", "-", "-", "-"]
+    assert lines[-1] == f"OK: 10 entries, the last is {state.head}"
 
 
 def test_everything_that_a_ledger_can_hold_is_right(tmp_path: Path) -> None:
@@ -211,7 +219,7 @@ def test_everything_that_a_ledger_can_hold_is_right(tmp_path: Path) -> None:
     team.promote(mine, approval)
     unknown = team.request("strict model", champion=team.clone_state().champion("strict model"))
     approvals = [team.approve(name, unknown) for name in ("ada", "bob")]
-    second = team.promote(unknown, *approvals, before=unknown.number - 1, weights=b"signed")
+    second = team.promote(unknown, *approvals, before=unknown.number - 2, weights=b"signed")
 
     dirty = team.request(edits_sha256="e" * 64, edited=["code.py"], weights=None)
     no = team.reject("bob", dirty, reason=SLY)
@@ -277,18 +285,18 @@ Attack = Callable[[Team], object]
 
 
 def waiting(team: Team) -> Entry:
-    return book.read(team.clone).stored[7].entry
+    return book.read(team.clone).stored[9].entry
 
 
 def first(team: Team) -> Entry:
-    return book.read(team.clone).stored[4].entry
+    return book.read(team.clone).stored[5].entry
 
 
 def altered(team: Team) -> None:
     """The promotion's file is another, and the commits on top of it are written again."""
     head = git(team.clone, "rev-parse", chain.REF).strip()
     raw = git(team.clone, "cat-file", "commit", head)
-    text = git(team.clone, "cat-file", "blob", f"{head}:entry.json").replace('"number":8', '"number":9')
+    text = git(team.clone, "cat-file", "blob", f"{head}:entry.json").replace('"number":10', '"number":11')
     (team.clone.root / "new").write_text(text)
     blob = git(team.clone, "hash-object", "-w", "new").strip()
     rows = git(team.clone, "ls-tree", head).splitlines()
@@ -322,8 +330,8 @@ def bytes_changed(team: Team) -> None:
 def removed(team: Team) -> None:
     """The approval is cut out, and what follows is made again with the machine's key."""
     stored = book.read(team.clone).stored
-    parents = [stored[4].commit.id]
-    team.point(chain.make(team.clone, stored[6].entry, stored[6].files, parents, keys.machine(team.clone)))
+    parents = [stored[5].commit.id]
+    team.point(chain.make(team.clone, stored[7].entry, stored[7].files, parents, keys.machine(team.clone)))
 
 
 def cut(team: Team) -> None:
@@ -355,8 +363,8 @@ def approval(team: Team, signed: Signed, request: Entry | None = None) -> None:
 
 def replayed(team: Team) -> None:
     signed = team.about("bob", waiting(team), "approve")
-    team.append(entry.Approval(model="tiny", request=8), signed)
-    team.promote(waiting(team), book.read(team.clone).stored[8].entry, before=7)
+    team.append(entry.Approval(model="tiny", request=10), signed)
+    team.promote(waiting(team), book.read(team.clone).stored[10].entry, before=8)
     approval(team, signed)
 
 
@@ -385,31 +393,31 @@ def changed_statement(team: Team) -> None:
 def too_few(team: Team) -> None:
     team.change("ada", policy.SetRules(model=None, rules=policy.Rules(approvers=2)))
     made = team.approve("bob", waiting(team))
-    team.forge(promotion(waiting(team), made, before=7))
+    team.forge(promotion(waiting(team), made, before=8))
 
 
 def one_approval_twice(team: Team) -> None:
     team.change("ada", policy.SetRules(model=None, rules=policy.Rules(approvers=2)))
     made = team.approve("bob", waiting(team))
-    team.forge(promotion(waiting(team), made, made, before=7))
+    team.forge(promotion(waiting(team), made, made, before=8))
 
 
 def rejected(team: Team) -> None:
     made = team.approve("bob", waiting(team))
     team.reject("eve", waiting(team))
-    team.forge(promotion(waiting(team), made, before=7))
+    team.forge(promotion(waiting(team), made, before=8))
 
 
 def own_run(team: Team) -> None:
     team.change("ada", policy.SetRules(model="tiny", rules=policy.Rules(four_eyes=True)))
-    mine = team.request(champion=7, starter="bob")
+    mine = team.request(champion=8, starter="bob")
     approval(team, team.about("bob", mine, "approve"), mine)
 
 
 def uncommitted(team: Team) -> None:
-    dirty = team.request(champion=7, edits_sha256="e" * 64)
+    dirty = team.request(champion=8, edits_sha256="e" * 64)
     made = team.approve("bob", dirty)
-    team.forge(promotion(dirty, made, before=7))
+    team.forge(promotion(dirty, made, before=8))
 
 
 def machine_unknown(team: Team) -> None:
@@ -482,17 +490,17 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "a person counts twice": (twice, "approved this request already"),
     "an expired approval": (expired, "had expired"),
     "four eyes": (own_run, "four eyes"),
-    "nobody approved": (lambda team: team.forge(promotion(waiting(team), before=7)), "0 of 1 approvals"),
+    "nobody approved": (lambda team: team.forge(promotion(waiting(team), before=8)), "0 of 1 approvals"),
     "too few approved": (too_few, "1 of 2 approvals"),
     "one approval twice": (one_approval_twice, "1 of 2 approvals"),
-    "rejected, and promoted": (rejected, "are rejected, by entry 10"),
+    "rejected, and promoted": (rejected, "are rejected, by entry 12"),
     "uncommitted edits": (uncommitted, "no owner took the responsibility"),
     "over another champion": (lambda team: team.forge(promotion(waiting(team), before=0)), "not served"),
     "an unknown machine": (machine_unknown, "no enrolled machine key"),
     "a machine enrols itself": (enrolled_machine, "takes a statement"),
     "a person's key as a machine's": (person_as_machine, "no enrolled machine key"),
     "time goes back": (lambda team: reconcile(team, time="2020-01-01T00:00:00Z"), "before that of the entry before"),
-    "a number is left out": (lambda team: reconcile(team, number=11), "removed or reordered"),
+    "a number is left out": (lambda team: reconcile(team, number=13), "removed or reordered"),
     "another entry before": (lambda team: reconcile(team, previous="f" * 64), "another entry before it"),
     "the policy changes on the way": (
         lambda team: reconcile(team, files={chain.POLICY: b"people: {}\n"}),
@@ -526,7 +534,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "a restart without a reason": (lambda team: restart(team, None), "a restart needs a reason"),
     "a rollback that nobody signed": (
-        lambda team: team.forge(entry.Rollback(model="tiny", before=7, to=0)),
+        lambda team: team.forge(entry.Rollback(model="tiny", before=8, to=0)),
         "takes a statement",
     ),
 }
@@ -558,7 +566,7 @@ def test_a_run_that_is_gone_is_named(team: Team) -> None:
 def test_neither_replaced_objects_nor_a_graft_fool_it(team: Team) -> None:
     head, before = (git(team.clone, "rev-parse", f"{chain.REF}{up}").strip() for up in ("", "~2"))
     git(team.clone, "replace", head, before)
-    assert "OK: 8 entries" in run(team.clone).stdout
+    assert "OK: 10 entries" in run(team.clone).stdout
     (team.clone.root / ".git/info/grafts").write_text(f"{head} {before}\n")
     done = run(team.clone)
     assert (done.returncode, "the chain was cut" in done.stdout) == (1, True)

@@ -22,7 +22,7 @@ import pytest
 from rft.errors import UserError
 from tasks.ledger import chain, keys, objects, verify
 from tasks.ledger.authorise import Proposal
-from tasks.ledger.entry import Entry, Genesis, Imported, PolicyChange, Promotion
+from tasks.ledger.entry import Entry, Genesis, Imported, PolicyChange, Promotion, Registration
 from tasks.ledger.keys import Key
 from tasks.ledger.state import State
 from tests import ledger_world
@@ -85,7 +85,7 @@ def facts(state: State, proposal: Proposal, entry: Entry) -> str:
     change = act.change if isinstance(act, PolicyChange) else None
     if public := act.machine if isinstance(act, Genesis) else getattr(change, "key", None):
         said |= {"new_key": keys.fingerprint(public)} if " " in public else {}
-    if isinstance(act, Genesis | PolicyChange):
+    if isinstance(act, Genesis | PolicyChange | Registration):
         text = rules(state, proposal, entry.machine)[chain.POLICY].decode().split("\n", 1)[1]
         said["policy"] = "".join(letter for letter in text if letter not in " \t\n\"'")
     if voice is not None:
@@ -145,7 +145,7 @@ def test_the_judge_lets_stand_what_stands_and_nothing_else(seed: int, cast: dict
             refused[story.refused[-1][:20]] = judged(judge, [*stands, what]).splitlines()[-1]
 
     story.watch, story.denied = take, deny
-    for _ in range(100):
+    for _ in range(150):
         story.step()
     story.suspect()
     said = judged(judge, stands)

@@ -1,0 +1,218 @@
+"""A look at the test set, registered before the set is opened.
+
+Whoever looks at one test set again and again finds a challenger that seems better: 26 that are not,
+judged at a margin of 0, gave a promotion in a quarter of all histories. So looks are counted, and
+each costs its share of `gate.alpha`. The run names in the ledger what it will compare, on which
+examples, under which thresholds. Only then are the examples opened, and only what was registered
+under the policy's thresholds can be promoted.
+
+    look     champion x candidates x test set, measured in one way. The same again is the same look,
+             and free: a run that is resumed, or started again. The two candidates of a run are one
+             look. Another recipe, or another setting of sampling, draws the rollouts anew: a look.
+    count    goes by example: one example more makes no fresh set. A list of keyed hashes, one per
+             example, lies in DVC, and the entry holds its hash. A list that cannot be fetched is an
+             error, never a count of zero.
+    policy   a model's first registration makes its run's thresholds the model's. `rft policy sign`
+             changes them. A run with others registers as well, because it looks as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from rft import commands, config, files, needs, reports, shelves
+from rft.errors import UserError
+from tasks.ledger import book, remote
+from tasks.ledger.book import Ledger
+from tasks.ledger.entry import Kept, Registration
+from tasks.ledger.state import Look, State, what_of
+from tasks.ledger.statement import Content
+from tasks.promotion import champions
+from tasks.runs import artifacts, champion, transfer
+from tasks.runs.artifacts import Out, Revision
+from tasks.runs.clone import Clone
+from tasks.runs.run import Run
+
+Say = Callable[[str], None]
+
+
+def settings_of(params: config.Params) -> str:
+    """The thresholds, in the form in which the ledger holds them."""
+    sections = {name: getattr(params, name).model_dump(mode="json") for name in ("gate", "challenger")}
+    return files.canonical(sections).decode()
+
+
+def measured(params: config.Params) -> str:
+    """Hash the settings by which the arms' rollouts are sampled and graded."""
+    names = needs.NEEDS["challenger"].sections
+    return files.digest({name: getattr(params, name).model_dump(mode="json") for name in names})
+
+
+def register(run: Run, said: Say = print) -> reports.Registration:
+    """Register this run's look, and write down beside its shelves which one it is.
+
+    Raises UserError when all looks at these examples are spent, InfrastructureError when the ledger
+    or an earlier list of examples cannot be reached: the test set stays closed then.
+    """
+    candidates = _candidates(run)
+    made = reports.Registration() if not candidates else _registered(run, candidates, said)
+    reports.write(made, run.tree / shelves.path(reports.Registration))
+    said(f"[ledger] {made.words}" if candidates else "[ledger] nothing new to judge: no look is registered")
+    return made
+
+
+def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> reports.Registration:
+    clone, params = run.clone, config.load(run.tree / "params.yaml")
+    model, examples = champions.model_name(params), run.tree / shelves.examples_file("test")
+    lines = _lines(book.acting(clone, _key, said), examples)
+    out = artifacts.keep(clone, "".join(sorted(lines)).encode())
+    listed = Kept(sha256=files.sha256(artifacts.path_of(clone, out)), md5=out.md5, size=out.size)
+    if remote.shared(clone).remote:
+        transfer.push_file(clone, _out(listed))
+
+    def act(ledger: Ledger) -> Look:
+        wanted = Registration(
+            model=model,
+            run=run.name,
+            champion=champion.number(run.record.champion_version),
+            candidates=candidates,
+            test_sha256=files.sha256(examples),
+            grader_sha256=files.tree_sha256(run.tree / params.recipe.path),
+            measured_sha256=measured(params),
+            settings=settings_of(params),
+            look=1,
+            examples=listed,
+        )
+        state = ledger.state
+        if (known := state.registered(wanted)) is not None:
+            return known
+        wanted = wanted.model_copy(update={"look": _count(clone, state, wanted, lines)})
+        _assert_not_spent(wanted, params.gate.looks)
+        if model not in state.policy.thresholds:
+            theirs = f"the thresholds of this run are those of {model} from now on"
+            said(f"[ledger] {theirs}. To change them: {_policy_command()}")
+        return ledger.state.looks[ledger.append(wanted).number]
+
+    look = book.acting(clone, act, said)
+    return reports.Registration(
+        registered=True, entry=look.number, look=look.act.look, looks=params.gate.looks, by_policy=look.by_policy
+    )
+
+
+def _key(ledger: Ledger) -> bytes:
+    """Keyed with the first entry, so that equal examples of two ledgers have nothing in common."""
+    ledger.begin()
+    return bytes.fromhex(ledger.state.ids[1])
+
+
+def _lines(key: bytes, examples: Path) -> set[str]:
+    rows = examples.read_bytes().splitlines()
+    return {hmac.new(key, row, hashlib.sha256).hexdigest() + "\n" for row in rows}
+
+
+def _out(listed: Kept) -> Out:
+    return Out("examples.txt", listed.md5, listed.size, None)
+
+
+def _candidates(run: Run) -> list[tuple[str, str]]:
+    """What may be promoted, as prompt and weights: the new prompt alone, the trained weights."""
+    prompt = reports.read(reports.PromptReport, run.tree / shelves.path(reports.PromptReport))
+    train = reports.read(reports.TrainReport, run.tree / shelves.path(reports.TrainReport))
+    policy = reports.read(reports.PolicyReport, run.tree / shelves.path(reports.PolicyReport))
+    champion = reports.read(reports.Champion, run.tree / shelves.path(reports.Champion))
+    pairs: list[tuple[str, str]] = []
+    if prompt.found:
+        pairs.append(_pair(prompt.winner, champion.weights_sha256, champion.base_sha256 or policy.sha256))
+    if train.trained:
+        pairs.append(_pair(prompt.winner, train.sha256, policy.sha256))
+    return pairs
+
+
+def _pair(prompt: reports.PromptSettings, weights: str | None, base: str) -> tuple[str, str]:
+    none = "0" * 64
+    content = Content(
+        decision_sha256=none,
+        prompt_sha256=prompt.digest(),
+        weights_sha256=weights,
+        base_sha256=base,
+        test_sha256=none,
+    )
+    return content.pair
+
+
+# -- counting --------------------------------------------------------------------------------------
+def _count(clone: Clone, state: State, wanted: Registration, lines: set[str]) -> int:
+    """Which look this is: one more than the example that was looked at most."""
+    looks = {look.what: look for look in reversed(state.looks.values())}
+    if (same := looks.get(what_of(wanted))) is not None:
+        return same.act.look
+    counts = dict.fromkeys(lines, 0)
+    for look in looks.values():
+        for line in lines & _list_of(clone, look):
+            counts[line] += 1
+    known = [look.act.look for look in looks.values() if look.act.test_sha256 == wanted.test_sha256]
+    return 1 + max([*counts.values(), *known], default=0)
+
+
+def _list_of(clone: Clone, look: Look) -> set[str]:
+    listed = look.act.examples
+    content = transfer.fetch_file(clone, _out(listed))
+    if hashlib.sha256(content).hexdigest() != listed.sha256:
+        raise UserError(
+            f"the list of test examples of entry {look.number} has other bytes than the entry names. Remove "
+            f"{artifacts.path_of(clone, _out(listed))}, and start again: it is fetched anew."
+        )
+    return set(content.decode().splitlines(keepends=True))
+
+
+def _assert_not_spent(wanted: Registration, looks: int) -> None:
+    if wanted.look > looks:
+        raise UserError(
+            f"gate.looks = {looks}, and this would be look {wanted.look} at its test examples: a set that is looked at "
+            "again and again promotes noise. Take fresh test examples (another examples.seed or block, none of them "
+            f"used before), or register more looks, each at a smaller level: {_policy_command()}"
+        )
+
+
+def _policy_command() -> str:
+    return commands.command("policy", "sign", "--params", "FILE", *commands.WHY)
+
+
+# -- what rests on it ------------------------------------------------------------------------------
+def of(at: Revision, run: str) -> int:
+    """The registration that a run's revision names. Raises UserError for a run without one."""
+    path = str(shelves.path(reports.Registration))
+    found = reports.parse(reports.Registration, at.file(path) or b"{}", f"{path} of run {run}")
+    if not found.registered:
+        again = commands.command("run")
+        why = f"run {run} looked at its test set without registering that in the ledger"
+        raise UserError(f"{why}. Start a new run: {again}")
+    return found.entry
+
+
+def assert_judged_under(state: State, entry: int, at: Revision, run: str) -> None:
+    """Raise UserError when the gate decided under other thresholds than were registered."""
+    look, decision, compared = state.looks.get(entry), at.report(reports.Decision), at.report(reports.ChallengerReport)
+    if look is None or decision is None or compared is None:
+        return  # `authorise` says what is wrong
+    params = config.parse(yaml.safe_load(at.file("params.yaml") or b"") or {}, f"params.yaml of run {run}")
+    settings = json.loads(look.act.settings)
+    told = settings["challenger"]
+    sampled = {(arm.sampled.k, arm.sampled.temperature) for arm in compared.arms}
+    same = {
+        "thresholds": decision.hashes.get("gate") == files.digest(settings["gate"]),
+        "settings in params.yaml": (settings_of(params), measured(params))
+        == (look.act.settings, look.act.measured_sha256),
+        "numbers of rollouts": sampled == {(told["k"], told["temperature"])},
+    }
+    for what in (name for name, is_same in same.items() if not is_same):
+        raise UserError(
+            f"run {run} was decided under other {what} than entry {look.number} registered for it. Nobody can "
+            f"promote it. Start it again: {commands.command('run')}"
+        )
