@@ -84,6 +84,9 @@ COPIED = (
     "mlruns/README.md",
 )
 
+ROW = '{"id": "e-1", "messages": [{"role": "user", "content": "Look it up."}]}\n'
+"""The test set."""
+
 STAGE = '''
 """A scripted stage."""
 
@@ -270,16 +273,16 @@ def _shelves(scenario: sample_reports.Scenario) -> Path:
             elif not path.exists() and path.suffix == ".parquet":
                 rollout_log.write([], path)
             elif not path.exists():
-                path.write_text("{}\n")
+                path.write_text(ROW if name == "test.jsonl" else "{}\n")
     if scenario == "drift_stop":
         return place
     metrics = "".join(json.dumps({"step": step, "reward/mean": step / 20}) + "\n" for step in range(1, 21))
     (data / "train/metrics.jsonl").write_text(metrics)
-    _rehash(data)
+    rehash(data)
     return place
 
 
-def _rehash(data: Path) -> None:
+def rehash(data: Path, gate: config.Gate = sample_reports.GATE) -> None:
     """The train report names the weights that lie there, and the decision the train report."""
     train = reports.read(reports.TrainReport, data / "train/report.json")
     if train.trained:
@@ -301,7 +304,7 @@ def _rehash(data: Path) -> None:
     challenger = challenger.model_copy(update={"arms": arms, "test_sha256": test})
     reports.write(challenger, data / "challenger/report.json")
     timings = json.loads((data / "challenger/timing.json").read_text())
-    decision = decide.decide(sample_reports.GATE, drift, baseline, prompt, train, challenger, timings)
+    decision = decide.decide(gate, drift, baseline, prompt, train, challenger, timings)
     request = decide.promotion_request(decision, prompt, train, challenger)
     reports.write(decision, data / "gate/decision.json")
     reports.write(request, data / "gate/request.json")

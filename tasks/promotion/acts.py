@@ -107,12 +107,13 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
     if remote.shared(clone).remote and book.latest(clone, said).state.request(record.name) is None:
         transfer.push(clone, at.commit)  # minutes, perhaps: before the ledger is held
 
+    registration.assert_fits(book.read(clone, said=said).state, look, at, record.name)
+
     def act(ledger: Ledger) -> Waiting:
         if (known := ledger.state.request(record.name)) is not None:
             return known
         history.refuse_forgotten(clone, ledger.state)
         ledger.begin()
-        registration.assert_judged_under(ledger.state, look, at, record.name)
         rules = ledger.state.policy.rules_of(at.model)
         made = Request(
             model=at.model,
@@ -308,6 +309,7 @@ def _assert_bytes(ledger: Ledger, waiting: Waiting) -> None:
         )
     sharing.fetch(at, waiting, ledger.stored[waiting.number - 1].entry.machine)
     agents.assert_same(at, waiting)
+    registration.assert_fits(ledger.state, waiting.act.registration, at, waiting.act.run)
 
 
 def promote(clone: Clone, run: str, said: Say = print) -> Outcome:

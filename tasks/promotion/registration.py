@@ -9,9 +9,7 @@ under the policy's thresholds can be promoted.
     look     champion x candidates x test set, measured in one way. The same again is the same look,
              and free: a run that is resumed, or started again. The two candidates of a run are one
              look. Another recipe, or another setting of sampling, draws the rollouts anew: a look.
-    count    goes by example: one example more makes no fresh set. A list of keyed hashes, one per
-             example, lies in DVC, and the entry holds its hash. A list that cannot be fetched is an
-             error, never a count of zero.
+    count    goes by example (counting.py): one example more makes no fresh set.
     policy   a model's first registration makes its run's thresholds the model's. `rft policy sign`
              changes them. A run with others registers as well, because it looks as well.
 """
@@ -19,10 +17,9 @@ under the policy's thresholds can be promoted.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -31,12 +28,11 @@ from rft.errors import UserError
 from tasks.ledger import book, remote
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Kept, Registration
-from tasks.ledger.state import Look, State, what_of
+from tasks.ledger.state import Look, State
 from tasks.ledger.statement import Content
-from tasks.promotion import champions
+from tasks.promotion import champions, counting
 from tasks.runs import artifacts, champion, transfer
-from tasks.runs.artifacts import Out, Revision
-from tasks.runs.clone import Clone
+from tasks.runs.artifacts import Revision
 from tasks.runs.run import Run
 
 Say = Callable[[str], None]
@@ -44,14 +40,16 @@ Say = Callable[[str], None]
 
 def settings_of(params: config.Params) -> str:
     """The thresholds, in the form in which the ledger holds them."""
-    sections = {name: getattr(params, name).model_dump(mode="json") for name in ("gate", "challenger")}
-    return files.canonical(sections).decode()
+    return _thresholds(params.model_dump(mode="json", by_alias=True))
 
 
-def measured(params: config.Params) -> str:
+def _thresholds(params: dict[str, Any]) -> str:
+    return files.canonical({name: params[name] for name in ("gate", "challenger")}).decode()
+
+
+def _measured(params: dict[str, Any]) -> str:
     """Hash the settings by which the arms' rollouts are sampled and graded."""
-    names = needs.NEEDS["challenger"].sections
-    return files.digest({name: getattr(params, name).model_dump(mode="json") for name in names})
+    return files.digest({name: params[name] for name in needs.NEEDS["challenger"].sections})
 
 
 def register(run: Run, said: Say = print) -> reports.Registration:
@@ -70,11 +68,12 @@ def register(run: Run, said: Say = print) -> reports.Registration:
 def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> reports.Registration:
     clone, params = run.clone, config.load(run.tree / "params.yaml")
     model, examples = champions.model_name(params), run.tree / shelves.examples_file("test")
-    lines = _lines(book.acting(clone, _key, said), examples)
-    out = artifacts.keep(clone, "".join(sorted(lines)).encode())
-    listed = Kept(sha256=files.sha256(artifacts.path_of(clone, out)), md5=out.md5, size=out.size)
+    names = counting.lines(book.acting(clone, _begun, said), examples.read_bytes())
+    content = counting.listed(names)
+    out = artifacts.keep(clone, content)
+    listed = Kept(sha256=hashlib.sha256(content).hexdigest(), md5=out.md5, size=out.size)
     if remote.shared(clone).remote:
-        transfer.push_file(clone, _out(listed))
+        transfer.push_file(clone, counting.out(listed))
 
     def act(ledger: Ledger) -> Look:
         wanted = Registration(
@@ -84,7 +83,7 @@ def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> repor
             candidates=candidates,
             test_sha256=files.sha256(examples),
             grader_sha256=files.tree_sha256(run.tree / params.recipe.path),
-            measured_sha256=measured(params),
+            measured_sha256=_measured(params.model_dump(mode="json", by_alias=True)),
             settings=settings_of(params),
             look=1,
             examples=listed,
@@ -92,7 +91,7 @@ def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> repor
         state = ledger.state
         if (known := state.registered(wanted)) is not None:
             return known
-        wanted = wanted.model_copy(update={"look": _count(clone, state, wanted, lines)})
+        wanted = wanted.model_copy(update={"look": counting.count(clone, state.looks.values(), wanted, names)})
         _assert_not_spent(wanted, params.gate.looks)
         if model not in state.policy.thresholds:
             theirs = f"the thresholds of this run are those of {model} from now on"
@@ -105,19 +104,9 @@ def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> repor
     )
 
 
-def _key(ledger: Ledger) -> bytes:
-    """Keyed with the first entry, so that equal examples of two ledgers have nothing in common."""
+def _begun(ledger: Ledger) -> State:
     ledger.begin()
-    return bytes.fromhex(ledger.state.ids[1])
-
-
-def _lines(key: bytes, examples: Path) -> set[str]:
-    rows = examples.read_bytes().splitlines()
-    return {hmac.new(key, row, hashlib.sha256).hexdigest() + "\n" for row in rows}
-
-
-def _out(listed: Kept) -> Out:
-    return Out("examples.txt", listed.md5, listed.size, None)
+    return ledger.state
 
 
 def _candidates(run: Run) -> list[tuple[str, str]]:
@@ -146,31 +135,6 @@ def _pair(prompt: reports.PromptSettings, weights: str | None, base: str) -> tup
     return content.pair
 
 
-# -- counting --------------------------------------------------------------------------------------
-def _count(clone: Clone, state: State, wanted: Registration, lines: set[str]) -> int:
-    """Which look this is: one more than the example that was looked at most."""
-    looks = {look.what: look for look in reversed(state.looks.values())}
-    if (same := looks.get(what_of(wanted))) is not None:
-        return same.act.look
-    counts = dict.fromkeys(lines, 0)
-    for look in looks.values():
-        for line in lines & _list_of(clone, look):
-            counts[line] += 1
-    known = [look.act.look for look in looks.values() if look.act.test_sha256 == wanted.test_sha256]
-    return 1 + max([*counts.values(), *known], default=0)
-
-
-def _list_of(clone: Clone, look: Look) -> set[str]:
-    listed = look.act.examples
-    content = transfer.fetch_file(clone, _out(listed))
-    if hashlib.sha256(content).hexdigest() != listed.sha256:
-        raise UserError(
-            f"the list of test examples of entry {look.number} has other bytes than the entry names. Remove "
-            f"{artifacts.path_of(clone, _out(listed))}, and start again: it is fetched anew."
-        )
-    return set(content.decode().splitlines(keepends=True))
-
-
 def _assert_not_spent(wanted: Registration, looks: int) -> None:
     if wanted.look > looks:
         raise UserError(
@@ -196,19 +160,22 @@ def of(at: Revision, run: str) -> int:
     return found.entry
 
 
-def assert_judged_under(state: State, entry: int, at: Revision, run: str) -> None:
-    """Raise UserError when the gate decided under other thresholds than were registered."""
+def assert_fits(state: State, entry: int, at: Revision, run: str) -> None:
+    """Raise UserError when the run was measured or decided otherwise than the entry says, or the
+    entry is not the look that it says. Whoever asks for a promotion or approves one looks."""
     look, decision, compared = state.looks.get(entry), at.report(reports.Decision), at.report(reports.ChallengerReport)
     if look is None or decision is None or compared is None:
         return  # `authorise` says what is wrong
-    params = config.parse(yaml.safe_load(at.file("params.yaml") or b"") or {}, f"params.yaml of run {run}")
+    counting.assert_counted(at.clone, state, look, at, run)
+    # as written: the run wrote every value out, and a later version may know more keys
+    params: dict[str, Any] = yaml.safe_load(at.file("params.yaml") or b"") or {}
     settings = json.loads(look.act.settings)
     told = settings["challenger"]
     sampled = {(arm.sampled.k, arm.sampled.temperature) for arm in compared.arms}
     same = {
         "thresholds": decision.hashes.get("gate") == files.digest(settings["gate"]),
-        "settings in params.yaml": (settings_of(params), measured(params))
-        == (look.act.settings, look.act.measured_sha256),
+        "thresholds in params.yaml": _thresholds(params) == look.act.settings,
+        "settings in params.yaml": _measured(params) == look.act.measured_sha256,
         "numbers of rollouts": sampled == {(told["k"], told["temperature"])},
     }
     for what in (name for name, is_same in same.items() if not is_same):

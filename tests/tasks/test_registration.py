@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tasks.ledger import book
 from tasks.ledger.authorise import Refused
 from tasks.ledger.entry import PolicyChange, Registration
 from tasks.ledger.policy import SetThresholds
-from tasks.promotion import acts, champions, registration
+from tasks.promotion import acts, champions, counting, registration
 from tasks.runs import champion
 from tasks.runs import run as runs
 from tasks.runs.clone import Clone
@@ -58,16 +59,20 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
     return ladder_clone.make(tmp_path).clone
 
 
-ROWS = [json.dumps({"id": f"e-{n}", "input": n}) for n in range(6)]
+def row(text: str, id: str = "") -> str:
+    return json.dumps({"id": id or text, "messages": [{"role": "user", "content": text}]})
+
+
+ROWS = [row(f"example {n}") for n in range(6)]
 
 
 def test_looks_are_counted_by_example_and_the_same_again_is_free(fresh: Clone) -> None:
     first = look_at(fresh, ROWS, "one")
     assert (first.registered, first.look, first.by_policy) == (True, 1, True)
     assert look_at(fresh, ROWS, "one") == first, "the same look again"
-    assert look_at(fresh, [*ROWS, json.dumps({"id": "more"})], "two").look == 2, "one example more makes no fresh set"
-    assert look_at(fresh, ROWS[:1], "three").look == 3, "nor does one example alone"
-    assert look_at(fresh, [json.dumps({"id": "new"})], "four").look == 1, "other examples do"
+    assert look_at(fresh, [*ROWS, row("more")], "two").look == 2, "one example more makes no fresh set"
+    assert look_at(fresh, [row(" Example  0", "renamed")], "three").look == 3, "nor does another name"
+    assert look_at(fresh, [row("new")], "four").look == 1, "other examples do"
     number = book.read(fresh).state.number
     with pytest.raises(UserError, match=r"gate\.looks = 3, and this would be look 4 .*rft policy sign"):
         look_at(fresh, ROWS, "five")
@@ -81,14 +86,14 @@ def test_a_list_that_is_gone_is_an_error_and_no_count_of_zero(fresh: Clone) -> N
     md5 = look.act.examples.md5
     (fresh.dvc_cache / "files/md5" / md5[:2] / md5[2:]).unlink()
     with pytest.raises(InfrastructureError):
-        look_at(fresh, [*ROWS, json.dumps({"id": "more"})], "two")
+        look_at(fresh, [*ROWS, row("more")], "two")
     assert looks(fresh) == [1]
 
 
 def test_no_example_stands_in_git(fresh: Clone) -> None:
     look_at(fresh, ROWS, "one")
     [each] = [each for each in book.read(fresh).stored if isinstance(each.entry.act, Registration)]
-    assert b"e-0" not in each.entry.content
+    assert b"xample" not in each.entry.content.replace(b'"examples"', b"")
     assert set(each.files) == {"policy.yaml", "allowed_signers"}
 
 
@@ -119,3 +124,46 @@ def test_ledger_that_cannot_be_reached_keeps_the_test_closed(fresh: Clone, tmp_p
     (fresh.root / "infra/ledger.yaml").write_text("remote: origin\n")
     with pytest.raises(InfrastructureError):
         look_at(fresh, ROWS, "one")
+
+
+def test_who_asks_for_a_promotion_counts_again(
+    here: Clone, climbed: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger cannot see which examples a set holds, so a clone could say look 1 for ever."""
+    script = Path(shutil.copytree(climbed.root.parent / "script", tmp_path / "script"))
+    (script / "data/examples/test.jsonl").write_text(ladder_clone.ROW + row("one more") + "\n")
+    ladder_clone.rehash(script / "data")
+    with monkeypatch.context() as patch:
+        patch.setattr(counting, "count", lambda *_: 1)
+        liar = ladder_clone.climb(ladder_clone.Scripted(here, script))
+    with pytest.raises(UserError, match=r"says look 1, and it was look 2"):
+        people.approve(here, liar.name)
+    with monkeypatch.context() as patch:
+        patch.setattr(counting, "lines", lambda *_: {"0" * 64 + "\n"})
+        liar = ladder_clone.climb(ladder_clone.Scripted(here, script))
+    with pytest.raises(UserError, match="lists other examples than those of run"):
+        people.approve(here, liar.name)
+
+
+def test_settings_that_were_changed_after_the_look_are_found_out(here: Clone, climbed: Clone) -> None:
+    scripted = ladder_clone.Scripted(here, climbed.root.parent / "script")
+    right = registration.register
+
+    def edited(run: runs.Run, said: object) -> None:
+        right(run, lambda _: None)
+        path = run.tree / "params.yaml"
+        path.write_text(path.read_text().replace("max_turns: 8", "max_turns: 9"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registration, "register", edited)
+        record = ladder_clone.climb(scripted)
+    with pytest.raises(UserError, match=r"decided under other settings in params\.yaml than entry \d+ registered"):
+        people.approve(here, record.name)
+
+
+def test_the_same_pair_measured_otherwise_is_another_look(here: Clone, climb: Climb) -> None:
+    assert looks(here) == [1]
+    climb()
+    assert looks(here) == [1], "the same again"
+    climb(rollout=settings(here).rollout.model_copy(update={"max_turns": 5}))
+    assert looks(here) == [1, 2]

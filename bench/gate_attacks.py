@@ -1,0 +1,461 @@
+"""The figure of those who want a promotion more than the truth: what they try, and who says no.
+
+Each attempt is made in a copy of one clone with real Git, DVC and ssh-keygen, whose owner signed
+the thresholds, and in which one pair of prompt and weights was looked at (look 1). The attacker may
+write any file of the clone, run what they like, and append to the ledger with the clone's key. They
+have no person's key. The shelves of their runs say "promote" whatever the thresholds, as if the
+challenger were good, and the request lies there even where the gate stage would write none. In the
+end Ada approves the run, as she does with an honest one.
+
+An attempt fails where the run is not registered, cannot be asked for, or cannot be approved; or
+where it is registered as the look that it is, for which `gate.looks` pays. Honest runs are approved
+in between: a figure that says no to everything would prove nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import promoting
+from bench.measure import Figure, Part
+from bench.promoting import MODEL, WHY, silent
+from rft import config, reports, shelves
+from rft.errors import RftError
+from tasks.runs.clone import Clone
+
+Meddle = Callable[[Any], object]
+PROMPTS = ("second", "third", "fourth", "fifth")
+MORE: dict[str, dict[str, Any]] = {
+    "gate": {
+        "alpha": 0.5, "looks": 500, "min_gain": -1.0, "max_greedy_loss": 1.0, "max_calls_p95_increase": 99.0,
+        "max_tokens_increase": 99.0, "max_turns_p95_increase": 99.0, "max_unreadable_increase": 1.0,
+        "max_unscored_increase": 1.0, "max_hack_rate": 1.0, "max_slice_loss": 1.0, "min_slice": 2,
+        "max_unscored_share": 1.0, "max_latency_increase": 99.0, "require_drift": ["continue", "refresh", "stop"],
+        "prompt_only_margin": -1.0, "num_bootstrap": 100, "seed": 7, "prices": {"context": 0.001, "cached": 0},
+    },
+    "challenger": {"k": 1, "temperature": 0.1, "seed": 7},
+}  # fmt: skip
+"""Thresholds that let more pass, and seeds that draw anew."""
+
+
+def row(text: str, id: str = "") -> str:
+    return json.dumps({"id": id or text, "messages": [{"role": "user", "content": text}]})
+
+
+ROWS = [row(f"example {n}") for n in range(6)]
+FRESH = [row(f"another {n}") for n in range(6)]
+
+
+@dataclass
+class Try:
+    """What somebody does, and the looks that the ledger may say it is."""
+
+    name: str
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    prompt: str = "second"
+    rows: list[str] = field(default_factory=lambda: ROWS)
+    before: Callable[[Clone], object] | None = None
+    """Done before the run."""
+    opened: Meddle | None = None
+    """Done to the run after its look was registered."""
+    after: Callable[[Clone], object] | None = None
+    """Done after the run, before anybody is asked."""
+    look: int = 0
+    """As which look an approval is fine, because it is counted and paid for; 0: none is."""
+
+
+def gate_attacks(args: list[str]) -> Figure:
+    """Ways to talk the gate into it: edited thresholds, changed seeds, one example more, looking
+    again, opened tests: none leads to a promotion that can be approved unnoticed."""
+    small = "--small" in args
+    with tempfile.TemporaryDirectory(prefix="rft-gate-") as place, redirect_stdout(sys.stderr):
+        return attempts(Path(place), small)
+
+
+def attempts(place: Path, small: bool) -> Figure:
+    promoting.enter(place)
+    base = _base(place / "base")
+    unnoticed, refused_honest, words = list[str](), list[str](), dict[str, str]()
+    tries = [*_honest(), *_attacks(small)]
+    for number, each in enumerate(tries, 1):
+        clone = Clone(Path(shutil.copytree(base.parent / base.name, place / f"try-{number}")) / "clone")
+        look, said = _attempt(clone, place / f"try-{number}" / "script", each)
+        good = said != "" or (each.look > 0 and look >= each.look)
+        if each.name.startswith("honest"):
+            refused_honest += [f"{each.name}: {said or f'look {look}'}"] if said or look != each.look else []
+        elif not good:
+            unnoticed.append(each.name)
+        words[each.name] = said or f"approved, as look {look}"
+        print(f"{number}/{len(tries)} {each.name}: {words[each.name]}", file=sys.stderr)
+        shutil.rmtree(clone.root.parent)
+    honest = sum(each.name.startswith("honest") for each in tries)
+    parts = (
+        Part(
+            "attempts that can be approved unnoticed",
+            len(unnoticed),
+            "attempts",
+            at_most=0,
+            n=len(tries) - honest,
+            reason="; ".join(unnoticed),
+        ),
+        Part(
+            "honest runs that cannot be approved",
+            len(refused_honest),
+            "runs",
+            at_most=0,
+            n=honest,
+            reason="; ".join(refused_honest),
+        ),
+    )
+    return Figure(parts, {"words": words})
+
+
+# -- a clone, and a run in it ----------------------------------------------------------------------
+def _base(folder: Path) -> Path:
+    """A clone whose owner is Ada, in which the first prompt was looked at."""
+    from tasks.ledger.policy import SetThresholds
+    from tasks.promotion import acts, registration
+    from tests import ladder_clone, people
+
+    scripted = ladder_clone.make(folder)
+    params = config.load(scripted.root / "params.yaml")
+    wanted = SetThresholds(model=MODEL, settings=registration.settings_of(params))
+    _run(scripted.clone, scripted.script, Try("the first look", prompt="first"))
+    acts.change(scripted.clone, wanted, people.signer("ada"), WHY, silent)
+    return folder
+
+
+def _attempt(clone: Clone, script: Path, each: Try) -> tuple[int, str]:
+    """Run, and ask Ada. Returns the look that the run's registration says, and why it was refused;
+    '' for a run that she approves."""
+    from tasks.ledger import book
+    from tasks.promotion import acts
+    from tests import people
+
+    try:
+        if each.before:
+            each.before(clone)
+        run = _run(clone, script, each)
+        if each.after:
+            each.after(clone)
+        outcome = acts.approve(clone, run.name, people.signer("ada"), WHY, said=silent)
+        look = book.read(clone, anew=True, said=silent).state.looks[outcome.waiting.act.registration]
+    except RftError as error:
+        return 0, str(error)
+    return look.act.look, ""
+
+
+def _run(clone: Clone, script: Path, each: Try) -> Any:
+    """A recorded run whose shelves say that the challenger is better."""
+    from tasks.promotion import champions, registration
+    from tasks.runs import repro
+    from tasks.runs import run as runs
+    from tests import ladder_clone
+
+    params = config.load(clone.root / "params.yaml")
+    changed = {name: getattr(params, name).model_copy(update=keys) for name, keys in each.sections.items()}
+    params = params.model_copy(update=changed)
+    with runs.start(clone, runs.plan(clone, params, champions.of_params(clone, params))) as run:
+        data = run.tree / "data"
+        shutil.copytree(script / "data", data, dirs_exist_ok=True)
+        (run.tree / shelves.examples_file("test")).write_text("".join(f"{line}\n" for line in each.rows))
+        found = reports.read(reports.PromptReport, run.tree / shelves.path(reports.PromptReport))
+        winner = found.winner.model_copy(update={"system": f"The {each.prompt} prompt."})
+        reports.write(found.model_copy(update={"winner": winner}), run.tree / shelves.path(reports.PromptReport))
+        ladder_clone.rehash(data, params.gate)
+        _promises(data)
+        registration.register(run, silent)
+        if each.opened:
+            each.opened(run)
+        repro.dvc(run.tree, "commit", "--force", "--quiet")
+        decision = reports.read(reports.Decision, run.shelf("gate") / "decision.json")
+        run.update(decision=decision.decision, message=decision.reason)
+    return run.record
+
+
+def _promises(data: Path) -> None:
+    """Whatever the thresholds say, the shelves of the gate say "promote"."""
+    from rft.gate import decide
+
+    decision = reports.read(reports.Decision, data / "gate/decision.json")
+    if decision.decision != "promote":
+        arms = reports.read(reports.ChallengerReport, data / "challenger/report.json").arms
+        arm = next(arm for arm in arms if arm.name == "challenger")
+        hashes = decision.hashes | {"prompt": arm.prompt_sha256, "weights": arm.weights_sha256}
+        better = {"decision": "promote", "candidate": "challenger", "hashes": hashes}
+        decision = decision.model_copy(update=better)
+        reports.write(decision, data / "gate/decision.json")
+    prompt = reports.read(reports.PromptReport, data / "prompt/report.json")
+    train = reports.read(reports.TrainReport, data / "train/report.json")
+    challenger = reports.read(reports.ChallengerReport, data / "challenger/report.json")
+    reports.write(decide.promotion_request(decision, prompt, train, challenger), data / "gate/request.json")
+
+
+# -- honest runs -----------------------------------------------------------------------------------
+def _honest() -> Iterator[Try]:
+    yield Try("honest: the first look, again", prompt="first", look=1)
+    yield Try("honest: another prompt", look=2)
+    yield Try("honest: another prompt on fresh examples", rows=FRESH, look=1)
+    yield Try("honest: another prompt on some fresh examples", rows=[*FRESH, ROWS[0]], look=2)
+    yield Try("honest: thresholds that the owner signed", sections=_lower(), before=_signed, look=2)
+
+
+def _lower() -> dict[str, dict[str, Any]]:
+    return {"gate": {"min_gain": 0.01}}
+
+
+def _signed(clone: Clone) -> None:
+    from tasks.promotion import acts
+    from tests import people
+
+    acts.change(clone, _thresholds(clone, _lower()), people.signer("ada"), WHY, silent)
+
+
+def _thresholds(clone: Clone, sections: dict[str, dict[str, Any]]) -> Any:
+    from tasks.ledger.policy import SetThresholds
+    from tasks.promotion import registration
+
+    params = config.load(clone.root / "params.yaml")
+    changed = {name: getattr(params, name).model_copy(update=keys) for name, keys in sections.items()}
+    return SetThresholds(model=MODEL, settings=registration.settings_of(params.model_copy(update=changed)))
+
+
+# -- attacks ---------------------------------------------------------------------------------------
+def _attacks(small: bool) -> Iterator[Try]:
+    for section, keys in MORE.items():
+        for key, value in list(keys.items())[: 2 if small else None]:
+            yield Try(f"edited before the run: {section}.{key}", sections={section: {key: value}})
+    yield from _edited_later()
+    yield from _seeds()
+    yield from _examples()
+    yield from _again()
+    yield from _policy()
+
+
+def _edited_later() -> Iterator[Try]:
+    """The look is registered under the policy's thresholds, and decided under others."""
+
+    def edit(section: str, key: str, value: object) -> Meddle:
+        def meddle(run: Any) -> None:
+            import yaml
+
+            raw = yaml.safe_load((run.tree / "params.yaml").read_text())
+            raw[section][key] = value
+            (run.tree / "params.yaml").write_text(yaml.safe_dump(raw))
+
+        return meddle
+
+    def decide_by(key: str, value: object, hide: bool) -> Meddle:
+        def meddle(run: Any) -> None:
+            from tests import ladder_clone
+
+            if not hide:
+                edit("gate", key, value)(run)
+            gate = config.load(run.clone.root / "params.yaml").gate.model_copy(update={key: value})
+            ladder_clone.rehash(run.tree / "data", gate)
+            _promises(run.tree / "data")
+
+        return meddle
+
+    yield Try("edited after the look: gate.min_gain, in params.yaml", opened=edit("gate", "min_gain", -1.0))
+    yield Try("edited after the look: challenger.k, in params.yaml", opened=edit("challenger", "k", 1))
+    yield Try("edited after the look: rollout.max_turns", opened=edit("rollout", "max_turns", 2))
+    for key in ("min_gain", "max_slice_loss", "seed"):
+        yield Try(f"decided by another gate.{key}", opened=decide_by(key, MORE["gate"][key], hide=False))
+        yield Try(f"decided by another gate.{key}, and hidden", opened=decide_by(key, MORE["gate"][key], hide=True))
+    yield Try("rollouts left out: another k in the report", opened=_fewer)
+
+
+def _fewer(run: Any) -> None:
+    from tests import ladder_clone
+
+    path = run.tree / shelves.path(reports.ChallengerReport)
+    found = reports.read(reports.ChallengerReport, path)
+    arms = [arm.model_copy(update={"sampled": arm.sampled.model_copy(update={"k": 1})}) for arm in found.arms]
+    reports.write(found.model_copy(update={"arms": arms}), path)
+    ladder_clone.rehash(run.tree / "data", config.load(run.clone.root / "params.yaml").gate)
+    _promises(run.tree / "data")
+
+
+def _seeds() -> Iterator[Try]:
+    """The same pair, drawn anew: a look, and no second draw for nothing."""
+    for section, key, value in (
+        ("rollout", "max_turns", 5),
+        ("rollout", "max_tokens", 500),
+        ("tools", "timeout_s", 31.0),
+        ("examples", "seed", 3),
+    ):
+        what = f"drawn anew by {section}.{key}"
+        yield Try(f"{what}: the same pair", sections={section: {key: value}}, prompt="first", look=2)
+    yield Try("drawn anew by another recipe", before=_touch_recipe, prompt="first", look=2)
+
+
+def _touch_recipe(clone: Clone) -> None:
+    (clone.root / "recipes/tiny/more.txt").write_text("nothing")
+    clone.git("add", "--all")
+    clone.git("commit", "--quiet", "--message", "nothing")
+
+
+def _examples() -> Iterator[Try]:
+    """The test set that was looked at, so that it seems to be another."""
+    told = {
+        "one example more": [*ROWS, FRESH[0]],
+        "one example fewer": ROWS[1:],
+        "another order": ROWS[::-1],
+        "other ids": [row(f"example {n}", f"renamed-{n}") for n in range(6)],
+        "other spaces and case": [row(f"  EXAMPLE   {n} ") for n in range(6)],
+        "another target": [json.dumps(json.loads(each) | {"target": "new"}) for each in ROWS],
+        "each example twice": [row(f"example {n}", f"{n}-{i}") for n in range(6) for i in range(2)],
+    }
+    for name, rows in told.items():
+        yield Try(f"a test set with {name}", rows=rows, look=2)
+    yield Try("an earlier list of examples is gone", rows=[*ROWS, FRESH[0]], before=_lose_list, look=2)
+    yield Try("the clone says look 1", rows=[*ROWS, FRESH[0]], before=_lie, prompt="second")
+    yield Try("the clone lists other examples", rows=[*ROWS, FRESH[0]], before=_lie_about_list)
+    yield Try("other examples after the look", opened=_swap_examples)
+
+
+def _lose_list(clone: Clone) -> None:
+    from tasks.ledger import book
+
+    for look in book.read(clone, said=silent).state.looks.values():
+        md5 = look.act.examples.md5
+        (clone.dvc_cache / "files/md5" / md5[:2] / md5[2:]).unlink()
+
+
+def _lie(clone: Clone) -> None:
+    from tasks.promotion import counting
+
+    counting.count = _once(counting.count, lambda *_: 1)
+
+
+def _lie_about_list(clone: Clone) -> None:
+    from tasks.promotion import counting
+
+    right = counting.lines
+    counting.lines = _once(right, lambda state, _: right(state, "\n".join(FRESH).encode()))
+
+
+def _once(right: Callable[..., Any], wrong: Callable[..., Any]) -> Callable[..., Any]:
+    """Lie when it registers, and be honest when Ada's clone counts."""
+    from tasks.promotion import counting
+
+    def answer(*args: Any) -> Any:
+        setattr(counting, right.__name__, right)
+        return wrong(*args)
+
+    return answer
+
+
+def _swap_examples(run: Any) -> None:
+    from tests import ladder_clone
+
+    (run.tree / shelves.examples_file("test")).write_text("".join(f"{line}\n" for line in FRESH))
+    ladder_clone.rehash(run.tree / "data", config.load(run.clone.root / "params.yaml").gate)
+    _promises(run.tree / "data")
+
+
+def _again() -> Iterator[Try]:
+    """What was refused is asked for again."""
+    yield Try("a rejected pair, run again", prompt="first", before=_reject_first)
+    changed = {"rollout": {"max_turns": 5}}
+    yield Try("a rejected pair, run again with other settings", changed, prompt="first", before=_reject_first)
+    yield Try("a rejected pair on fresh examples", prompt="first", rows=FRESH, before=_reject_first)
+    yield Try("a sixth look", prompt="sixth", before=_spend)
+    yield Try("a run without a registration", opened=_unregistered)
+    yield Try("the registration of another run", opened=_other_entry)
+    yield Try("a registration that is not there", opened=_no_entry)
+
+
+def _reject_first(clone: Clone) -> None:
+    from tasks.promotion import acts
+    from tasks.runs import records
+    from tests import people
+
+    acts.reject(clone, records.load_all(clone)[-1].name, people.signer("ada"), WHY, silent)
+
+
+def _spend(clone: Clone) -> None:
+    for name in PROMPTS:
+        _run(clone, clone.root.parent / "script", Try("a look", prompt=name))
+
+
+def _unregistered(run: Any) -> None:
+    reports.write(reports.Registration(), run.tree / shelves.path(reports.Registration))
+
+
+def _other_entry(run: Any) -> None:
+    from tasks.ledger import book
+
+    _names(run, min(book.read(run.clone, said=silent).state.looks))
+
+
+def _no_entry(run: Any) -> None:
+    _names(run, 99)
+
+
+def _names(run: Any, entry: int) -> None:
+    made = reports.Registration(registered=True, entry=entry, look=1, looks=5, by_policy=True)
+    reports.write(made, run.tree / shelves.path(reports.Registration))
+
+
+def _policy() -> Iterator[Try]:
+    """The thresholds are changed first, without the owner's signature."""
+    yield Try("a policy without a signature", sections=_lower(), before=_unsigned)
+    yield Try("a policy signed by somebody else", sections=_lower(), before=_by_mallory)
+    yield Try("a policy without a signature, written past the rules", sections=_lower(), before=_forced)
+    yield Try("policy.yaml edited in a registration", sections=_lower(), before=_smuggled)
+
+
+def _unsigned(clone: Clone) -> None:
+    from tasks.ledger import book
+    from tasks.ledger.entry import PolicyChange
+
+    with book.opened(clone, said=silent) as ledger:
+        ledger.append(PolicyChange(change=_thresholds(clone, _lower())))
+
+
+def _by_mallory(clone: Clone) -> None:
+    from tasks.promotion import acts
+    from tests import people
+
+    acts.change(clone, _thresholds(clone, _lower()), people.signer("mallory"), WHY, silent)
+
+
+def _forced(clone: Clone) -> None:
+    """The clone's software is changed so that it asks nobody."""
+    from tasks.ledger import book, verify
+
+    right = book.authorise
+    book.authorise = verify.authorise = lambda *_: None
+    try:
+        _unsigned(clone)
+    finally:
+        book.authorise = verify.authorise = right
+
+
+def _smuggled(clone: Clone) -> None:
+    """A registration's commit holds a policy.yaml with other thresholds."""
+    from tasks.ledger.state import State
+
+    right = State.first_thresholds
+
+    def wrong(self: State, act: Any) -> None:
+        self.change(_thresholds(clone, _lower()))
+
+    State.first_thresholds = wrong
+    try:
+        _run(clone, clone.root.parent / "script", Try("smuggling", prompt="third"))
+    finally:
+        State.first_thresholds = right
+
+
+FIGURES = {"gate_attacks": gate_attacks}
