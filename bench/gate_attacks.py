@@ -238,6 +238,7 @@ def _attacks(small: bool) -> Iterator[Try]:
     yield from _examples()
     yield from _again()
     yield from _policy()
+    yield from _opened()
 
 
 def _edited_later() -> Iterator[Try]:
@@ -341,7 +342,7 @@ def _lie_about_list(clone: Clone) -> None:
     from tasks.promotion import counting
 
     right = counting.lines
-    counting.lines = _once(right, lambda state, _: right(state, "\n".join(FRESH).encode()))
+    counting.lines = _once(right, lambda key, _: right(key, "\n".join(FRESH).encode()))
 
 
 def _once(right: Callable[..., Any], wrong: Callable[..., Any]) -> Callable[..., Any]:
@@ -456,6 +457,44 @@ def _smuggled(clone: Clone) -> None:
         _run(clone, clone.root.parent / "script", Try("smuggling", prompt="third"))
     finally:
         State.first_thresholds = right
+
+
+# -- opened tests ----------------------------------------------------------------------------------
+def _opened() -> Iterator[Try]:
+    """Somebody read the test set, and chooses the next prompt by it."""
+    some = [*FRESH, ROWS[0]]
+    yield Try("an opened test set", before=_open)
+    yield Try("an opened test set, for what was looked at before", prompt="first", before=_open)
+    yield Try("fresh examples and one that was opened", rows=some, before=_open)
+    yield Try("fresh examples and one that was opened, and the clone says nothing", rows=some, before=_open_and_lie)
+    yield Try(
+        "an opened test set with other ids", rows=[row(f"example {n}", f"renamed-{n}") for n in range(6)], before=_open
+    )
+    yield Try("opened between the look and the request", after=_open)
+    yield Try("a list that was erased without the owner", rows=[*ROWS, FRESH[0]], before=_erase)
+
+
+def _open(clone: Clone) -> None:
+    from tasks.promotion import retiring
+    from tasks.runs import records
+
+    for record in records.load_all(clone):
+        retiring.open_test(clone, retiring.of_run(clone, record.name, record.revision or ""), "to read it", silent)
+
+
+def _open_and_lie(clone: Clone) -> None:
+    from tasks.promotion import counting
+
+    _open(clone)
+    counting.assert_not_retired = _once(counting.assert_not_retired, lambda *_: None)
+
+
+def _erase(clone: Clone) -> None:
+    from tasks.ledger import book
+    from tasks.promotion import retiring
+
+    look = min(book.read(clone, said=silent).state.looks)
+    retiring.erase(clone, look, WHY, lambda _: None, silent)
 
 
 FIGURES = {"gate_attacks": gate_attacks}

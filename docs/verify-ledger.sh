@@ -228,6 +228,7 @@ read_entry() {
 #   requests[n SUBSEP path], approvals[n], dirty[n]   requests: their facts; entries that approve, override
 #   champion[model], promoted[n], replaced[n], id[n]  what is served: the entry of its promotion
 #   looks[n SUBSEP path], look_of[what], most[test]   looks at test sets; thresholds[model]
+#   opened[test], erased[test or list]   retired test sets: the entry that retired them
 #   rejected[model SUBSEP prompt SUBSEP weights]      the rejection that holds
 #   grounds[n]                                        the entries that an entry rests on; for these:
 #   enrolled[name or key], ruled[model], lifted[...]  the last entry that enrolled, set rules, lifted
@@ -433,6 +434,9 @@ function judge_registration(    n, model, what, terms, i, least, test) {
     n = number; model = text("entry/act/model"); test = text("entry/act/test_sha256")
     need(F["entry/act/champion"] == serves(model), "its run would be judged against a champion that is not served")
     looks[n, "model"] = model; looks[n, "champion"] = F["entry/act/champion"]; looks[n, "test"] = test
+    looks[n, "list"] = text("entry/act/examples/sha256")
+    need(!(test in opened), "its test set was opened before")
+    need(!(test in erased) && !(looks[n, "list"] in erased), "the list of its test set was erased")
     for (i = 0; ("entry/act/candidates/" i "/0") in F; i++)
         candidates[n, text("entry/act/candidates/" i "/0"), text("entry/act/candidates/" i "/1")] = 1
     need(i == 1 || i == 2, "it names no candidates")
@@ -449,6 +453,33 @@ function judge_registration(    n, model, what, terms, i, least, test) {
     if (model in thresholds_by) rests_on(thresholds_by[model])
     else { set_thresholds(model, text("entry/act/settings")); thresholds_by[model] = n }
     by_policy[n] = thresholds[model] == text("entry/act/settings")
+}
+function judge_opened(    n, model, test) {
+    unsigned()
+    n = F["entry/act/registration"]; model = text("entry/act/model"); test = text("entry/act/test_sha256")
+    if (n != 0) {
+        need((n, "model") in looks && looks[n, "model"] == model && looks[n, "test"] == test && \
+            looks[n, "list"] == text("entry/act/examples/sha256"), "it names no look at this test set")
+        rests_on(n)
+    }
+    need(!((model, text("entry/act/run"), test) in opened_run), "this run's test set was opened before")
+    need(text("entry/act/reason") != "", "it gives no reason")
+    opened_run[model, text("entry/act/run"), test] = number
+    if (!(test in opened)) opened[test] = number
+}
+function judge_erasure(    n) {
+    n = F["entry/act/registration"]
+    need((n, "model") in looks && looks[n, "model"] == text("entry/act/model"), "it names no look")
+    need(!(looks[n, "test"] in erased) && !(looks[n, "list"] in erased), "that list was erased before")
+    need(text("entry/act/reason") != "", "it gives no reason")
+    rests_on(n)
+    if (!had_owner) unsigned()  # nobody is there yet who could sign
+    else {
+        signed("erase", "owner")
+        need(text("said/model") == text("entry/act/model") && text("said/registration") == id[n] && \
+            text("said/reason") == text("entry/act/reason"), "its statement is about another erasure")
+    }
+    erased[looks[n, "test"]] = erased[looks[n, "list"]] = number
 }
 function looks_allowed(settings) {
     gsub(/["\\]/, "", settings)
@@ -467,6 +498,7 @@ function look_was_registered(n,    look) {
     need(looks[look, "champion"] == requests[n, "champion"], "its look was a comparison with another champion")
     need(looks[look, "test"] == requests[n, "test_sha256"], "its look was at another test set")
     need((look SUBSEP pair(n)) in candidates, "its look was at another prompt or other weights")
+    need(!(looks[look, "test"] in opened), "its test set was opened before it")
     need(by_policy[look], "its run had other thresholds than the policy held")
 }
 
@@ -682,6 +714,8 @@ function judge(    n, what) {
             "its statement is about another change")
         apply_change()
     } else if (kind == "registration") judge_registration()
+    else if (kind == "opened") judge_opened()
+    else if (kind == "erasure") judge_erasure()
     else if (kind == "request") judge_request()
     else if (kind == "approval") judge_approval()
     else if (kind == "rejection") {
@@ -724,7 +758,8 @@ function judge(    n, what) {
     machine_at[number] = F["machine_key"]; person_at[number] = F["person_key"]
     last_number = number; last = F["id"]; last_time = text("entry/time")
     what = kind == "policy" ? change " " text("entry/act/change/name") : text("entry/act/model")
-    if (kind == "request") what = what " run " text("entry/act/run")
+    if (kind == "request" || kind == "opened") what = what " run " text("entry/act/run")
+    if (kind == "erasure") what = what " look " F["entry/act/registration"]
     if ("entry/act/request" in F) what = what " request " F["entry/act/request"]
     if (kind == "rollback") what = what " to " F["entry/act/to"]
     if (person == "") person = "-"

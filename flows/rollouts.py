@@ -2,8 +2,9 @@
 
 The rollouts of a run are read from its revision by hash (tasks/runs/artifacts.py), those of stages
 in progress from the stores under `.rft/progress`. All become one table with the columns of
-rft/rollouts/log.py. `--where` is an expression over these columns, evaluated by DuckDB without
-access to anything else. Nothing here changes a log.
+rft/rollouts/log.py. Those of the test set stay closed: the table holds them only once an entry in
+the ledger has opened the set (tasks/promotion/retiring.py). `--where` is an expression over these
+columns, evaluated by DuckDB without access to anything else. Nothing here changes a log.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.screen import warn
 from rft import shelves
 from rft.__main__ import STAGES
-from rft.commands import command
+from rft.commands import WHY, command
 from rft.errors import UserError, did_you_mean
 from rft.rollouts import log as rollout_log
 from rft.rollouts import store as rollout_store
 from rft.rollouts.log import LogRow
 from rft.types import StopReason
+from rft.words import counted
 from tasks.runs import artifacts, records
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
@@ -59,15 +61,60 @@ class Logs:
     read: Callable[[str], bytes | None]
     """A file of a shelf, such as data/train/metrics.jsonl."""
     record: RunRecord | None = None
+    whole: pa.Table | None = None
+    """With the rollouts of the test set, to be counted; None: the table is whole."""
+
+    @property
+    def closed(self) -> str:
+        """What is left out, in words."""
+        num = 0 if self.whole is None else self.whole.num_rows - self.table.num_rows
+        if not num:
+            return ""
+        named = [self.record.name] if self.record else ["--here"] if self.words != LIVE else ["RUN"]
+        opens = command("rollouts", *named, "--open-test", *WHY)
+        return f"{counted(num, 'rollout')} of the test set stay closed. To open it, and retire it: {opens}"
 
     @property
     def listed(self) -> str:
         where = self.record.name if self.record else "--live" if self.words == LIVE else "--here"
-        return f"To list them: {command('rollouts', where)}"
+        return f"To list them: {command('rollouts', where)}. {self.closed}".rstrip(". ")
 
 
 # -- where they are --------------------------------------------------------------------------------
 def find(place: Clone, options: argparse.Namespace) -> Logs:
+    """The rollouts that may be shown. `--open-test` opens the test set first."""
+    import pyarrow.compute as pc
+
+    logs = _found(place, options)
+    if getattr(options, "open_test", False):  # `rft replay` has no such option
+        _open(place, logs, options)
+        return logs
+    return replace(logs, table=logs.table.filter(pc.field("split") != "test"), whole=logs.table)
+
+
+def _open(place: Clone, logs: Logs, options: argparse.Namespace) -> None:
+    """Write the entry that opens the test set of these rollouts."""
+    from flows import settings
+    from tasks.promotion import champions, retiring
+
+    if logs.words == LIVE:
+        raise UserError("--open-test: stages in progress keep their test set closed. Name a RUN, or --here.")
+    if "test" not in logs.table["split"].to_pylist():
+        raise UserError(f"--open-test: {logs.words} has no rollouts of a test set, so there is nothing to open.")
+    if logs.record is None:
+        model = champions.model_name(settings.resolve(place, None))
+        source = retiring.of_folder(place.root, retiring.HERE, model)
+    elif logs.record.revision is None:
+        tree = place.worktrees / logs.record.name
+        model = champions.model_name(settings.of_file(tree / "params.yaml", []))
+        source = retiring.of_folder(tree, logs.record.name, model)
+    else:
+        source = retiring.of_run(place, logs.record.name, logs.record.revision)
+    number = retiring.open_test(place, source, options.reason, aside)
+    aside(f"The test set of {logs.words} is open by entry {number} of the ledger.")
+
+
+def _found(place: Clone, options: argparse.Namespace) -> Logs:
     live = getattr(options, "live", False)  # `rft replay` has no such option
     if sum((bool(options.run), options.here, live)) > 1:
         raise UserError("name one place: a RUN, --here (the shelves of this folder) or --live (stages in progress).")
@@ -98,14 +145,16 @@ def _newest(place: Clone) -> RunRecord:
 def _shelves(words: str, read: Callable[[str], bytes | None], record: RunRecord | None = None) -> Logs:
     tables: list[pa.Table] = []
     for stage in STAGES:
-        name = str(shelves.rollouts(stage))
-        if (content := read(name)) is not None:
-            tables.append(rollout_log.table(content, f"{name} of {words}"))
+        for name in (str(shelves.rollouts(stage)), *([str(shelves.SHOWN)] if stage == "challenger" else [])):
+            if (content := read(name)) is not None:
+                tables.append(rollout_log.table(content, f"{name} of {words}"))
     return Logs(words, _together(tables), read, record)
 
 
 def _live(place: Clone) -> Logs:
-    folders = sorted(path for path in (place.state / "progress").glob("*/rollouts") if path.is_dir())
+    stores = ("*/rollouts", f"*/{shelves.SHOWN.stem}")
+    found = (path for store in stores for path in (place.state / "progress").glob(store))
+    folders = sorted(path for path in found if path.is_dir())
     rows: list[LogRow] = []
     for folder in folders:
         try:
@@ -217,6 +266,11 @@ def whole(path: Path) -> Iterator[Path]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def aside(words: str) -> None:
+    """Print to stderr: stdout may hold rows for programs."""
+    print(words, file=sys.stderr, flush=True)
 
 
 def counter(words: str, total: int) -> Callable[[int], None]:

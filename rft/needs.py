@@ -74,7 +74,7 @@ NEEDS = {
             *_AGENT,
             *leaves("prompt", "prompt.json"),
             *leaves("train", "report.json", "weights"),
-            *leaves("examples", "keys.json", "test.jsonl"),
+            *leaves("examples", "keys.json", "test.jsonl", "validation.jsonl"),
         ),
     ),
     "gate": Needs(

@@ -37,6 +37,7 @@ REPORTS: dict[type[reports.Report], Path] = {
     reports.PromptSettings: DATA / "prompt/prompt.json",
     reports.TrainReport: DATA / "train/report.json",
     reports.ChallengerReport: DATA / "challenger/report.json",
+    reports.Shown: DATA / "challenger/shown.json",
     reports.Registration: DATA / "registration/registration.json",
     reports.Decision: DATA / "gate/decision.json",
     reports.PromotionRequest: DATA / "gate/request.json",
@@ -50,6 +51,8 @@ INPUTS_PROFILE = DATA / "examples/profile.json"
 MODEL = DATA / "policy/model"
 WEIGHTS = DATA / "train/weights"
 METRICS = DATA / "train/metrics.jsonl"
+SHOWN = DATA / "challenger/shown.parquet"
+"""Rollouts on validation examples, which people may read; those of the test set stay closed."""
 
 
 # -- places ----------------------------------------------------------------------------------------

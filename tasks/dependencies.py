@@ -60,7 +60,7 @@ STAGES = {
     ),
     "challenger": Shelf(
         "champion, champion with the new prompt, challenger: on the same frozen test examples",
-        ("report.json", "rollouts.parquet", "timing.json"),
+        ("report.json", "rollouts.parquet", "shown.json", "shown.parquet", "timing.json"),
     ),
     "gate": Shelf(
         "is the challenger better, and nothing else worse? promote, reject or inconclusive",

@@ -25,7 +25,8 @@ from tasks.runs.git import GitError
 MARK = ".rft-export"
 """Marks a `.part` folder that an export made."""
 _ELSEWHERE = "Name a folder below exports/, or outside of the clone."
-_LOGS = tuple(str(shelves.rollouts(stage)) for stage in ("challenger", "baseline"))
+_LOGS = tuple(map(str, (shelves.SHOWN, shelves.rollouts("challenger"), shelves.rollouts("baseline"))))
+"""Those that people may read come first: what differs is quoted in an error."""
 
 
 def write(agent: Agent, folder: Path, merge: bool = False, dtype: Dtype | None = None) -> Manifest:

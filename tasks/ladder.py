@@ -168,8 +168,9 @@ def _tags(run: Run) -> dict[str, str]:
     }
 
 
-def write_page(clone: Clone, record: RunRecord, root: Path) -> Path:
-    """Write the HTML page of a run, from the shelves below `root`."""
+def write_page(clone: Clone, record: RunRecord, root: Path, opened: int | None = None) -> Path:
+    """Write the HTML page of a run, from the shelves below `root`. `opened`: the ledger's entry by
+    which it may show the test set; such a page has a place of its own, and MLflow never gets it."""
     facts = {
         "run": record.name,
         "recipe": _recipe(clone, record, root),
@@ -182,9 +183,9 @@ def write_page(clone: Clone, record: RunRecord, root: Path) -> Path:
         "again": record.again,
     }
     spent = {stage: page.Spent(seconds, record.stages.get(stage, "")) for stage, seconds in record.seconds.items()}
-    path = clone.page(record.name)
+    path = clone.page(record.name if opened is None else f"{record.name}.test")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(secrets.redact(page.render(root, facts, spent)), encoding="utf-8")
+    path.write_text(secrets.redact(page.render(root, facts, spent, opened)), encoding="utf-8")
     return path
 
 

@@ -8,6 +8,7 @@ them, and `State` takes in what may stand: milliseconds per act, so that hypothe
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -23,10 +24,12 @@ from tasks.ledger.entry import (
     Act,
     Approval,
     Entry,
+    Erasure,
     Genesis,
     Imported,
     Kept,
     Lift,
+    Opened,
     Override,
     PolicyChange,
     Promotion,
@@ -49,7 +52,7 @@ from tasks.ledger.policy import (
     SetRules,
     SetThresholds,
 )
-from tasks.ledger.state import State, Voice, what_of
+from tasks.ledger.state import Look, State, Voice, what_of
 from tasks.ledger.statement import Content, Statement
 from tasks.runs.clone import Clone
 from tasks.runs.git import git
@@ -59,6 +62,8 @@ PEOPLE = ("ada", "bob", "cleo", "dora")
 MACHINES = ("laptop", "server", "desk")
 BEGAN = "2026-01-01T00:00:00Z"
 HASHES = [digit * 64 for digit in "abcd"]
+RETIRED = ("c" * 64, "d" * 64)
+"""The test sets that are opened, and erased: with all retired, little would follow."""
 REVISION = "e" * 40
 SETTINGS = [files.canonical({"gate": {"looks": looks}, "challenger": {}}).decode() for looks in (1000, 3)]
 """Thresholds, of which the ledger reads the number of looks alone."""
@@ -112,8 +117,9 @@ def look_at(state: State, model: str, *contents: Content, **other: Any) -> Regis
     """The registration of the next look at the test set of these contents, from what is served."""
     made: dict[str, Any] = {"model": model, "run": "r", "champion": state.champion(model), "settings": SETTINGS[0]}
     made |= {"candidates": [content.pair for content in contents], "test_sha256": contents[0].test_sha256}
+    listed = hashlib.sha256(contents[0].test_sha256.encode()).hexdigest()  # a list for each test set
     made |= {"grader_sha256": HASHES[3], "measured_sha256": HASHES[3]}
-    made |= {"examples": Kept(sha256=HASHES[2], md5="0" * 32, size=65), "look": 1}
+    made |= {"examples": Kept(sha256=listed, md5="0" * 32, size=65), "look": 1}
     act = Registration.model_validate(made | other)
     if "look" in other:
         return act
@@ -252,6 +258,8 @@ class Story:
             return self.change(Enrol(name=name, roles=["owner"], key=self.keys[name].public), name, self._machine())
         kinds = {self._people: 3, self._look: 5, self._request: 5, self._reconcile: 1}
         kinds |= {self._imported: 1 if self.state.had_owner else 30}
+        kinds |= {self._open: 1} if self._looks(RETIRED[0]) else {}
+        kinds |= {self._erase: 1} if self._looks(RETIRED[1]) else {}
         kinds |= {self._thresholds: 1 if self.state.had_owner else 3}
         kinds |= {self._approval: 8, self._rejection: 2, self._override: 2, self._promotion: 8} if number else {}
         kinds |= {self._rollback: 5} if self.state.promotions else {}
@@ -307,7 +315,7 @@ class Story:
             prompt_sha256=self.rng.choice(HASHES[:2]),
             weights_sha256=weights,
             base_sha256=None if weights else HASHES[0],
-            test_sha256=self.rng.choice(HASHES[:2]),
+            test_sha256=self.rng.choice((*HASHES[:2] * 3, *RETIRED)),
         )
 
     def _look(self) -> bool:
@@ -319,6 +327,36 @@ class Story:
             other["champion"] = rng.randrange(self.state.number + 2)
         other["settings"] = SETTINGS[1] if rng.random() < 0.1 else self.state.policy.thresholds.get(model, SETTINGS[0])
         return self.propose(look_at(self.state, model, *contents, **other), self._machine())
+
+    def _open(self) -> bool:
+        rng = self.rng
+        look = rng.choice(self._looks(RETIRED[0]))
+        act = Opened(
+            model=look.act.model if rng.random() < 0.9 else rng.choice(MODELS),
+            run=rng.choice(("r", "s")),
+            test_sha256=look.act.test_sha256 if rng.random() < 0.9 else rng.choice(HASHES),
+            registration=look.number if rng.random() < 0.7 else rng.choice((0, 0, self.state.number)),
+            examples=look.act.examples,
+            who="Ada",
+            reason="to see what went wrong",
+        )
+        return self.propose(act, self._machine())
+
+    def _erase(self) -> bool:
+        """Signed as it must be, or not."""
+        rng, reason = self.rng, "its window is past its time"
+        look = rng.choice(self._looks(RETIRED[1]))
+        number = look.number if rng.random() < 0.9 else self.state.number
+        act = Erasure(model=look.act.model, registration=number, reason=reason)
+        if self.state.had_owner == (rng.random() < 0.1):
+            return self.propose(act, self._machine())
+        about = {"model": act.model, "registration": self.state.ids[look.number], "reason": reason}
+        if rng.random() < 0.1:
+            about |= rng.choice([{"model": "another"}, {"registration": self.state.head}, {"reason": "another"}])
+        return self.propose(act, self._machine(), self._person("owner"), act="erase", **about)
+
+    def _looks(self, test_sha256: str) -> list[Look]:
+        return [look for look in self.state.looks.values() if look.act.test_sha256 == test_sha256]
 
     def _request(self) -> bool:
         rng, model, number = self.rng, self.rng.choice(MODELS), self.state.number

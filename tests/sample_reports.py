@@ -56,6 +56,7 @@ GATE = config.Gate(
     seed=0,
 )
 
+NUM_SHOWN = 24
 HACK_SOURCE = reports.HackSource(declared=True, flagged=["every_code", "fake_tool_reply"], tried=29)
 
 _CODES = {
@@ -338,6 +339,8 @@ def _write_challenger(
 ) -> reports.ChallengerReport:
     arms: list[Arm] = []
     rows: list[LogRow] = []
+    shown: dict[str, list[reports.Row]] = {}
+    seen: list[LogRow] = []
     trained = reports.read(reports.TrainReport, data / "train/report.json").trained
     for name, habit in habits.items():
         words = _hash("seed" if name == "champion" else prompt.winner.name)
@@ -347,10 +350,15 @@ def _write_challenger(
         sampled, some = _evaluation(name, habit, num_test, 4, 1.0, rng, "challenger")
         greedy, one = _evaluation(name, habit, num_test, 1, 0.0, rng, "challenger")
         rows += some + one
+        read, more = _evaluation(name, habit, NUM_SHOWN, 1, 1.0, rng, "challenger", "validation")
+        shown[name] = read.rows
+        seen += more
         arms.append(Arm(name=name, prompt_sha256=words, weights_sha256=weights, sampled=sampled, greedy=greedy))  # type: ignore[arg-type]
     report = reports.ChallengerReport(test_sha256=arms[0].sampled.examples_sha256, arms=arms, hack_source=HACK_SOURCE)
     reports.write(report, data / "challenger/report.json")
     rollout_log.write(rows, data / "challenger/rollouts.parquet")
+    reports.write(reports.Shown(examples=NUM_SHOWN, arms=shown), data / "challenger/shown.json")
+    rollout_log.write(seen, data / "challenger/shown.parquet")
     seconds = {
         f"challenger/{name}/sampled": {"p50": habit.seconds, "p95": 2.4 * habit.seconds, "n": num_test * 4}
         for name, habit in habits.items()
@@ -363,17 +371,27 @@ def _write_challenger(
 
 # -- rollouts --------------------------------------------------------------------------------------
 def _evaluation(
-    name: str, habit: Habit, num: int, k: int, temperature: float, rng: np.random.Generator, stage: str
+    name: str,
+    habit: Habit,
+    num: int,
+    k: int,
+    temperature: float,
+    rng: np.random.Generator,
+    stage: str,
+    split: str = "test",
 ) -> tuple[Evaluation, list[LogRow]]:
     notes = np.random.default_rng(7)  # the same notes and the same ease in every arm
     examples: list[Example] = []
     log: list[LogRow] = []
     for i in range(num):
         codes = [str(code) for code in notes.choice(list(_CODES), size=1 + i % 3, replace=False)]
-        example = Example(f"n-{i:05d}", tuple(_opening(codes)), codes, {"slice": str(len(codes))})
+        letter = "v" if (stage, split) == ("challenger", "validation") else "n"
+        example = Example(f"{letter}-{i:05d}", tuple(_opening(codes)), codes, {"slice": str(len(codes))})
         ease = float(notes.beta(2, 3)) + (0.12 if temperature == 0 else 0.0)
         examples.append(example)
         log += [_rollout(habit, example, ease, sample, rng, stage, name) for sample in range(k)]
+    if split != "test":
+        log = [replace(row, split=split) for row in log]
     return evaluate.evaluation(name if temperature else f"{name} greedy", log, examples, temperature, k, seed=0), log
 
 

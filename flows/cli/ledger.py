@@ -4,6 +4,7 @@
   rft ledger --json                              the same for programs, one entry per line
   rft ledger --verify                            verify every signature again, and every anchor
   rft ledger rules approvers=2 four_eyes=true --reason TEXT
+  rft ledger erase ENTRY --reason TEXT           erase the list of examples of a registration
   rft ledger share                               upload what waits, once a remote is named
   rft ledger import                              take in the unsigned record of earlier versions
   rft ledger restart --reason TEXT               begin again, when every owner's key is lost
@@ -35,18 +36,23 @@ if TYPE_CHECKING:
     from tasks.ledger.book import Ledger
     from tasks.ledger.chain import Stored
     from tasks.ledger.doubt import Doubt
+    from tasks.ledger.policy import Policy
+    from tasks.promotion.acts import Signer
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object per entry")
     parser.add_argument("--verify", action="store_true", help="verify every signature again")
-    verbs = parser.add_subparsers(metavar="rules|share|import|restart", dest="what")
+    verbs = parser.add_subparsers(metavar="rules|erase|share|import|restart", dest="what")
     rules = verbs.add_parser("rules", help="change what a promotion needs")
     rules.add_argument(
         "settings", metavar="KEY=VALUE", nargs="+", help="approvers, four_eyes, request_days, approval_days"
     )
     rules.add_argument("--model", metavar="NAME", help="of this model alone")
     add_person(rules)
+    erase = verbs.add_parser("erase", help="erase the list of test examples of a registration, and retire the set")
+    erase.add_argument("entry", metavar="ENTRY", type=int, help="the number of the registration")
+    add_person(erase)
     verbs.add_parser("share", help="upload the ledger, and the bytes of what waits and of what is served")
     verbs.add_parser("import", help="take in .rft/ledger.jsonl as unsigned history, before anything else")
     restart = verbs.add_parser("restart", help="begin again with a new genesis that names the old one")
@@ -58,7 +64,8 @@ def run(options: argparse.Namespace) -> int:
     here = clone.enter()
     if options.what is None:
         return _show(here, options)
-    return {"rules": _rules, "share": _share, "import": _import, "restart": _restart}[options.what](here, options)
+    verbs = {"rules": _rules, "erase": _erase, "share": _share, "import": _import, "restart": _restart}
+    return verbs[options.what](here, options)
 
 
 def _show(here: Clone, options: argparse.Namespace) -> int:
@@ -172,6 +179,20 @@ def _rules(here: Clone, options: argparse.Namespace) -> int:
     say(f"From entry {entry.number + 1} on: {', '.join(f'{key}={value}' for key, value in rules)}")
     if have < rules.approvers + rules.four_eyes:
         warn(f"{have} people can approve, and these rules may need {rules.approvers + rules.four_eyes}. Enrol more.")
+    return 0
+
+
+def _erase(here: Clone, options: argparse.Namespace) -> int:
+    from tasks.promotion import retiring
+
+    def owner(policy: Policy) -> Signer | None:
+        return signer(here, options) if policy.holders("owner") else None
+
+    entry, elsewhere = retiring.erase(here, options.entry, options.reason, owner, say)
+    say(f"Entry {entry}: the list of examples of entry {options.entry} is erased here, and its test set is retired.")
+    say("How many looks other sets share with it cannot be counted any more.")
+    for place in elsewhere:
+        say(f"DVC's remote may hold it still. Delete it there: {place}")
     return 0
 
 

@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from rft.errors import UserError
+
 if TYPE_CHECKING:
     from tasks.promotion.acts import Signer
     from tasks.runs.clone import Clone
@@ -49,6 +51,19 @@ def signer(clone: Clone, options: argparse.Namespace) -> Signer:
         keys.make_person()
         key = keys.person(clone)
     return Signer(key, user(clone))
+
+
+def add_open_test(parser: argparse.ArgumentParser) -> None:
+    closed = parser.add_argument_group("the test set")
+    words = "show its rollouts, too. An entry in the ledger says so, and no later run can be judged on these examples"
+    closed.add_argument("--open-test", action="store_true", help=words)
+    closed.add_argument("--reason", metavar="TEXT", help="with --open-test: why; the ledger keeps it")
+
+
+def check_open_test(options: argparse.Namespace) -> None:
+    """Raises UserError for a reason of nothing."""
+    if options.reason is not None and not options.open_test:
+        raise UserError("--reason says why the test set is opened. Add --open-test, or leave it out.")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,9 @@
 """Grade stored rollouts with another grader, without sampling.
 
-It shows the new scores beside the old ones. What ended in an outage stays unscored, and nothing in
-the run changes. The settings are the run's own, changed by --set; --params names others.
+The rollouts of the test set are left alone: a grader sees whole dialogues, and that set stays
+closed. Of the others it shows the new scores beside the old ones. What ended in an outage stays
+unscored, and nothing in the run changes. The settings are the run's own, changed by --set; --params
+names others.
 
   rft replay --grader recipes/mine/grader.json
   rft replay RUN --stage challenger --grader stricter.json --out both.parquet
@@ -59,6 +61,8 @@ def run(options: argparse.Namespace) -> int:
         params = settings.of_run(place, logs.record, options.overrides)
     else:
         params = settings.resolve(place, options.params, options.overrides)
+    if logs.closed:
+        rollouts.aside(logs.closed)
     rows = rollout_log.rows_of(rollouts.chosen(logs.table, options))
     if not rows:
         raise UserError(f"no rollout of {logs.words} matches: there is nothing to grade. {logs.listed}")

@@ -1,4 +1,11 @@
-"""Print where the report page of a run is."""
+"""Print where the report page of a run is.
+
+  rft report RUN --open
+  rft report RUN --open-test --reason TEXT       a page with dialogues of the test set
+
+The page shows dialogues of validation examples. With --open-test it shows those of the test set:
+an entry in the ledger says so first, and no later run can be judged on these examples.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +15,54 @@ import tempfile
 import webbrowser
 from pathlib import Path
 
+from flows.cli.options import add_open_test, check_open_test
 from flows.screen import say
 from rft.errors import UserError
 from tasks.runs import clone
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--open", action="store_true", help="open it in the browser")
+    add_open_test(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks.runs import artifacts, records
+    from tasks.runs import records
 
+    check_open_test(options)
     place = clone.enter()
     record = records.find(place, options.run)
     page = place.page(record.name)
-    if not page.exists():
-        if record.revision is None:
-            raise UserError(f"run {record.name} is {record.state} and has no page yet: it is written at the end.")
-        # It was past its retention and removed, so it is written again from the run's revision.
-        with tempfile.TemporaryDirectory(dir=place.state) as scratch:
-            artifacts.restore(artifacts.Revision(place, record.revision), Path(scratch))
-            importlib.import_module("tasks.ladder").write_page(place, record, Path(scratch))
+    if options.open_test:
+        page = _opened(place, record, options.reason)
+    elif not page.exists():  # it was past its retention and removed
+        page = _written(place, record)
     say(str(page))
     if options.open and not webbrowser.open(page.as_uri()):
         raise UserError(f"--open: no browser could be started here. Open the file yourself: {page}")
     return 0
+
+
+def _written(place: Clone, record: RunRecord, opened: int | None = None) -> Path:
+    """Write the page from the run's revision."""
+    from tasks.runs import artifacts
+
+    with tempfile.TemporaryDirectory(dir=place.state) as scratch:
+        artifacts.restore(artifacts.Revision(place, _revision(record)), Path(scratch))
+        return importlib.import_module("tasks.ladder").write_page(place, record, Path(scratch), opened)
+
+
+def _opened(place: Clone, record: RunRecord, reason: str | None) -> Path:
+    from tasks.promotion import retiring
+
+    source = retiring.of_run(place, record.name, _revision(record))
+    return _written(place, record, retiring.open_test(place, source, reason, say))
+
+
+def _revision(record: RunRecord) -> str:
+    if record.revision is None:
+        raise UserError(f"run {record.name} is {record.state} and has no page yet: it is written at the end.")
+    return record.revision

@@ -1,6 +1,9 @@
 """Look at what the agent did, and what it earned.
 
-Every stage with a policy keeps all its rollouts: whole dialogues, grades, tokens.
+Every stage with a policy keeps all its rollouts: whole dialogues, grades, tokens. Those of the test
+set stay closed, because whoever reads them tunes on the test: the arms play validation examples,
+too, to be read. --open-test shows the test set, by an entry in the ledger, and no later run can be
+judged on it.
 
   rft rollouts                                   those of the newest run
   rft rollouts RUN --stage train --worst 5       what went wrong most
@@ -9,6 +12,7 @@ Every stage with a policy keeps all its rollouts: whole dialogues, grades, token
   rft rollouts --group n-0007 --stage train      one example's rollouts side by side
   rft rollouts --summary                         what was trained on, and why the rest was not
   rft rollouts --live                            while a stage works
+  rft rollouts RUN --open-test --reason TEXT     with the test set, which is retired then
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.cli.options import add_selection
+from flows.cli.options import add_open_test, add_selection, check_open_test
 from flows.screen import say
 from rft.errors import RftError, UserError
 from rft.words import counted
@@ -57,6 +61,7 @@ STYLES: dict[transcript.Kind, str] = {
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--live", action="store_true", help="the rollouts of stages in progress")
     add_selection(parser)
+    add_open_test(parser)
     what = parser.add_argument_group("instead of the list").add_mutually_exclusive_group()
     what.add_argument(
         "--show", metavar="ROLLOUT", help="one rollout as a transcript; the beginning of its id is enough"
@@ -79,15 +84,17 @@ def run(options: argparse.Namespace) -> int:
     from flows import rollouts
     from rft.rollouts import log as rollout_log
 
+    check_open_test(options)
     place = clone.enter()
     logs = rollouts.find(place, options)
     console = Console(highlight=False)
     if options.show:
         return _show(console, logs, options.show, options.tokens)
-    chosen = rollouts.chosen(logs.table, options)
-    rows = rollout_log.rows_of(chosen)
     if options.summary:
-        return _summary(console, logs, rows, whole=len(rows) == logs.table.num_rows)
+        return _summarized(console, logs, options)
+    if logs.closed and (options.json or options.export or options.export_traces):
+        rollouts.aside(logs.closed)
+    rows = rollout_log.rows_of(rollouts.chosen(logs.table, options))
     if options.group:
         return _groups(console, logs, rows, options.group)
     if options.export:
@@ -108,7 +115,8 @@ def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> in
 
     total = logs.table.num_rows
     if not rows:
-        say(f"No rollout of {logs.words} matches." if total else f"There is no rollout of {logs.words}.")
+        none = f"No rollout of {logs.words} matches." if total else f"There is no rollout of {logs.words} to show."
+        say(f"{none} {logs.closed}".rstrip())
         return 0
     shown = rows[:most] if console.is_terminal else rows
     cells = [_cells(row) for row in shown]
@@ -130,6 +138,8 @@ def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> in
     least = "" if len(shown) == len(rows) else f", the first {len(shown)} shown"
     many = f"{len(rows)} of {counted(total, 'rollout')} of {logs.words}{least}"
     say(f"\n{many}. One of them: --show ROLLOUT; those of one example side by side: --group ID.")
+    if logs.closed:
+        say(logs.closed)
     return 0
 
 
@@ -181,6 +191,18 @@ def _plain(row: LogRow) -> dict[str, Any]:
 
     cells = rollout_log.cells(row)
     return cells | {name: json.loads(cells[name]) for name in ("components", "item", "messages")}
+
+
+def _summarized(console: Console, logs: Logs, options: argparse.Namespace) -> int:
+    """Count the test set as well, unless single examples are chosen."""
+    from flows import rollouts
+    from rft.rollouts import log as rollout_log
+
+    picks = (options.example, options.reward, options.where, options.worst, options.best, options.n)
+    table = logs.table if logs.whole is None or any(pick is not None for pick in picks) else logs.whole
+    chosen = rollouts.chosen(table, options)
+    every = (logs.table if logs.whole is None else logs.whole).num_rows
+    return _summary(console, logs, rollout_log.rows_of(chosen), whole=chosen.num_rows == every)
 
 
 def _summary(console: Console, logs: Logs, rows: Sequence[LogRow], whole: bool) -> int:

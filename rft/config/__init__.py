@@ -85,6 +85,22 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
+    def _shown(self) -> Params:
+        """Take no more validation examples than there are; whoever asked for more hears of it."""
+        shown, there = self.challenger.shown, self.examples.validation
+        if shown <= there:
+            return self
+        if "shown" in self.challenger.model_fields_set:
+            raise ValueError(
+                f"challenger.shown = {shown} and examples.validation = {there}: no more examples can be shown than "
+                "there are. Show fewer, or ask for more validation examples"
+            )
+        challenger = self.challenger.model_copy()
+        object.__setattr__(challenger, "shown", there)  # sections are frozen
+        object.__setattr__(self, "challenger", challenger)
+        return self
+
+    @model_validator(mode="after")
     def _temperatures(self) -> Params:
         server = self.policy.server
         if server is None or server.dialect != "openai_reasoning":

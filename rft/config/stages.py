@@ -258,6 +258,10 @@ class Challenger(Section):
     """Sampling temperature. Use the one that you serve with."""
     seed: int = 0
     """Seed of the sampling."""
+    shown: int = Field(default=24, ge=0)
+    """Validation examples that each arm plays once more, for people to read: the dialogues of the
+    test set stay closed. The gate does not see them. The default is 24, or all where
+    examples.validation has fewer. 0: none."""
 
 
 class Prices(Section):

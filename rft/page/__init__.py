@@ -5,6 +5,10 @@ network (its own policy forbids both), light or dark by the reader's setting, re
 and on paper. What a run did not reach is left out: a run that stopped after drift has a short page.
 Nothing is computed here that a report says already.
 
+Of the test set the page shows sums, slices and counts. Dialogues, ids and rewards of examples are
+those of the validation examples that each arm plays for the page (rft/reports/shown.py), unless
+somebody opened the test set, by an entry in the ledger.
+
     markup     HTML that escapes what it is given
     charts     the pictures
     style      the one style sheet
@@ -28,13 +32,16 @@ from rft.page.markup import Html, h
 from rft.page.style import STYLE
 
 
-def render(root: Path, run: Mapping[str, str], spent: Mapping[str, Spent] | None = None) -> str:
+def render(
+    root: Path, run: Mapping[str, str], spent: Mapping[str, Spent] | None = None, opened: int | None = None
+) -> str:
     """`run` describes the run: `run`, `commit`, `recipe`, `dirty`, further facts in words, and
-    `again`, the command that repeats it. `spent`: stage -> wall time.
+    `again`, the command that repeats it. `spent`: stage -> wall time. `opened`: the ledger's entry
+    that opened the test set, whose dialogues are shown then.
 
     Raises UserError for a damaged report.
     """
-    shelves = Shelves.read(root)
+    shelves = Shelves.read(root, opened)
     rollouts = dialogues.scored(shelves)
     body = [
         story.header(shelves, run),
@@ -42,6 +49,7 @@ def render(root: Path, run: Mapping[str, str], spent: Mapping[str, Spent] | None
         story.arms(shelves),
         story.checks(shelves),
         story.next_step(shelves, run),
+        dialogues.closed(shelves, run),
         worse.worse(shelves, run, rollouts),
         detail.untrained(shelves),
         h("div", detail.pictures(shelves), class_="grid"),

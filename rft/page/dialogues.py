@@ -1,5 +1,7 @@
 """Rollouts side by side: numbers say how much changed, dialogues say what.
 
+They are of validation examples: whoever reads test dialogues tunes on the test.
+
 There are two pairs: the candidate's worst and best rollout, and the example that it changed the
 most, before and after. They are chosen by reward, then by the number of calls (more has more to
 show), then by id, so that the same run shows the same ones.
@@ -8,9 +10,11 @@ show), then by id, so that the same run shows the same ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rft import commands
+from rft import shelves as places
 from rft.page.inputs import ARMS, Shelves
 from rft.page.markup import Child, Html, card, h
 from rft.words import counted, decimal
@@ -23,9 +27,23 @@ Rollout = dict[str, Any]
 
 
 def scored(shelves: Shelves) -> list[Rollout]:
-    """The rollouts with a reward, of the challenger, or else of the baseline."""
-    stage = "challenger" if shelves.challenger is not None else "baseline"
-    return [row for row in shelves.log(stage, *_COLUMNS) or [] if row["reward"] is not None]
+    """The rollouts with a reward that people may read: of the arms, or else of the baseline."""
+    if shelves.challenger is None:
+        path = places.rollouts("baseline")
+    else:
+        path = places.SHOWN if shelves.opened is None else places.rollouts("challenger")
+    return [row for row in shelves.log(path, *_COLUMNS) or [] if row["reward"] is not None]
+
+
+def closed(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
+    """Why there is no dialogue to read."""
+    if shelves.challenger is None or shelves.opened is not None or (shelves.shown and shelves.shown.examples):
+        return None
+    zero = "challenger.shown is 0, so nothing was played to be shown"
+    why = "the run was recorded before validation examples were played to be shown" if shelves.shown is None else zero
+    command = commands.command("report", run.get("run", "RUN"), "--open-test", *commands.WHY)
+    opens = "To open it, and use it for no later run: "
+    return card("Dialogues", h("p", f"There are none: {why}. The test set stays closed. ", opens, h("code", command)))
 
 
 def side_by_side(shelves: Shelves, rollouts: Sequence[Rollout]) -> list[Html]:
@@ -35,10 +53,11 @@ def side_by_side(shelves: Shelves, rollouts: Sequence[Rollout]) -> list[Html]:
     who = ARMS.get(shelves.candidate, shelves.candidate)
     worst = min(after, key=lambda row: (row["reward"], *_rank(row)))
     best = min(after, key=lambda row: (-row["reward"], *_rank(row)))
-    cards = [_pair(f"Worst and best rollout, {who}", "", ("worst", worst), ("best", best))]
+    source = shelves.source if shelves.challenger is not None else ""
+    cards = [_pair(f"Worst and best rollout, {who}", source, ("worst", worst), ("best", best))]
     before = [row for row in rollouts if row["arm"] == "champion"]
     if shelves.candidate != "champion" and (pair := _most_changed(before, after)) is not None:
-        note = "The example whose mean reward changed the most, and one rollout of each."
+        note = f"The example whose mean reward changed the most, and one rollout of each. {source}"
         cards.append(_pair("The same example, before and after", note, ("champion", pair[0]), (who, pair[1])))
     return cards
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from rft import commands, reports, shelves
 from rft.errors import UserError
 from rft.scale import UNIT, from_to
+from rft.words import counted
 
 R = TypeVar("R", bound=reports.Report)
 
@@ -28,12 +29,16 @@ class Shelves:
     prompt: reports.PromptReport | None
     train: reports.TrainReport | None
     challenger: reports.ChallengerReport | None
+    shown: reports.Shown | None
+    """None: the run is of a time when nothing was played to be shown."""
+    opened: int | None
+    """The ledger's entry that opened the test set; None: it is closed."""
     decision: reports.Decision | None
     latency: reports.Check | None
     timings: dict[str, Any]
 
     @classmethod
-    def read(cls, root: Path) -> Shelves:
+    def read(cls, root: Path, opened: int | None = None) -> Shelves:
         apart = _json(root / shelves.timing("gate"))
         return cls(
             root=root,
@@ -45,6 +50,8 @@ class Shelves:
             prompt=_read(reports.PromptReport, root),
             train=_read(reports.TrainReport, root),
             challenger=_read(reports.ChallengerReport, root),
+            shown=_read(reports.Shown, root),
+            opened=opened,
             decision=_read(reports.Decision, root),
             latency=reports.Check.model_validate(apart["latency"]) if "latency" in apart else None,
             timings=_json(root / shelves.timing("challenger")),
@@ -67,17 +74,32 @@ class Shelves:
             return self.decision.candidate
         return self.arms[-1].name if self.arms else "champion"
 
+    @property
+    def source(self) -> str:
+        """Where the examples are from that people may read, as a sentence."""
+        if self.opened is not None:
+            return f"From the test set, which is open by entry {self.opened} of the ledger."
+        from_where = counted(self.shown.examples if self.shown else 0, "validation example")
+        return f"From {from_where}, played once by each arm; the test set stays closed."
+
+    def rows(self, arm: reports.Arm) -> list[reports.Row]:
+        """What an arm did on the examples that people may read."""
+        if self.opened is not None:
+            return arm.sampled.rows
+        return self.shown.arms.get(arm.name, []) if self.shown else []
+
     def timing(self, stage: str) -> dict[str, Any]:
         return _json(self.root / shelves.timing(stage))
 
     def sampled(self, stage: str) -> tuple[int, int] | None:
-        """How many rollouts the stage's log holds, and their sampled tokens; None without a log."""
-        rows = self.log(stage, "num_tokens")
+        """How many rollouts the stage played, and their sampled tokens; None without a log."""
+        rows = self.log(shelves.rollouts(stage), "num_tokens")
+        if rows is not None and stage == "challenger":
+            rows += self.log(shelves.SHOWN, "num_tokens") or []
         return None if rows is None else (len(rows), sum(row["num_tokens"] for row in rows))
 
-    def log(self, stage: str, *columns: str) -> list[dict[str, Any]] | None:
-        """Columns of the stage's rollout log; None without one. Raises UserError when damaged."""
-        path = shelves.rollouts(stage)
+    def log(self, path: Path, *columns: str) -> list[dict[str, Any]] | None:
+        """Columns of a rollout log; None without one. Raises UserError when damaged."""
         if not (self.root / path).exists():
             return None
         import pyarrow as pa
@@ -87,7 +109,7 @@ class Shelves:
             return pq.read_table(self.root / path, columns=list(columns)).select(columns).to_pylist()
         except (pa.ArrowInvalid, OSError, KeyError) as error:
             why = str(error).splitlines()[0]
-            again = commands.stage(stage)
+            again = commands.stage(path.parent.name)
             raise UserError(f"{path}: not a whole rollout log ({why}). Run the stage again: {again}") from None
 
     def arm(self, name: str) -> reports.Arm | None:

@@ -1,8 +1,8 @@
 """The examples that got worse, worst first: what a mean hides, and what an approver should read.
 
-An example has a handful of rollouts, so much of its difference is chance; the gate's checks judge
-the whole. This list is for reading: each entry opens into a typical rollout of both arms, and names
-the command that shows all of them.
+They are validation examples, played for this list and the dialogues: from one rollout each, much of
+a difference is chance, and the gate's checks judge the test set. Each entry opens into a typical
+rollout of both arms, and names the command that shows all of them.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ def worse(shelves: Shelves, run: Mapping[str, str], rollouts: Sequence[Rollout])
     champion, candidate = shelves.arm("champion"), shelves.arm(shelves.candidate)
     if champion is None or candidate is None or candidate.name == "champion":
         return None
-    changed = _changed(champion.sampled, candidate.sampled)
+    changed = _changed(shelves.rows(champion), shelves.rows(candidate))
     if not changed:
         return None
     lost = sorted((example for example in changed if example.by < -_SAME), key=lambda lost: (lost.by, lost.example_id))
     gained = sum(example.by > _SAME for example in changed)
+    k = candidate.sampled.k if shelves.opened is not None else 1
     note = (
         f"{len(lost):,} of {counted(len(changed), 'example')} earn less on average than under the champion, "
-        f"{gained:,} more. With {counted(candidate.sampled.k, 'rollout')} each, much of such a difference is chance: "
-        "the checks above judge it, this list is for reading."
+        f"{gained:,} more. With {counted(k, 'rollout')} each, much of such a difference is chance: the checks above "
+        f"judge the test set, this list is for reading. {shelves.source}"
     )
     arms = ("champion", candidate.name)
     grouped = {arm: dialogues.by_example([row for row in rollouts if row["arm"] == arm]) for arm in arms}
@@ -56,9 +57,9 @@ def worse(shelves: Shelves, run: Mapping[str, str], rollouts: Sequence[Rollout])
     return card("Examples that got worse", h("p", note, class_="note"), h("div", shown), _others(lost[_OPEN:]))
 
 
-def _changed(before: reports.Evaluation, after: reports.Evaluation) -> list[Changed]:
-    old, new = ({row.example_id: _mean(row) for row in arm.rows} for arm in (before, after))
-    slices = {row.example_id: row.slice for row in after.rows}
+def _changed(before: Sequence[reports.Row], after: Sequence[reports.Row]) -> list[Changed]:
+    old, new = ({row.example_id: _mean(row) for row in rows} for rows in (before, after))
+    slices = {row.example_id: row.slice for row in after}
     pairs = ((id, old.get(id), mean) for id, mean in new.items())
     return [Changed(id, slices[id], was, now) for id, was, now in pairs if was is not None and now is not None]
 

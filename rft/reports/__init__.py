@@ -7,6 +7,7 @@ auditors.
     evaluation                              those of stages baseline and challenger
     champion                                what is served now, written by the flow
     registration                            which look at the test set it is, written by the flow
+    shown                                   the arms on validation examples, for people to read
     wording                                 the gate's checks as sentences
 
 Callers import all but `wording` from here. Every stage depends on what is imported here, and a
@@ -33,6 +34,7 @@ from rft.reports.gate import Check, Decision, PromotionRequest
 from rft.reports.policy import PolicyReport
 from rft.reports.prompt import Candidate, PromptReport, PromptSettings
 from rft.reports.registration import Registration
+from rft.reports.shown import Shown
 from rft.reports.traffic import Conversation, Feature, FeatureGroup, Profile, Statistic, TrafficReport
 from rft.reports.train import TrainReport
 from rft.types import Metric
@@ -41,6 +43,6 @@ __all__ = [
     "SCHEMA", "Arm", "BaselineReport", "Candidate", "ChallengerReport", "Champion", "Check", "Contract",
     "Conversation", "Decision", "DriftReport", "Evaluation", "ExamplesReport", "Feature", "FeatureDrift",
     "FeatureGroup", "HackSource", "Metric", "PolicyReport", "Profile", "PromotionRequest", "PromptReport",
-    "PromptSettings", "Registration", "Report", "Row", "Statistic", "TrafficReport", "TrainReport", "parse",
-    "parse_line", "read", "read_jsonl", "write", "write_json", "write_jsonl", "write_lines",
+    "PromptSettings", "Registration", "Report", "Row", "Shown", "Statistic", "TrafficReport", "TrainReport",
+    "parse", "parse_line", "read", "read_jsonl", "write", "write_json", "write_jsonl", "write_lines",
 ]  # fmt: skip

@@ -28,7 +28,7 @@ def evaluation(
     scale: Scale = UNIT,
 ) -> Evaluation:
     """Evaluate `rows`, in order of example and sample. `scale` is that of their grader."""
-    table = [_row([row for row in rows if row.example_id == example.id], example) for example in examples]
+    table = rows_of(rows, examples)
     rewards, scores = [row.rewards for row in table], [row.scores for row in table]
     calls = [row.counts("tool_calls") for row in table]
     costs = [(name, [row.counts(name) for row in table]) for name in ("context_tokens", "cached_tokens")]
@@ -57,6 +57,11 @@ def evaluation(
         rows=table,
         range=scale.ends,
     )
+
+
+def rows_of(rows: Sequence[LogRow], examples: Sequence[Example]) -> list[Row]:
+    """One row per example, in their order."""
+    return [_row([row for row in rows if row.example_id == example.id], example) for example in examples]
 
 
 def _any(counts: Iterable[stats.Scores]) -> bool:

@@ -92,11 +92,14 @@ class Plan:
     step: int = 0
     left_out: str = ""
     """In a stage that trains: why these rollouts are not trained on."""
+    shown: bool = False
+    """For people to read. Under a name of its own, so that no time of it counts as measured."""
 
     @property
     def name(self) -> str:
         arm = f"{self.arm}-{self.step}" if self.step else self.arm
-        return f"{self.stage}/{arm}/{'greedy' if self.temperature == 0 else 'sampled'}"
+        how = "shown" if self.shown else "greedy" if self.temperature == 0 else "sampled"
+        return f"{self.stage}/{arm}/{how}"
 
 
 @dataclass(frozen=True, slots=True)

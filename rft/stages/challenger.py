@@ -8,6 +8,10 @@ The middle arm says what the prompt alone is worth, so that the gate can prefer 
 candidate. All arms share examples, numbers of rollouts and random streams, so that differences are
 paired.
 
+Then each arm plays `challenger.shown` validation examples once more, for people to read: the
+dialogues of the test set stay closed. They have files of their own, which the gate does not read,
+and random streams of their own, so that they move nothing that is measured.
+
 A grader that declares `reports_hacks` must prove it first: the recipe's exploits are played against
 it, with its tools (side effects included, as in rollouts). The report says which of them it
 flagged, because the gate trusts a hack rate only if the grader was seen to flag a hack. Under
@@ -45,13 +49,16 @@ def _compare(params: config.Params, work: Path, shelf: Path) -> None:
     ours = recipe.load(params.recipe)
     source = _hack_source(params)
     rows = shelves.load_examples("test")
+    seen = shelves.load_examples("validation")[: section.shown] if section.shown else []
     trained = shelves.read(reports.TrainReport)
     winner = shelves.read(reports.PromptSettings)
     num_turns(winner, params.rollout, str(shelves.path(reports.PromptSettings)))
-    report = progress.Reporter("challenger", len(rows) * (section.k + 1) * 3)
+    report = progress.Reporter("challenger", (len(rows) * (section.k + 1) + len(seen)) * 3)
     arms: list[reports.Arm] = []
+    shown: dict[str, list[reports.Row]] = {}
     done = 0
-    with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
+    stores = RolloutStore(work / "rollouts"), RolloutStore(work / "shown")
+    with workbench(params, ours, work) as bench, stores[0] as store, stores[1] as apart:
         plans: list[tuple[str, Literal["policy", "champion"], reports.PromptSettings]] = [
             ("champion", "champion", champion_prompt(ours)),
             ("champion_new_prompt", "champion", winner),
@@ -64,14 +71,18 @@ def _compare(params: config.Params, work: Path, shelf: Path) -> None:
             sampling = policies.of(bench, which, device, learned, name)
             if not arms:
                 for _, _, each in plans:
-                    bench.check_openings(sampling.policy, rows, each)
+                    bench.check_openings(sampling.policy, [*rows, *seen], each)
             arm, measured = _arm(bench, sampling, rows, section, name, prompt, store, report, done)
             arms.append(arm)
             done += measured
+            shown[name] = _shown(bench, sampling, seen, section, name, prompt, apart, report, done)
+            done += len(seen)
         bench.times.write(shelf / "timing.json", bench.traces)
         rollout_log.write(store, shelf / "rollouts.parquet")
+        rollout_log.write(apart, shelf / shelves.SHOWN.name)
     result = reports.ChallengerReport(test_sha256=sha256(rows), arms=arms, hack_source=source)
     reports.write(result, shelf / "report.json")
+    reports.write(reports.Shown(examples=len(seen), arms=shown), shelf / shelves.path(reports.Shown).name)
 
 
 def _hack_source(params: config.Params) -> reports.HackSource:
@@ -108,3 +119,22 @@ def _arm(
         greedy=evaluate.evaluation(f"{name} greedy", greedy, rows, 0.0, 1, section.seed, scale),
     )
     return arm, len(sampled) + len(greedy)
+
+
+def _shown(
+    bench: Workbench,
+    sampling: Sampling,
+    rows: list[Example],
+    section: config.Challenger,
+    name: str,
+    prompt: reports.PromptSettings,
+    store: RolloutStore,
+    report: progress.Reporter,
+    done: int,
+) -> list[reports.Row]:
+    """Let an arm play what people will read."""
+    if not rows:
+        return []
+    plan = Plan("challenger", name, prompt, section.temperature, 1, section.seed, shown=True)
+    played = bench.measure(sampling.policy, rows, plan, store, report, done)
+    return evaluate.rows_of(played, rows)

@@ -23,9 +23,11 @@ from tasks.ledger import keys, policy
 from tasks.ledger.entry import (
     Act,
     Approval,
+    Erasure,
     Genesis,
     Imported,
     Lift,
+    Opened,
     Override,
     PolicyChange,
     Promotion,
@@ -39,6 +41,9 @@ from tasks.ledger.policy import Enrol, EnrolMachine, Role, SetThresholds
 from tasks.ledger.standing import DECIDES, counting, end, is_own, overriding, standing
 from tasks.ledger.state import BEGINNING, State, Voice, Waiting, what_of
 from tasks.ledger.statement import SKEW_S, Statement, later
+
+FRESH = "Take fresh test examples (another examples.seed or block, none of them used before)."
+"""What to do where a test set is retired."""
 
 
 class Refused(UserError):
@@ -71,6 +76,10 @@ def authorise(state: State, proposal: Proposal) -> None:
             _policy(state, proposal, act)
         case Registration():
             _registration(state, proposal, act)
+        case Opened():
+            _opened(state, proposal, act)
+        case Erasure():
+            _erasure(state, proposal, act)
         case Request():
             _request(state, proposal, act)
         case Approval() | Rejection() | Override():
@@ -189,6 +198,7 @@ def _registration(state: State, proposal: Proposal, act: Registration) -> None:
         f"run {act.run} would be judged against {in_words(act.champion)} of {act.model}, but {in_words(now)} is served",
         "Start a new run.",
     )
+    assert_not_retired(state, act)
     again = state.registered(act)
     _need(again is None, f"entry {again.number if again else 0} registered this very look")
     known = [look for look in state.looks.values() if look.act.test_sha256 == act.test_sha256]
@@ -197,6 +207,43 @@ def _registration(state: State, proposal: Proposal, act: Registration) -> None:
     at, looks = f"test set {act.test_sha256[:12]}", policy.looks_of(act.settings)
     _need(act.look >= least, f"it says that it is look {act.look} at {at}, and it is look {least}")
     _need(act.look <= looks, f"its thresholds allow {looks} looks at one test set, and it would be look {act.look}")
+
+
+def assert_not_retired(state: State, act: Registration) -> None:
+    """Raise Refused for a test set that was opened, or whose list of examples was erased."""
+    at = f"test set {act.test_sha256[:12]}"
+    if number := state.opening_of(act.test_sha256):
+        opened = state.opened[number]
+        why = f"entry {number} opened it: {opened.who} read rollouts of run {opened.run} ({opened.reason})"
+        raise Refused(f"{at} is retired: {why}. {FRESH}")
+    if number := state.erasure_of(act.test_sha256, act.examples):
+        raise Refused(f"{at} is retired: entry {number} erased the list of its examples. {FRESH}")
+
+
+def _opened(state: State, proposal: Proposal, act: Opened) -> None:
+    _unsigned(proposal.voice)
+    if act.registration:
+        look = state.looks.get(act.registration)
+        same = (act.model, act.test_sha256, act.examples.sha256)
+        known = look is not None and same == (look.act.model, look.act.test_sha256, look.act.examples.sha256)
+        _need(known, f"entry {act.registration} registers no look of {act.model} at test set {act.test_sha256[:12]}")
+    earlier = {(each.model, each.run, each.test_sha256) for each in state.opened.values()}
+    _need((act.model, act.run, act.test_sha256) not in earlier, f"the test set of run {act.run} was opened before")
+
+
+def _erasure(state: State, proposal: Proposal, act: Erasure) -> None:
+    look = state.looks.get(act.registration)
+    if look is None or look.act.model != act.model:
+        raise Refused(f"entry {act.registration} registers no look of {act.model}.")
+    erased = state.erasure_of(look.act.test_sha256, look.act.examples)
+    _need(not erased, f"entry {erased} erased the list of these examples already")
+    if not state.had_owner:
+        _unsigned(proposal.voice)  # nobody is there yet who could sign
+        return
+    said = _signed(state, proposal.voice, "erase", ("owner",))
+    about = (said.model, said.registration, said.reason)
+    same = about == (act.model, state.ids[act.registration], act.reason)
+    _need(same, "the statement is about another erasure")
 
 
 # -- requests, and what people say about them ------------------------------------------------------
@@ -220,6 +267,12 @@ def _assert_registered(state: State, act: Request) -> None:
     _need(look.act.champion == act.champion, f"entry {look.number} registered a comparison with another champion")
     _need(look.act.test_sha256 == act.content.test_sha256, f"entry {look.number} registered another test set")
     _need(act.content.pair in look.act.candidates, f"entry {look.number} registered another prompt or other weights")
+    opened = state.opening_of(look.act.test_sha256)
+    _need(
+        not opened,
+        f"entry {opened} opened the test set of run {act.run} before anybody was asked to promote it",
+        f"Run again on fresh test examples (another block or examples.seed): {commands.command('run')}",
+    )
     _need(
         look.by_policy,
         f"run {act.run} had other thresholds than the policy holds for {act.model}, so nobody can promote it",

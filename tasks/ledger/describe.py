@@ -8,9 +8,11 @@ from tasks.ledger import chain
 from tasks.ledger.chain import Stored
 from tasks.ledger.entry import (
     Approval,
+    Erasure,
     Genesis,
     Imported,
     Lift,
+    Opened,
     Override,
     PolicyChange,
     Promotion,
@@ -39,6 +41,13 @@ def _act(each: Stored) -> str:
             return f"policy: {_change(change)}"
         case Registration() as act:
             return f"{act.model}: look {act.look} at test {act.test_sha256[:12]}, by run {act.run}"
+        case Opened() as act:
+            what = f"test {act.test_sha256[:12]} is OPENED, and retired: {act.who} read rollouts of run {act.run}"
+            return f"{act.model}: {what}: {act.reason}"
+        case Erasure() as act:
+            what = f"the list of examples of entry {act.registration} is ERASED, so their looks are counted no more"
+            why = "" if chain.STATEMENT in each.files else f": {act.reason}"
+            return f"{act.model}: {what}, and the set is retired{why}"
         case Request() as act:
             dirty = ", uncommitted code" if act.edits_sha256 else ""
             return f"{act.model}: request of run {act.run}, judged against {_champion(act.champion)}{dirty}"

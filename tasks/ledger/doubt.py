@@ -8,7 +8,7 @@ It rests on what spoke for it when it was judged, all of it before it in the cha
     each entry                        the entries that last enrolled its machine, its person in
                                       their roles, and that person's key
     registration                      the last entry that set the model's thresholds
-    request                           its registration
+    request, opened, erasure          the registration that it names
     request, approval, override,      the last entry that set the model's rules, and the lift of a
     promotion                         rejection of this prompt and these weights
     approval, override, promotion     the request
@@ -31,8 +31,10 @@ from tasks.ledger import keys
 from tasks.ledger.entry import (
     Approval,
     Entry,
+    Erasure,
     Genesis,
     Lift,
+    Opened,
     Override,
     PolicyChange,
     Promotion,
@@ -107,6 +109,8 @@ class Grounds:
         match act:
             case Registration(model=model):
                 yield from [self.thresholds[model]] if model in self.thresholds else []
+            case Opened() | Erasure():
+                yield from [act.registration] if act.registration else []
             case Request():
                 yield act.registration
                 yield from self._allowed(act)

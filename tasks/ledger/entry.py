@@ -72,6 +72,33 @@ class Registration(Report):
     """One line per test example, by which later looks at it are counted."""
 
 
+class Opened(Report):
+    """Somebody looked into a test set. No later look of the model can use its examples."""
+
+    kind: Literal["opened"] = "opened"
+    model: str
+    run: str
+    """Whose rollouts were shown."""
+    test_sha256: Sha256
+    registration: int = Field(ge=0)
+    """The look of that run; 0: it registered none."""
+    examples: Kept
+    """As in a registration."""
+    who: str
+    """As Git knew them; a claim."""
+    reason: str = Field(min_length=1, max_length=2000)
+
+
+class Erasure(Report):
+    """The list of a look's examples is erased. How many looks other sets share with it cannot be
+    counted any more, so the set is retired. Signed by an owner, once there is one."""
+
+    kind: Literal["erasure"] = "erasure"
+    model: str
+    registration: int
+    reason: str = Field(min_length=1, max_length=2000)
+
+
 class Request(Report):
     """A run's challenger may become champion, if people agree."""
 
@@ -179,6 +206,8 @@ Act = Annotated[
     Genesis
     | PolicyChange
     | Registration
+    | Opened
+    | Erasure
     | Request
     | Approval
     | Rejection

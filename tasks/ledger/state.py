@@ -12,9 +12,12 @@ from tasks.ledger.doubt import Doubt, Grounds
 from tasks.ledger.entry import (
     Approval,
     Entry,
+    Erasure,
     Genesis,
     Imported,
+    Kept,
     Lift,
+    Opened,
     Override,
     PolicyChange,
     Promotion,
@@ -174,6 +177,9 @@ class State:
     signers: bytes = b""
     looks: dict[int, Look] = field(default_factory=dict[int, Look])
     """Registration -> the look that it announced."""
+    opened: dict[int, Opened] = field(default_factory=dict[int, Opened])
+    erased: dict[int, Look] = field(default_factory=dict[int, Look])
+    """Erasure -> the look whose list of examples is gone."""
     requests: dict[int, Waiting] = field(default_factory=dict[int, Waiting])
     promotions: dict[int, Champion] = field(default_factory=dict[int, Champion])
     moves: dict[str, list[Move]] = field(default_factory=dict[str, list[Move]])
@@ -210,6 +216,16 @@ class State:
         """The registration that says the same but for its run."""
         same = (look for look in self.looks.values() if look.what == what_of(act))
         return next((look for look in same if _terms(look.act) == _terms(act)), None)
+
+    def opening_of(self, test_sha256: str) -> int:
+        """The first entry that opened this test set; 0: it is closed."""
+        return next((n for n, act in self.opened.items() if act.test_sha256 == test_sha256), 0)
+
+    def erasure_of(self, test_sha256: str, examples: Kept) -> int:
+        """The entry that erased the list of this test set, or of the same examples; 0: none did."""
+        gone = ((n, look.act) for n, look in self.erased.items())
+        same = (n for n, act in gone if act.test_sha256 == test_sha256 or act.examples.sha256 == examples.sha256)
+        return next(same, 0)
 
     def rejection_of(self, request: Request) -> Said | None:
         return self.rejected.get((request.model, *request.content.pair))
@@ -252,6 +268,10 @@ class State:
                 self.first_thresholds(act)
                 by_policy = act.settings == self.policy.thresholds[act.model]
                 self.looks[entry.number] = Look(entry.number, entry.time, act, by_policy)
+            case Opened() as act:
+                self.opened[entry.number] = act
+            case Erasure() as act:
+                self.erased[entry.number] = self.looks[act.registration]
             case Request() as act:
                 self.requests[entry.number] = Waiting(entry.number, entry.id, entry.time, act, voice)
             case Approval(request=request):

@@ -54,7 +54,7 @@ class Content(Report):
 
 
 class Statement(Report):
-    act: Literal["approve", "reject", "lift", "rollback", "override", "start", "policy"]
+    act: Literal["approve", "reject", "lift", "rollback", "override", "start", "policy", "erase"]
     ledger: Sha256
     """The genesis entry of the ledger."""
     model: str | None = None
@@ -65,6 +65,8 @@ class Statement(Report):
     content: Content | None = None
     """What the request is about: approve, reject, override."""
     overrides: list[Literal["dirty"]] = []
+    registration: Sha256 | None = None
+    """The look whose list of examples is erased: erase."""
     pair: tuple[str, str] | None = None
     """The prompt and weights that are no longer rejected: lift."""
     champion: Sha256 | None = None

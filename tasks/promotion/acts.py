@@ -202,9 +202,9 @@ def approve(
             is_dirty = waiting.act.edits_sha256 is not None
             stands = authorise.overriding(ledger.state, waiting, book.now(ledger))
             if override_dirty and is_dirty and not stands:
-                _append(ledger, _override(waiting), _words(ledger, waiting, "override", why), signer)
+                append(ledger, _override(waiting), _words(ledger, waiting, "override", why), signer)
             if _who(ledger.state, signer) not in _counting(ledger, waiting):
-                _append(ledger, _approval(waiting), _words(ledger, waiting, "approve", why), signer)
+                append(ledger, _approval(waiting), _words(ledger, waiting, "approve", why), signer)
         return _outcome(ledger, waiting)
 
     return _acting(clone, act, said)
@@ -301,7 +301,7 @@ def _checked(clone: Clone, run: str, said: Say) -> Waiting:
 def _assert_bytes(ledger: Ledger, waiting: Waiting) -> None:
     clone = ledger.clone
     at = Revision(clone, waiting.act.revision)
-    _know_secrets(at)
+    know_secrets(at)
     if not at.exists():
         raise UserError(
             f"run {waiting.act.run} ran uncommitted code, so its revision {at.commit[:10]} lies only in the clone that "
@@ -368,13 +368,13 @@ def reject(clone: Clone, run: str, signer: Signer, why: str, said: Say = print) 
 
     def act(ledger: Ledger) -> Said:
         waiting = ledger.state.requests[asked.number]
-        _know_secrets(Revision(clone, waiting.act.revision))
+        know_secrets(Revision(clone, waiting.act.revision))
         if _is_champion(ledger.state, waiting):
             undo = f"To take it back: {undo_command(waiting.act.model)}"
             raise UserError(f"run {waiting.act.run} is the champion of {waiting.act.model} already. {undo}")
         _first_owner(ledger, signer, said)
         no = Rejection(model=waiting.act.model, request=waiting.number)
-        _append(ledger, no, _words(ledger, waiting, "reject", why), signer)
+        append(ledger, no, _words(ledger, waiting, "reject", why), signer)
         said_no = ledger.state.rejection_of(waiting.act)
         assert said_no
         return said_no
@@ -387,13 +387,13 @@ def lift(clone: Clone, run: str, signer: Signer, why: str, said: Say = print) ->
 
     def act(ledger: Ledger) -> Said:
         waiting = find(ledger, run)
-        _know_secrets(Revision(clone, waiting.act.revision))
+        know_secrets(Revision(clone, waiting.act.revision))
         no = ledger.state.rejection_of(waiting.act)
         if no is None:
             raise UserError(f"what run {waiting.act.run} would promote is not rejected, so there is nothing to lift.")
         about = {"pair": waiting.act.content.pair, "rejection": ledger.state.ids[no.number]}
         words = ledger.statement("lift", why, model=waiting.act.model, **about)
-        _append(ledger, Lift(model=waiting.act.model, rejection=no.number), words, signer)
+        append(ledger, Lift(model=waiting.act.model, rejection=no.number), words, signer)
         return no
 
     return _acting(clone, act, said)
@@ -423,11 +423,11 @@ def rollback(clone: Clone, model: str, signer: Signer, why: str, said: Say = pri
         now, to = state.champion(model), state.previous(model)
         if to is None:
             raise UserError(f"{model} is at its beginning, so there is no champion before it to return to.")
-        _know_secrets(Revision(clone, state.promotions[now].revision))
+        know_secrets(Revision(clone, state.promotions[now].revision))
         _first_owner(ledger, signer, said)
         about = {"champion": state.promotions[now].id, "to": state.promotions[to].id if to else None}
         words = ledger.statement("rollback", why, model=model, **about)
-        _append(ledger, Rollback(model=model, before=now, to=to), words, signer)
+        append(ledger, Rollback(model=model, before=now, to=to), words, signer)
         move = state.moves[model][-1]
         return Returned(move.number, move.time, move.who, move.why, now, state.promotions.get(to))
 
@@ -473,13 +473,13 @@ def change(
     then. `signer` None: thresholds, where nobody is enrolled yet who could sign."""
 
     def act(ledger: Ledger) -> Entry:
-        _know_secrets_here(clone)
+        know_secrets_here(clone)
         if signer is not None and not isinstance(made, Enrol):
             _first_owner(ledger, signer, said)
         wanted = PolicyChange.model_validate({"change": made(ledger.state.policy) if callable(made) else made})
         if signer is None:
             return ledger.append(wanted)
-        return _append(ledger, wanted, ledger.statement("policy", why, change=wanted.change), signer)
+        return append(ledger, wanted, ledger.statement("policy", why, change=wanted.change), signer)
 
     return _acting(clone, act, said)
 
@@ -491,7 +491,7 @@ def _first_owner(ledger: Ledger, signer: Signer, said: Say) -> None:
         return
     enrol = Enrol(name=name_from(signer.name), roles=["owner"], key=signer.key.public)
     words = ledger.statement("policy", "the first to decide", change=enrol)
-    _append(ledger, PolicyChange(change=enrol), words, signer)
+    append(ledger, PolicyChange(change=enrol), words, signer)
     said(
         f"[ledger] {enrol.name} is the first to decide here and is enrolled as owner, with key "
         f"{signer.key.fingerprint}. To enrol others: {commands.command('people', 'add', '--help')}"
@@ -504,7 +504,7 @@ def _acting(clone: Clone, act: Callable[[Ledger], T], said: Say) -> T:
     return book.acting(clone, act, said)
 
 
-def _append(ledger: Ledger, act: Act, words: Statement, signer: Signer) -> Entry:
+def append(ledger: Ledger, act: Act, words: Statement, signer: Signer) -> Entry:
     """Sign and append. What would be refused is refused before anybody touches their key."""
     person = verify.holder(ledger.state, signer.key.public, words.change)
     _would_stand(ledger, act, Voice(person or name_from(signer.name), signer.key.fingerprint, words))
@@ -520,14 +520,14 @@ def _who(state: State, signer: Signer) -> str | None:
     return verify.holder(state, signer.key.public, None)
 
 
-def _know_secrets(at: Revision) -> None:
+def know_secrets(at: Revision) -> None:
     """A reason that quotes a secret of the run's settings is signed without it."""
     if not at.exists():
         return
     _add_secrets(at.file("params.yaml"), f"params.yaml of revision {at.commit[:10]}")
 
 
-def _know_secrets_here(clone: Clone) -> None:
+def know_secrets_here(clone: Clone) -> None:
     file = clone.root / "params.yaml"
     _add_secrets(file.read_bytes() if file.exists() else None, file.name)
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable
 
 from rft import commands, shelves
 from rft.errors import UserError
 from rft.windows.profile import user_text
+from tasks.ledger import authorise, remote
+from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Kept, Registration
 from tasks.ledger.state import Look, State, what_of
 from tasks.runs import artifacts, transfer
@@ -27,10 +28,18 @@ from tasks.runs.artifacts import Out, Revision
 from tasks.runs.clone import Clone
 
 
-def lines(state: State, rows: bytes) -> set[str]:
-    """Name each example. Keyed with the ledger's first entry, so that equal examples of two ledgers
-    have nothing in common."""
-    key = bytes.fromhex(state.ids[1])
+def key(ledger: Ledger) -> bytes:
+    """Of the first entry, so that equal examples of two ledgers have nothing in common."""
+    ledger.begin()
+    return _key(ledger.state)
+
+
+def _key(state: State) -> bytes:
+    return bytes.fromhex(state.ids[1])
+
+
+def lines(key: bytes, rows: bytes) -> set[str]:
+    """Name each example."""
     return {hmac.new(key, _asked(row).encode(), hashlib.sha256).hexdigest() + "\n" for row in rows.splitlines()}
 
 
@@ -38,36 +47,65 @@ def _asked(row: bytes) -> str:
     return " ".join(user_text(json.loads(row)["messages"]).casefold().split())
 
 
-def listed(some: set[str]) -> bytes:
-    return "".join(sorted(some)).encode()
+def listed(names: set[str]) -> Kept:
+    """The list of these names, as an entry has it."""
+    content = _content(names)
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    return Kept(sha256=hashlib.sha256(content).hexdigest(), md5=md5, size=len(content))
+
+
+def _content(names: set[str]) -> bytes:
+    return "".join(sorted(names)).encode()
+
+
+def keep(clone: Clone, names: set[str]) -> None:
+    """Put the list where every clone can fetch it."""
+    artifacts.keep(clone, _content(names))
+    if remote.shared(clone).remote:
+        transfer.push_file(clone, out(listed(names)))
 
 
 def out(listed: Kept) -> Out:
     return Out("examples.txt", listed.md5, listed.size, None)
 
 
-def count(clone: Clone, looks: Iterable[Look], wanted: Registration, names: set[str]) -> int:
-    """Count one more than the example that was looked at most; the same look again counts once."""
-    first = {look.what: look for look in sorted(looks, key=lambda look: -look.number)}
-    if (same := first.get(what_of(wanted))) is not None:
+def count(clone: Clone, state: State, wanted: Registration, names: set[str], before: int | None = None) -> int:
+    """Count one more than the example that was looked at most, before an entry; the same look
+    counts once, and an erased list no more."""
+    earlier = [look for look in state.looks.values() if before is None or look.number < before]
+    looks = {look.what: look for look in reversed(earlier)}
+    if (same := looks.get(what_of(wanted))) is not None:
         return same.act.look
     counts = dict.fromkeys(names, 0)
-    for look in first.values():
-        for name in names & _list_of(clone, look):
+    for look in looks.values():
+        if state.erasure_of(look.act.test_sha256, look.act.examples):
+            continue
+        for name in names & _list_of(clone, look.number, look.act.examples):
             counts[name] += 1
-    known = [look.act.look for look in first.values() if look.act.test_sha256 == wanted.test_sha256]
+    known = [look.act.look for look in looks.values() if look.act.test_sha256 == wanted.test_sha256]
     return 1 + max([*counts.values(), *known], default=0)
 
 
-def _list_of(clone: Clone, look: Look) -> set[str]:
-    kept = look.act.examples
-    content = transfer.fetch_file(clone, out(kept))
-    if hashlib.sha256(content).hexdigest() != kept.sha256:
+def _list_of(clone: Clone, number: int, listed: Kept) -> set[str]:
+    content = transfer.fetch_file(clone, out(listed))
+    if hashlib.sha256(content).hexdigest() != listed.sha256:
         raise UserError(
-            f"the list of test examples of entry {look.number} has other bytes than the entry names. Remove "
-            f"{artifacts.path_of(clone, out(kept))}, and start again: it is fetched anew."
+            f"the list of test examples of entry {number} has other bytes than the entry names. Remove "
+            f"{artifacts.path_of(clone, out(listed))}, and start again: it is fetched anew."
         )
     return set(content.decode().splitlines(keepends=True))
+
+
+def assert_not_retired(clone: Clone, state: State, names: set[str], before: int | None = None) -> None:
+    """Raise UserError for a set with an example that somebody opened before an entry."""
+    for number, opened in state.opened.items():
+        if (before is not None and number > before) or state.erasure_of(opened.test_sha256, opened.examples):
+            continue
+        if known := names & _list_of(clone, number, opened.examples):
+            raise UserError(
+                f"{len(known)} of these {len(names)} test examples are retired: entry {number} opened them, when "
+                f"{opened.who} read rollouts of run {opened.run} ({opened.reason}). {authorise.FRESH}"
+            )
 
 
 def assert_counted(clone: Clone, state: State, look: Look, at: Revision, run: str) -> None:
@@ -76,10 +114,10 @@ def assert_counted(clone: Clone, state: State, look: Look, at: Revision, run: st
     again = f"Nobody can promote run {run}. Start it again: {commands.command('run')}"
     if rows is None or hashlib.sha256(rows).hexdigest() != look.act.test_sha256:
         raise UserError(f"entry {look.number} registered other test examples than those of run {run}. {again}")
-    names = lines(state, rows)
-    if hashlib.sha256(listed(names)).hexdigest() != look.act.examples.sha256:
+    names = lines(_key(state), rows)
+    if listed(names) != look.act.examples:
         raise UserError(f"entry {look.number} lists other examples than those of run {run}. {again}")
-    earlier = [each for each in state.looks.values() if each.number < look.number]
-    right = count(clone, earlier, look.act, names)
+    assert_not_retired(clone, state, names, look.number)
+    right = count(clone, state, look.act, names, look.number)
     if look.act.look < right:
         raise UserError(f"entry {look.number} says look {look.act.look}, and it was look {right}. {again}")

@@ -9,14 +9,15 @@ under the policy's thresholds can be promoted.
     look     champion x candidates x test set, measured in one way. The same again is the same look,
              and free: a run that is resumed, or started again. The two candidates of a run are one
              look. Another recipe, or another setting of sampling, draws the rollouts anew: a look.
-    count    goes by example (counting.py): one example more makes no fresh set.
+    count    goes by example (counting.py): one example more makes no fresh set. A set that
+             was opened, or whose list was erased, is retired: no look at its examples counts
+             (retiring.py).
     policy   a model's first registration makes its run's thresholds the model's. `rft policy sign`
              changes them. A run with others registers as well, because it looks as well.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -25,13 +26,13 @@ import yaml
 
 from rft import commands, config, files, needs, reports, shelves
 from rft.errors import UserError
-from tasks.ledger import book, remote
+from tasks.ledger import authorise, book
 from tasks.ledger.book import Ledger
-from tasks.ledger.entry import Kept, Registration
+from tasks.ledger.entry import Registration
 from tasks.ledger.state import Look, State
 from tasks.ledger.statement import Content
 from tasks.promotion import champions, counting
-from tasks.runs import artifacts, champion, transfer
+from tasks.runs import champion
 from tasks.runs.artifacts import Revision
 from tasks.runs.run import Run
 
@@ -39,17 +40,22 @@ Say = Callable[[str], None]
 
 
 def settings_of(params: config.Params) -> str:
-    """The thresholds, in the form in which the ledger holds them."""
+    """The thresholds, in the form in which the ledger holds them. How many examples people are
+    shown is none."""
     return _thresholds(params.model_dump(mode="json", by_alias=True))
 
 
 def _thresholds(params: dict[str, Any]) -> str:
-    return files.canonical({name: params[name] for name in ("gate", "challenger")}).decode()
+    return files.canonical({name: _told(params, name) for name in ("gate", "challenger")}).decode()
 
 
 def _measured(params: dict[str, Any]) -> str:
     """Hash the settings by which the arms' rollouts are sampled and graded."""
-    return files.digest({name: params[name] for name in needs.NEEDS["challenger"].sections})
+    return files.digest({name: _told(params, name) for name in needs.NEEDS["challenger"].sections})
+
+
+def _told(params: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in params[name].items() if (name, key) != ("challenger", "shown")}
 
 
 def register(run: Run, said: Say = print) -> reports.Registration:
@@ -68,12 +74,10 @@ def register(run: Run, said: Say = print) -> reports.Registration:
 def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> reports.Registration:
     clone, params = run.clone, config.load(run.tree / "params.yaml")
     model, examples = champions.model_name(params), run.tree / shelves.examples_file("test")
-    names = counting.lines(book.acting(clone, _begun, said), examples.read_bytes())
-    content = counting.listed(names)
-    out = artifacts.keep(clone, content)
-    listed = Kept(sha256=hashlib.sha256(content).hexdigest(), md5=out.md5, size=out.size)
-    if remote.shared(clone).remote:
-        transfer.push_file(clone, counting.out(listed))
+    names = counting.lines(book.acting(clone, counting.key, said), examples.read_bytes())
+    listed = counting.listed(names)
+    if not book.read(clone, said=said).state.erasure_of(files.sha256(examples), listed):
+        counting.keep(clone, names)
 
     def act(ledger: Ledger) -> Look:
         wanted = Registration(
@@ -89,9 +93,11 @@ def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> repor
             examples=listed,
         )
         state = ledger.state
+        authorise.assert_not_retired(state, wanted)
+        counting.assert_not_retired(clone, state, names)
         if (known := state.registered(wanted)) is not None:
             return known
-        wanted = wanted.model_copy(update={"look": counting.count(clone, state.looks.values(), wanted, names)})
+        wanted = wanted.model_copy(update={"look": counting.count(clone, state, wanted, names)})
         _assert_not_spent(wanted, params.gate.looks)
         if model not in state.policy.thresholds:
             theirs = f"the thresholds of this run are those of {model} from now on"
@@ -102,11 +108,6 @@ def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> repor
     return reports.Registration(
         registered=True, entry=look.number, look=look.act.look, looks=params.gate.looks, by_policy=look.by_policy
     )
-
-
-def _begun(ledger: Ledger) -> State:
-    ledger.begin()
-    return ledger.state
 
 
 def _candidates(run: Run) -> list[tuple[str, str]]:

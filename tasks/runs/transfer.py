@@ -62,6 +62,12 @@ def fetch_file(clone: Clone, out: Out) -> bytes:
     return found
 
 
+def places(clone: Clone, out: Out) -> list[str]:
+    """Where DVC's remotes would hold a file."""
+    urls = (wanted.get("url", "").strip("\"'") for name, wanted in _settings(clone).items() if "remote" in name)
+    return [f"{url.rstrip('/')}/files/md5/{out.md5[:2]}/{out.md5[2:]}" for url in urls if url]
+
+
 def _pointer(out: Out, tree: Path) -> str:
     artifacts.link_out(out, tree / out.path)
     return f"{out.path}.dvc"
@@ -86,19 +92,26 @@ def _laid(clone: Clone, commit: str) -> Iterator[Path]:
 def _remotes(clone: Clone) -> str:
     """The remotes as they are set in the clone, local settings included. The run's commit may know
     none, or others; and a relative address would lie inside the scratch folder, and go with it."""
-    folder, found = clone.root / ".dvc", configparser.ConfigParser(interpolation=None)
-    found.read([folder / "config", folder / "config.local"], encoding="utf-8")
     lines: list[str] = []
-    for section in found.sections():
-        wanted = dict(found[section])
+    for section, wanted in _settings(clone).items():
+        lines += [f"[{section}]", *(f"    {key} = {value}" for key, value in wanted.items())]
+    return "\n".join([*lines, ""])
+
+
+def _settings(clone: Clone) -> dict[str, dict[str, str]]:
+    folder, parser = clone.root / ".dvc", configparser.ConfigParser(interpolation=None)
+    parser.read([folder / "config", folder / "config.local"], encoding="utf-8")
+    found: dict[str, dict[str, str]] = {}
+    for section in parser.sections():
+        wanted = dict(parser[section])
         if section == "core":
             wanted = {key: value for key, value in wanted.items() if key == "remote"}
         elif "remote" not in section:
             continue
         if (url := wanted.get("url", "").strip("\"'")) and "://" not in url:
             wanted["url"] = str((folder / url).resolve())
-        lines += [f"[{section}]", *(f"    {key} = {value}" for key, value in wanted.items())]
-    return "\n".join([*lines, ""])
+        found[section] = wanted
+    return found
 
 
 def _dvc(tree: Path, *arguments: str) -> str:

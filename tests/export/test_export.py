@@ -288,8 +288,9 @@ def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(
         data / "train/report.json",
     )
     assert clones.decide(data, params).candidate == "champion_new_prompt"
-    (data / "challenger/rollouts.parquet").unlink()
-    shutil.copy(data / "baseline/rollouts.parquet", data / "challenger/rollouts.parquet")  # no rollout had these words
+    for name in ("rollouts.parquet", "shown.parquet"):  # no rollout had these words
+        (data / "challenger" / name).unlink()
+        shutil.copy(data / "baseline/rollouts.parquet", data / "challenger" / name)
     record = ladder_clone.climb(scripted)
     assert record.champion_version == number(approved)
     assert cli.main(["export", record.name, "exports/words"]) == 0

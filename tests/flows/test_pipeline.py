@@ -74,7 +74,7 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
     assert "The champion of tiny is the beginning again (the base policy with the seed prompt)" in back.stdout
     assert " export 0 exports/tiny-0\n" in back.stdout
     kinds = [each.entry.act.kind for each in book.read(scripted.clone, anew=True).stored]
-    assert kinds == ["genesis", "request", "policy", "approval", "promotion", "rollback"]
+    assert kinds == ["genesis", "registration", "request", "policy", "approval", "promotion", "rollback"]
 
     # the page can be had again from the revision
     page = scripted.clone.page(name)

@@ -82,6 +82,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[ladder_clone.Scripted
     data = scripted.script / "data"
     for stage, rows in (("train", [*TRAIN, HELD_OUT]), ("baseline", BASELINE), ("prompt", []), ("challenger", [])):
         rollout_log.write(rows, data / stage / "rollouts.parquet")
+    rollout_log.write([], data / "challenger/shown.parquet")
     (data / "train/metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in METRICS))
     reports.write(
         reports.PolicyReport(kind="embedded", model="data/policy", sha256="0" * 64, num_parameters=1),

@@ -181,13 +181,13 @@ def test_a_damaged_report_is_an_error_and_not_a_gap(root: Path) -> None:
         page.render(root, RUN)
 
 
-@pytest.mark.parametrize("stage", ["baseline", "challenger"])
+@pytest.mark.parametrize("name", ["baseline/rollouts", "challenger/rollouts", "challenger/shown"])
 @pytest.mark.parametrize("content", [b"{}\n", b"", None])
-def test_a_damaged_log_is_an_error_with_its_name(root: Path, stage: str, content: bytes | None) -> None:
-    path = root / f"data/{stage}/rollouts.parquet"
+def test_a_damaged_log_is_an_error_with_its_name(root: Path, name: str, content: bytes | None) -> None:
+    path = root / f"data/{name}.parquet"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2] if content is None else content)
-    words = rf"data/{stage}/rollouts\.parquet: not a whole rollout log .* rft stage {stage}"
+    words = rf"data/{name}\.parquet: not a whole rollout log .* rft stage {path.parent.name}"
     with pytest.raises(UserError, match=words):
         page.render(root, RUN)
 
@@ -273,7 +273,7 @@ EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)>&amp;\'"'
 
 
 def test_what_a_policy_or_a_tool_wrote_is_only_text(root: Path) -> None:
-    path = root / "data/challenger/rollouts.parquet"
+    path = root / "data/challenger/shown.parquet"
     rows = pq.read_table(path).to_pylist()
     messages: list[dict[str, Any]] = [
         {"role": EVIL, "content": EVIL},
@@ -459,13 +459,8 @@ def test_n15_a_dirty_run_names_its_files_and_can_be_approved_by_pasting(root: Pa
 
 
 def test_n15_the_examples_that_got_worse_are_listed_worst_first_with_their_rollouts(pages: dict[str, str]) -> None:
-    root = sample_reports.shelves("reject")
-    report = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
-    means = [
-        {row.example_id: sum(reward or 0 for reward in row.rewards) / len(row.rewards) for row in arm.sampled.rows}
-        for arm in report.arms
-        if arm.name in ("champion", "challenger")
-    ]
+    shown = reports.read(reports.Shown, sample_reports.shelves("reject") / "data/challenger/shown.json")
+    means = [{row.example_id: row.rewards[0] or 0 for row in shown.arms[arm]} for arm in ("champion", "challenger")]
     lost = sorted((round(means[1][id] - was, 9), id) for id, was in means[0].items() if means[1][id] < was - 1e-9)
     assert len(lost) > 2
     card = pages["reject"].split("<h2>Examples that got worse</h2>")[1].split("</section>")[0]
@@ -473,21 +468,55 @@ def test_n15_the_examples_that_got_worse_are_listed_worst_first_with_their_rollo
     assert [id for id, _ in entries] == [id for _, id in lost[:10]]
     assert [by for _, by in entries] == [f"{by:+.3f}" for by, _ in lost[:10]]
     text = Outline(f"<div>{card}</div>").text
-    assert f"{len(lost)} of 72 examples earn less" in text
+    assert f"{len(lost)} of 24 examples earn less" in text
     assert text.count("rft rollouts 2026-04-06-brave-otter --stage challenger --group ") == len(entries)
     assert card.count('class="talk"') >= 2 * len(entries)
     assert all(id in text for _, id in lost)  # those without a dialogue too
-    assert "0 of 72 examples earn less" in Outline(pages["promote"]).text
+    assert "of 24 examples earn less" in Outline(pages["promote"]).text
+
+
+@pytest.mark.parametrize("scenario", get_args(sample_reports.Scenario))
+def test_the_page_shows_no_example_of_the_test_set(pages: dict[str, str], scenario: sample_reports.Scenario) -> None:
+    root = sample_reports.shelves(scenario)
+    if not (root / "data/challenger").exists():
+        return
+    ids = {
+        id
+        for arm in reports.read(reports.ChallengerReport, root / "data/challenger/report.json").arms
+        for id in (row.example_id for row in arm.sampled.rows)
+    }
+    assert not [id for id in ids if id in pages[scenario]]
+    text = Outline(pages[scenario]).text
+    assert "From 24 validation examples, played once by each arm; the test set stays closed." in text
+    assert "example v-00" in text
+
+
+def test_an_opened_test_set_is_shown_with_the_entry_that_opened_it(root: Path) -> None:
+    text = Outline(page.render(root, RUN, opened=12)).text
+    assert "From the test set, which is open by entry 12 of the ledger." in text
+    assert "example n-00" in text
+    assert "v-00" not in text
+
+
+def test_a_run_without_shown_examples_says_why_there_is_no_dialogue(root: Path) -> None:
+    for name in ("shown.json", "shown.parquet"):
+        (root / "data/challenger" / name).unlink()
+    outline = Outline(page.render(root, RUN))
+    assert {"Worst and best rollout, after RFT", "Examples that got worse"}.isdisjoint(outline.headings)
+    assert "There are none: the run was recorded before validation examples were played to be shown." in outline.text
+    assert "rft report 2026-04-06-brave-otter --open-test --reason TEXT" in outline.text
+    assert "n-00" not in outline.text
+    reports.write(reports.Shown(examples=0, arms={}), root / "data/challenger/shown.json")
+    assert "challenger.shown is 0" in Outline(page.render(root, RUN)).text
 
 
 def test_n15_what_a_row_calls_itself_is_only_text(root: Path) -> None:
     def rename(report: Any) -> None:
-        for arm in report["arms"]:
-            for one in (arm["sampled"], arm["greedy"]):
-                for row in one["rows"]:
-                    row |= {"example_id": EVIL + row["example_id"], "slice": EVIL}
+        for rows in report["arms"].values():
+            for row in rows:
+                row |= {"example_id": EVIL + row["example_id"], "slice": EVIL}
 
-    change(root / "data/challenger/report.json", rename)
+    change(root / "data/challenger/shown.json", rename)
     outline = Outline(page.render(root, {**RUN, "uncommitted": EVIL * 9, "again": EVIL}))
     assert not {"script", "img"} & set(outline.tags)
     assert 'alert("x")' in outline.text
@@ -515,9 +544,13 @@ def test_n15_the_page_says_what_the_run_cost(root: Path) -> None:
         "train": page.Spent(3725.2, "ran"),
         "challenger": page.Spent(61.0, "ran"),
     }
+
+    def tokens(name: str) -> list[int]:
+        return pq.read_table(root / f"data/{name}.parquet", columns=["num_tokens"]).column(0).to_pylist()
+
     logs = {
-        stage: pq.read_table(root / f"data/{stage}/rollouts.parquet", columns=["num_tokens"]).column(0).to_pylist()
-        for stage in ("baseline", "challenger")
+        "baseline": tokens("baseline/rollouts"),
+        "challenger": tokens("challenger/rollouts") + tokens("challenger/shown"),
     }
     card = page.render(root, RUN, spent).split("<h2>What it cost</h2>")[1].split("</section>")[0]
     rows = [Outline(f"<table>{row}</table>").words for row in re.findall(r"<tr.*?</tr>", card)]

@@ -24,9 +24,11 @@ from tasks.ledger.authorise import Proposal
 from tasks.ledger.entry import (
     Approval,
     Entry,
+    Erasure,
     Genesis,
     Imported,
     Lift,
+    Opened,
     Override,
     PolicyChange,
     Promotion,
@@ -74,6 +76,8 @@ class Auditor:
         self.spent: set[int] = set()
         self.looks: dict[int, tuple[tuple[Any, ...], int]] = {}
         self.by_policy: set[int] = set()
+        self.opened: set[tuple[str, str]] = set()
+        self.erased: set[str] = set()
         self.seen: Counter[str] = Counter()
         self.time = ""
 
@@ -109,6 +113,8 @@ class Auditor:
                 assert voice is None
                 line = self.champion.get(act.model, [])
                 assert act.champion == (line[-1] if line else 0), "a look at what is not served"
+                assert (act.model, act.test_sha256) not in self.opened, "a look at an opened test set"
+                assert act.test_sha256 not in self.erased, "a look that nobody could count"
                 what = act.model, act.champion, frozenset(act.candidates), act.test_sha256
                 others = {look for other, look in self.looks.values() if other[3] == act.test_sha256 and other != what}
                 assert act.look > max(others, default=0) or any(other == what for other, _ in self.looks.values())
@@ -123,9 +129,16 @@ class Auditor:
                 assert act.registration in self.by_policy, "a request under other thresholds"
                 assert (model, served, test) == (act.model, act.champion, act.content.test_sha256)
                 assert act.content.pair in candidates, "a request of what nobody registered"
+                assert (model, test) not in self.opened, "a request after its test set was opened"
                 starter = voice.person if voice else None
                 self.requests[entry.number] = act, entry.id, starter
                 assert (act.model, *act.content.pair) not in self.rejected
+            case Opened():
+                assert voice is None
+                self.opened.add((act.model, act.test_sha256))
+            case Erasure():
+                assert self.may(voice, "owner") or not self.policy.holders("owner")
+                self.erased.add(self.looks[act.registration][0][3])
             case Approval():
                 assert self.may(voice, "owner", "approver")
                 assert voice is not None
@@ -222,7 +235,7 @@ def test_hypothesis_looks_for_the_shortest_wrong_history(rng: random.Random, cas
 
 def test_the_histories_contain_everything(cast: dict[str, Key]) -> None:
     kinds, doubtful, refused = Counter[str](), Counter[str](), list[str]()
-    for seed in range(40):
+    for seed in (*range(40), 96):  # 96 returns to what was rejected, which is rare
         story = Story(random.Random(seed), cast)
         played(story, steps=220)
         story.suspect()
@@ -231,7 +244,7 @@ def test_the_histories_contain_everything(cast: dict[str, Key]) -> None:
         doubtful.update(story.lines[number - 1].entry.act.kind for number in rests)
         refused += story.refused
     missing = {"genesis", "policy", "request", "approval", "rejection", "lift", "override", "promotion", "rollback"}
-    missing |= {"reconcile", "imported", "registration"}
+    missing |= {"reconcile", "imported", "registration", "opened", "erasure"}
     assert not missing - {*kinds}
     assert kinds["promotion"] > 20
     assert kinds["genesis"] > 45, "restarts"
@@ -612,3 +625,68 @@ def test_doubt_follows_a_machine_and_a_request_that_it_made(owners: Story, cast:
     assert {*found} == {stolen, noted, asked.number, first - 1, first, returned}
     assert found[returned] == (first, asked.number, stolen), "it returned to a doubtful champion"
     assert second not in found, "it replaced one"
+
+
+# -- test sets that are retired --------------------------------------------------------------------
+def open_test(story: Story, number: int, **other: Any) -> bool:
+    look = story.state.looks[number].act
+    made: dict[str, Any] = {"model": look.model, "run": "r", "test_sha256": look.test_sha256, "examples": look.examples}
+    made |= {"registration": number, "who": "Ada", "reason": "what went wrong?"}
+    return story.propose(Opened.model_validate(made | other))
+
+
+def test_an_opened_test_set_leads_to_no_later_look_and_no_later_request(story: Story) -> None:
+    waiting = request(story)
+    look = waiting.act.registration
+    assert open_test(story, look)
+    opened = story.state.number
+    refused(story, open_test(story, look), "the test set of run r was opened before")
+    assert open_test(story, look, run="s", registration=0), "of another run that saw it"
+    refused(story, open_test(story, look, run="t", registration=opened), "registers no look of tiny")
+    refused(story, open_test(story, look, run="t", model="icd10"), "registers no look of icd10")
+    again = waiting.act.model_copy(update={"run": "later"})
+    refused(story, story.propose(again), f"entry {opened} opened the test set of run later before anybody was asked")
+    fresh = ledger_world.look_at(
+        story.state, "tiny", waiting.act.content.model_copy(update={"weights_sha256": HASHES[2]})
+    )
+    refused(story, story.propose(fresh), f"is retired: entry {opened} opened it: Ada read rollouts of run r")
+    other = ledger_world.look_at(story.state, "icd10", waiting.act.content)
+    refused(story, story.propose(other), f"is retired: entry {opened} opened it")
+    assert say(story, Approval, waiting, "bob")
+    assert promote(story, waiting), "it was judged before the set was opened"
+
+
+def test_an_erasure_is_signed_by_an_owner_and_retires_the_set(story: Story) -> None:
+    waiting = request(story)
+    number = waiting.act.registration
+    made = Erasure(model="tiny", registration=number, reason="the window is past its time")
+    about = {"act": "erase", "model": "tiny", "registration": story.state.ids[number], "reason": made.reason}
+    refused(story, story.propose(made), "to erase needs a signed statement")
+    refused(story, story.propose(made, "laptop", "bob", **about), "to erase takes the role owner")
+    other = about | {"registration": story.state.head}
+    refused(story, story.propose(made, "laptop", "ada", **other), "the statement is about another erasure")
+    wrong = made.model_copy(update={"registration": waiting.number})
+    refused(story, story.propose(wrong, "laptop", "ada", **about), f"entry {waiting.number} registers no look of tiny")
+    assert story.propose(made, "laptop", "ada", **about)
+    erased = story.state.number
+    refused(story, story.propose(made, "laptop", "ada", **about), f"entry {erased} erased the list of these examples")
+    for model in ("tiny", "icd10"):
+        again = ledger_world.look_at(story.state, model, waiting.act.content)
+        refused(story, story.propose(again), f"is retired: entry {erased} erased the list of its examples")
+    assert say(story, Approval, waiting, "bob")
+    assert promote(story, waiting), "the look was counted when it was made"
+
+
+def test_a_machine_alone_erases_while_nobody_is_enrolled(cast: dict[str, Key]) -> None:
+    story = Story(random.Random(0), cast)
+    story.begin()
+    content = Content(
+        decision_sha256=HASHES[0],
+        prompt_sha256=HASHES[0],
+        weights_sha256=HASHES[1],
+        base_sha256=None,
+        test_sha256="f" * 64,
+    )
+    number = story.look("tiny", content)
+    assert story.propose(Erasure(model="tiny", registration=number, reason="past its time"))
+    assert story.state.erased[story.state.number].number == number

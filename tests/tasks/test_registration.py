@@ -17,7 +17,7 @@ from tasks.ledger import book
 from tasks.ledger.authorise import Refused
 from tasks.ledger.entry import PolicyChange, Registration
 from tasks.ledger.policy import SetThresholds
-from tasks.promotion import acts, champions, counting, registration
+from tasks.promotion import acts, champions, counting, registration, retiring
 from tasks.runs import champion
 from tasks.runs import run as runs
 from tasks.runs.clone import Clone
@@ -167,3 +167,76 @@ def test_the_same_pair_measured_otherwise_is_another_look(here: Clone, climb: Cl
     assert looks(here) == [1], "the same again"
     climb(rollout=settings(here).rollout.model_copy(update={"max_turns": 5}))
     assert looks(here) == [1, 2]
+
+
+# -- test sets that are retired --------------------------------------------------------------------
+def opened(clone: Clone, rows: list[str], run: str = "by hand", why: str | None = "what went wrong?") -> int:
+    folder = clone.root.parent / run
+    (folder / "data/examples").mkdir(parents=True, exist_ok=True)
+    (folder / shelves.examples_file("test")).write_text("".join(f"{row}\n" for row in rows))
+    return retiring.open_test(clone, retiring.of_folder(folder, run, "tiny"), why, lambda _: None)
+
+
+def test_an_opened_example_is_in_no_later_look(fresh: Clone) -> None:
+    first = look_at(fresh, ROWS, "one")
+    number = opened(fresh, ROWS[:2])
+    assert opened(fresh, ROWS[:2], why=None) == number, "the same again is no second entry"
+    [entry] = book.read(fresh).state.opened.values()
+    assert (entry.registration, entry.run) == (0, "by hand"), "it registered nothing"
+    words = (
+        rf"2 of these 6 test examples are retired: entry {number} opened them, .* \(what went wrong\?\)\. Take fresh"
+    )
+    with pytest.raises(UserError, match=words):
+        look_at(fresh, ROWS, "two")
+    with pytest.raises(UserError, match=words):
+        look_at(fresh, ROWS, "one")
+    with pytest.raises(UserError, match="is retired: entry"):
+        look_at(fresh, ROWS[:2], "three")
+    assert looks(fresh) == [first.look]
+    assert look_at(fresh, ROWS[2:], "four").look == 2, "the others count as before"
+    assert look_at(fresh, [row("new")], "five").look == 1
+
+
+def test_in_a_clone_without_a_ledger_opening_begins_one(fresh: Clone) -> None:
+    assert opened(fresh, ROWS) == 2
+    assert book.read(fresh).state.number == 2
+
+
+def test_an_erased_list_is_asked_for_no_more_and_its_set_is_retired(fresh: Clone) -> None:
+    look_at(fresh, ROWS, "one")
+    [look] = book.read(fresh).state.looks.values()
+    md5 = look.act.examples.md5
+    path = fresh.dvc_cache / "files/md5" / md5[:2] / md5[2:]
+    assert path.exists()
+    nobody: Callable[[object], None] = lambda _: None  # noqa: E731
+    with pytest.raises(UserError, match=rf"entry 1 registers no look at a test set\. These do: {look.number}\."):
+        retiring.erase(fresh, 1, "past its time", nobody)
+    entry, elsewhere = retiring.erase(fresh, look.number, "past its time", nobody)
+    assert (path.exists(), elsewhere) == (False, [])
+    assert retiring.erase(fresh, look.number, "past its time", nobody)[0] == entry, "again is no second entry"
+    for rows in (ROWS, ROWS[::-1]):
+        with pytest.raises(UserError, match=f"is retired: entry {entry} erased the list of its examples. Take fresh"):
+            look_at(fresh, rows, "two")
+    assert not path.exists(), "and nothing brought it back"
+    assert look_at(fresh, [*ROWS, row("more")], "three").look == 1, "what cannot be counted is not"
+
+
+def test_an_erasure_is_an_owners_once_there_is_one(fresh: Clone) -> None:
+    look_at(fresh, ROWS, "one")
+    [look] = book.read(fresh).state.looks.values()
+    ada = people.signer("Ada")
+    acts.change(fresh, SetThresholds(model="tiny", settings=registration.settings_of(settings(fresh))), ada, "mine")
+    with pytest.raises(Refused, match="to erase needs a signed statement"):
+        retiring.erase(fresh, look.number, "past its time", lambda _: None)
+    with pytest.raises(Refused, match=r"takes the role owner|is not enrolled"):
+        retiring.erase(fresh, look.number, "past its time", lambda _: people.signer("Bob"))
+    md5 = look.act.examples.md5
+    assert (fresh.dvc_cache / "files/md5" / md5[:2] / md5[2:]).exists(), "what was refused erases nothing"
+    retiring.erase(fresh, look.number, "past its time", lambda _: ada)
+    assert not (fresh.dvc_cache / "files/md5" / md5[:2] / md5[2:]).exists()
+
+
+def test_how_many_examples_are_shown_is_no_threshold(fresh: Clone) -> None:
+    params = settings(fresh)
+    more = params.model_copy(update={"challenger": params.challenger.model_copy(update={"shown": 3})})
+    assert registration.settings_of(more) == registration.settings_of(params)
