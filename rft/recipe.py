@@ -11,7 +11,9 @@ alone loads one, by path.
                         answer(target) -> str, a target as a final answer
                         exploit_values(options, example) -> dict, for exploits.jsonl
     tools.py            TOOLS, a list of typed Python functions; optionally grade(sample, item) ->
-                        dict. `rft.tools.server` serves both over HTTP in a process of its own
+                        dict. `rft.tools.server` serves both over HTTP in a process of its own.
+                        Optionally verify(messages, sample) -> float, by which the best of several
+                        rollouts is served (policy.serve); it is given no target
     grader.json         one grader; {tool_server} in its url is the server that the stage started
     prompts.json        optional: the seed prompt, and instructions and settings for the prompt
                         stage to try
@@ -220,6 +222,11 @@ class Recipe:
     def grade(self) -> Callable[..., Any] | None:
         """Return the recipe's own grading function, which is served beside its tools."""
         return getattr(self._module("tools"), "grade", None)
+
+    @property
+    def verify(self) -> Callable[..., Any] | None:
+        """Return the recipe's own function that says which of several rollouts to serve."""
+        return getattr(self._module("tools"), "verify", None)
 
     @cached_property
     def grader(self) -> Grader:

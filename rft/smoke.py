@@ -6,7 +6,9 @@ The gate judged how good the agent is. Weeks may have passed since: a tool serve
 key expired, the policy's server is another one. So the agent plays the first validation
 examples, or those of the recipe's `smoke.jsonl`, one rollout each, with its real tools and its real
 grader. It passes when each of them got a grade, whichever, and when at least one turn could be
-read. No outage is waited out: a person waits for the answer and can ask again.
+read. No outage is waited out: a person waits for the answer and can ask again. Where answers are
+made of several rollouts (policy.serve), it still plays single ones: whether the agent works does
+not depend on how many are asked.
 
 Each rollout has the deadlines of its settings. For what has none, such as a recipe that never ends
 its import, there is an alarm clock: the kernel ends this process when loading took longer than

@@ -141,6 +141,8 @@ def to_serve(here: Clone, model: str, made: Champion | None) -> str:
         f"weights {served.weights.path} ({served.champion.weights})" if served.weights else "no weights of its own"
     )
     prompt = f", prompt {served.champion.prompt.name!r}" if served.champion.prompt else ""
+    if not served.champion.serve.is_single:
+        prompt += f", an answer is {served.champion.serve.words}"
     where = f" of revision {made.revision[:10]}, in DVC's cache" if made else ""
     named = [] if list(state.moves) == [model] else ["--model", model]
     target = os.path.relpath(here.root / "exports" / f"{model}-{number}")

@@ -48,6 +48,7 @@ from rft.config.stages import (
     PolicyServer,
     Prices,
     Prompt,
+    Serve,
     Traffic,
     WarmStart,
 )
@@ -157,6 +158,6 @@ __all__ = [
     "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects",
     "Endpoint", "Examples", "Gate", "Keys", "Kl", "Lifecycle", "Lora", "Mail", "McpServer", "Notify", "Overlong",
     "Params", "Policy", "PolicyServer", "Ppo", "Prices", "Prompt", "Recipe", "Retention", "Rollout", "Run", "Section",
-    "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "Webhook", "load", "of_then", "parse", "read_sections",
-    "read_yaml", "secret", "unique", "yaml_value",
+    "Serve", "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "Webhook", "load", "of_then", "parse",
+    "read_sections", "read_yaml", "secret", "unique", "yaml_value",
 ]  # fmt: skip

@@ -179,6 +179,49 @@ class PolicyServer(Section):
         return self
 
 
+class Serve(Section):
+    """How an answer is made of rollouts when the agent is served. The gate judges it so, and
+    `rft export` writes it down."""
+
+    method: Literal["single", "majority", "best_of_n"] = "single"
+    """single: a rollout's answer is served. majority: of `k` rollouts, the most frequent final
+    answer; of answers that are equally frequent, the one that was sampled first. best_of_n: of `k`
+    rollouts, the one to which `verify(messages, sample)` of the recipe's tools.py gives the highest
+    number. It never sees the target."""
+    k: int | None = Field(default=None, ge=2)
+    """Rollouts per answer, for majority and best_of_n. An answer costs as much as all of them."""
+    over: Literal["output_text", "output_json"] | None = None
+    """What is counted, for majority: the final text without the whitespace around it, or its JSON,
+    whatever the order of its keys. An empty text, or one that is not JSON, has no vote."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Serve:
+        if self.method == "single" and self.k is not None:
+            raise ValueError(f"k = {self.k} is for majority and best_of_n, but method is single. Remove k, or set one")
+        if self.method != "single" and self.k is None:
+            raise ValueError(f"method = {self.method} needs k, the number of rollouts per answer. Add k, such as 5")
+        if self.method != "majority" and self.over is not None:
+            raise ValueError(f"over = {self.over} is for majority, but method is {self.method}. Remove over")
+        if self.method == "majority" and self.over is None:
+            raise ValueError("method = majority needs over, what is counted. Add over: output_text or output_json")
+        return self
+
+    @property
+    def is_single(self) -> bool:
+        return self.method == "single"
+
+    @property
+    def num_rollouts(self) -> int:
+        """Count the rollouts behind an answer."""
+        return self.k or 1
+
+    @property
+    def words(self) -> str:
+        if self.method == "majority":
+            return f"the majority of {self.k} rollouts over {self.over}"
+        return "a single rollout" if self.is_single else f"the best of {self.k} rollouts by the recipe's verify"
+
+
 class Policy(Section):
     """The model that acts: the embedded one, a model of yours, or one behind a server."""
 
@@ -189,6 +232,7 @@ class Policy(Section):
     """The server that samples from the policy. null: it is sampled in this process."""
     tool_format: Literal["auto", "hermes", "llama3", "mistral", "gpt-oss"] = "auto"
     """Format of the policy's tool calls. auto: read from the model folder's chat template."""
+    serve: Serve = Serve()
     seed: int = 0
     """Seed of the embedded policy's weights and warm start."""
     architecture: Architecture = Architecture()
@@ -253,7 +297,8 @@ class Challenger(Section):
     """The comparison of champion and challengers on the frozen test examples."""
 
     k: int = Field(default=4, ge=1)
-    """Sampled rollouts per test example and arm, in addition to a greedy one."""
+    """Sampled answers per test example and arm, in addition to a greedy one. An answer is a
+    rollout, unless policy.serve makes it of several."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature. Use the one that you serve with."""
     seed: int = 0

@@ -17,6 +17,7 @@ from rft.errors import UserError
 from rft.gate import pool
 from rft.grading import margins
 from rft.rollouts.prompting import too_many_turns
+from rft.rollouts.serving import without_verify
 from rft.stages import examples
 from rft.tools.server import TRACE_ID, asks_for
 from rft.types import Example
@@ -130,6 +131,8 @@ def _policy(setup: Setup) -> Iterator[Finding]:
 
 def _prompts(setup: Setup) -> Iterator[Finding]:
     for what, remedy in too_many_turns(setup.params, setup.recipe):
+        yield fail(what, remedy)
+    for what, remedy in without_verify(setup.params, setup.recipe):
         yield fail(what, remedy)
 
 

@@ -32,6 +32,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from rft import config, files, recipe, reports, rows, shelves
 from rft.chat.dialogue import opening_of
 from rft.chat.renderer import Chat, prefix_problems
@@ -115,6 +117,8 @@ class Manifest(Report):
     template_problems: list[str]
     """Where the template, given a whole dialogue each turn, differs from what a rollout held."""
     files: dict[str, File] = {}
+    serve: config.Serve = Field(default=config.Serve(), exclude_if=lambda serve: serve.is_single)
+    """How an answer is made of rollouts, as it was judged."""
 
 
 def write(
@@ -142,7 +146,7 @@ def write(
     system = next((message["content"] for message in request["messages"] if message["role"] == "system"), "")
     (target / "system_prompt.txt").write_text(system, encoding="utf-8")
     reports.write(prompt, target / "prompt.json")
-    for name, value in (("tools", tools), ("request", request), ("sampling", _sampling(params, prompt))):
+    for name, value in (("tools", tools), ("request", request), ("sampling", _sampling(params, prompt, made))):
         reports.write_json(value, target / f"{name}.json")
     if chat is not None:
         template = chat.tokenizer.get_chat_template(tools=tools or None)
@@ -161,6 +165,7 @@ def write(
         openings_compared=compared,
         not_compared=None if compared else _not_compared(chat, origin),
         template_problems=prefix_problems(chat) if chat else [],
+        serve=made.serve,
     )
     (target / "README.md").write_text(vllm.readme(manifest, params, prompt, tools), encoding="utf-8")
     written = {
@@ -298,7 +303,7 @@ def _request(
     return {"model": name, "messages": messages, **({"tools": tools} if tools else {}), **sampling, **more}
 
 
-def _sampling(params: config.Params, prompt: PromptSettings) -> dict[str, Any]:
+def _sampling(params: config.Params, prompt: PromptSettings, made: Champion) -> dict[str, Any]:
     """The rollouts' limits: the server keeps the first half, whoever runs the tools the rest."""
     limits = params.rollout
     return {
@@ -313,6 +318,7 @@ def _sampling(params: config.Params, prompt: PromptSettings) -> dict[str, Any]:
         "max_unreadable_calls": limits.max_unreadable_calls,
         "tool_defaults": prompt.tool_defaults,
         "block_repeated_calls": prompt.block_repeated_calls,
+        **({} if made.serve.is_single else {"serve": made.serve.model_dump(mode="json")}),
     }
 
 

@@ -64,6 +64,7 @@ def readme(manifest: Manifest, params: config.Params, prompt: PromptSettings, to
         _serve(manifest, params.policy),
         _ask(manifest, params.policy, prompt),
         _loop(params, prompt, tools),
+        _answer(manifest.serve),
         _files(),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -186,6 +187,28 @@ def _loop(params: config.Params, prompt: PromptSettings, tools: list[dict[str, A
             "tool calls too."
         )
     return "\n".join(said)
+
+
+def _answer(serve: config.Serve) -> str | None:
+    """Say how an answer is made of several rollouts, which no server does by itself."""
+    if serve.is_single:
+        return None
+    ways = {
+        "majority": "Answer with the most frequent final answer. Compare "
+        + (
+            "texts without the whitespace around them; an empty one does not count."
+            if serve.over == "output_text"
+            else "JSON whatever the order of its keys (RFC 8785); what is no JSON does not count."
+        ),
+        "best_of_n": "Answer with the one to which `verify(messages, sample)`, in tools.py of the run's recipe, gives "
+        "the highest number.",
+    }
+    return (
+        f"## Answer\nIt was judged by answers, each {serve.words} (`serve` in `sampling.json`). The server samples "
+        f"rollouts, and the rest is yours: for each question, play {serve.k} dialogues side by side, each from the "
+        "first request to its own final answer, at the temperature in `sampling.json`. (`n` in a request is enough "
+        f"only where no tools are called.) {ways[serve.method]} Of equals, take the one that was started first."
+    )
 
 
 def _files() -> str:

@@ -31,7 +31,7 @@ def _question(gate: config.Gate, new: Arm, old: Arm) -> Check:
     """Ask for the gain at the level that one look pays for."""
     level = levels.question(gate)
     gain = evidence.compare(evidence.rewards(new), evidence.rewards(old), levels.interval(gate))
-    detail = f"{evidence.size(new)}; {wording.price(gate.alpha, gate.looks, level)}"
+    detail = f"{evidence.size(new)}{evidence.unserved(new)}; {wording.price(gate.alpha, gate.looks, level)}"
     unit = evidence.unit("reward", new)
     return on_interval("mean reward", "superiority", gain, gate.min_gain, unit, detail, level=level)
 

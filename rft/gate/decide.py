@@ -86,6 +86,8 @@ def decide(
     unsettled = any(check.is_unsettled for check in found)
     decision = "reject" if failed else "inconclusive" if unsettled else "promote"
     hashes |= {"prompt": arm.prompt_sha256, "weights": arm.weights_sha256}
+    if not arm.serve.is_single:
+        hashes["serve"] = files.digest(arm.serve.model_dump(mode="json"))
     reason = wording.reason(decision, candidate, found)
     return Decision(decision=decision, reason=reason, candidate=candidate, checks=found, hashes=hashes)
 
@@ -160,4 +162,5 @@ def promotion_request(
         weights_sha256=train.sha256 if trained else None,
         decision_sha256=decision.digest(),
         test_sha256=challenger.test_sha256,
+        serve=next(arm.serve for arm in challenger.arms if arm.name == decision.candidate),
     )

@@ -56,4 +56,12 @@ def counts(arm: Arm, what: Counted) -> stats.ById:
 def size(arm: Arm, slices: Set[str] | None = None) -> str:
     rows = [row for row in arm.sampled.rows if slices is None or row.slice in slices]
     examples, rollouts = counted(len(rows), "example"), counted(arm.sampled.k, "rollout")
+    if not arm.serve.is_single:
+        rollouts = f"{counted(arm.sampled.k, 'answer')}, each {arm.serve.words},"
     return f"{examples} x {rollouts} at temperature {arm.sampled.temperature:g}"
+
+
+def unserved(arm: Arm) -> str:
+    """Say what a single rollout earns, where an answer is made of several."""
+    single = arm.unserved.get("reward/mean")
+    return "" if single is None else f"; a single rollout earns {single.value:.3f}"

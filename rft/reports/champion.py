@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from rft import config
 from rft.reports.base import Report
 from rft.reports.prompt import PromptSettings
 
@@ -23,3 +24,5 @@ class Champion(Report):
     profile_path: str | None = None  # profile of the examples that made its weights, inside data/champion
     profile_sha256: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """Of that file's bytes. None where version 0.1.0 wrote it, and then not in the file either."""
+    serve: config.Serve = Field(default=config.Serve(), exclude_if=lambda serve: serve.is_single)
+    """How its answers are made, as they were when it was judged."""

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from rft import config
 from rft.reports.base import Report
 from rft.types import Metric
 
@@ -76,11 +77,17 @@ class BaselineReport(Report):
 
 
 class Arm(Report):
+    """`sampled` is what would be served: with `serve`, each of its outcomes is that of the rollout
+    that was chosen, and each of its costs the sum over all rollouts behind the answer."""
+
     name: Literal["champion", "champion_new_prompt", "challenger"]
     prompt_sha256: str
     weights_sha256: str
     sampled: Evaluation
     greedy: Evaluation
+    serve: config.Serve = Field(default=config.Serve(), exclude_if=lambda serve: serve.is_single)
+    unserved: dict[str, Metric] = Field(default={}, exclude_if=_is_empty)
+    """Means over all rollouts, as if each were an answer. Empty where each is."""
 
 
 class HackSource(Report):

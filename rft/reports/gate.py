@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from rft import config
 from rft.reports.base import Report
 from rft.reports.prompt import PromptSettings
 
@@ -86,3 +87,5 @@ class PromotionRequest(Report):
     weights_sha256: str | None
     decision_sha256: str
     test_sha256: str
+    serve: config.Serve = Field(default=config.Serve(), exclude_if=lambda serve: serve.is_single)
+    """How its answers are made. It was judged so, and to approve it is to approve that too."""

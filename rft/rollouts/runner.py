@@ -34,7 +34,7 @@ from rft.grading import budget
 from rft.grading.grader import Grader, Ungraded, grader_of
 from rft.recipe import Recipe
 from rft.reports import PromptSettings
-from rft.rollouts import determinism, recovery
+from rft.rollouts import determinism, recovery, serving
 from rft.rollouts import log as rollout_log
 from rft.rollouts.log import LogRow
 from rft.rollouts.loop import Conditions, Request, run_rollouts
@@ -242,8 +242,16 @@ class Workbench:
     def measure(
         self, policy: Policy, examples: Sequence[Example], plan: Plan, store: RolloutStore, report: Any, done: int = 0
     ) -> list[LogRow]:
-        """Play `k` rollouts of each example and return their rows, in order of example and sample.
-        Calls `report(done, message)` after each batch.
+        """Play `k` rollouts of each example, and return their rows and keep their times."""
+        rows, seconds = self.played(policy, examples, plan, store, report, done)
+        self.times.add(plan.name, rows, seconds)
+        return rows
+
+    def played(
+        self, policy: Policy, examples: Sequence[Example], plan: Plan, store: RolloutStore, report: Any, done: int = 0
+    ) -> tuple[list[LogRow], list[float]]:
+        """Play `k` rollouts of each example and return their rows and seconds, in order of example
+        and sample. Calls `report(done, message)` after each batch.
 
         Superseded rollouts (rft/rollouts/recovery.py) are in the store, and not returned.
         """
@@ -256,6 +264,7 @@ class Workbench:
         )
         size = self.params.rollout.batch
         rows: list[LogRow] = []
+        times: list[float] = []
         for start in range(0, len(requests), size):
             batch = requests[start : start + size]
             saved = f"{name}/{batch[0].example.id}/{start}/{len(batch)}"
@@ -266,12 +275,12 @@ class Workbench:
                 _add(store, played, plan.left_out, saved)
             finished, seconds = store.batch(saved) or ([], [])
             rows += finished[: len(batch)]
-            self.times.add(plan.name, finished[: len(batch)], seconds[: len(batch)])
+            times += seconds[: len(batch)]
             rewards = [row.reward for row in rows if row.reward is not None]
             mean = sum(rewards) / len(rewards) if rewards else float("nan")
             greedy = "greedy " if plan.temperature == 0 else ""
             report(done + len(rows), f"rollouts, {plan.arm} {greedy}mean reward {mean:.3f}")
-        return rows
+        return rows, times
 
 
 def _add(store: RolloutStore, played: Played, left_out: str, name: str) -> None:
@@ -287,10 +296,11 @@ def _add(store: RolloutStore, played: Played, left_out: str, name: str) -> None:
 def workbench(params: config.Params, recipe: Recipe, work: Path | None = None) -> Iterator[Workbench]:
     """Open a workbench. `work`: the stage's unfinished work, with the nonce of its trace ids.
 
-    Raises ConfigError for a budget that these tools or this run's mode cannot keep, and for a
-    prompt that asks for too many turns.
+    Raises ConfigError for a budget that these tools or this run's mode cannot keep, for a prompt
+    that asks for too many turns, and for answers that this recipe cannot choose.
     """
     determinism.check_rollouts(params)
+    serving.check(params, recipe)
     if problems := [f"{what}. {remedy}" for what, remedy in too_many_turns(params, recipe)]:
         raise ConfigError("\n".join(problems))
     names = schemas(recipe)

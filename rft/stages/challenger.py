@@ -5,12 +5,17 @@
     challenger            the trained weights with that prompt
 
 The middle arm says what the prompt alone is worth, so that the gate can prefer the cheaper
-candidate. All arms share examples, numbers of rollouts and random streams, so that differences are
+candidate. All arms share examples, numbers of answers and random streams, so that differences are
 paired.
 
-Then each arm plays `challenger.shown` validation examples once more, for people to read: the
-dialogues of the test set stay closed. They have files of their own, which the gate does not read,
-and random streams of their own, so that they move nothing that is measured.
+Each arm answers as it is served: the champion as it was promoted to be, the candidates by
+`policy.serve`. Where an answer is made of several rollouts (rft/rollouts/serving.py), all are
+graded, and the log says of the others that they were not served. So the report can have the means
+of single rollouts beside those of answers. Greedy decoding is measured once, as a single rollout.
+
+Then each arm plays `challenger.shown` validation examples once more, by single rollouts, for people
+to read: the dialogues of the test set stay closed. They have files of their own, which the gate
+does not read, and random streams of their own, so that they move nothing that is measured.
 
 A grader that declares `reports_hacks` must prove it first: the recipe's exploits are played against
 it, with its tools (side effects included, as in rollouts). The report says which of them it
@@ -28,8 +33,9 @@ from typing import Any, Literal
 from rft import config, progress, recipe, reports, shelves
 from rft.grading import margins, preflight
 from rft.models import weights
-from rft.rollouts import evaluate
+from rft.rollouts import evaluate, serving
 from rft.rollouts import log as rollout_log
+from rft.rollouts.log import LogRow
 from rft.rollouts.prompting import champion_prompt, num_turns
 from rft.rollouts.runner import Plan, Workbench, workbench
 from rft.rollouts.store import RolloutStore
@@ -53,32 +59,36 @@ def _compare(params: config.Params, work: Path, shelf: Path) -> None:
     trained = shelves.read(reports.TrainReport)
     winner = shelves.read(reports.PromptSettings)
     num_turns(winner, params.rollout, str(shelves.path(reports.PromptSettings)))
-    report = progress.Reporter("challenger", (len(rows) * (section.k + 1) + len(seen)) * 3)
+    plans: list[tuple[str, Literal["policy", "champion"], reports.PromptSettings, config.Serve]] = [
+        ("champion", "champion", champion_prompt(ours), shelves.champion().serve),
+        ("champion_new_prompt", "champion", winner, params.policy.serve),
+        ("challenger", params.train.from_, winner, params.policy.serve),
+    ]
+    total = sum(len(rows) * (section.k * serve.num_rollouts + 1) + len(seen) for *_, serve in plans)
+    report = progress.Reporter("challenger", total)
     arms: list[reports.Arm] = []
     shown: dict[str, list[reports.Row]] = {}
     done = 0
+    not_served: dict[str, str] = {}
     stores = RolloutStore(work / "rollouts"), RolloutStore(work / "shown")
     with workbench(params, ours, work) as bench, stores[0] as store, stores[1] as apart:
-        plans: list[tuple[str, Literal["policy", "champion"], reports.PromptSettings]] = [
-            ("champion", "champion", champion_prompt(ours)),
-            ("champion_new_prompt", "champion", winner),
-            ("challenger", params.train.from_, winner),
-        ]
-        for name, which, prompt in plans:
+        for name, which, prompt, serve in plans:
             learned = None
             if name == "challenger" and trained.trained and trained.path:
                 learned = (trained.weights, Path(trained.path))
             sampling = policies.of(bench, which, device, learned, name)
             if not arms:
-                for _, _, each in plans:
+                for _, _, each, _ in plans:
                     bench.check_openings(sampling.policy, [*rows, *seen], each)
-            arm, measured = _arm(bench, sampling, rows, section, name, prompt, store, report, done)
+            arm, measured, others = _arm(bench, sampling, rows, section, name, prompt, serve, store, report, done)
             arms.append(arm)
             done += measured
+            not_served |= others
             shown[name] = _shown(bench, sampling, seen, section, name, prompt, apart, report, done)
             done += len(seen)
         bench.times.write(shelf / "timing.json", bench.traces)
-        rollout_log.write(store, shelf / "rollouts.parquet")
+        log = (replace(row, left_out=not_served.get(row.rollout_id, row.left_out)) for row in store)
+        rollout_log.write(log, shelf / "rollouts.parquet")
         rollout_log.write(apart, shelf / shelves.SHOWN.name)
     result = reports.ChallengerReport(test_sha256=sha256(rows), arms=arms, hack_source=source)
     reports.write(result, shelf / "report.json")
@@ -102,23 +112,33 @@ def _arm(
     section: config.Challenger,
     name: Any,
     prompt: reports.PromptSettings,
+    serve: config.Serve,
     store: RolloutStore,
     report: progress.Reporter,
     done: int,
-) -> tuple[reports.Arm, int]:
-    """Measure an arm; also return how many rollouts it took."""
-    scale, policy = bench.recipe.grader.scale, sampling.policy
-    plan = Plan("challenger", name, prompt, section.temperature, section.k, section.seed, "test")
-    sampled = bench.measure(policy, rows, plan, store, report, done)
+) -> tuple[reports.Arm, int, dict[str, str]]:
+    """Measure an arm; also return how many rollouts it took, and which of them were not served."""
+    scale, policy, k = bench.recipe.grader.scale, sampling.policy, section.k * serve.num_rollouts
+    plan = Plan("challenger", name, prompt, section.temperature, k, section.seed, "test")
+    sampled, seconds = bench.played(policy, rows, plan, store, report, done)
+    answers = serving.answers(sampled, seconds, serve, bench.recipe)
+    bench.times.add(plan.name, answers.rows, answers.seconds)
     greedy = bench.measure(policy, rows, replace(plan, temperature=0.0, k=1), store, report, done + len(sampled))
+
+    def evaluated(of: list[LogRow], k: int) -> reports.Evaluation:
+        return evaluate.evaluation(name, of, rows, section.temperature, k, section.seed, scale)
+
+    unserved = {} if serve.is_single else evaluated(sampled, k).metrics
     arm = reports.Arm(
         name=name,
         prompt_sha256=prompt.digest(),
         weights_sha256=sampling.weights_sha256,
-        sampled=evaluate.evaluation(name, sampled, rows, section.temperature, section.k, section.seed, scale),
+        sampled=evaluated(answers.rows, section.k),
         greedy=evaluate.evaluation(f"{name} greedy", greedy, rows, 0.0, 1, section.seed, scale),
+        serve=serve,
+        unserved={name: unserved[name] for name in ("reward/mean", "score/mean", "solved/share") if name in unserved},
     )
-    return arm, len(sampled) + len(greedy)
+    return arm, len(sampled) + len(greedy), answers.not_served
 
 
 def _shown(

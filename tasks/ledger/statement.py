@@ -42,6 +42,7 @@ class Content(Report):
 
     decision_sha256: Sha256
     prompt_sha256: Sha256
+    """Of the prompt, and of how its answers are made of rollouts (tasks/promotion/content.py)."""
     weights_sha256: Sha256 | None
     """Of the weights that would be served; None: those of the base model alone."""
     base_sha256: Sha256 | None

@@ -7,8 +7,9 @@ gate's decision is named.
 
 from __future__ import annotations
 
+from rft import config, files
 from rft.errors import UserError
-from rft.reports import Decision, PolicyReport, PromotionRequest, TrainReport
+from rft.reports import Decision, PolicyReport, PromotionRequest, PromptSettings, TrainReport
 from tasks.ledger.statement import Content
 from tasks.runs import champion
 from tasks.runs.artifacts import WEIGHTS, Revision
@@ -35,6 +36,7 @@ def of(at: Revision, run: str) -> tuple[PromotionRequest, Content]:
         "the prompt": (request.prompt.digest(), decision.hashes.get("prompt")),
         "the train report": (train.digest(), decision.hashes.get("train")),
         "the test examples": (request.test_sha256, decision.hashes.get("test")),
+        "how it is served": (_serve_sha256(request.serve), decision.hashes.get("serve")),
     }
     if request.weights_path is not None:
         weights, base = train.sha256, policy.sha256
@@ -50,8 +52,20 @@ def of(at: Revision, run: str) -> tuple[PromotionRequest, Content]:
             raise UserError(f"run {run}: {changed}. Start a new run.")
     return request, Content(
         decision_sha256=request.decision_sha256,
-        prompt_sha256=request.prompt.digest(),
+        prompt_sha256=prompt_sha256(request.prompt, request.serve),
         weights_sha256=weights,
         base_sha256=base,
         test_sha256=request.test_sha256,
     )
+
+
+def prompt_sha256(prompt: PromptSettings, serve: config.Serve) -> str:
+    """Hash a prompt together with how its answers are made of rollouts. Served otherwise it is
+    another candidate: another look, and a rejection or an approval of its own. What serves single
+    rollouts has the hash of the prompt alone."""
+    served = _serve_sha256(serve)
+    return prompt.digest() if served is None else files.digest({"prompt": prompt.digest(), "serve": served})
+
+
+def _serve_sha256(serve: config.Serve) -> str | None:
+    return None if serve.is_single else files.digest(serve.model_dump(mode="json"))

@@ -127,6 +127,8 @@ class MLflowRegistry:
             "weights": made.weights,
             "dvc.lock_sha256": at.lock_sha256 or "",
         }
+        if not made.serve.is_single:
+            tags["serve"] = made.serve.words
         if served.weights is not None:
             tags |= {
                 "weights_sha256": made.weights_sha256 or "",

@@ -32,6 +32,7 @@ from tasks.ledger.entry import Registration
 from tasks.ledger.state import Look, State
 from tasks.ledger.statement import Content
 from tasks.promotion import champions, counting
+from tasks.promotion.content import prompt_sha256
 from tasks.runs import champion
 from tasks.runs.artifacts import Revision
 from tasks.runs.run import Run
@@ -64,7 +65,7 @@ def register(run: Run, said: Say = print) -> reports.Registration:
     Raises UserError when all looks at these examples are spent, InfrastructureError when the ledger
     or an earlier list of examples cannot be reached: the test set stays closed then.
     """
-    candidates = _candidates(run)
+    candidates = _candidates(run, config.load(run.tree / "params.yaml").policy.serve)
     made = reports.Registration() if not candidates else _registered(run, candidates, said)
     reports.write(made, run.tree / shelves.path(reports.Registration))
     said(f"[ledger] {made.words}" if candidates else "[ledger] nothing new to judge: no look is registered")
@@ -110,25 +111,26 @@ def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> repor
     )
 
 
-def _candidates(run: Run) -> list[tuple[str, str]]:
-    """What may be promoted, as prompt and weights: the new prompt alone, the trained weights."""
+def _candidates(run: Run, serve: config.Serve) -> list[tuple[str, str]]:
+    """What may be promoted, as prompt and weights: the new prompt alone, the trained weights.
+    Served otherwise, they are other candidates."""
     prompt = reports.read(reports.PromptReport, run.tree / shelves.path(reports.PromptReport))
     train = reports.read(reports.TrainReport, run.tree / shelves.path(reports.TrainReport))
     policy = reports.read(reports.PolicyReport, run.tree / shelves.path(reports.PolicyReport))
     champion = reports.read(reports.Champion, run.tree / shelves.path(reports.Champion))
     pairs: list[tuple[str, str]] = []
     if prompt.found:
-        pairs.append(_pair(prompt.winner, champion.weights_sha256, champion.base_sha256 or policy.sha256))
+        pairs.append(_pair(prompt.winner, serve, champion.weights_sha256, champion.base_sha256 or policy.sha256))
     if train.trained:
-        pairs.append(_pair(prompt.winner, train.sha256, policy.sha256))
+        pairs.append(_pair(prompt.winner, serve, train.sha256, policy.sha256))
     return pairs
 
 
-def _pair(prompt: reports.PromptSettings, weights: str | None, base: str) -> tuple[str, str]:
+def _pair(prompt: reports.PromptSettings, serve: config.Serve, weights: str | None, base: str) -> tuple[str, str]:
     none = "0" * 64
     content = Content(
         decision_sha256=none,
-        prompt_sha256=prompt.digest(),
+        prompt_sha256=prompt_sha256(prompt, serve),
         weights_sha256=weights,
         base_sha256=base,
         test_sha256=none,

@@ -24,7 +24,15 @@ import yaml
 
 from rft import commands, config, files, reports, shelves
 from rft.errors import ConfigError, UserError
-from rft.reports import Champion, Decision, PolicyReport, PromotionRequest, PromptSettings, TrainReport
+from rft.reports import (
+    ChallengerReport,
+    Champion,
+    Decision,
+    PolicyReport,
+    PromotionRequest,
+    PromptSettings,
+    TrainReport,
+)
 from tasks.runs import artifacts, repro
 from tasks.runs.artifacts import PROFILE, WEIGHTS, Out, Revision
 
@@ -97,7 +105,7 @@ def of(revision: Revision, run: str, version: int) -> Served:
     request = revision.report(PromotionRequest) if revision.json(shelves.path(PromotionRequest)) else None
     if request is None:
         raise UserError(f"run {run} left no promotion request.")
-    return _served(revision, run, version, request.candidate, request.prompt)
+    return _served(revision, run, version, request.candidate, request.prompt, request.serve)
 
 
 def judged(revision: Revision, run: str, decision: Decision) -> Served:
@@ -107,7 +115,10 @@ def judged(revision: Revision, run: str, decision: Decision) -> Served:
     before = began_with(revision)
     if prompt is None or decision.candidate == "none":
         raise UserError(f"run {run} judged nothing new: {decision.reason}. To name what is served: champion.")
-    return _served(revision, run, before.version, decision.candidate, prompt)
+    serve = config.Serve()
+    if "serve" in decision.hashes and (report := revision.report(ChallengerReport)) is not None:
+        serve = next(arm.serve for arm in report.arms if arm.name == decision.candidate)
+    return _served(revision, run, before.version, decision.candidate, prompt, serve)
 
 
 def began_with(revision: Revision) -> Champion:
@@ -116,7 +127,9 @@ def began_with(revision: Revision) -> Champion:
     return reports.parse(Champion, revision.file(path) or b"{}", f"{path} of revision {revision.commit[:10]}")
 
 
-def _served(revision: Revision, run: str, version: int, candidate: str, prompt: PromptSettings) -> Served:
+def _served(
+    revision: Revision, run: str, version: int, candidate: str, prompt: PromptSettings, serve: config.Serve
+) -> Served:
     before = began_with(revision)
     if candidate == "challenger":
         trained = revision.report(TrainReport)
@@ -145,6 +158,7 @@ def _served(revision: Revision, run: str, version: int, candidate: str, prompt: 
         base_sha256=base,
         profile_path=None if profile is None else "profile.json",
         profile_sha256=None if profile is None else hashlib.sha256(profile).hexdigest(),
+        serve=serve,
     )
     return Served(champion, revision, out, profile)
 

@@ -396,6 +396,19 @@ def test_prompts_that_ask_for_more_turns_than_a_rollout_has(tmp_path: Path):
         assert examine(settings(recipe, rollout={"max_turns": 4}), "recipe")["recipe"].status == "ok"
 
 
+def test_the_best_of_several_rollouts_needs_a_verify(tmp_path: Path):
+    recipe = tiny_recipe.make(tmp_path)
+    policy = {"serve": {"method": "best_of_n", "k": 4}}
+    with ladder.inside(tmp_path):
+        found = examine(settings(recipe, policy=policy), "recipe")["recipe"]
+        assert (found.status, "has no verify(messages, sample)" in found.words) == ("fail", True), found.words
+        assert found.remedy.startswith("Write it, to return a finite number")
+        (recipe / "tools.py").write_text((recipe / "tools.py").read_text() + "\n\ndef verify(messages, sample): ...\n")
+        again = tiny_recipe.make(tmp_path, "other")
+        (again / "tools.py").write_text((recipe / "tools.py").read_text())
+        assert examine(settings(again, policy=policy), "recipe")["recipe"].status == "ok"
+
+
 def test_an_opening_that_does_not_fit(policy: Path, tmp_path: Path):
     recipe = tiny_recipe.make(tmp_path)
     (recipe / "prompts.json").write_text(

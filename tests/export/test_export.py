@@ -38,6 +38,7 @@ from tasks.runs import run as runs
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 from tests import families, small_policy
+from tests.ladder import params as small_params
 
 QUESTIONS = [f"value of k{number:04d}" for number in (3, 12, 1224, 7777)]
 
@@ -596,3 +597,35 @@ def test_a_missing_byte_says_where_to_get_it(here: Clone) -> None:
     shutil.rmtree(here.dvc_cache / "files")
     with pytest.raises(InfrastructureError, match="dvc exp pull origin RUN"):
         exporting.write(agent, here.root / "exports/x")
+
+
+# -- how answers are made --------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("serve", "words"),
+    [
+        (config.Serve(method="majority", k=5, over="output_json"), "most frequent final answer. Compare JSON whatever"),
+        (config.Serve(method="majority", k=7, over="output_text"), "Compare texts without the whitespace"),
+        (config.Serve(method="best_of_n", k=4), "`verify(messages, sample)`, in tools.py of the run's recipe"),
+    ],
+)
+def test_how_answers_are_made_is_what_was_promoted(
+    ladder: Path, ladder_recipe: Path, tmp_path: Path, serve: config.Serve, words: str
+) -> None:
+    """Whatever the settings say now."""
+    shutil.copytree(ladder / "data/policy", tmp_path / "data/policy")
+    (tmp_path / "data/champion").mkdir()
+    origin = export.Origin(model="tiny", version=4, run="r", revision="c", standing="the champion")
+    params = small_params(ladder_recipe, policy={"serve": {"method": "majority", "k": 3, "over": "output_text"}})
+    with contextlib.chdir(tmp_path):
+        for name, champion in (("served", reports.Champion(version=4, serve=serve)), ("single", reports.Champion())):
+            reports.write(champion, Path("data/champion/champion.json"))
+            Path(name).mkdir()
+            export.write(params, Path(name), origin)
+    sampling, readme = (tmp_path / "served" / name for name in ("sampling.json", "README.md"))
+    assert manifest(tmp_path / "served").serve == serve
+    assert json.loads(sampling.read_text())["serve"] == serve.model_dump()
+    assert f"for each question, play {serve.k} dialogues side by side" in readme.read_text()
+    assert words in readme.read_text()
+    assert "serve" not in json.loads((tmp_path / "single/manifest.json").read_text())
+    assert "serve" not in json.loads((tmp_path / "single/sampling.json").read_text())
+    assert "## Answer" not in (tmp_path / "single/README.md").read_text()

@@ -1,0 +1,175 @@
+"""An answer as it is served: of several rollouts, one is chosen, before anybody knows a grade.
+
+Sampling more often and serving the best of it is cheaper than training, and it is what many agents
+do in production. What is served so must be judged so: a policy that is right in 40 % of its
+rollouts may be right in 60 % of its majorities, or in 20 %, and each answer costs all its rollouts.
+
+    majority     of the final answers, the most frequent; of the equally frequent, the one that was
+                 sampled first. Texts are compared without the whitespace around them, JSON in its
+                 canonical form (rft/files.py). What is empty or no JSON has no vote
+    best_of_n    the rollout to which the recipe's `verify(messages, sample)` gives the highest
+                 number, the first of equals
+
+The choice is made from what a server has: the dialogue and the final answer. `verify` gets copies
+of the opening's messages and of the graded view (rft/wire/contract.py), and neither item, target
+nor grade. Where nobody votes, the first rollout stands. An answer one of whose rollouts was lost to
+an infrastructure failure is not what would be served, so it is unscored: an outage must not turn
+one arm's majority of five into a majority of two.
+
+An answer's outcome (reward, score, hack, stop reason) is that of the chosen rollout. Its costs
+(turns, calls, tokens) are the sums over all its rollouts, because all are paid for. Its seconds are
+those of the slowest, because they run side by side.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import numbers
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rft import commands, config, files, shelves
+from rft.errors import ConfigError, UserError
+from rft.recipe import Recipe
+from rft.reports import Champion
+from rft.rollouts.log import LogRow
+from rft.rollouts.replay import turns
+from rft.rollouts.transcript import dialogue
+from rft.types import INFRASTRUCTURE, Message, StopReason
+from rft.wire import contract
+
+_SPOKEN = ("role", "content", "name", "tool_calls", "tool_call_id")
+"""What a message of a row may hold that a policy reads. A row may have other keys of its own."""
+
+
+NOT_SERVED = "not served: the answer is another rollout's"
+LOST = "not served: another rollout of this answer was lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """One row per answer, with its seconds. `not_served`: why, by rollout id."""
+
+    rows: list[LogRow]
+    seconds: list[float]
+    not_served: dict[str, str] = field(default_factory=dict)
+
+
+def check(params: config.Params, recipe: Recipe) -> None:
+    """Raise ConfigError where the best of several rollouts is to be served, and the recipe cannot
+    say which that is."""
+    if problems := [f"{what}. {remedy}" for what, remedy in without_verify(params, recipe)]:
+        raise ConfigError("\n".join(problems))
+
+
+def without_verify(params: config.Params, recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Yield (what, remedy) for each agent that serves the best of several rollouts without a
+    `verify` to choose it."""
+    missing = f"{recipe.folder}/tools.py has no verify(messages, sample), which chooses the rollout to serve"
+    write = "Write it, to return a finite number, the higher the better"
+    if recipe.verify is not None:
+        return
+    if params.policy.serve.method == "best_of_n":
+        yield f"params.yaml: policy.serve.method = best_of_n, but {missing}", f"{write}, or choose another method."
+    if shelves.champion().serve.method == "best_of_n":
+        back = commands.rollback(params.recipe.path)
+        what = f"{shelves.path(Champion)}: serve.method is best_of_n, but {missing}"
+        yield what, f"{write}, or go back to a champion that is served otherwise: {back}"
+
+
+def answers(rows: Sequence[LogRow], seconds: Sequence[float], serve: config.Serve, recipe: Recipe) -> Answers:
+    """Make answers of rollouts, in order of example and sample: each of `serve.num_rollouts` that
+    follow each other. Raises UserError for a `verify` that fails."""
+    if serve.is_single:
+        return Answers([*rows], [*seconds])
+    made = Answers([], [])
+    for start in range(0, len(rows), serve.num_rollouts):
+        group = rows[start : start + serve.num_rollouts]
+        times = seconds[start : start + serve.num_rollouts]
+        lost = next((row for row in group if StopReason(row.stop_reason) in INFRASTRUCTURE), None)
+        chosen = lost or group[_chosen(group, serve, recipe)]
+        made.rows.append(_with_costs_of(group, chosen))
+        made.seconds.append(max(times))
+        why = LOST if lost else NOT_SERVED
+        made.not_served.update({row.rollout_id: why for row in group if row is not chosen})
+    return made
+
+
+def _chosen(group: Sequence[LogRow], serve: config.Serve, recipe: Recipe) -> int:
+    samples = [_sample(row) for row in group]
+    if serve.method == "majority":
+        return majority([_vote(sample, serve.over) for sample in samples])
+    assert recipe.verify is not None
+    values = [_verified(recipe.verify, row, sample, recipe) for row, sample in zip(group, samples, strict=True)]
+    return values.index(max(values))
+
+
+# -- majority --------------------------------------------------------------------------------------
+def majority(votes: Sequence[bytes | None]) -> int:
+    """Return the place of the first of the most frequent votes; None is no vote."""
+    counts = Counter(vote for vote in votes if vote is not None)
+    most = max(counts.values(), default=0)
+    return next((n for n, vote in enumerate(votes) if vote is not None and counts[vote] == most), 0)
+
+
+def _vote(sample: dict[str, Any], over: str | None) -> bytes | None:
+    if over == "output_text":
+        return sample["output_text"].strip().encode("utf-8", "surrogatepass") or None
+    if sample["output_json"] is None:
+        return None
+    try:
+        return files.canonical(sample["output_json"])
+    except (UserError, RecursionError):  # such as an integer that JSON does not keep
+        return None
+
+
+# -- best of n -------------------------------------------------------------------------------------
+def _verified(verify: Callable[..., Any], row: LogRow, sample: dict[str, Any], recipe: Recipe) -> float:
+    """Ask the recipe. A failure is no low number: it would choose, silently."""
+    where = f"{recipe.folder}/tools.py: verify, of rollout {row.rollout_id} (example {row.example_id}, {row.arm})"
+    try:
+        value = verify(_messages(row), copy.deepcopy(sample))
+        number = float(value) if isinstance(value, numbers.Real) else math.nan
+    except Exception as error:
+        raise UserError(f"{where} failed: {type(error).__name__}: {error}. Fix it.") from error
+    if not math.isfinite(number):
+        raise UserError(f"{where} returned {reprlib.repr(value)}, expected a finite number. Fix it.")
+    return number
+
+
+def _messages(row: LogRow) -> list[Message]:
+    """What the policy was told, without whatever else the row's messages hold."""
+    told = dialogue(row).opening  # read from the log's text: nobody else has these objects
+    return [{key: message[key] for key in _SPOKEN if key in message} for message in told]
+
+
+def _sample(row: LogRow) -> dict[str, Any]:
+    return contract.sample(turns(row), StopReason(row.stop_reason))
+
+
+# -- costs -----------------------------------------------------------------------------------------
+def _with_costs_of(group: Sequence[LogRow], chosen: LogRow) -> LogRow:
+    return replace(
+        chosen,
+        num_turns=sum(row.num_turns for row in group),
+        num_tool_calls=sum(row.num_tool_calls for row in group),
+        num_tool_errors=sum(row.num_tool_errors for row in group),
+        num_tokens=sum(row.num_tokens for row in group),
+        num_forks=sum(row.num_forks for row in group),
+        num_context_tokens=_sum([row.num_context_tokens for row in group]),
+        num_cached_tokens=_sum([row.num_cached_tokens for row in group]),
+        num_unreadable_calls=_sum([row.num_unreadable_calls for row in group]),
+    )
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    """None if one of them was not counted."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+__all__ = ["Answers", "answers", "check", "majority", "without_verify"]
