@@ -15,7 +15,7 @@ from rich.text import Text
 
 from rft import commands, shelves
 from rft.page.inputs import ARMS, between
-from rft.reports import ChallengerReport, Check, Decision, Metric, TrainReport, wording
+from rft.reports import ChallengerReport, Check, Decision, Metric, Registration, TrainReport, plain, wording
 from rft.words import counted
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -28,7 +28,7 @@ ROWS = {
     "greedy score": ("greedy", "score/mean"),
     "tool calls, P95": ("sampled", "tool_calls/p95"),
 }
-_SIGNS = {"passed": "✓", "failed": "✗", "open": "?", "not measured": "✗"}
+_SIGNS = {"passed": "✓", "failed": "✗", "open": "?", "not measured": "!"}
 
 
 def show(clone: Clone, record: RunRecord, console: Console | None = None) -> None:
@@ -45,13 +45,8 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
     train = at and at.report(TrainReport)
     if train and not train.trained:
         yield f"Nothing was trained: {train.reason}."
-    if decision:
-        yield "The gate's checks"
-        yield from map(check_line, decision.checks)
-        if unprotected := wording.unprotected(decision.checks):
-            yield Text(f"  {unprotected}", style="red")
-        if latency := _latency(at):
-            yield check_line(latency) + " (not deciding)"
+    if decision and at:
+        yield from checks(decision, _latency(at), at.told(Registration))
         yield f"\n{decision.decision}: {decision.reason}"
     elif record.verdict == "stop":
         yield f"Stopped after drift, which is a result too: {record.message}"
@@ -62,10 +57,32 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
         yield f"   or    {commands.command('reject', record.name, *commands.WHY)}"
 
 
+def checks(decision: Decision, apart: Check | None, registration: Registration | None) -> Iterator[str | Text]:
+    """Yield the checks in groups, what stood in the way first; then what was not measured, and how
+    many looks are left."""
+    yield "The gate's checks"
+    for group in plain.groups(decision, apart):
+        yield f"\n{group.title}{f': {group.about}' if group.about else ''}"
+        shown, folded = plain.folded(group)
+        for check in shown:
+            yield check_line(check)
+            if check.value is not None:
+                yield f"      {plain.sentence(check, decision.candidate)}"
+        if folded:
+            yield f"  {plain.summary(folded)}"
+    if found := plain.unseen(decision, apart):
+        yield Text("\nNot measured, or too little to tell", style="red")
+        yield from (Text(f"  ! {line}", style="red") for line in found)
+    if decision.candidate != "none":
+        in_order, looks = plain.looks(registration)
+        yield Text(f"\n{looks}", style="" if in_order else "red")
+
+
 def check_line(check: Check) -> Text:
     """Return one line, red if nothing was measured: that must not look like nothing was found."""
     word = wording.verdict(check)
-    return Text(f"  {_SIGNS[word]} {wording.in_words(check)}", style="red" if word == "not measured" else "")
+    aside = "" if check.decides else " (not deciding)"
+    return Text(f"  {_SIGNS[word]} {wording.in_words(check)}{aside}", style="red" if word == "not measured" else "")
 
 
 def arms(report: ChallengerReport) -> Table:

@@ -112,6 +112,8 @@ def shelves(scenario: Scenario) -> Path:
     if scenario not in _WRITTEN:
         _WRITTEN[scenario] = Path(_FOLDER.name) / scenario
         write_shelves(_WRITTEN[scenario], scenario, num_test=72)
+        look = reports.Registration(registered=True, entry=12, look=2, looks=5, by_policy=True)
+        reports.write(look, _WRITTEN[scenario] / "data/registration/registration.json")
     return _WRITTEN[scenario]
 
 

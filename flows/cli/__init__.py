@@ -44,6 +44,7 @@ Retrain a tool-using agent on your own hardware, stage by stage: drift, baseline
   rft doctor                   check for what would go wrong, in a minute
   rft run                      run the ladder with the settings in params.yaml
   rft runs                     list the runs, and how they ended
+  rft runs compare A B         show two runs side by side
   rft report RUN               print where the report of a run is
   rft cancel RUN               stop a run in order
   rft approve RUN --reason TEXT

@@ -56,9 +56,12 @@ def _written(place: Clone, record: RunRecord, opened: int | None = None) -> Path
 
 
 def _opened(place: Clone, record: RunRecord, reason: str | None) -> Path:
+    from rft import shelves
     from tasks.promotion import retiring
 
     source = retiring.of_run(place, record.name, _revision(record))
+    if source.read(str(shelves.rollouts("challenger"))) is None:
+        raise UserError(f"--open-test: run {record.name} ended before its test set, so there is nothing to open.")
     return _written(place, record, retiring.open_test(place, source, reason, say))
 
 

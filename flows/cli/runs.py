@@ -1,4 +1,9 @@
-"""List the runs of this clone, newest first."""
+"""List the runs of this clone, newest first, or compare two of them.
+
+rft runs                       how each run ended, and what waits
+rft runs compare A B           settings, data and metrics side by side
+rft runs compare A B --json    the same for programs
+"""
 
 from __future__ import annotations
 
@@ -30,9 +35,31 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--all", action="store_true", help="one row per attempt, also for those that a later attempt continued"
     )
     parser.add_argument("-n", type=int, default=20, metavar="N", help="how many (default: 20)")
+    verbs = parser.add_subparsers(metavar="compare", dest="what")
+    two = verbs.add_parser("compare", help="show settings, data and metrics of two runs side by side")
+    two.add_argument("a", metavar="A", help="a run, as `rft runs` names it, or any part that only one has")
+    two.add_argument("b", metavar="B")
+    two.add_argument("--json", action="store_true", help="one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
+    return _compare(options) if options.what == "compare" else _list(options)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from flows import comparison
+    from rft import secrets
+    from tasks.runs.compare import compare
+
+    found = compare(clone.enter(), options.a, options.b)
+    if options.json:
+        say(secrets.dumps(found.json(), ensure_ascii=False, indent=1))
+    else:
+        comparison.show(found)
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
     from tasks.ledger import book
     from tasks.ledger.state import State
     from tasks.runs import records

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from rft import config
 from rft.errors import UserError
+from rft.reports.gate import POOLED
 from rft.words import counted
 
 
@@ -51,7 +52,7 @@ def judged(counts: Mapping[str, int], min_slice: int) -> list[Judged]:
             else f"params.yaml: slice '{name}' has 1 test example, and there is no other. Raise examples.test."
         )
     if len(small) > 1:
-        return [*found, Judged("small slices", small)]
+        return [*found, Judged(POOLED, small)]
     return found + [Judged(f"slice {name}", {name: count}) for name, count in small.items()]
 
 

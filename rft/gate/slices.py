@@ -52,6 +52,8 @@ LEVEL = 0.025
 POWER = 0.8
 _MOST = 10_000_000
 """Examples that nobody has."""
+_HALVINGS = 20
+"""Of the range: to a millionth of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def vetoes(gate: config.Gate, new: Arm, old: Arm) -> Iterator[Check]:
             yield check.model_copy(update={"detail": f"{seen} a score in both arms; {group.what or size}"})
             continue
         found, p = tested[i], adjusted[i]
+        spread, strictest = max(_spread(gain), overall), LEVEL / len(tested)
         passed = False if p <= LEVEL else True if found.low >= -gate.max_slice_loss else None
         words = f"{size}; loss beyond the margin: p {p:.2g}" + (f", Holm over {len(tested)}" if len(tested) > 1 else "")
         yield check.model_copy(
@@ -96,7 +99,8 @@ def vetoes(gate: config.Gate, new: Arm, old: Arm) -> Iterator[Check]:
                 "low": found.low,
                 "high": found.high,
                 "n": len(gain),
-                "needed_for_veto": needed(max(_spread(gain), overall), gate.max_slice_loss, LEVEL / len(tested)),
+                "detectable": detectable(len(gain), spread, gate.max_slice_loss, strictest),
+                "needed_for_veto": needed(spread, gate.max_slice_loss, strictest),
                 "detail": f"{group.what}; {words}" if group.what else words,
             }
         )
@@ -113,21 +117,34 @@ def test(gains: Floats, margin: float) -> Tested:
 def needed(spread: float, margin: float, level: float) -> int | None:
     """Find the smallest slice in which a loss of twice the margin is rejected with a power of 80 %;
     None where no size would do, as for a margin of zero."""
-    if not _shows(_MOST, spread, margin, level):
+    loss = 2 * margin
+    if not _shows(_MOST, loss, spread, margin, level):
         return None
     low, high = 1, 2
-    while not _shows(high, spread, margin, level):
+    while not _shows(high, loss, spread, margin, level):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _shows(middle, spread, margin, level) else (middle, high)
+        low, high = (low, middle) if _shows(middle, loss, spread, margin, level) else (middle, high)
     return high
 
 
-def _shows(n: int, spread: float, margin: float, level: float) -> bool:
-    """Whether n examples reject a loss of twice the margin, the imaginary one included."""
-    beyond = (n * margin - 1 - margin) / (n + 1)
-    error = math.sqrt((spread**2 + (1 + 2 * margin) ** 2 / (n + 1)) / (n + 1))
+def detectable(n: int, spread: float, margin: float, level: float) -> float | None:
+    """Find how far beyond the margin a loss must lie to be rejected with a power of 80 %; None
+    where not even the loss of the whole range would be."""
+    low, high = margin, 1.0
+    if low >= high or not _shows(n, high, spread, margin, level):
+        return None
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _shows(n, middle, spread, margin, level) else (middle, high)
+    return high - margin
+
+
+def _shows(n: int, loss: float, spread: float, margin: float, level: float) -> bool:
+    """Whether n examples reject a loss, the imaginary one included."""
+    beyond = (n * (loss - margin) - 1 - margin) / (n + 1)
+    error = math.sqrt((spread**2 + (1 + loss) ** 2 / (n + 1)) / (n + 1))
     luck = NormalDist().inv_cdf(POWER) * spread * math.sqrt(n) / (n + 1)
     return beyond - luck >= stats.t_quantile(level, n) * error
 

@@ -12,8 +12,10 @@ somebody opened the test set, by an entry in the ledger.
     markup     HTML that escapes what it is given
     charts     the pictures
     style      the one style sheet
-    story      header, ladder, the three arms, the gate, how to approve
+    story      header, ladder, the three arms, how to approve
+    checks     the gate's checks, for the person who signs
     detail     drift, prompt, training, tool calls, best of k, stop reasons
+    learned    train reward beside test reward
     worse      the examples that got worse
     dialogues  rollouts side by side
     cost       wall time, rollouts, tokens, steps
@@ -25,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rft.page import cost, detail, dialogues, story, worse
+from rft.page import checks, cost, detail, dialogues, story, worse
 from rft.page.cost import Spent
 from rft.page.inputs import Shelves
 from rft.page.markup import Html, h
@@ -47,7 +49,7 @@ def render(
         story.header(shelves, run),
         story.ladder(shelves),
         story.arms(shelves),
-        story.checks(shelves),
+        checks.checks(shelves),
         story.next_step(shelves, run),
         dialogues.closed(shelves, run),
         worse.worse(shelves, run, rollouts),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rft import reports
-from rft.page import charts
+from rft.page import charts, learned
 from rft.page.charts import Series
 from rft.page.inputs import ARMS, Shelves, between
 from rft.page.markup import Child, Html, card, h, table
@@ -35,7 +35,8 @@ def training(shelves: Shelves) -> Html | None:
     note = f"{what}. The weights moved by {train.weight_change:.3g} (L2)."
     if train.alarms:
         note += f" ALARM: failures depended on what the policy did, {train.alarms} times; the stage's log says how."
-    return card("Reward while training", h("p", text, class_="note"), picture, h("p", note, class_="note"))
+    parts = h("p", text, class_="note"), picture, h("p", note, class_="note"), learned.beside(shelves)
+    return card("Reward while training", *parts)
 
 
 def untrained(shelves: Shelves) -> Html | None:

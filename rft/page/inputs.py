@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
+
 from rft import commands, reports, shelves
 from rft.errors import UserError
 from rft.scale import UNIT, from_to
@@ -33,6 +35,9 @@ class Shelves:
     """None: the run is of a time when nothing was played to be shown."""
     opened: int | None
     """The ledger's entry that opened the test set; None: it is closed."""
+    champion: reports.Champion
+    """What was served, and what training may have begun from."""
+    registration: reports.Registration | None
     decision: reports.Decision | None
     latency: reports.Check | None
     timings: dict[str, Any]
@@ -52,6 +57,8 @@ class Shelves:
             challenger=_read(reports.ChallengerReport, root),
             shown=_read(reports.Shown, root),
             opened=opened,
+            champion=_read(reports.Champion, root) or reports.Champion(),
+            registration=_read(reports.Registration, root),
             decision=_read(reports.Decision, root),
             latency=reports.Check.model_validate(apart["latency"]) if "latency" in apart else None,
             timings=_json(root / shelves.timing("challenger")),
@@ -87,6 +94,16 @@ class Shelves:
         if self.opened is not None:
             return arm.sampled.rows
         return self.shown.arms.get(arm.name, []) if self.shown else []
+
+    @property
+    def trained_from_champion(self) -> bool:
+        """Whether training began with what the champion is served with. One without weights of its
+        own is the base policy; of another, params.yaml says it."""
+        if self.champion.weights == "none":
+            return True
+        path = self.root / "params.yaml"
+        train = (yaml.safe_load(path.read_bytes()) or {}).get("train") if path.exists() else None
+        return isinstance(train, dict) and train.get("from", "champion") == "champion"
 
     def timing(self, stage: str) -> dict[str, Any]:
         return _json(self.root / shelves.timing(stage))

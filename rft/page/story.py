@@ -1,4 +1,4 @@
-"""What happened and what to do now: header, ladder, three arms, the gate's checks, approval."""
+"""What happened and what to do now: header, ladder, three arms, approval."""
 
 from __future__ import annotations
 
@@ -162,66 +162,6 @@ def _cell(metric: reports.Metric, digits: int = 3, percent: bool = False) -> tup
     if metric.low is None or metric.high is None:
         return (text(metric.value),)
     return text(metric.value), h("small", f"[{text(metric.low)}, {text(metric.high)}]")
-
-
-# -- the gate --------------------------------------------------------------------------------------
-def checks(shelves: Shelves) -> Html | None:
-    if shelves.decision is None:
-        return None
-    found = [*shelves.decision.checks]
-    if shelves.decision.candidate == "none":
-        note = "There was no candidate to compare with the champion; only the state of the run was checked."
-        return _checks_card(note, found)
-    if shelves.latency is not None and not shelves.latency.decides:
-        found.append(shelves.latency)
-    who = "the new prompt alone" if shelves.decision.candidate == "champion_new_prompt" else "the challenger"
-    question = found[0]
-    note = (
-        f"Judged: {who}, against the champion. Dots are differences paired by example, lines their "
-        f"{wording.percent(question.confidence)} interval for the mean reward and 95 % intervals for the others; "
-        "the dashed line is the margin, set before the run. A check passes when its whole interval lies on the shaded "
-        "side, and stays open when the interval crosses the dashed line."
-    )
-    return _checks_card(note, found)
-
-
-def _checks_card(note: str, found: list[reports.Check]) -> Html:
-    listed = h("ul", [_check(check) for check in found], class_="checks")
-    rates_hacks = any(check.name == wording.HACK_RATE for check in found)
-    words = [h("p", wording.HACK_RATE_MEANS, class_="note")] if rates_hacks else []
-    if any(check.kind == "veto" for check in found):
-        words.append(h("p", wording.VETO_MEANS, class_="note"))
-    if unprotected := wording.unprotected(found):
-        words.append(h("p", unprotected, class_="note bad"))
-    return card("The gate's checks", h("p", note, class_="note"), listed, *words)
-
-
-def _check(check: reports.Check) -> Html:
-    word = wording.verdict(check)
-    tone = {"passed": "good", "failed": "bad", "open": "open", "not measured": "bad"}[word]
-    picture = None
-    if check.value is not None and check.margin is not None:
-        good_above = check.is_better_above
-        text = f"{wording.numbers(check)}: {word}"
-        picture = charts.interval(check.name, text, check.value, check.low, check.high, check.margin, good_above, tone)
-    sides: list[str] = []
-    if check.margin is not None:
-        sides.append(f"margin {wording.quantity(check, check.margin)}")
-    if check.detectable is not None:
-        sides.append(f"detectable {wording.quantity(check, check.detectable).lstrip('+')}")
-    if check.kind == "veto" and check.needed_for_veto is not None:
-        sides.append(f"protected from {check.needed_for_veto:,} examples on")
-    if check.kind == "veto" and word == "open":
-        sides.append("an open veto blocks nothing")
-    side = " · ".join(sides if check.decides else [*sides, "does not decide"])
-    texts = wording.MEANS.get(check.name), check.detail
-    return h(
-        "li",
-        h("span", f"{_SIGNS[tone]} {word}", class_=f"verdict {tone}"),
-        h("span", h("b", check.name), [h("small", text) for text in texts if text]),
-        h("span", picture, class_="picture"),
-        h("span", wording.measured(check), h("small", side) if side else None, class_="numbers"),
-    )
 
 
 # -- what to do now --------------------------------------------------------------------------------

@@ -102,14 +102,20 @@ tr.picked > * { background: linear-gradient(var(--soft), var(--soft)); }
 .mark { display: inline-block; vertical-align: -1px; margin-right: 7px; }
 .verdict { font-weight: 650; white-space: nowrap; }
 
+.group { margin-top: 18px; }
+.group h3 { border-bottom: 1px solid var(--line); padding-bottom: 4px; }
+.group > .note { margin: 4px 0 0; }
 ul.checks { list-style: none; margin: 0; padding: 0; }
 ul.checks li {
-  display: grid; grid-template-columns: 92px minmax(140px, 1fr) minmax(200px, 1.2fr) minmax(230px, 1.1fr);
-  gap: 4px 16px; align-items: center; padding: 8px 0; border-bottom: 1px solid var(--line); font-size: 14px;
+  display: grid; grid-template-columns: 112px minmax(0, 1.7fr) minmax(220px, 1fr); gap: 4px 20px; align-items: start;
+  padding: 12px 0; border-bottom: 1px solid var(--line); font-size: 14px; break-inside: avoid;
 }
 ul.checks li:last-child { border-bottom: 0; }
-ul.checks small { display: block; color: var(--muted); font-size: 12px; }
-ul.checks .numbers { font-variant-numeric: tabular-nums; }
+ul.checks p { margin: 2px 0 4px; overflow-wrap: anywhere; }
+ul.checks small { display: block; color: var(--muted); font-size: 12.5px; overflow-wrap: anywhere; }
+ul.checks .numbers { display: block; font-size: 13px; font-variant-numeric: tabular-nums; }
+.unseen { border: 2px dashed var(--bad); border-radius: 8px; color: var(--bad); padding: 10px 14px; margin: 10px 0; }
+.unseen ul { margin: 4px 0 0; padding-left: 20px; font-size: 14px; overflow-wrap: anywhere; }
 ul.broken { margin: 0; padding-left: 18px; font-size: 13px; overflow-wrap: anywhere; }
 ul.bars { max-width: 640px; list-style: none; margin: 0; padding: 0; }
 ul.bars li { padding: 6px 0; font-size: 13.5px; }
@@ -177,12 +183,12 @@ footer table { font-size: 12.5px; }
     left: 8px; right: auto; top: 0; bottom: 0; border-top: 0; border-left: 2px solid var(--line);
   }
   ol.ladder li:last-child::before { display: none; }
-  ul.checks li { grid-template-columns: 84px minmax(0, 1fr); }
-  ul.checks .picture, ul.checks .numbers { grid-column: 1 / -1; }
+  ul.checks li { grid-template-columns: minmax(0, 1fr); }
 }
 @media print {
   body { background: #fff; }
   .card { break-inside: avoid; }
   details > * { display: block; }
+  .group details::details-content, .group + details::details-content { content-visibility: visible; block-size: auto; }
 }
 """

@@ -12,6 +12,8 @@ from rft.reports.base import Report
 from rft.reports.prompt import PromptSettings
 
 OF_RANGE = " of the range"
+POOLED = "small slices"
+"""The name of the check on all slices that are too small to be judged alone."""
 
 
 def _is_none(value: object) -> bool:

@@ -15,31 +15,7 @@ from rft.reports.gate import OF_RANGE, Check
 from rft.words import counted, rounded_up, signed
 
 HACK_RATE = "hack rate"
-HACK_RATE_MEANS = (
-    "Hack rate: the share of test examples on which the grader called at least one of the candidate's rollouts, "
-    "sampled or greedy, a hack: reward sought without doing the task, seen in what the rollout did. Examples without a "
-    "scored rollout are left out, not counted as clean. The interval is exact (Clopper and Pearson), each end a "
-    "one-sided 97.5 % limit; the check passes when its upper end is at most the margin. Where the grader was not seen "
-    "to flag any of the recipe's exploits, nothing is measured."
-)
-"""The explanation that the page shows with the check."""
 COST, TURNS, UNREADABLE, UNSCORED = "token cost", "P95 turns", "unreadable calls", "unscored increase"
-MEANS = {
-    COST: "What a rollout costs in tokens, read and written. A longer prompt is read again in every turn.",
-    TURNS: "How many turns the longest rollouts take: 19 of 20 take no more.",
-    UNREADABLE: "How many rollouts wrote a tool call that could not be read, even if a later one could.",
-    UNSCORED: "How many more rollouts got lost: they ended without a score, so no other check sees them.",
-    "P95 tool calls": "How many calls the busiest rollouts make: 19 of 20 make no more.",
-    "P95 latency": "How many seconds the slowest rollouts take: 19 of 20 take no more.",
-    "unscored share": "How many rollouts ended without a score, in the worse arm: of many, little can be said.",
-}
-"""What a check asks, for whoever signs."""
-VETO_MEANS = (
-    "A slice has a veto: it fails when a loss beyond the margin is shown (a t test on the examples' differences, by "
-    "Holm's procedure over the slices, so that any of them fails by chance in at most 2.5 %), and an open one does not "
-    "stand in the way. Its interval counts one imaginary example on either side, so that a few examples which agree "
-    "by chance show nothing."
-)
 _NEVER = 100.0  # more than this many times the examples that we have: not a matter of more examples
 _WORTH_ASKING_FOR = 1000
 """Test examples that a user may be asked for, or four times as many as there are, if that is more:

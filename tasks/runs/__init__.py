@@ -6,6 +6,7 @@ edits       the user's uncommitted work, which travels along
 records     what the clone remembers of each run
 artifacts   bytes of a recorded revision, found by hash
 origin      how a recorded run began, from its revision
+compare     two runs side by side, from their revisions
 transfer    these bytes between DVC's cache and DVC's remote
 console     what stages print, as plain lines
 repro       one `dvc repro`, watched and never left behind

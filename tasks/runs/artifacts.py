@@ -28,6 +28,8 @@ from tasks.runs.git import GitError, git, git_bytes
 R = TypeVar("R", bound=reports.Report)
 WEIGHTS = str(shelves.folder("champion") / "weights")
 PROFILE = str(shelves.folder("champion") / "profile.json")
+IN_GIT = (reports.Champion, reports.Registration)
+"""Reports that the flow writes and Git holds; the others are outputs of stages."""
 _PIECE = 1 << 20
 
 
@@ -128,6 +130,16 @@ class Revision:
         content = self.read(path)
         if content is None:
             return None
+        return self._parsed(kind, content, path)
+
+    def told(self, kind: type[R]) -> R | None:
+        """Read what the flow wrote down for the stages (IN_GIT); None when the run has none."""
+        assert kind in IN_GIT
+        path = shelves.path(kind)
+        content = self.file(str(path))
+        return None if content is None else self._parsed(kind, content, path)
+
+    def _parsed(self, kind: type[R], content: bytes, path: Path) -> R:
         try:
             return reports.parse(kind, content, f"{path} of revision {self.commit[:10]}")
         except ValidationError as error:
@@ -270,10 +282,16 @@ def _in_cache(clone: Clone, md5: str) -> Path:
 
 
 def restore(at: Revision, folder: Path) -> None:
-    """Write the files of every shelf; of an output folder only its report, not its weights."""
+    """Write the files of every shelf, and the settings; of an output folder only its report, not
+    its weights."""
     for out in at.outs.values():
         name = f"{out.path}/report.json" if out.is_folder else out.path
-        if (content := at.read(name)) is not None:
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+        _write(at.read(name), folder / name)
+    for name in ("params.yaml", *(str(shelves.path(kind)) for kind in IN_GIT)):
+        _write(at.file(name), folder / name)
+
+
+def _write(content: bytes | None, path: Path) -> None:
+    if content is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)

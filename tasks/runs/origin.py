@@ -43,7 +43,7 @@ class Origin:
 
 def of(at: Revision, run: str) -> Origin:
     """Raises UserError for a revision that is not this run's."""
-    told = _told(at, run)
+    told = recorded(at, run)
     found = edits.between(at.clone, f"{at.commit}^1", at.commit)
     return Origin(
         edited=found.changed or tuple(told.edited),
@@ -55,8 +55,9 @@ def of(at: Revision, run: str) -> Origin:
     )
 
 
-def _told(at: Revision, run: str) -> RunRecord:
-    """The record as it was when the run ended: its commit's message holds it."""
+def recorded(at: Revision, run: str) -> RunRecord:
+    """The record as it was when the run ended: its commit's message holds it. Raises UserError for
+    a revision that is not this run's."""
     what = f"revision {at.commit[:10]}, which this clone's record names for run {run},"
     remedy = (
         f"Find the right one: git for-each-ref 'refs/exps/*/*/{run}'; or start a new run: {commands.command('run')}"

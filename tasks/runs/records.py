@@ -139,14 +139,18 @@ def load_all(clone: Clone) -> list[RunRecord]:
 
 def find(clone: Clone, name: str) -> RunRecord:
     """Find a run by its name, or by any part of it that only one run has."""
-    every = load_all(clone)
-    hits = [record for record in every if record.name == name] or [record for record in every if name in record.name]
+    every = {record.name: record for record in load_all(clone)}
+    return every[pick([*every], name)]
+
+
+def pick(every: list[str], name: str) -> str:
+    """Find a name, or the only one with this part. Raises UserError for none, and for several."""
+    hits = [one for one in every if one == name] or [one for one in every if name in one]
     if len(hits) == 1:
         return hits[0]
     if hits:
-        names = ", ".join(record.name for record in hits)
-        raise UserError(f"{name!r} could be any of {names}. Write more of the name.")
-    known = ", ".join(record.name for record in every[-5:]) or f"none yet: start one: {commands.command('run')}"
+        raise UserError(f"{name!r} could be any of {', '.join(hits)}. Write more of the name.")
+    known = ", ".join(every[-5:]) or f"none yet: start one: {commands.command('run')}"
     raise UserError(f"no run named {name!r}. The latest runs: {known}.")
 
 

@@ -132,7 +132,7 @@ def test_what_is_exported_speaks_as_it_did_here(approved: Clone, capsys: pytest.
     before = theirs(approved.root / "exports/beginning")
     assert before == ours(approved, "0")
     assert [said for _, said in before] != [said for _, said in known]
-    assert "give 8 recorded openings token by token" in capsys.readouterr().out
+    assert "give 12 recorded openings token by token" in capsys.readouterr().out
     assert "exports" not in approved.git("status", "--porcelain"), "exports/ is no part of a run"
 
 

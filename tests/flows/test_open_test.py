@@ -14,12 +14,13 @@ import people
 import pytest
 
 from flows import cli
-from rft import shelves
+from rft import config, shelves
 from rft.rollouts import log as rollout_log
 from tasks.ledger import book
 from tasks.ledger.entry import Opened
 from tasks.promotion import acts
-from tasks.runs import records
+from tasks.runs import champion, records
+from tasks.runs import run as runs
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 from tasks.runs.run import user
@@ -50,7 +51,8 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
 def rft(here: Clone, capsys: pytest.CaptureFixture[str]) -> Rft:
     def run(*arguments: str) -> tuple[int, str, str]:
         code = cli.main(list(arguments))
-        return code, *capsys.readouterr()
+        said = capsys.readouterr()
+        return code, said.out, said.err
 
     return run
 
@@ -165,3 +167,34 @@ def test_shelves_of_a_folder_are_opened_without_a_look(made: Path, here: Clone, 
     assert rft("rollouts", "--here", "--open-test", *WHY)[0] == 0
     [opened] = openings(here)
     assert (opened.registration, opened.model) == (0, "tiny")
+
+
+def test_a_list_is_erased_by_name_and_the_ledger_says_what_that_means(here: Clone, rft: Rft) -> None:
+    [look] = book.read(here).state.looks
+    md5 = book.read(here).state.looks[look].act.examples.md5
+    (here.root / ".dvc/config.local").write_text("['remote \"store\"']\n    url = s3://bucket/of/ours\n")
+    code, out, _ = rft("ledger", "erase", str(look), "--reason", "past its time")
+    assert code == 0
+    assert "is erased here, and its test set is retired" in out
+    assert f"s3://bucket/of/ours/files/md5/{md5[:2]}/{md5[2:]}" in out
+    said = rft("ledger")[1]
+    assert f"the list of examples of entry {look} is ERASED, so their looks are counted no more" in said
+    assert "and the set is retired: past its time" in said
+    assert rft("ledger", "--verify")[0] == 0
+
+
+def test_a_run_that_never_came_to_its_test_set_has_nothing_to_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    scripted = ladder_clone.make(tmp_path)
+    shutil.rmtree(scripted.script / "data/challenger")
+    shutil.rmtree(scripted.script / "data/gate")
+    params = config.load(scripted.root / "params.yaml")
+    with runs.start(scripted.clone, runs.plan(scripted.clone, params, champion.BEGINNING)) as run:
+        shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
+    monkeypatch.chdir(scripted.root)
+    for verb in ("report", "rollouts"):
+        assert cli.main([verb, run.name, "--open-test", *WHY]) == 2
+        assert "so there is nothing to open" in capsys.readouterr().err
+    assert book.read(scripted.clone).state.number == 0

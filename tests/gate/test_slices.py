@@ -115,6 +115,21 @@ def test_the_size_that_is_printed_shows_a_loss_of_twice_the_margin_in_four_of_fi
     assert np.mean(fewer) < 0.6
 
 
+def test_the_loss_that_is_printed_as_visible_is_shown_in_four_of_five() -> None:
+    rng = np.random.default_rng(4)
+    beyond = slices.detectable(60, 0.3, 0.05, 0.0025)
+    assert beyond is not None
+    lost = [slices.test(rng.normal(-0.05 - beyond, 0.3, 60), 0.05).p <= 0.0025 for _ in range(2000)]
+    assert np.mean(lost) == pytest.approx(0.8, abs=0.03)
+    size = slices.needed(0.3, 0.05, 0.0025)
+    assert size is not None
+    assert slices.detectable(size, 0.3, 0.05, 0.0025) == pytest.approx(0.05, abs=0.001)  # of twice the margin
+
+
+def test_two_examples_show_not_even_the_loss_of_everything() -> None:
+    assert slices.detectable(2, 0.3, 0.05, 0.0025) is None
+
+
 def test_no_size_shows_a_loss_of_nothing() -> None:
     assert slices.needed(0.3, 0.0, 0.025) is None
     (check,) = judged({"a": scattered(40, 0.6, 1)}, {"a": scattered(40, 0.6)}, max_slice_loss=0.0)

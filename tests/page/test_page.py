@@ -22,7 +22,7 @@ from rft.errors import UserError
 from rft.gate import decide
 from rft.page import charts
 from rft.page.markup import Html, h
-from rft.reports import wording
+from rft.reports import plain, wording
 from tests import sample_reports
 
 RUN = {"run": "2026-04-06-brave-otter", "commit": "4f1c2ab93e", "dirty": "no"}
@@ -358,6 +358,10 @@ def decide_again(root: Path, **thresholds: float) -> reports.Decision:
     return found
 
 
+def _decision(root: Path) -> reports.Decision:
+    return reports.read(reports.Decision, root / "data/gate/decision.json")
+
+
 def change(path: Path, edit: Callable[[Any], Any]) -> None:
     report = json.loads(path.read_text())
     edit(report)
@@ -393,8 +397,9 @@ def test_r23_an_open_slice_is_shown_as_blocking_nothing_and_too_small_to_be_prot
     third = next(check for check in found.checks if check.name == "slice 3")
     assert (found.decision, third.passed) == ("promote", None)
     text = Outline(page.render(root, RUN)).text
-    assert f"protected from {third.needed_for_veto:,} examples on · an open veto blocks nothing" in text
-    assert f"slice 3 (24 examples, {third.needed_for_veto:,} needed)" in text
+    assert "such a loss is not shown: it blocks nothing" in text
+    assert "slice 3: 24 examples, too small to protect; a loss under 0." in text
+    assert f"a loss of twice the limit takes {third.needed_for_veto:,} examples." in text
     assert "A slice has a veto" in text
     assert "lines their 99 % interval for the mean reward and 95 % intervals for the others" in text
     assert "no loss beyond the margin is shown in slice 3; too small to be protected: slice 3" in text
@@ -528,13 +533,13 @@ def test_n15_a_check_says_what_it_asks_and_what_a_rollout_costs(root: Path, page
         arm.sampled.stop_reasons.get("parse_error", 0) / sum(arm.sampled.stop_reasons.values()) for arm in report.arms
     ]
     text = " ".join(Outline(pages["promote"]).text.split())
-    asked = " ".join(wording.MEANS[wording.UNREADABLE].split())
-    shares = f"{100 * ended[-1]:.1f} % of the rollouts wrote one, champion {100 * ended[0]:.1f} %"
-    assert f"passed unreadable calls {asked} {shares}" in text
+    check = next(check for check in _decision(root).checks if check.name == wording.UNREADABLE)
+    assert f"passed unreadable calls {plain.sentence(check, 'challenger')} Asked {plain.protects(check)}." in text
+    assert f"{100 * ended[-1]:.1f} % of the rollouts wrote one, champion {100 * ended[0]:.1f} %" in text
     metrics = report.arms[0].sampled.metrics
     read, cached = (metrics[f"{name}_tokens/mean"].value for name in ("context", "cached"))
     assert f"{read:,.0f} read, {cached:,.0f} of them cached" in text
-    assert all(" ".join(words.split()) in text for words in (wording.HACK_RATE_MEANS, *wording.MEANS.values()))
+    assert all(words in text for words in (plain.HOW_TO_READ, plain.HACK_RATE_MEANS, plain.VETO_MEANS))
     assert "unreadable calls" not in Outline(pages["skipped"]).text  # nothing was compared
 
 
@@ -586,3 +591,83 @@ def test_n15_the_record_of_a_run_gives_the_page_its_recipe_files_and_times(root:
     text = Outline(ladder.write_page(Clone(root), record, root).read_text()).text
     for word in ("recipes/mine", "yes: 1 uncommitted file", "recipes/mine/tools.py", "3 min 20 s", "--override-dirty"):
         assert word in text
+
+
+# -- for the person who signs ----------------------------------------------------------------------
+def gate_card(root: Path) -> str:
+    text = " ".join(Outline(page.render(root, RUN)).text.split())
+    return text[text.index("The gate's checks") : text.index("What now")]
+
+
+def test_what_stood_in_the_way_comes_before_all_else(pages: dict[str, str]) -> None:
+    def titles(scenario: str) -> list[str]:
+        return re.findall(r"<h3[^>]*>([^<]*)</h3>", pages[scenario].split("The gate&#x27;s checks")[1])[:5]
+
+    groups = ["The question", "The guards", "The slices", "The preconditions"]
+    assert titles("promote")[:4] == groups
+    assert titles("reject")[:4] == ["What stood in the way", *groups[1:]]
+    assert titles("inconclusive") == ["What stood in the way", *groups]
+    stopped = pages["reject"].split("What stood in the way")[1].split("<h3>")[0]
+    assert re.findall(r"<b>([a-zA-Z0-9 ]+)</b>", stopped)[:5] == [
+        "mean reward",
+        "greedy score",
+        "P95 tool calls",
+        "token cost",
+        "P95 turns",
+    ]
+
+
+def test_the_looks_that_are_left_are_told_and_a_run_by_hand_is_marked(root: Path) -> None:
+    path = root / "data/registration/registration.json"
+    assert "Look 2 of 5 at this test set; 3 left." in gate_card(root)
+    reports.write(reports.Registration(), path)
+    assert "! Not registered: this was decided by hand" in gate_card(root)
+    path.unlink()
+    assert "! How often anybody looked at this test set before is not on record." in gate_card(root)
+    reports.write(reports.Registration(registered=True, entry=3, look=5, looks=5), path)
+    card = gate_card(root)
+    assert "none left: the next run needs fresh test examples" in card
+    assert "Under other thresholds than the policy's: nobody is asked to promote it." in card
+
+
+def test_what_was_not_measured_stands_in_red_with_a_mark_before_what_was(root: Path) -> None:
+    def blind(report: Any) -> None:
+        report["hack_source"] = {"declared": False, "flagged": [], "tried": 0}
+        for arm in report["arms"]:
+            for row in arm["sampled"]["rows"]:
+                row["context_tokens"] = [None] * len(row["context_tokens"])
+
+    change(root / "data/challenger/report.json", blind)
+    decide_again(root)
+    change(
+        root / "data/gate/timing.json",
+        lambda timing: timing["latency"].update(value=None, passed=None, detail="no seconds"),
+    )
+    card = gate_card(root)
+    listed = card[card.index("! Not measured, or too little to tell") : card.index("The question")]
+    for name in ("hack rate", "token cost", "P95 latency"):
+        assert f"{name}: " in listed
+    assert "P95 latency: no seconds. It has no vote, so this blocks nothing." in listed
+    assert card.count("! not measured") == 3
+    html = page.render(root, RUN)
+    assert '<div class="unseen"><b>! Not measured' in html
+    assert "! Not measured" not in gate_card(sample_reports.shelves("promote"))
+
+
+def test_many_slices_are_folded_but_for_the_worst(root: Path) -> None:
+    def split(report: Any) -> None:
+        for arm in report["arms"]:
+            for one in (arm["sampled"], arm["greedy"]):
+                for number, row in enumerate(one["rows"]):
+                    row["slice"] = f"s{number % 8}"
+                    if arm["name"] == "challenger" and row["slice"] in ("s3", "s5"):
+                        row["rewards"] = [0.0] * len(row["rewards"])
+
+    change(root / "data/challenger/report.json", split)
+    found = decide_again(root, min_slice=2)
+    slices = [check for check in found.checks if check.kind == "veto"]
+    assert len(slices) == 8
+    shown = [check for check in slices if not check.passed]
+    text = page.render(root, RUN)
+    assert f"{8 - len(shown)} more slices: {8 - len(shown)} passed" in text or len(shown) > 5
+    assert all(f"<b>{check.name}</b>" in text for check in slices)

@@ -261,7 +261,7 @@ def test_on_the_page_too(tmp_path: Path, source: HackSource, word: str, tone: st
     reports.write(found.decide(), tmp_path / "data/gate/decision.json")
     html = page.render(tmp_path, {"run": "r"})
     before, _, _ = html.partition("<b>hack rate</b>")
-    assert re.search(rf'class="verdict {tone}">[^<]* {word}</span><span>$', before), before[-200:]
+    assert re.search(rf'class="verdict {tone}">[^<]* {word}</span><div>$', before), before[-200:]
 
 
 # -- margins ---------------------------------------------------------------------------------------

@@ -1,0 +1,127 @@
+"""The gate's checks, as the person who signs reads them: how many looks are left, what was not
+measured, what stood in the way, and every check as one sentence (rft/reports/plain.py) with its
+picture and its numbers."""
+
+from __future__ import annotations
+
+from rft import reports
+from rft.page import charts
+from rft.page.inputs import Shelves
+from rft.page.markup import Html, card, h
+from rft.reports import plain, wording
+from rft.reports.plain import Group
+
+_SIGNS = {"passed": ("good", "✓"), "failed": ("bad", "✗"), "open": ("open", "?"), "not measured": ("bad", "!")}
+
+
+def checks(shelves: Shelves) -> Html | None:
+    decision = shelves.decision
+    if decision is None:
+        return None
+    if decision.candidate == "none":
+        note = "There was no candidate to compare with the champion; only the state of the run was checked."
+        return card("The gate's checks", h("p", note, class_="note"), _groups(plain.groups(decision), decision))
+    who = "the new prompt alone" if decision.candidate == "champion_new_prompt" else "the challenger"
+    before = shelves.registration is not None and shelves.registration.registered
+    note = (
+        f"Judged: {who}, against the champion, on the same test examples. "
+        + ("Limits were set before the test set was opened. " if before else "")
+        + f"Dots are differences paired by example, lines their {wording.percent(decision.checks[0].confidence)} "
+        "interval for the mean reward and 95 % intervals for the others; the dashed line is the limit, and the shaded "
+        "side is the one that was asked for. What a check could have seen is the smallest true difference that so many "
+        "examples show in 4 of 5 such tests."
+    )
+    found = plain.groups(decision, shelves.latency)
+    stopped = [group for group in found if group.title == plain.STOPPED]
+    return card(
+        "The gate's checks",
+        h("p", note, class_="note"),
+        _groups(stopped, decision),
+        _looks(shelves.registration),
+        _unseen(decision, shelves.latency),
+        _groups(found[len(stopped) :], decision),
+        _help(decision),
+    )
+
+
+def _looks(registration: reports.Registration | None) -> Html:
+    in_order, words = plain.looks(registration)
+    return h("p", words) if in_order else h("p", h("b", "! "), words, class_="bad")
+
+
+def _unseen(decision: reports.Decision, latency: reports.Check | None) -> Html | None:
+    """What nobody knows, before what is known."""
+    found = plain.unseen(decision, latency)
+    if not found:
+        return None
+    listed = [h("li", line) for line in found]
+    rest = (
+        h("details", h("summary", f"and {len(listed) - plain.MANY:,} more"), h("ul", listed[plain.MANY :]))
+        if len(listed) > plain.MANY
+        else None
+    )
+    return h(
+        "div", h("b", "! Not measured, or too little to tell"), h("ul", listed[: plain.MANY]), rest, class_="unseen"
+    )
+
+
+# -- groups ----------------------------------------------------------------------------------------
+def _groups(groups: list[Group], decision: reports.Decision) -> list[Html]:
+    return [_group(group, decision.candidate) for group in groups]
+
+
+def _group(group: Group, candidate: str) -> Html:
+    stopped = group.title == plain.STOPPED
+    head = h("h3", group.title, class_="bad" if stopped else None)
+    shown, folded = plain.folded(group)
+    return h(
+        "section",
+        head,
+        h("p", group.about, class_="note") if group.about else None,
+        _list(shown, candidate) if shown else None,
+        h("details", h("summary", plain.summary(folded)), _list(folded, candidate)) if folded else None,
+        class_="group",
+    )
+
+
+def _list(found: list[reports.Check], candidate: str) -> Html:
+    return h("ul", [_check(check, candidate) for check in found], class_="checks")
+
+
+def _check(check: reports.Check, candidate: str) -> Html:
+    word = "not measured" if plain.is_unmeasured(check) else wording.verdict(check)
+    tone, sign = _SIGNS[word]
+    picture = None
+    if check.value is not None and check.margin is not None:
+        good_above = check.is_better_above
+        text = f"{wording.numbers(check)}: {word}"
+        picture = charts.interval(check.name, text, check.value, check.low, check.high, check.margin, good_above, tone)
+    seen = plain.could_see(check)
+    why = plain.protects(check)
+    said = None if plain.is_unmeasured(check) or (check.kind == "state" and check.value is None) else check.detail
+    asides = ["Only shown: it decides nothing." if not check.decides else "", f"Asked {why}." if why else "", seen]
+    return h(
+        "li",
+        h("span", f"{sign} {word}", class_=f"verdict {tone}"),
+        h(
+            "div",
+            h("b", check.name),
+            h("p", plain.sentence(check, candidate), class_="bad" if plain.is_unmeasured(check) else None),
+            h("small", " ".join(filter(None, asides))),
+        ),
+        h("div", picture, h("span", _numbers(check), class_="numbers"), h("small", said) if said else None),
+    )
+
+
+def _numbers(check: reports.Check) -> str:
+    """Value, interval and limit, as the stage printed them."""
+    return wording.numbers(check) if check.value is not None else ""
+
+
+def _help(decision: reports.Decision) -> Html:
+    words = [plain.HOW_TO_READ]
+    if any(check.name == wording.HACK_RATE for check in decision.checks):
+        words.append(plain.HACK_RATE_MEANS)
+    if any(check.kind == "veto" for check in decision.checks):
+        words.append(plain.VETO_MEANS)
+    return h("details", h("summary", "How to read these checks"), [h("p", text, class_="note") for text in words])

@@ -1,0 +1,55 @@
+"""How a run ended, on the terminal: what stood in the way first, and what was not measured in
+red."""
+
+from __future__ import annotations
+
+import pytest
+from rich.text import Text
+
+from flows import results
+from rft import reports
+from rft.reports import Check, Decision, Registration
+from tests import sample_reports
+from tests.sample_reports import Scenario
+
+LOOK = Registration(registered=True, entry=12, look=2, looks=5, by_policy=True)
+
+
+def told(decision: Decision, apart: Check | None = None, look: Registration | None = LOOK) -> list[tuple[str, str]]:
+    """Each line, and its style."""
+    return [
+        (line.plain, str(line.style)) if isinstance(line, Text) else (line, "")
+        for line in results.checks(decision, apart, look)
+    ]
+
+
+def decision(scenario: Scenario) -> Decision:
+    return reports.read(Decision, sample_reports.shelves(scenario) / "data/gate/decision.json")
+
+
+@pytest.mark.parametrize("scenario", ["promote", "reject", "inconclusive"])
+def test_each_check_has_a_line_and_a_sentence_under_its_group(scenario: Scenario) -> None:
+    found = decision(scenario)
+    lines = [line for line, _ in told(found)]
+    assert all(sum(f" {check.name}: " in line for line in lines) >= 1 for check in found.checks)
+    titles = [line.strip().partition(":")[0] for line in lines if line.startswith("\n")]
+    assert (titles[0] == "What stood in the way") == (scenario != "promote")
+    assert sum(line.startswith("      ") for line in lines) == sum(check.value is not None for check in found.checks)
+    assert "\nLook 2 of 5 at this test set; 3 left." in lines[-1]
+
+
+def test_what_was_not_measured_is_red_and_so_is_a_look_that_nobody_registered() -> None:
+    found = decision("promote")
+    blind = Check(
+        name="P95 latency", kind="non_inferiority", passed=None, value=None, decides=False, detail="no seconds"
+    )
+    styles = dict(told(found, blind, Registration()))
+    assert styles["  ! P95 latency: not measured (no seconds) (not deciding)"] == "red"
+    assert styles["  ! P95 latency: no seconds. It has no vote, so this blocks nothing."] == "red"
+    assert styles["\nNot registered: this was decided by hand, and nobody is asked to promote it."] == "red"
+    assert dict(told(found)).popitem()[1] == ""
+
+
+def test_nothing_is_said_of_looks_where_there_was_no_candidate() -> None:
+    lines = [line for line, _ in told(decision("skipped"), look=None)]
+    assert [line.strip().partition(":")[0] for line in lines if line.startswith("\n")] == ["The preconditions"]
