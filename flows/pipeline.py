@@ -8,7 +8,7 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
-from flows import settings, unattended
+from flows import extension, settings, unattended
 from rft.errors import Stopped
 from rft.reports import Decision
 from tasks.ladder import recorded
@@ -24,30 +24,55 @@ from tasks.stages.registration import register_look
 from tasks.stages.traffic import load_traffic
 from tasks.stages.train import train_adapter
 
+UNTIL = {
+    "policy": build_policy,
+    "baseline": evaluate_baseline,  # with the readiness verdict that `train` obeys
+    "prompt": optimize_prompt,
+    "train": train_adapter,
+}
+"""The stages between the examples and the look. `--until` ends a run after one of them, without a
+look; those behind have nothing to offer without one."""
+
 
 @flow(name="retrain", on_failure=[unattended.failed], on_crashed=[unattended.failed])
 def retrain(
-    window: str | None = None, params: str | None = None, overrides: tuple[str, ...] = (), clean_only: bool = False
+    window: str | None = None,
+    params: str | None = None,
+    overrides: tuple[str, ...] = (),
+    clean_only: bool = False,
+    until: str | None = None,
+    extends: str | None = None,
+    blocks: int | None = None,
 ) -> Decision | State | None:
     """Run the ladder. `window` is a file, or a pattern whose last match by name is taken.
 
-    Returns None if drift said stop, and Cancelled with the reason if `run.max_hours` or
-    `rft cancel` stopped the run.
+    `until` names the last stage. `extends`: a run whose candidates are looked at again, on as many
+    `blocks` of test examples more (flows/extension.py); it brings settings and window.
+
+    Returns None if drift said stop or `until` was reached, and Cancelled with the reason if
+    `run.max_hours` or `rft cancel` stopped the run.
     """
     here = clone.enter()
-    wanted = settings.resolve(here, params, overrides)
+    more = extension.of(here, extends, blocks) if extends else None
+    wanted = more.params if more else settings.resolve(here, params, overrides)
+    file = settings.newest(here, more.extended.asked_window if more else window, wanted.recipe.path)
     try:
-        with recorded(here, wanted, settings.newest(here, window, wanted.recipe.path), clean_only, flow_run.id) as run:
+        with recorded(here, wanted, file, clean_only, flow_run.id, until, more and more.extended) as run:
+            if more:
+                run.update(extends=more.extended.name, more_blocks=more.blocks)
             load_traffic(run)  # traffic and champion are files now
             drift = check_drift(run)
             if drift.verdict == "stop":
                 run.update(state="stopped", message=drift.reason)
                 return None
             build_examples(run, refresh=drift.verdict == "refresh")
-            build_policy(run)
-            evaluate_baseline(run)  # with the readiness verdict that `train` obeys
-            optimize_prompt(run)
-            train_adapter(run)
+            for stage, climb in UNTIL.items():
+                climb(run)
+                if stage == until:
+                    run.update(state="stopped", message=f"stopped after {until}, as --until asked: no look was taken")
+                    return None
+            if more:
+                more.assert_same(run)
             register_look(run)  # the test set is opened only after this
             evaluate_challenger(run)
             return decide(run)  # the champion does not move here: `promote` is another flow

@@ -15,7 +15,17 @@ from rich.text import Text
 
 from rft import commands, shelves
 from rft.page.inputs import ARMS, between
-from rft.reports import ChallengerReport, Check, Decision, Metric, Registration, TrainReport, plain, wording
+from rft.reports import (
+    ChallengerReport,
+    Check,
+    Decision,
+    ExamplesReport,
+    Metric,
+    Registration,
+    TrainReport,
+    plain,
+    wording,
+)
 from rft.words import counted
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -50,11 +60,22 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
         yield f"\n{decision.decision}: {decision.reason}"
     elif record.verdict == "stop":
         yield f"Stopped after drift, which is a result too: {record.message}"
+    elif record.state == "stopped":
+        yield f"{record.message[:1].upper()}{record.message[1:]}"
     yield f"\nRun      {record.name} ({record.state}), revision {(record.revision or 'none')[:10]}"
     yield f"Report   {_short(clone.page(record.name))}"
     if decision and decision.decision == "promote":
         yield f"Approve  {approval(record)}"
         yield f"   or    {commands.command('reject', record.name, *commands.WHY)}"
+    elif decision and decision.more_examples and _offers_blocks(at):
+        yield f"Extend   {commands.command('extend', record.name)}"
+    elif record.until and record.state == "stopped":
+        yield f"Go on    {record.again}"
+
+
+def _offers_blocks(at: Revision | None) -> bool:
+    report = at and at.report(ExamplesReport)
+    return bool(report and report.offers_blocks)
 
 
 def checks(decision: Decision, apart: Check | None, registration: Registration | None) -> Iterator[str | Text]:

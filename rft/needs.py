@@ -1,4 +1,5 @@
-"""List what each stage depends on: sections of params.yaml, and files that it reads.
+"""List what each stage depends on: sections of params.yaml or keys of them, and files that it
+reads.
 
 The table has two readers. `tasks/dependencies.py` writes it into dvc.yaml, so that DVC runs a stage
 again when any of it changed. `rft/progress.py` hashes it into the name of the stage's work folder,
@@ -13,6 +14,7 @@ depends on section `run`, which says how long to work, not on what.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,16 @@ RECIPE = "${recipe.path}"
 """Filled in from params.yaml, as DVC does."""
 PACKAGES = "constraints.txt"
 _CHAMPION = f"{DATA}/champion"
+_ROWS = ("examples.keys", "examples.seed", "examples.train")
+"""How rows are read, and which the exploits are played on."""
 _AGENT = (RECIPE, f"{DATA}/policy", _CHAMPION)
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
     sections: tuple[str, ...]
+    """Or single keys, such as `examples.seed`: a stage that does not open the test examples goes on
+    where only their number changed."""
     files: tuple[str, ...]
     """Files and folders, relative to the top of the tree. PACKAGES, which all need, is not among
     them."""
@@ -39,9 +45,9 @@ def leaves(stage: str, *names: str) -> tuple[str, ...]:
 
 
 NEEDS = {
-    "traffic": Needs(("recipe", "traffic", "examples"), ("${traffic.file}", RECIPE, _CHAMPION)),
+    "traffic": Needs(("recipe", "traffic", *_ROWS), ("${traffic.file}", RECIPE, _CHAMPION)),
     "drift": Needs(
-        ("recipe", "tools", "drift", "examples"),
+        ("recipe", "tools", "drift", *_ROWS),
         (
             *leaves("traffic", "conversations.jsonl", "current_profile.json", "reference_profile.json", "report.json"),
             RECIPE,
@@ -60,7 +66,7 @@ NEEDS = {
         (*_AGENT, *leaves("baseline", "report.json"), *leaves("examples", "keys.json", "validation.jsonl")),
     ),
     "train": Needs(
-        ("recipe", "tools", "rollout", "examples", "policy", "train"),
+        ("recipe", "tools", "rollout", *_ROWS, "policy", "train"),
         (
             *_AGENT,
             *leaves("baseline", "report.json"),
@@ -69,7 +75,7 @@ NEEDS = {
         ),
     ),
     "challenger": Needs(
-        ("recipe", "tools", "rollout", "examples", "policy", "train", "challenger"),
+        ("recipe", "tools", "rollout", *_ROWS, "policy", "train", "challenger"),
         (
             *_AGENT,
             *leaves("prompt", "prompt.json"),
@@ -89,7 +95,7 @@ NEEDS = {
 
 
 def of(stage: str, params: Any) -> tuple[list[Any], list[Path]]:
-    """Return the sections and the files that a stage depends on, as in dvc.yaml."""
+    """Return the values of the sections and the files that a stage depends on, as in dvc.yaml."""
     found = NEEDS[stage]
     paths = [params.recipe.path if name == RECIPE else name for name in found.files]
-    return [getattr(params, name) for name in found.sections], [Path(path) for path in paths]
+    return [attrgetter(name)(params) for name in found.sections], [Path(path) for path in paths]

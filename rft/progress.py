@@ -87,7 +87,7 @@ def once(stage: str, params: BaseModel, make: Callable[[Path, Path], None]) -> N
         _copy_out(work / _SHELF, Path(needs.DATA, stage))
 
 
-def folder(stage: str, sections: Iterable[BaseModel], inputs: Iterable[Path]) -> Path:
+def folder(stage: str, sections: Iterable[Any], inputs: Iterable[Path]) -> Path:
     """Make the work folder for these sections and inputs, the pinned packages and the engine's
     source."""
     path = files.state() / "progress" / _name(stage, sections, [*inputs, Path(needs.PACKAGES), Path(__file__).parent])
@@ -106,13 +106,14 @@ def forget(stage: str, params: BaseModel, tree: Path, place: Path) -> None:
                 remove(path)
 
 
-def _name(stage: str, sections: Iterable[BaseModel], paths: Iterable[Path]) -> str:
+def _name(stage: str, sections: Iterable[Any], paths: Iterable[Path]) -> str:
     return f"{stage}-{key(sections, paths)}"
 
 
-def key(sections: Iterable[BaseModel], paths: Iterable[Path]) -> str:
+def key(sections: Iterable[Any], paths: Iterable[Path]) -> str:
     """Hash settings and the files at the paths, in 16 digits."""
-    given = [section.model_dump(mode="json", by_alias=True) for section in sections]
+    dumped = (one.model_dump(mode="json", by_alias=True) if isinstance(one, BaseModel) else one for one in sections)
+    given = [*dumped]
     return files.digest([given, [files.tree_sha256(path) for path in paths]])[:16]
 
 

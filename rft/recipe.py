@@ -5,6 +5,9 @@ alone loads one, by path.
                         examples(options, split, count, seed) -> a list of rows: `Example`s, dicts,
                             or the lines of your own JSONL file (`rows.lines(path)`)
                         optional:
+                        examples(..., block=0): the recipe offers blocks. Block 1 of the test split
+                            holds other examples than block 0, which have nothing in common with it
+                            that must be generalized over; train and validation know block 0 only
                         from_traffic(options, conversation) -> Example | None, for graded traffic
                         features(messages) -> dict[str, str | list[str]], categories in which drift
                             is watched, such as the mix of chapters
@@ -34,6 +37,7 @@ here: `Conversation`, `Example`, `Message` and `ToolError`.
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import math
 import re
@@ -164,9 +168,16 @@ class Recipe:
     def name(self) -> str:
         return self.folder.name
 
-    def examples(self, split: Split, count: int, seed: int) -> list[Example]:
-        """Make the examples of a split. Raises UserError naming the place of a bad row."""
-        given = self._module("examples").examples(self.options, split, count, seed)
+    @property
+    def offers_blocks(self) -> bool:
+        """Whether it can make fresh test examples: its `examples` takes a parameter `block`."""
+        return "block" in inspect.signature(self._module("examples").examples).parameters
+
+    def examples(self, split: Split, count: int, seed: int, block: int = 0) -> list[Example]:
+        """Make the examples of a split, for test those of one block. Raises UserError naming the
+        place of a bad row."""
+        more = {"block": block} if self.offers_blocks else {}
+        given = self._module("examples").examples(self.options, split, count, seed, **more)
         where = f"{self.folder}/examples.py: {split} example"
         return [self._read(row, f"{where} {n}", "Fix examples().") for n, row in enumerate(given, 1)]
 

@@ -6,7 +6,8 @@ file or inside a function, or by name as a process of its own ("rft.tools.server
 that a recipe imports; on its recipe's folder; on the pinned packages; and on the shelves that it
 reads. So a comment in the trainer does not repeat the warm start, and no change of code is missed,
 as it is with lists written by hand. The sections of params.yaml are found in the same way: every
-`params.<section>` in what `run` can reach by name.
+`params.<section>` in what `run` can reach by name. Section `examples` is about several stages: of
+it they are `params.examples.<key>`, so that more test examples do not repeat a training.
 
 Two things cannot be read from the code: which files a stage reads (rft/needs.py, where the engine
 reads it too), and which it leaves (the table below). Outputs are single files where a `timing.json`
@@ -26,6 +27,8 @@ from pathlib import Path
 from rft import needs
 
 _WHOLE = "*"
+_BY_KEY = ("examples",)
+"""Sections of which a stage depends on the keys that it reads."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,9 @@ STAGES = {
 _HEADER = """\
 # The ladder, as a table of contents. Written by `python -m tasks.dependencies --write`: change the
 # tables there and in rft/needs.py, not here. A run executes these one by one (`rft run`); `dvc repro`
-# does the same by hand, with params.yaml alone. There DVC wants every section that a stage depends
-# on: one that you leave out to its defaults is written `policy: {}`. `rft stage NAME --params FILE`
-# wants nothing of the kind.
+# does the same by hand, with params.yaml alone. There DVC wants every section or key that a stage
+# depends on: a section that you leave to its defaults is written `policy: {}`. `rft stage NAME
+# --params FILE` wants nothing of the kind.
 stages:
 """
 
@@ -102,17 +105,22 @@ def _is_only_words(path: Path) -> bool:
 
 
 def sections(root: Path, stage: str) -> list[str]:
-    """The sections of params.yaml that the stage's `run` may read."""
+    """The sections of params.yaml that the stage's `run` may read, or keys of them."""
     from rft.config import Params
 
     known = {name: info.alias or name for name, info in Params.model_fields.items()}
-    used = {
-        node.attr
-        for definition in _reached(root, stage)
-        for node in ast.walk(definition)
-        if isinstance(node, ast.Attribute) and _is_params(node.value)
-    }
-    return [known[name] for name in known if name in used]
+    used: dict[str, set[str]] = {}  # section -> the keys that are read, "" for the whole
+    for definition in _reached(root, stage):
+        nodes = [node for node in ast.walk(definition) if isinstance(node, ast.Attribute)]
+        keys = {node.value: node.attr for node in nodes}
+        for node in nodes:
+            if _is_params(node.value):
+                used.setdefault(node.attr, set()).add(keys.get(node, "") if node.attr in _BY_KEY else "")
+    found: list[str] = []
+    for name in known:
+        keys = used.get(name, set())
+        found += [known[name]] if "" in keys else [f"{known[name]}.{key}" for key in sorted(keys)]
+    return found
 
 
 def _reached(root: Path, stage: str) -> Iterator[ast.AST]:

@@ -36,12 +36,19 @@ Numbers = Mapping[str, reports.Metric | float | None]
 
 @contextlib.contextmanager
 def recorded(
-    clone: Clone, params: config.Params, window: Path | None, clean_only: bool = False, flow_run_id: str | None = None
+    clone: Clone,
+    params: config.Params,
+    window: Path | None,
+    clean_only: bool = False,
+    flow_run_id: str | None = None,
+    until: str | None = None,
+    code: RunRecord | None = None,
 ) -> Iterator[Run]:
-    """Open a run of these settings, and record how it was asked for. Raises UserError for a dirty
-    tree when `clean_only`, as a schedule asks."""
+    """Open a run of these settings, of the code of an earlier run or of what lies here, and record
+    how it was asked for. Raises UserError for a dirty tree when `clean_only`, as a schedule
+    asks."""
     say = repro.listener.get().say
-    plan = runs.plan(clone, params, champions.of_params(clone, params, say), window, clean_only)
+    plan = runs.plan(clone, params, champions.of_params(clone, params, say), window, clean_only, code)
     for problem in projections.reconcile(clone, say):
         say(f"[ledger] {problem}. It is tried again at the next start")
     anchor = champions.anchor(clone)
@@ -54,6 +61,7 @@ def recorded(
                 settings=commands.remembered(),
                 asked_window=asked,
                 clean_only=clean_only,
+                until=until,
                 ledger=anchor,
             )
             say(f"[run] {run.name}{_opening(run)}")
@@ -180,6 +188,7 @@ def write_page(clone: Clone, record: RunRecord, root: Path, opened: int | None =
         "started": f"{record.started} by {record.started_by}",
         "dirty": f"yes: {counted(len(record.edited), 'uncommitted file')}" if record.dirty else "no",
         "uncommitted": ", ".join(record.edited),
+        "stopped": record.message if record.until and record.state == "stopped" else "",
         "again": record.again,
     }
     spent = {stage: page.Spent(seconds, record.stages.get(stage, "")) for stage, seconds in record.seconds.items()}

@@ -277,7 +277,8 @@ def test_work_is_known_by_all_that_the_stage_depends_on_and_by_nothing_else(tmp_
         for section, change in changes.items():
             raw = {"recipe": {"path": "tiny"}, "gate": tiny_recipe.gate()}
             raw[section] = raw.get(section, {}) | change
-            assert (key(stage, config.parse(raw)) != names[0]) is (section in known.sections), section
+            depends = section in {name.partition(".")[0] for name in known.sections}
+            assert (key(stage, config.parse(raw)) != names[0]) is depends, section
         for file in [*known.files, needs.PACKAGES]:
             path = Path("tiny/tools.py" if file == needs.RECIPE else file)
             before = key(stage, tiny_recipe.params(Path("tiny")))
@@ -287,7 +288,16 @@ def test_work_is_known_by_all_that_the_stage_depends_on_and_by_nothing_else(tmp_
 
 
 def test_every_section_was_tried_above():
-    assert {name for known in needs.NEEDS.values() for name in known.sections} <= set(config.Params.model_fields)
+    sections = {name.partition(".")[0] for known in needs.NEEDS.values() for name in known.sections}
+    assert sections <= set(config.Params.model_fields)
+
+
+def test_r13_more_test_examples_repeat_no_training(tmp_path: Path) -> None:
+    """Only what opens the test set depends on it."""
+    tiny_recipe.make(tmp_path)
+    with inside(tmp_path):
+        one, two = (tiny_recipe.params(Path("tiny"), examples={"blocks": blocks}) for blocks in (1, 2))
+        assert [stage for stage in needs.NEEDS if key(stage, one) != key(stage, two)] == ["examples"]
 
 
 def test_a_baseline_that_was_cut_off_is_not_finished_under_another_grader(

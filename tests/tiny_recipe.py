@@ -42,9 +42,10 @@ def example(options, number):
     return Example(f"n-{number:04d}", ({"role": "user", "content": note},), value(key), item)
 
 
-def examples(options, split, count, seed):
+def examples(options, split, count, seed, block=0):
     numbers = [number for number in range(10_000) if number % 5 in REMAINDERS[split]]
     random.Random(f"{split}/{seed}").shuffle(numbers)
+    numbers = numbers[block * count :]
     return [example(options, number) for number in numbers[:count]]
 
 

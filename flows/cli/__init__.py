@@ -31,7 +31,7 @@ from rft import commands, secrets
 from rft.errors import RftError, Stopped
 
 VERBS = (
-    "run", "runs", "doctor", "stage", "exploits", "serve-tools", "report", "cancel", "gc", "approve",
+    "run", "runs", "extend", "doctor", "stage", "exploits", "serve-tools", "report", "cancel", "gc", "approve",
     "reject", "rollback", "champion", "ledger", "people", "policy", "export", "play", "rollouts", "replay", "up", "new",
     "drift", "demo",
 )  # fmt: skip

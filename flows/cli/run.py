@@ -9,15 +9,20 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.cli.options import add_settings
 from flows.screen import say, watched
-from rft.errors import Stopped
+from rft.commands import command
+from rft.errors import Stopped, UserError
 from tasks.runs import clone
+from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
     from tasks.runs.records import RunRecord
+
+UNTIL = ("policy", "baseline", "prompt", "train")
+"""Where a run can end without a look, as in flows/pipeline.py, which is heavy to load."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +31,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the window of traffic; a pattern such as 'data/inbox/*.jsonl' takes the last by name",
     )
+    parser.add_argument(
+        "--until",
+        metavar="STAGE",
+        help="end after this stage (policy, baseline, prompt or train), without a look at the test set; the same "
+        "command without it goes on from there",
+    )
     parser.add_argument("--clean-only", action="store_true", help="refuse to run if there are uncommitted edits")
     add_settings(parser)
 
@@ -33,32 +44,54 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from flows import results
 
-    record = climb(options.window, options.params, options.overrides, options.clean_only)
+    record = climb(options.window, options.params, options.overrides, options.clean_only, options.until)
     results.show(clone.enter(), record)
     return 0
 
 
 def climb(
-    window: str | None = None, params: str | None = None, overrides: Iterable[str] = (), clean_only: bool = False
+    window: str | None = None,
+    params: str | None = None,
+    overrides: Iterable[str] = (),
+    clean_only: bool = False,
+    until: str | None = None,
 ) -> RunRecord:
-    """Run the ladder, with progress bars. Settings are read before a server starts."""
+    """Run the ladder. Settings are read before a server starts."""
     from flows import settings
-    from flows.server import prefect_server
     from rft.grading import margins
-    from tasks.runs import records
     from tasks.runs import run as runs
 
     place = clone.enter()
+    _refuse_unknown(until)
     overrides = tuple(overrides)
     wanted = settings.resolve(place, params, overrides)
     runs.refuse_missing_recipe(place, wanted)
     margins.check(wanted, place.root)
+    return retrain(place, window=window, params=params, overrides=overrides, clean_only=clean_only, until=until)
+
+
+def _refuse_unknown(until: str | None) -> None:
+    if until is None or until in UNTIL:
+        return
+    why = "names no stage where a run can end"
+    if until in ("challenger", "gate"):
+        why = "lies behind the look at the test set, which is there to end in a decision"
+    elif until in ("traffic", "drift", "examples"):
+        why = f"is soon done by itself: {command('stage', until)}"
+    raise UserError(f"--until {until}: {why}. Name one of {', '.join(UNTIL)}.")
+
+
+def retrain(place: Clone, **asked: Any) -> RunRecord:
+    """Run the flow `retrain`, with progress bars."""
+    from flows.server import prefect_server
+    from tasks.runs import records
+
     with prefect_server(place) as server, watched() as lines:
-        retrain = importlib.import_module("flows.pipeline").retrain
+        flow = importlib.import_module("flows.pipeline").retrain
         importlib.import_module("mlflow")  # a second of import, while the server boots
         if server:
             server.ready()
-        state = retrain(window, params, overrides, clean_only, return_state=True)
+        state = flow(**asked, return_state=True)
         if not state.is_cancelled():
             state.result()  # raises what ended the flow
     if lines.skipped:

@@ -114,6 +114,8 @@ def _end(here: Clone, record: RunRecord) -> str:
 
     if record.state in ("running", "preparing"):
         return "(running)" if records.alive(here, record.name) else "(cut off)"
+    if record.state == "stopped" and record.verdict != "stop":
+        return f"stopped after {record.until}"
     return record.decision or ("stopped at drift" if record.state == "stopped" else record.state)
 
 

@@ -28,11 +28,13 @@ class Options(BaseModel):
     polite_share: float = 0.3
 
 
-def examples(options: Options, split: str, count: int, seed: int) -> list[Example]:
+def examples(options: Options, split: str, count: int, seed: int, block: int = 0) -> list[Example]:
+    """Return the examples of a split. A block is a further test set of the same size, for when the
+    looks at the first one are spent."""
     rng = random.Random(f"{split} {seed}")
     numbers = [number for number in range(1000, 10_000) if tenth(str(number)) in TENTHS[split]]
     rng.shuffle(numbers)
-    return [example(options, number, rng) for number in numbers[:count]]
+    return [example(options, number, rng) for number in numbers[block * count :][:count]]
 
 
 def example(options: Options, number: int, rng: random.Random) -> Example:

@@ -34,6 +34,8 @@ CACHE = Path(".rft/cache")
 MAX_WORDS, MAX_CHARACTERS = 7, 50
 DISTRACTORS = ("no ", "family history of ")
 """How a phrase begins that must not be coded. Terms that begin so themselves are left out."""
+FRESH_BLOCKS = 2
+"""Blocks of test examples beyond the first."""
 CLIP = 44
 """Characters of a text that a tool shows, cut at a word."""
 Split = Literal["train", "validation", "test"]
@@ -117,6 +119,26 @@ def pairs(split: Split) -> list[tuple[str, str]]:
 
 
 @functools.cache
+def fresh_pairs(block: int) -> list[tuple[str, str]]:
+    """Return the pairs of a further block of the test split.
+
+    The tested codes that have a usable term are nearly all in the first block, so here are the
+    others, each under its own title. A hash of the code says which block it is in.
+    """
+    asked = {code for _, code in _usable()}
+    titles = ((known.text(code), code) for known in [catalogue()] for code in known.codes if known.has_leaf(code))
+    return sorted(
+        (title, code)
+        for title, code in titles
+        if code not in asked and split_of(code) == "test" and _is_usable(title) and _block_of(code) == block
+    )
+
+
+def _block_of(code: str) -> int:
+    return 1 + int.from_bytes(hashlib.sha256(f"block {code}".encode()).digest()[:8], "big") % FRESH_BLOCKS
+
+
+@functools.cache
 def names() -> dict[str, set[str]]:
     """Map each text to the leaf codes that it stands for."""
     found: dict[str, set[str]] = defaultdict(set)
@@ -127,18 +149,13 @@ def names() -> dict[str, set[str]]:
 
 @functools.cache
 def _usable() -> list[tuple[str, str]]:
-    known = names()
-    return sorted(
-        {
-            (term, code)
-            for code, terms in catalogue().terms.items()
-            for term in terms
-            if 0 < len(term) <= MAX_CHARACTERS
-            and len(term.split()) <= MAX_WORDS
-            and len(known[term]) == 1
-            and not term.startswith(DISTRACTORS)
-        }
-    )
+    return sorted({(term, code) for code, terms in catalogue().terms.items() for term in terms if _is_usable(term)})
+
+
+def _is_usable(term: str) -> bool:
+    """Whether a note may call a diagnosis so: short, and no name of another code."""
+    is_short = 0 < len(term) <= MAX_CHARACTERS and len(term.split()) <= MAX_WORDS
+    return is_short and len(names()[term]) == 1 and not term.startswith(DISTRACTORS)
 
 
 @functools.cache

@@ -24,6 +24,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rft.errors import UserError
 from rft.recipe import Conversation, Example, Message
 
 from . import codes, index
@@ -64,11 +65,16 @@ class Note:
     distractors: tuple[str, ...]  # phrases that must not be coded
 
 
-def examples(options: Options, split: codes.Split, count: int, seed: int) -> list[Example]:
-    """Return examples, equal for equal arguments. Every pair of the split is used once before any
-    is used again."""
-    notes = write_notes(options, codes.pairs(split), random.Random(f"{split} {seed}"))
-    return [_example(f"{split}-{n:05d}", next(notes), options) for n in range(count)]
+def examples(options: Options, split: codes.Split, count: int, seed: int, block: int = 0) -> list[Example]:
+    """Return examples, equal for equal arguments. Every pair of the split or block is used once
+    before any is used again. No code of the test split is in two blocks."""
+    if block > codes.FRESH_BLOCKS:
+        what = f"there is no block {block} of test examples: the classification has codes for 0 to {codes.FRESH_BLOCKS}"
+        raise UserError(f"{what}. Lower examples.block or examples.blocks in params.yaml.")
+    name = f"{split}-{block}" if block else split
+    pairs = codes.fresh_pairs(block) if block else codes.pairs(split)
+    notes = write_notes(options, pairs, random.Random(f"{name} {seed}"))
+    return [_example(f"{name}-{n:05d}", next(notes), options) for n in range(count)]
 
 
 def write_notes(

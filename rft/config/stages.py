@@ -94,13 +94,23 @@ class Examples(Section):
     validation: int = Field(default=192, ge=2)
     """Validation examples: for the baseline, the prompt search and the checks during training."""
     test: int = Field(default=288, ge=2)
-    """Test examples, frozen, which only stage `challenger` opens. The gate's intervals shrink with
-    the square root of this number."""
+    """Test examples of one block, frozen, which only stage `challenger` opens. The gate's intervals
+    shrink with the square root of their number."""
+    block: int = Field(default=0, ge=0)
+    """The first block of test examples. When the looks at one block are spent, the next one is
+    fresh, where the recipe offers blocks (rft/recipe.py)."""
+    blocks: int = Field(default=1, ge=1)
+    """How many consecutive blocks the test set joins. `rft extend` raises it."""
     disjoint_targets: bool = True
     """Whether a target of a training example is refused in validation and test. Use false where
     targets are classes ("approve", "deny") rather than things to find."""
     seed: int = 0
     """Seed for choosing examples."""
+
+    @property
+    def num_test(self) -> int:
+        """Test examples of all blocks together."""
+        return self.test * self.blocks
 
 
 class Architecture(Section):

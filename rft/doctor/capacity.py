@@ -191,7 +191,7 @@ def num_rollouts(params: config.Params) -> int:
         + 2 * validation * prompt.confirm_k
         + train.steps * train.examples_per_step * train.group
         + train.steps // train.validate_every * train.validation_examples
-        + 3 * params.examples.test * (params.challenger.k + 1)
+        + 3 * params.examples.num_test * (params.challenger.k + 1)
     )
 
 

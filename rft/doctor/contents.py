@@ -42,6 +42,7 @@ def look(setup: Setup) -> Finding:
     problems += [
         *_keys(setup),
         *_leaks(setup),
+        *_blocks(setup),
         *_slices(setup),
         *_routes(setup),
         *_policy(setup),
@@ -49,12 +50,13 @@ def look(setup: Setup) -> Finding:
         *_unequal(setup),
     ]
     said = ", ".join(f"{count} {split}" for split, count in counts.items())
-    words = f"{recipe.name}: {said}, apart from each other; {len(exploits)} exploits"
+    words = f"{recipe.name}: {said}, apart from each other; {len(exploits)} exploits; {_fresh(setup)}"
     return together(problems, words, examples=counts)
 
 
 def _rows(setup: Setup, split: str, found: Sequence[Example]) -> Iterator[Finding]:
-    file, asked = f"{setup.recipe.folder}/examples.py", getattr(setup.params.examples, split)
+    file, section = f"{setup.recipe.folder}/examples.py", setup.params.examples
+    asked = section.num_test if split == "test" else getattr(section, split)
     if len(found) != asked:
         words = f"{file} gave {len(found)} {split} examples, examples.{split} = {asked}"
         yield fail(words, f"Lower examples.{split} to what it has.")
@@ -85,6 +87,24 @@ def _leaks(setup: Setup) -> Iterator[Finding]:
         examples.check_leakage(setup.rows, setup.params.examples.disjoint_targets)
     except UserError as error:
         yield fail(str(error), "")
+
+
+def _blocks(setup: Setup) -> Iterator[Finding]:
+    """Try the test examples' next block, before somebody needs it."""
+    section = setup.params.examples
+    if not setup.recipe.offers_blocks:
+        return
+    two = section.model_copy(update={"blocks": max(2, section.blocks)})
+    try:
+        examples.check_blocks(examples.tested(setup.recipe, two), section.disjoint_targets)
+    except UserError as error:
+        yield warn(str(error), "")
+
+
+def _fresh(setup: Setup) -> str:
+    if setup.recipe.offers_blocks:
+        return "it offers blocks of test examples"
+    return "it offers no blocks of test examples, so when the looks at these are spent, you need new ones"
 
 
 def _slices(setup: Setup) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from rft.chat.renderer import Chat
 from rft.doctor.finding import Skip
 from rft.errors import UserError
 from rft.recipe import Recipe, Split
+from rft.stages import examples
 from rft.tools import client as tools
 from rft.types import SPLITS, Example
 from rft.wire.trace import Traces
@@ -48,7 +49,13 @@ class Setup:
     def rows(self) -> dict[Split, list[Example]]:
         """The examples that the stage `examples` would take, by split."""
         section = self.params.examples
-        return {split: self.recipe.examples(split, getattr(section, split), section.seed) for split in SPLITS}
+        found: dict[Split, list[Example]] = {}
+        for split in SPLITS[:-1]:
+            found[split] = self.recipe.examples(split, getattr(section, split), section.seed)
+        blocks = examples.asked(self.recipe, section)
+        tested = (self.recipe.examples("test", section.test, section.seed, block) for block in blocks)
+        found["test"] = [row for some in tested for row in some]
+        return found
 
     # -- secrets -----------------------------------------------------------------------------------
     def variables(self) -> list[str]:

@@ -5,6 +5,7 @@ checks      the conditions: one of superiority, several of non-inferiority
 costs       of these, what a candidate costs: tokens, turns, unreadable calls, lost rollouts
 levels      at which level the question is asked, so that looking again is paid for
 slices      the veto of a slice
+more        how many more examples would settle what is open
 pool        which slices are judged together
 evidence    the rows of two arms, as the statistics want them
 """

@@ -24,8 +24,9 @@ with them. For a range other than 0 to 1 the words say so.
 Equal inputs must give equal bytes, so the latency check is in `timing.json`, and in `decision.json`
 only under `gate.latency_decides`. No clock, no randomness but `gate.seed`, no torch.
 
-The checks are in checks.py and slices.py, those of what a candidate costs in costs.py, the stage
-that reads and writes the files in rft/stages/gate.py. rft/reports/wording.py puts checks and
+The checks are in checks.py and slices.py, those of what a candidate costs in costs.py, how many
+more examples would settle an open one in more.py, the stage that reads and writes the files in
+rft/stages/gate.py. rft/reports/wording.py puts checks and
 decisions into words.
 """
 
@@ -35,7 +36,7 @@ from typing import Literal
 
 from rft import commands, config, files, reports, shelves
 from rft.errors import UserError
-from rft.gate import checks, costs, evidence
+from rft.gate import checks, costs, evidence, more
 from rft.gate.checks import Timings
 from rft.reports import Arm, Check, Decision, wording
 from rft.scale import from_to
@@ -89,7 +90,16 @@ def decide(
     if not arm.serve.is_single:
         hashes["serve"] = files.digest(arm.serve.model_dump(mode="json"))
     reason = wording.reason(decision, candidate, found)
-    return Decision(decision=decision, reason=reason, candidate=candidate, checks=found, hashes=hashes)
+    if decision != "inconclusive":
+        return Decision(decision=decision, reason=reason, candidate=candidate, checks=found, hashes=hashes)
+    return Decision(
+        decision=decision,
+        reason=f"{reason}. {more.advice(found)}",
+        candidate=candidate,
+        checks=found,
+        hashes=hashes,
+        more_examples=more.examples(found),
+    )
 
 
 # -- which candidate -------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def check(settings: config.Params, root: Path = Path(), num_test: int | None = N
     `max_hack_rate` that even a candidate without hacks could not meet.
 
     `root`: where recipe.path starts. `num_test`: the real number of test examples, once it is
-    known; else `examples.test`.
+    known; else those that are asked for.
     """
     gate, file = settings.gate, root / settings.recipe.path / "grader.json"
     if not file.exists():  # whoever needs it reports that
@@ -50,15 +50,16 @@ def check(settings: config.Params, root: Path = Path(), num_test: int | None = N
                 'declare "reports_hacks": true there; or set gate.require_hack_source: false.'
             )
         return
-    asked = settings.examples.test
+    asked, blocks = settings.examples.num_test, settings.examples.blocks
     size = asked if num_test is None else num_test
     if stats.limit_of_none(size) <= gate.max_hack_rate:
         return
-    known = f"examples.test = {asked}"
+    known = f"examples.test = {settings.examples.test}" + (f" in {blocks} blocks" if blocks > 1 else "")
     if size != asked:
         known = f"the {size} different test examples of {known}"
     enough = stats.enough_to_rule_out(gate.max_hack_rate)
-    more = f", or raise examples.test to {_with_slack(enough) + asked - size} or more" if enough is not None else ""
+    wanted = None if enough is None else -(-(_with_slack(enough) + asked - size) // blocks)
+    more = f", or raise examples.test to {wanted} or more" if wanted is not None else ""
     raise ConfigError(
         f"params.yaml: gate.max_hack_rate = {gate.max_hack_rate:g} cannot be met by {known}: even with no hack at all "
         f"the exact upper limit is {_up(stats.limit_of_none(size)):g}, and the check votes because {file} declares "

@@ -31,6 +31,7 @@ from statistics import fmean, variance
 from typing import Literal
 
 from rft import reports, stats
+from rft import shelves as files_of
 from rft.page.inputs import Shelves
 from rft.page.markup import Child, Html, h, table
 from rft.reports import Metric
@@ -119,7 +120,7 @@ def _on_train(train: reports.TrainReport) -> Gain | None:
 
 
 def _on_validation(shelves: Shelves, until: int) -> Gain | None:
-    rows = shelves.log("train", "split", "step", "example_id", "reward") or []
+    rows = shelves.log(files_of.rollouts("train"), "split", "step", "example_id", "reward") or []
     steps: dict[int, dict[str, list[float | None]]] = {}
     for row in rows:
         if row["split"] == "validation" and row["step"] <= until:

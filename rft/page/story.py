@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rft import commands, reports
+from rft.gate import more
 from rft.needs import NEEDS
 from rft.page import charts
 from rft.page.inputs import ARMS, Shelves, between
 from rft.page.markup import Child, Html, card, h, table
-from rft.reports import wording
 from rft.words import counted, decimal
 
 _SIGNS = {"good": "✓", "bad": "✗", "open": "?", "off": "–"}
@@ -195,8 +195,10 @@ def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
             )
             body.append(h("p", words, class_="open"))
     elif shelves.decision.decision == "inconclusive":
-        advice = _sentence(wording.advice(shelves.decision.checks))
+        advice = _sentence(more.advice(shelves.decision.checks))
         body = [h("p", "There is nothing to approve yet. ", advice, " Then run again: ", h("code", again))]
+        if shelves.decision.more_examples and shelves.examples is not None and shelves.examples.offers_blocks:
+            body.append(h("p", "To extend this run: ", h("code", commands.command("extend", name)), class_="note"))
     else:
         why = "" if shelves.decision.candidate == "none" else " The failed checks above say what stood in the way."
         body = [h("p", f"There is nothing to approve: the champion goes on serving.{why}")]

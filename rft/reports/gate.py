@@ -76,6 +76,9 @@ class Decision(Report):
     candidate: Literal["champion_new_prompt", "challenger", "none"]
     checks: list[Check]
     hashes: dict[str, str]
+    more_examples: int | None = Field(default=None, exclude_if=_is_none)
+    """How many more test examples would probably settle an inconclusive decision. None: decided, no
+    realistic number would, or written by an earlier version."""
 
 
 class PromotionRequest(Report):

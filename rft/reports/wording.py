@@ -1,5 +1,5 @@
-"""Write the gate's results in words: what a check found (`in_words`), the reason for the decision
-(`reason`), and what to do when it is inconclusive (`advice`, with `growth` for its arithmetic).
+"""Write the gate's results in words: what a check found (`in_words`), and the reason for the
+decision (`reason`). What to do when it is inconclusive is in rft/gate/more.py.
 
 The stage's lines, `decision.json`, the terminal and the page all show these words. They are made
 from the checks alone, so that an old decision can be shown without its run.
@@ -7,19 +7,13 @@ from the checks alone, so that an old decision can be shown without its run.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
-from rft import stats
 from rft.reports.gate import OF_RANGE, Check
-from rft.words import counted, rounded_up, signed
+from rft.words import counted, signed
 
 HACK_RATE = "hack rate"
 COST, TURNS, UNREADABLE, UNSCORED = "token cost", "P95 turns", "unreadable calls", "unscored increase"
-_NEVER = 100.0  # more than this many times the examples that we have: not a matter of more examples
-_WORTH_ASKING_FOR = 1000
-"""Test examples that a user may be asked for, or four times as many as there are, if that is more:
-this halves an interval."""
 
 
 def price(alpha: float, looks: int, level: float) -> str:
@@ -94,7 +88,7 @@ def reason(decision: str, candidate: str, checks: list[Check]) -> str:
     if decision == "reject":
         return "the champion stays, failed: " + "; ".join(_brief(check) for check in deciding if check.passed is False)
     open_ = "; ".join(_brief(check) for check in deciding if check.is_unsettled)
-    return f"not settled: {open_}. {advice(checks)}"
+    return f"not settled: {open_}"
 
 
 def _too_small(checks: list[Check]) -> str:
@@ -117,52 +111,3 @@ def unprotected(checks: list[Check]) -> str:
 
 def _brief(check: Check) -> str:
     return f"{check.name} {numbers(check)}" if check.value is not None else f"{check.name} ({check.detail})"
-
-
-def advice(checks: list[Check]) -> str:
-    """Say what to do about an inconclusive decision.
-
-    It asks for more examples only where a realistic number of them settles every open check.
-    """
-    open_ = [check for check in checks if check.is_unsettled]
-    if blind := [check for check in open_ if check.low is None]:
-        why = "; ".join(f"{check.name} ({check.detail})" for check in blind)
-        return f"First see why nothing was measured: {why}"
-    there = checks[0].n
-    factors = {check.name: growth(check) for check in open_}
-    most = max(_WORTH_ASKING_FOR, 4 * there)
-    if hopeless := [name for name, factor in factors.items() if factor is None or factor * there > most]:
-        lie = "the value lies so near the margin" if len(hopeless) == 1 else "the values lie so near their margins"
-        return (
-            f"Of {', '.join(hopeless)} {lie} that more examples would hardly tell. What can settle it is a candidate "
-            f"that lies further from it, or a margin that {counted(there, 'example')} can show, written down before "
-            "the next run"
-        )
-    needed = rounded_up(max(factor for factor in factors.values() if factor is not None) * there)
-    more = counted(needed - there, "more test example")
-    return f"About {more} would settle it: raise examples.test from {there:,} to {needed:,}"
-
-
-def growth(check: Check) -> float | None:
-    """Compute by which factor to multiply the examples, so that they settle an open check at 80 %
-    power if the true value is the observed one. None: no factor would.
-
-    An interval narrows with the square root of the number of examples, and its half on the margin's
-    side must fit into the gap. But where none of n hacked, the limit is exact and falls with n
-    itself.
-    """
-    if check.passed is not None or check.margin is None:
-        return None
-    if check.value is None or check.low is None or check.high is None:
-        return None
-    if check.name == HACK_RATE and check.value == 0 and check.n:
-        enough = stats.enough_to_rule_out(check.margin)
-        return None if enough is None else enough / check.n
-    gap = abs(check.value - check.margin)
-    half = check.value - check.low if check.value > check.margin else check.high - check.value
-    needed = (
-        half
-        * stats.minimum_detectable(1.0, 0.8, check.confidence)
-        / stats.minimum_detectable(1.0, 0.5, check.confidence)
-    )
-    return (needed / gap) ** 2 if gap * math.sqrt(_NEVER) > needed else None

@@ -9,6 +9,9 @@ never a warning: an id twice, the same input text in two splits, or (unless
 `examples.disjoint_targets` is false) an element of a training target that is asked for again. The
 profile of the train inputs stays with what is trained on them: the next window is compared with it.
 
+The test set may join several blocks of examples (`examples.block`, `examples.blocks`), where the
+recipe offers them. What two blocks share would be seen twice, so it is an error as well.
+
 A line of the shelf is the user's row, byte for byte, and its hash is the hash of those bytes:
 `sha256sum data/examples/test.jsonl`. rft/rows.py reads rows, by their keys; `shelves.load_examples`
 reads the shelf. Within a split, a repeated line is taken once and counted.
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -33,6 +36,7 @@ from rft.types import SPLITS, Example, Split
 from rft.windows import profile
 from rft.windows.conversations import load_conversations, usable_feedback
 from rft.windows.profile import user_text
+from rft.words import counted
 
 
 def run(params: Params) -> None:
@@ -40,17 +44,21 @@ def run(params: Params) -> None:
     loaded = recipe.load(params.recipe, section.keys)
     source = f"the training examples of recipe {loaded.name}"
     splits: dict[Split, list[Example]] = {}
+    blocks: dict[int, list[Example]] = {}
     for n, split in enumerate(SPLITS):
         progress.say("examples", f"{n}/{len(SPLITS)} {split}")
         if split == "train" and section.source == "window":
             splits[split] = from_window(loaded, section, params.drift.min_feedback)
             source = f"the graded conversations of {shelves.read(reports.TrafficReport).source}"
+        elif split == "test":
+            blocks = tested(loaded, section)
+            splits[split] = [row for some in blocks.values() for row in some]
         else:
             splits[split] = _from_recipe(loaded, split, getattr(section, split), section.seed)
         rows.check_named(splits[split], section.keys, split)
     given = {split: len(some) for split, some in splits.items()}
     splits = {split: once(some) for split, some in splits.items()}
-    leakage = check_leakage(splits, section.disjoint_targets)
+    leakage = check_blocks(blocks, section.disjoint_targets) | check_leakage(splits, section.disjoint_targets)
     margins.check(params, num_test=len(splits["test"]))
     pool.check(params, Counter(row.slice for row in splits["test"]))
     report = ExamplesReport(
@@ -61,6 +69,7 @@ def run(params: Params) -> None:
         sha256={split: rows.sha256(some) for split, some in splits.items()},
         leakage=leakage,
         slices={split: dict(sorted(Counter(row.slice for row in some).items())) for split, some in splits.items()},
+        offers_blocks=loaded.offers_blocks,
     )
     inputs = profile.of_examples(splits["train"], loaded, source)
     for split, some in splits.items():
@@ -85,10 +94,29 @@ def from_window(loaded: Recipe, section: config.Examples, at_least: int) -> list
     return usable[-section.train :]
 
 
-def _from_recipe(loaded: Recipe, split: Split, count: int, seed: int) -> list[Example]:
-    found = loaded.examples(split, count, seed)
+def tested(loaded: Recipe, section: config.Examples) -> dict[int, list[Example]]:
+    """Make the test examples, by block. Raises UserError where the recipe has too few."""
+    blocks = asked(loaded, section)
+    return {block: _from_recipe(loaded, "test", section.test, section.seed, block) for block in blocks}
+
+
+def asked(loaded: Recipe, section: config.Examples) -> range:
+    """Return the blocks of the test set. Raises UserError for a recipe that offers none."""
+    wanted = range(section.block, section.block + section.blocks)
+    if not loaded.offers_blocks and wanted != range(1):
+        raise UserError(
+            f"params.yaml: examples.block = {section.block} and examples.blocks = {section.blocks}, but "
+            f"{loaded.folder}/examples.py offers no blocks. Give `examples` a parameter `block: int = 0`, whose test "
+            "examples differ with it, or remove both keys: then only new examples are fresh."
+        )
+    return wanted
+
+
+def _from_recipe(loaded: Recipe, split: Split, count: int, seed: int, block: int = 0) -> list[Example]:
+    found = loaded.examples(split, count, seed, block)
     if len(found) != count:
-        what = f"gave {len(found)} {split} examples, but examples.{split} = {count} in params.yaml"
+        where = f" of block {block}" if block else ""
+        what = f"gave {len(found)} {split} examples{where}, but examples.{split} = {count} in params.yaml"
         raise UserError(f"{loaded.folder}/examples.py: {what}. Ask for no more than it has.")
     return found
 
@@ -117,6 +145,25 @@ def check_leakage(splits: dict[Split, list[Example]], disjoint_targets: bool) ->
     return found
 
 
+def check_blocks(blocks: Mapping[int, list[Example]], disjoint_targets: bool) -> dict[str, int]:
+    """Return what blocks of test examples share, by check, all 0. Raises UserError with the counts
+    otherwise."""
+    found: dict[str, int] = {}
+    for a, b in combinations(blocks, 2):
+        for what, of in _SHARED.items():
+            if what != "targets" or disjoint_targets:
+                known = {each for row in blocks[a] for each in of(row)}
+                again = [row for row in blocks[b] if not known.isdisjoint(of(row))]
+                found[f"{what} of block {a} in block {b}"] = len(again)
+    if any(found.values()):
+        named = ", ".join(f"{check}: {counted(count, 'example')}" for check, count in found.items() if count)
+        remedy = "Choose a block by a stable hash of what must be generalized over, such as the target."
+        if any(count and check.startswith("targets") for check, count in found.items()):
+            remedy += " If targets are classes that are meant to come back, set examples.disjoint_targets: false."
+        raise UserError(f"blocks of test examples share what should be fresh: {named}. {remedy}")
+    return found
+
+
 def once(some: Iterable[Example]) -> list[Example]:
     """Keep each line once, where it first stands."""
     return list({row.line: row for row in some}.values())
@@ -133,3 +180,12 @@ def target_elements(target: Any) -> set[str]:
 def _text(row: Example) -> str:
     """Fold the input's case and spaces, so that they hide no repetition."""
     return " ".join(user_text(row.messages).casefold().split())
+
+
+_SHARED: dict[str, Callable[[Example], set[str]]] = {
+    "lines": lambda row: {row.line},
+    "ids": lambda row: {row.id},
+    "texts": lambda row: {_text(row)},
+    "targets": lambda row: target_elements(row.target),
+}
+"""What two blocks may not have in common."""

@@ -55,7 +55,10 @@ def _measured(params: dict[str, Any]) -> str:
     return files.digest({name: _told(params, name) for name in needs.NEEDS["challenger"].sections})
 
 
-def _told(params: dict[str, Any], name: str) -> dict[str, Any]:
+def _told(params: dict[str, Any], name: str) -> Any:
+    section, _, key = name.partition(".")
+    if key:
+        return params[section][key]
     return {key: value for key, value in params[name].items() if (name, key) != ("challenger", "shown")}
 
 
@@ -75,6 +78,7 @@ def register(run: Run, said: Say = print) -> reports.Registration:
 def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> reports.Registration:
     clone, params = run.clone, config.load(run.tree / "params.yaml")
     model, examples = champions.model_name(params), run.tree / shelves.examples_file("test")
+    offers_blocks = reports.read(reports.ExamplesReport, run.tree / shelves.path(reports.ExamplesReport)).offers_blocks
     names = counting.lines(book.acting(clone, counting.key, said), examples.read_bytes())
     listed = counting.listed(names)
     if not book.read(clone, said=said).state.erasure_of(files.sha256(examples), listed):
@@ -99,7 +103,7 @@ def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> repor
         if (known := state.registered(wanted)) is not None:
             return known
         wanted = wanted.model_copy(update={"look": counting.count(clone, state, wanted, names)})
-        _assert_not_spent(wanted, params.gate.looks)
+        assert_looks_left(wanted.look, params, offers_blocks)
         if model not in state.policy.thresholds:
             theirs = f"the thresholds of this run are those of {model} from now on"
             said(f"[ledger] {theirs}. To change them: {_policy_command()}")
@@ -138,13 +142,19 @@ def _pair(prompt: reports.PromptSettings, serve: config.Serve, weights: str | No
     return content.pair
 
 
-def _assert_not_spent(wanted: Registration, looks: int) -> None:
-    if wanted.look > looks:
-        raise UserError(
-            f"gate.looks = {looks}, and this would be look {wanted.look} at its test examples: a set that is looked at "
-            "again and again promotes noise. Take fresh test examples (another examples.seed or block, none of them "
-            f"used before), or register more looks, each at a smaller level: {_policy_command()}"
-        )
+def assert_looks_left(look: int, params: config.Params, offers_blocks: bool) -> None:
+    """Raise UserError when this would be one look too many."""
+    if look <= params.gate.looks:
+        return
+    section = params.examples
+    fresh = "another examples.seed, or new ones"
+    if offers_blocks:
+        fresh = f"the next block, examples.block: {section.block + section.blocks}"
+    raise UserError(
+        f"gate.looks = {params.gate.looks}, and this would be look {look} at its test examples: a set that is looked "
+        f"at again and again promotes noise. Take fresh test examples ({fresh}; none of them used before), or register "
+        f"more looks, each at a smaller level: {_policy_command()}"
+    )
 
 
 def _policy_command() -> str:

@@ -23,7 +23,8 @@ from rft.errors import UserError
 from tasks.runs.clone import Clone
 
 State = Literal["preparing", "running", "paused", "finished", "stopped", "failed", "interrupted", "killed", "cancelled"]
-"""`paused`: stopped at run.max_hours, goes on when that is raised. `stopped`: ended by drift."""
+"""`paused`: stopped at run.max_hours, goes on when that is raised. `stopped`: ended by drift, or
+where `--until` asked."""
 
 
 class RunRecord(reports.Report):
@@ -42,6 +43,12 @@ class RunRecord(reports.Report):
     """`--params` and `--set` as given, to be pasted behind another verb (rft/commands.py)."""
     clean_only: bool = False
     """`--clean-only` was given."""
+    until: str | None = None
+    """`--until` as given: the last stage of the run, which takes no look at the test set."""
+    extends: str | None = None
+    """The run whose candidates it looks at again, on more blocks: `rft extend`."""
+    more_blocks: int = 0
+    """How many more than that run."""
     asked_window: str | None = None
     """As `--window` was given, a pattern resolved; None: traffic.file of the settings."""
     started: str
@@ -97,9 +104,13 @@ class RunRecord(reports.Report):
 
     @property
     def again(self) -> str:
-        """The command that starts it again or goes on, with more hours where they are spent."""
+        """The command that starts it again or goes on, with more hours where they are spent, and
+        beyond the stage where it was to stop."""
+        if self.extends:
+            return commands.command("extend", self.extends, "--blocks", str(self.more_blocks))
         window = ["--window", self.asked_window] if self.asked_window else []
         clean = ["--clean-only"] if self.clean_only else []
+        clean += ["--until", self.until] if self.until and self.state != "stopped" else []
         spent = self.max_hours is not None and self.spent_s >= 3600 * self.max_hours
         settings = self._with_more_hours() if self.state == "paused" or spent else [*self.settings]
         return commands.command("run", *window, *clean, settings=settings)

@@ -213,8 +213,9 @@ def _failure(stage: str, lines: list[str], log: Path | None, killed: bool = Fals
     errors = " ".join(line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: "))
     said = (errors or "\n".join(lines[-8:])).rstrip(".")
     if "are missing from 'params.yaml'" in said:
-        remedy = f"write it into params.yaml, empty if need be: `{stage}: {{}}`."
-        return UserError(f"stage {stage}: {said}. DVC asks for the whole section: {remedy}")
+        shown = commands.command("doctor", "--show-resolved")
+        remedy = f"a section may be empty, such as `{stage}: {{}}`; the value of a single key is shown by {shown}"
+        return UserError(f"stage {stage}: {said}. DVC asks for all that a stage depends on. Write it: {remedy}")
     lost = re.search(r"data/(\w+)", said) if re.search("No such file|does not exist|missing data", said) else None
     remedy = f" Run the stage that writes it: {commands.stage(lost[1])}." if lost and lost[1] in STAGES else ""
     return InfrastructureError(f"stage {stage}: DVC could not run it: {said}.{remedy}{where}")

@@ -127,10 +127,16 @@ class Plan:
 
 
 def plan(
-    clone: Clone, params: config.Params, served: Served, window: Path | None = None, clean_only: bool = False
+    clone: Clone,
+    params: config.Params,
+    served: Served,
+    window: Path | None = None,
+    clean_only: bool = False,
+    code: RunRecord | None = None,
 ) -> Plan:
-    """Plan a run. Raises UserError for a missing window and for edits that cannot or must not
-    travel, ConfigError for a margin that the test set cannot meet."""
+    """Plan a run, of the code of an earlier one or of what lies here. Raises UserError for a
+    missing window and for edits that cannot or must not travel, ConfigError for a margin that the
+    test set cannot meet."""
     margins.check(params, clone.root)
     source = window if window is not None else clone.root / params.traffic.file
     if not source.is_file():
@@ -138,6 +144,8 @@ def plan(
     refuse_missing_recipe(clone, params)
     served.refuse_other_base(params)
     params, inputs = with_inputs(clone, params, source)
+    if code is not None and code.revision is not None:
+        return Plan(code.commit, user_edits.between(clone, code.commit, code.revision), params, inputs, served)
     edits = user_edits.find(clone, inputs)
     if clean_only and edits.dirty:
         raise UserError(

@@ -224,6 +224,26 @@ def test_a_recipe_that_the_stages_would_refuse(tmp_path: Path, file: str, old: s
     assert (found.status, words in found.words) == ("fail", True), found.words
 
 
+def test_fresh_test_examples_are_tried_before_somebody_needs_them(tmp_path: Path):
+    def found(folder: str, *edits: tuple[str, str]) -> Finding:
+        made = tiny_recipe.make(tmp_path / folder)
+        text = (made / "examples.py").read_text()
+        for old, new in edits:
+            assert old in text
+            text = text.replace(old, new)
+        (made / "examples.py").write_text(text)
+        return examine(settings(made), "recipe")["recipe"]
+
+    same, none = ("numbers[block * count :]", "numbers"), ("seed, block=0)", "seed)")
+    assert found("a").words.endswith("it offers blocks of test examples")
+    shared = found("b", same)
+    assert shared.status == "warn"
+    assert "blocks of test examples share what should be fresh: lines of block 0 in block 1: 8 examples" in shared.words
+    alone = found("c", same, none)
+    assert alone.status == "ok"
+    assert alone.words.endswith("so when the looks at these are spent, you need new ones")
+
+
 def test_examples_for_the_smoke_test_are_read_long_before_the_promotion(tmp_path: Path):
     made = tiny_recipe.make(tmp_path)
     (made / "smoke.jsonl").write_text('{"messages": [{"role": "user", "content": "value of k0012"}]}\n{"messages"')

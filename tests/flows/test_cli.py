@@ -21,6 +21,7 @@ from tasks.runs.records import RunRecord
 VERBS = (
     "run",
     "runs",
+    "extend",
     "stage",
     "exploits",
     "serve-tools",
@@ -93,6 +94,13 @@ def test_each_verb_is_a_module_of_its_name(repository: Path) -> None:
         # N12: not "stages before it have not run"
         (["run", "--set", "recipe.path=recipes/gone"], "recipe.path = 'recipes/gone': no examples.py in"),
         (["stage", "policy", "--set", "recipe.path=recipes/gone"], "recipe.path = 'recipes/gone': no examples.py in"),
+        (["run", "--until", "gate"], "--until gate: lies behind the look at the test set"),
+        (["run", "--until", "examples"], "--until examples: is soon done by itself: "),
+        (
+            ["run", "--until", "trian"],
+            "--until trian: names no stage where a run can end. Name one of policy, baseline",
+        ),
+        (["extend", "nothing"], "no run named 'nothing'"),
         (["rollback", "--reason", "why"], "nothing was promoted yet"),
         (
             ["rollback", "--reason", "why", "--model", "a", "--params", "b"],

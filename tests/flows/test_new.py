@@ -16,6 +16,7 @@ import yaml
 from rft import config, recipe
 from rft.grading import preflight
 from rft.reports import ChallengerReport
+from rft.stages import examples
 from rft.windows.conversations import read_window, usable_feedback
 from tasks.dependencies import STAGES
 from tasks.ledger import remote
@@ -91,6 +92,8 @@ def test_its_parts_hold(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert ids["train"].isdisjoint(ids["validation"] | ids["test"])
     assert ids["validation"].isdisjoint(ids["test"])
+    apart = examples.check_blocks(examples.tested(loaded, params.examples.model_copy(update={"blocks": 2})), False)
+    assert set(apart.values()) == {0}
     window = read_window(Path(params.traffic.file), None, params.traffic.min_conversations)
     graded = usable_feedback(window.conversations, loaded)
     assert len(graded) >= params.drift.min_feedback

@@ -9,8 +9,8 @@ import pytest
 
 from rft import config, reports, stats
 from rft.errors import ConfigError
-from rft.gate import decide, levels
-from rft.reports import Check, Decision, wording
+from rft.gate import decide, levels, more
+from rft.reports import Check, Decision
 from tests import sample_reports
 
 GATE = sample_reports.GATE
@@ -66,7 +66,7 @@ def test_the_detectable_effect_and_the_advice_know_the_level() -> None:
     assert strict.value is not None
     assert strict.low is not None
     near = strict.model_copy(update={"passed": None, "margin": (strict.value + strict.low) / 2})
-    growth = wording.growth(near)
+    growth = more.growth(near)
     power = stats.minimum_detectable(1, 0.8, 1 - 0.001) / stats.minimum_detectable(1, 0.5, 1 - 0.001)
     assert growth == pytest.approx((2 * power) ** 2)
 

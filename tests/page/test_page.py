@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from rft import page, reports
 from rft.errors import UserError
-from rft.gate import decide
+from rft.gate import decide, more
 from rft.page import charts
 from rft.page.markup import Html, h
 from rft.reports import plain, wording
@@ -374,7 +374,7 @@ def test_n7_the_page_gives_one_piece_of_advice_and_not_its_opposite(root: Path) 
     found = decide_again(root, min_gain=gain)
     assert found.decision == "inconclusive"
     text = Outline(page.render(root, RUN)).text
-    advice = wording.advice(found.checks)
+    advice = more.advice(found.checks)
     assert "more examples would hardly tell. What can settle it is a candidate" in advice
     assert text.count(advice) == 2  # in the verdict, and under `What now`
     assert "examples.test" not in text
@@ -382,7 +382,7 @@ def test_n7_the_page_gives_one_piece_of_advice_and_not_its_opposite(root: Path) 
 
 def test_n7_examples_are_asked_for_by_number_where_they_settle_it(pages: dict[str, str]) -> None:
     text = Outline(pages["inconclusive"]).text
-    assert text.count("would settle it: raise examples.test from 24 to 250.") == 2
+    assert text.count("About 226 more test examples would settle it: `rft extend RUN` adds blocks of them") == 2
 
 
 def test_r23_an_open_slice_is_shown_as_blocking_nothing_and_too_small_to_be_protected(root: Path) -> None:

@@ -12,8 +12,10 @@ import pytest
 from pydantic import ValidationError
 
 from rft import config, recipe
+from rft.errors import UserError
 from rft.recipe import Recipe
 from rft.reports import Conversation
+from rft.stages import examples
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +193,21 @@ def test_same_seed_same_bytes(icd10: Recipe) -> None:
     first, again, other = (json.dumps([e.row() for e in icd10.examples("validation", 50, seed)]) for seed in (3, 3, 4))
     assert first == again != other
     assert icd10.examples("validation", 20, 3) == icd10.examples("validation", 50, 3)[:20]
+
+
+def test_blocks_share_no_code_and_hold_test_codes_only(icd10: Recipe, codes: ModuleType, data: ModuleType) -> None:
+    assert icd10.offers_blocks
+    section = config.Examples(test=288, blocks=1 + codes.FRESH_BLOCKS)
+    blocks = examples.tested(icd10, section)
+    assert set(examples.check_blocks(blocks, disjoint_targets=True).values()) == {0}
+    assert blocks[0] == icd10.examples("test", 288, 0), "the first is what it was before there were others"
+    for block in range(1, 1 + codes.FRESH_BLOCKS):
+        allowed = terms_and_shortened(codes.fresh_pairs(block))
+        for example in blocks[block]:
+            assert all(codes.split_of(code) == "test" for code in example.target)
+            assert set(parts(data, codes, example.messages[0]["content"])) <= allowed
+    with pytest.raises(UserError, match=r"no block 3 of test examples: the classification has codes for 0 to 2"):
+        icd10.examples("test", 4, 0, 3)
 
 
 def test_unknown_options_are_refused(data: ModuleType) -> None:

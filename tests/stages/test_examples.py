@@ -190,6 +190,79 @@ def test_what_a_target_is_made_of(target: Any, elements: set[str]) -> None:
     assert examples.target_elements(target) == elements
 
 
+# -- blocks ----------------------------------------------------------------------------------------
+def test_blocks_join_to_one_test_set_and_leave_the_rest_alone(clone: Path) -> None:
+    made: dict[tuple[int, int], dict[str, bytes]] = {}
+    for block, blocks in ((0, 1), (1, 1), (0, 2)):
+        examples.run(params(block=block, blocks=blocks))
+        made[block, blocks] = shelf()
+    for name in ("train.jsonl", "validation.jsonl", "profile.json", "keys.json"):
+        assert len({files[name] for files in made.values()}) == 1, name
+    assert made[0, 2]["test.jsonl"] == made[0, 1]["test.jsonl"] + made[1, 1]["test.jsonl"]
+    report = reports.read(ExamplesReport, Path("data/examples/report.json"))
+    assert (report.counts["test"], report.offers_blocks) == (24, True)
+    assert report.leakage["targets of block 0 in block 1"] == 0
+
+
+@pytest.mark.parametrize("asked", [{"block": 1}, {"blocks": 2}])
+def test_a_recipe_that_offers_no_blocks_says_what_to_write(clone: Path, asked: dict[str, int]) -> None:
+    edit_recipe("count, seed, block=0)", "count, seed)")
+    edit_recipe("numbers[block * count :]", "numbers")
+    with pytest.raises(
+        UserError, match=r"examples\.blocks = \d, but .*examples\.py offers no blocks\. .*`block: int = 0`"
+    ):
+        examples.run(params(**asked))
+    assert shelf() == {}
+    examples.run(params())
+    assert not reports.read(ExamplesReport, Path("data/examples/report.json")).offers_blocks
+
+
+def test_a_recipe_that_runs_out_names_the_block(clone: Path) -> None:
+    with pytest.raises(UserError, match=r"gave 800 test examples of block 1, but examples\.test = 1200"):
+        examples.run(params(test=1200, blocks=2))
+
+
+def test_a_block_that_is_no_other_is_refused(clone: Path) -> None:
+    edit_recipe("numbers[block * count :]", "numbers[block * (count - 3) :]")
+    with pytest.raises(
+        UserError, match="ids of block 0 in block 1: 3 examples, texts of block 0 in block 1: 3 examples"
+    ):
+        examples.run(params(blocks=2))
+    assert shelf() == {}
+
+
+BLOCKS = {0: [row("a", "one", ["I10", "E11"])], 1: [row("b", "two", ["J45"])]}
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        (row("c", " TWO", ["X1"]), "texts of block 1 in block 2: 1 example. Choose a block by"),
+        (row("a", "three", ["X1"]), "ids of block 0 in block 2: 1 example. Choose"),
+        (
+            row("c", "three", ["X1", "E11"]),
+            "targets of block 0 in block 2: 1 example.*examples.disjoint_targets: false",
+        ),
+        (row("b", "two", ["J45"]), "lines of block 1 in block 2: 1 example, ids of .*, texts of .*, targets of"),
+    ],
+)
+def test_what_two_blocks_share_is_an_error_that_names_them(added: Example, message: str) -> None:
+    assert set(examples.check_blocks(BLOCKS, True).values()) == {0}
+    with pytest.raises(UserError, match=message):
+        examples.check_blocks(BLOCKS | {2: [added]}, True)
+
+
+def test_blocks_may_share_classes(clone: Path) -> None:
+    blocks = {0: [row("a", "one", "yes")], 1: [row("b", "two", "yes")]}
+    assert "targets of block 0 in block 1" not in examples.check_blocks(blocks, False)
+
+
+def test_a_block_shares_nothing_with_train_either(clone: Path) -> None:
+    edit_recipe("REMAINDERS[split]]", 'REMAINDERS["train" if block else split]]')
+    with pytest.raises(UserError, match=r"the splits leak into each other: .*targets of train in test"):
+        examples.run(params(train=2000, blocks=2))
+
+
 def test_a_recipe_with_too_few_examples_is_named(clone: Path) -> None:
     with pytest.raises(
         UserError, match=r"tiny/examples.py: gave 2000 test examples, but examples.test = 2001 in params.yaml"

@@ -19,7 +19,7 @@ import yaml
 
 from rft import config, reports, shelves
 from rft.errors import ConfigError, UserError
-from rft.gate import checks, decide
+from rft.gate import checks, decide, more
 from rft.reports import ChallengerReport, Decision, wording
 from rft.stages import gate
 from tests import sample_reports
@@ -83,7 +83,12 @@ def test_a_clear_gain_with_nothing_worse_is_promoted() -> None:
 def test_few_examples_settle_nothing_and_the_reason_says_how_many_would() -> None:
     found = Evidence.of(sample_reports.shelves("inconclusive")).decide()
     assert found.decision == "inconclusive"
-    assert found.reason.endswith("About 226 more test examples would settle it: raise examples.test from 24 to 250")
+    assert found.reason.endswith(
+        "About 226 more test examples would settle it: `rft extend RUN` adds blocks of them to these; where the recipe "
+        "offers none, raise examples.test from 24 to 250"
+    )
+    assert found.more_examples == 226
+    assert Evidence.of(sample_reports.shelves("promote")).decide().more_examples is None
     assert None in [check.passed for check in found.checks]
 
 
@@ -119,6 +124,7 @@ def test_n7_nobody_is_told_to_find_ten_thousand_examples() -> None:
     assert asked
     assert 72 < int(asked[1].replace(",", "")) <= 1000
     assert "raise examples.test" not in nearer.reason
+    assert nearer.more_examples is None
     assert nearer.reason.endswith("or a margin that 72 examples can show, written down before the next run")
 
 
@@ -127,7 +133,7 @@ def test_n7_what_was_not_measured_is_mended_first() -> None:
         "champion", lambda row: {"rewards": [None] * len(row.rewards)}
     )
     checks = unscored.decide(max_unscored_share=1).checks
-    assert wording.advice(checks).startswith(
+    assert more.advice(checks).startswith(
         "First see why nothing was measured: mean reward (no example has a score in both arms); "
     )
 

@@ -25,7 +25,7 @@ from flows.cli.exploits import table
 from rft import __main__ as stages
 from rft import config, page, recipe, reports, stats
 from rft.errors import ConfigError, UserError
-from rft.gate import checks
+from rft.gate import checks, more
 from rft.grading import margins
 from rft.grading import preflight as exploits
 from rft.reports import Arm, Check, HackSource, wording
@@ -231,8 +231,8 @@ def test_the_reason_says_how_many_examples_would_do():
     """Exact where none hacked: the limit falls with n, not with its root."""
     check = check_of(evidence(SEES, "inconclusive").decide())
     assert (check.n, check.passed) == (24, None)
-    assert (wording.growth(check) or 0) * 24 == pytest.approx(stats.enough_to_rule_out(0.06)) == 60
-    assert wording.growth(check.model_copy(update={"margin": 0.0})) is None
+    assert (more.growth(check) or 0) * 24 == pytest.approx(stats.enough_to_rule_out(0.06)) == 60
+    assert more.growth(check.model_copy(update={"margin": 0.0})) is None
 
 
 # -- how it is shown -------------------------------------------------------------------------------

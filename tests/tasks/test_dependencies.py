@@ -81,6 +81,28 @@ def test_sections_are_those_that_run_can_reach(root: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("reads", "found"),
+    [
+        ("params.examples.seed, params.gate.looks", ["examples.seed", "gate"]),
+        ("params.examples.seed + params.examples.keys", ["examples.keys", "examples.seed"]),
+        ("params.examples.seed, params.examples", ["examples"]),
+    ],
+)
+def test_of_the_data_set_the_keys_count_so_that_more_test_examples_repeat_no_training(
+    root: Path, reads: str, found: list[str]
+) -> None:
+    (root / "rft/stages/gate.py").write_text(f"def run(params):\n    return {reads}\n")
+    assert sections(root, "gate") == found
+
+
+def test_only_the_stage_that_makes_them_depends_on_the_number_of_test_examples(repository: Path) -> None:
+    stages = {
+        stage for stage in STAGES if {"examples", "examples.blocks", "examples.test"} & {*sections(repository, stage)}
+    }
+    assert stages == {"examples"}
+
+
 def test_a_change_in_a_module_reaches_exactly_its_stages(repository: Path) -> None:
     using = {
         module: {stage for stage in STAGES if f"rft/{module}.py" in modules(repository, stage)}

@@ -40,7 +40,7 @@ def look_at(clone: Clone, rows: list[str], winner: str, looks: int = 3, **gate: 
     params = params.model_copy(update={"gate": params.gate.model_copy(update={"looks": looks, **gate})})
     with runs.start(clone, runs.plan(clone, params, champion.BEGINNING)) as run:
         script = clone.root.parent / "script/data"
-        for kind in (reports.PromptReport, reports.TrainReport, reports.PolicyReport):
+        for kind in (reports.ExamplesReport, reports.PromptReport, reports.TrainReport, reports.PolicyReport):
             path = shelves.path(kind)
             (run.tree / path).parent.mkdir(parents=True, exist_ok=True)
             (run.tree / path).write_bytes((script / path.relative_to("data")).read_bytes())

@@ -1,0 +1,36 @@
+"""Look again at what a run left inconclusive, on more test examples.
+
+A new run takes the same code, settings, window and champion, and joins the next blocks of test
+examples to those that were seen. Only they are computed: prompt and weights come from DVC's cache.
+It is the next look at these examples, and costs its share of gate.alpha.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from flows.cli.options import count
+from flows.cli.run import retrain
+from flows.screen import say
+from tasks.runs import clone
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run that ended as inconclusive")
+    parser.add_argument(
+        "--blocks",
+        type=count,
+        metavar="N",
+        help="how many more, each of examples.test (default: as many as would probably settle it)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from flows import extension, results
+
+    here = clone.enter()
+    more = extension.of(here, options.run, options.blocks, say)
+    say(more.words)
+    record = retrain(here, extends=more.extended.name, blocks=more.blocks)
+    results.show(here, record)
+    return 0
