@@ -64,7 +64,9 @@ def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
         yield f"{record.message[:1].upper()}{record.message[1:]}"
     yield f"\nRun      {record.name} ({record.state}), revision {(record.revision or 'none')[:10]}"
     yield f"Report   {_short(clone.page(record.name))}"
-    if decision and decision.decision == "promote":
+    if decision and decision.decision == "promote" and record.by_policy is False:
+        yield f"Policy   {commands.command('policy', 'show')}"
+    elif decision and decision.decision == "promote":
         yield f"Approve  {approval(record)}"
         yield f"   or    {commands.command('reject', record.name, *commands.WHY)}"
     elif decision and decision.more_examples and _offers_blocks(at):

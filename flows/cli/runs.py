@@ -140,6 +140,8 @@ def _then(here: Clone, record: RunRecord, state: State, time: str) -> str:
         return fate.of(state, waiting, time).words
     if record.name in {made.run for made in state.promotions.values()}:  # from an earlier version's record
         return "was champion"
+    if record.decision == "promote" and record.by_policy is False:
+        return "other thresholds"
     return _UNASKED if record.decision == "promote" else ""
 
 

@@ -174,7 +174,10 @@ def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
     dirty = run.get("dirty", "").lower() not in ("", "no", "false")
     override = ["--override-dirty"] if dirty else []
     model = ["--model", Path(run["recipe"]).name] if run.get("recipe") else []
-    if shelves.decision.decision == "promote":
+    if shelves.decision.decision == "promote" and shelves.registration and not shelves.registration.by_policy:
+        unasked = f"Not up for promotion: {shelves.registration.words}. To see the thresholds that count: "
+        body: list[Child] = [h("p", unasked, h("code", commands.command("policy", "show")))]
+    elif shelves.decision.decision == "promote":
         approve = commands.command("approve", name, *commands.WHY, *override)
         reject = commands.command("reject", name, *commands.WHY)
         rollback = commands.command("rollback", *model, *commands.WHY)
@@ -182,7 +185,7 @@ def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
             "People decide. Whoever approves signs it with their SSH key. When as many have as the ledger's rules "
             "want, this candidate is the champion, and @previous is the one that it replaces."
         )
-        body: list[Child] = [
+        body = [
             h("p", means),
             h("pre", h("code", approve), class_="command"),
             h("p", "To turn it down: ", h("code", reject), class_="note"),

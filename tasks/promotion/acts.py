@@ -95,8 +95,8 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
         why = f"{record.state}{': ' + record.message if record.message else ''}"
         raise UserError(f"run {record.name} came to no decision ({why}). There is nothing to decide on.")
     began = origin.of(at, record.name)
-    asked, hashes = content.of(at, record.name)
     look = registration.of(at, record.name)
+    asked, hashes = content.of(at, record.name)
     if began.edits_sha256 is not None and not record.dirty:
         left = ", ".join(began.edited[:5])
         said(

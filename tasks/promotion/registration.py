@@ -70,6 +70,7 @@ def register(run: Run, said: Say = print) -> reports.Registration:
     """
     candidates = _candidates(run, config.load(run.tree / "params.yaml").policy.serve)
     made = reports.Registration() if not candidates else _registered(run, candidates, said)
+    run.update(by_policy=made.by_policy if made.registered else None)
     reports.write(made, run.tree / shelves.path(reports.Registration))
     said(f"[ledger] {made.words}" if candidates else "[ledger] nothing new to judge: no look is registered")
     return made
@@ -170,6 +171,11 @@ def of(at: Revision, run: str) -> int:
         again = commands.command("run")
         why = f"run {run} looked at its test set without registering that in the ledger"
         raise UserError(f"{why}. Start a new run: {again}")
+    if not found.by_policy:
+        why = f"run {run} had other thresholds than the policy of {at.model}, so nobody is asked to promote it"
+        raise UserError(
+            f"{why}. To see the policy's: {commands.command('policy', 'show')}. To change them: {_policy_command()}"
+        )
     return found.entry
 
 

@@ -72,6 +72,8 @@ class RunRecord(reports.Report):
     """stage -> wall time of this run in it, over all attempts that ended."""
     verdict: str | None = None
     decision: str | None = None
+    by_policy: bool | None = None
+    """Whether its look was registered under the policy's thresholds; None: no look was."""
     candidate: str | None = None
     gain: dict[str, float | None] | None = None
     """Paired, over the champion, with the ends of its interval."""

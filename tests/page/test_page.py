@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rft import page, reports
+from rft import page, reports, shelves
 from rft.errors import UserError
 from rft.gate import decide, more
 from rft.page import charts
@@ -451,6 +451,17 @@ def test_n14_the_prompt_that_goes_on_stands_first_and_the_page_says_why(
     )
     assert re.findall("✓ [a-z]+", table) == [state]
     assert "its gain must hold on examples that the search did not see" in pages[scenario]
+
+
+def test_what_was_decided_by_other_thresholds_is_not_up_for_promotion(root: Path) -> None:
+    other = reports.Registration(registered=True, entry=4, look=2, looks=5, by_policy=False)
+    for made, words in ((other, "with other thresholds than the policy's"), (reports.Registration(), "not registered")):
+        reports.write(made, root / shelves.path(reports.Registration))
+        text = Outline(page.render(root, RUN)).text
+        assert "Not up for promotion: " in text
+        assert words in text
+        assert "rft policy show" in text
+        assert "rft approve" not in text
 
 
 def test_n15_a_dirty_run_names_its_files_and_can_be_approved_by_pasting(root: Path) -> None:

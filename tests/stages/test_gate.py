@@ -374,6 +374,7 @@ def test_what_was_not_registered_under_the_policy_asks_nobody(tmp_path: Path, re
 def test_without_the_registration_that_git_holds_nothing_is_decided(tmp_path: Path) -> None:
     shutil.copytree(sample_reports.shelves("promote") / "data", tmp_path / "data")
     shutil.rmtree(tmp_path / "data/gate")
+    (tmp_path / shelves.path(reports.Registration)).unlink()
     done = _run(tmp_path)
     assert done.returncode == 2
     assert "git checkout -- data/registration/registration.json" in done.stderr

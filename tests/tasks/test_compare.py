@@ -36,7 +36,7 @@ def climb_on_other_examples(scripted: Scripted, **changes: Any) -> RunRecord:
     examples = reports.read(reports.ExamplesReport, data / "examples/report.json")
     sha256 = examples.sha256 | {"test": "f" * 64}
     reports.write(examples.model_copy(update={"sha256": sha256}), data / "examples/report.json")
-    ladder_clone._rehash(data)
+    ladder_clone.rehash(data)
     return ladder_clone.climb(scripted, **changes)
 
 

@@ -20,6 +20,8 @@ from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
+pytestmark = pytest.mark.story  # several clones each: half a minute together
+
 
 def only(clone: Clone) -> RunRecord:
     return records.load_all(clone)[0]

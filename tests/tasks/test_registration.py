@@ -113,8 +113,8 @@ def test_thresholds_are_those_of_the_first_look_until_an_owner_signs_others(fres
 def test_run_with_other_thresholds_ends_with_a_decision_and_asks_nobody(here: Clone, climb: Climb) -> None:
     gate = settings(here).gate.model_copy(update={"min_gain": -1.0})
     record = climb(gate=gate)
-    assert record.decision == "promote"
-    with pytest.raises(UserError, match="other thresholds"):
+    assert (record.decision, record.by_policy) == ("promote", False)
+    with pytest.raises(UserError, match=r"other thresholds than the policy of tiny, .* rft policy sign"):
         people.approve(here, record.name)
     assert champions.of_params(here, settings(here)).champion.version == 0
 

@@ -37,6 +37,8 @@ from tasks.runs.clone import Clone
 from tasks.runs.console import Lines
 from tasks.runs.records import RunRecord
 
+pytestmark = pytest.mark.story  # a minute together
+
 ALL = Retention(work_days=0, logs_days=0, pages_days=0, cache_days=0)
 
 
