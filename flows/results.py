@@ -89,7 +89,7 @@ def checks(decision: Decision, apart: Check | None, registration: Registration |
         shown, folded = plain.folded(group)
         for check in shown:
             yield check_line(check)
-            if check.value is not None:
+            if check.value is not None and group.title in (plain.STOPPED, plain.QUESTION):  # the page has all
                 yield f"      {plain.sentence(check, decision.candidate)}"
         if folded:
             yield f"  {plain.summary(folded)}"
