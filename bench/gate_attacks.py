@@ -28,7 +28,7 @@ from bench import promoting
 from bench.measure import Figure, Part
 from bench.promoting import MODEL, WHY, silent
 from rft import config, reports, shelves
-from rft.errors import RftError
+from rft.errors import ConfigError, RftError
 from tasks.runs.clone import Clone
 
 Meddle = Callable[[Any], object]
@@ -38,8 +38,8 @@ MORE: dict[str, dict[str, Any]] = {
         "alpha": 0.5, "looks": 500, "min_gain": -1.0, "max_greedy_loss": 1.0, "max_calls_p95_increase": 99.0,
         "max_tokens_increase": 99.0, "max_turns_p95_increase": 99.0, "max_unreadable_increase": 1.0,
         "max_unscored_increase": 1.0, "max_hack_rate": 1.0, "max_slice_loss": 1.0, "min_slice": 2,
-        "max_unscored_share": 1.0, "max_latency_increase": 99.0, "require_drift": ["continue", "refresh", "stop"],
-        "prompt_only_margin": -1.0, "num_bootstrap": 100, "seed": 7, "prices": config.Prices(context=0.001, cached=0),
+        "max_unscored_share": 1.0, "max_latency_increase": 99.0, "require_drift": ["continue"],
+        "prompt_only_margin": 0.9, "num_bootstrap": 1000, "seed": 7, "prices": config.Prices(context=0.001, cached=0),
     },
     "challenger": {"k": 1, "temperature": 0.1, "seed": 7},
 }  # fmt: skip
@@ -148,6 +148,8 @@ def _attempt(clone: Clone, script: Path, each: Try) -> tuple[int, str]:
             each.after(clone)
         outcome = acts.approve(clone, run.name, people.signer("ada"), WHY, said=silent)
         look = book.read(clone, anew=True, said=silent).state.looks[outcome.waiting.act.registration]
+    except ConfigError:
+        raise  # not the gate, but this file is wrong
     except RftError as error:
         return 0, str(error)
     return look.act.look, ""
@@ -232,13 +234,21 @@ def _thresholds(clone: Clone, sections: dict[str, dict[str, Any]]) -> Any:
 def _attacks(small: bool) -> Iterator[Try]:
     for section, keys in MORE.items():
         for key, value in list(keys.items())[: 2 if small else None]:
-            yield Try(f"edited before the run: {section}.{key}", sections={section: {key: value}})
+            what = f"edited before the run: {section}.{key}"
+            yield Try(what, sections={section: {key: value}})
+            yield Try(f"{what}, and hidden", sections={section: {key: value}}, opened=_by_policy)
     yield from _edited_later()
     yield from _seeds()
     yield from _examples()
     yield from _again()
     yield from _policy()
     yield from _opened()
+
+
+def _by_policy(run: Any) -> None:
+    """The run claims that its thresholds are the policy's."""
+    path = run.tree / shelves.path(reports.Registration)
+    reports.write(reports.read(reports.Registration, path).model_copy(update={"by_policy": True}), path)
 
 
 def _edited_later() -> Iterator[Try]:
