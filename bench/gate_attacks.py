@@ -39,7 +39,7 @@ MORE: dict[str, dict[str, Any]] = {
         "max_tokens_increase": 99.0, "max_turns_p95_increase": 99.0, "max_unreadable_increase": 1.0,
         "max_unscored_increase": 1.0, "max_hack_rate": 1.0, "max_slice_loss": 1.0, "min_slice": 2,
         "max_unscored_share": 1.0, "max_latency_increase": 99.0, "require_drift": ["continue"],
-        "prompt_only_margin": 0.9, "num_bootstrap": 1000, "seed": 7, "prices": config.Prices(context=0.001, cached=0),
+        "prompt_only_margin": 0.9, "num_bootstrap": 200, "seed": 7, "prices": config.Prices(context=0.001, cached=0),
     },
     "challenger": {"k": 1, "temperature": 0.1, "seed": 7},
 }  # fmt: skip
