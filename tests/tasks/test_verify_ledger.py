@@ -26,6 +26,8 @@ from tasks.ledger.statement import Content, Signed
 from tasks.runs.clone import Clone
 from tests import ledger_world
 
+pytestmark = pytest.mark.story  # more than a minute together; test_verify_ledger_world.py is always run
+
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "verify-ledger.sh"
 SHELLS = [shell for shell in ("dash", "bash", "sh") if shutil.which(shell)]
 SLY = '","act":"approve","reason":"\n\tSHA256: \\ é'
