@@ -124,9 +124,21 @@ def _ask(clone: Clone, run: Any, names: list[str]) -> int:
     with book.opened(clone, said=silent) as ledger:
         before = ledger.state.number
         champion, expires = ledger.state.champion(MODEL), statement.later(statement.now(), days=1)
+        look = _look(ledger, champion)
         for name in names:
-            ledger.append(run.model_copy(update={"run": name, "key": name, "champion": champion, "expires": expires}))
+            told = {"run": name, "key": name, "champion": champion, "expires": expires, "registration": look}
+            ledger.append(run.model_copy(update=told))
     return before
+
+
+def _look(ledger: Any, champion: int) -> int:
+    """Register the same comparison with this champion, which is another look."""
+    first = next(iter(ledger.state.looks.values()))
+    wanted = first.act.model_copy(update={"champion": champion})
+    if (known := ledger.state.registered(wanted)) is not None:
+        return known.number
+    look = 1 + max(each.act.look for each in ledger.state.looks.values())
+    return ledger.append(wanted.model_copy(update={"look": look})).number
 
 
 def _at_once(rivals: list[subprocess.Popen[str]], names: list[str], mlflow: bool) -> list[Answer]:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rft import config
 from tasks.runs.clone import TELEMETRY_OFF, Clone
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = "tiny"
 WHY = "half the calls"
+LOOKS = 1000
+"""At one test set: against each champion of a figure the same candidate is another look."""
 
 
 def enter(place: Path) -> None:
@@ -49,6 +52,9 @@ def make(folder: Path, shared: bool) -> Clone:
     from tests import ladder_clone
 
     scripted = ladder_clone.make(folder)
+    scripted.set_params(gate={"looks": LOOKS})
+    scripted.git("commit", "--quiet", "--all", "--message", "many looks")
+    ladder_clone.rehash(scripted.script / "data", config.load(scripted.root / "params.yaml").gate)
     if shared:
         _share(scripted.clone, folder)
     assert ladder_clone.climb(scripted).decision == "promote"
