@@ -51,7 +51,7 @@ Seen = dict[str, Any]
 
 # -- the acts --------------------------------------------------------------------------------------
 ADDS = {
-    "approve": ["genesis", "registration", "request", "policy", "approval"],
+    "approve": ["request", "policy", "approval"],
     "promote": ["promotion"],
     "reconcile": ["reconcile", "reconcile"],
     "rollback": ["rollback"],
