@@ -61,7 +61,7 @@ def add_open_test(parser: argparse.ArgumentParser) -> None:
 
 
 def check_open_test(options: argparse.Namespace) -> None:
-    """Raises UserError for a reason of nothing."""
+    """Refuse a reason without what it is a reason for."""
     if options.reason is not None and not options.open_test:
         raise UserError("--reason says why the test set is opened. Add --open-test, or leave it out.")
 

@@ -39,12 +39,18 @@ def _key(state: State) -> bytes:
 
 
 def lines(key: bytes, rows: bytes) -> set[str]:
-    """Name each example."""
-    return {hmac.new(key, _asked(row).encode(), hashlib.sha256).hexdigest() + "\n" for row in rows.splitlines()}
+    """Name each example. Raises UserError for a row that is cut off."""
+    asked = [_asked(row, number) for number, row in enumerate(rows.splitlines(), 1)]
+    return {hmac.new(key, text.encode(), hashlib.sha256).hexdigest() + "\n" for text in asked}
 
 
-def _asked(row: bytes) -> str:
-    return " ".join(user_text(json.loads(row)["messages"]).casefold().split())
+def _asked(row: bytes, number: int) -> str:
+    try:
+        return " ".join(user_text(json.loads(row)["messages"]).casefold().split())
+    except (ValueError, KeyError, TypeError):
+        path = shelves.examples_file("test")
+        again = commands.stage("examples")
+        raise UserError(f"{path}:{number}: not a whole row with messages. Run the stage again: {again}") from None
 
 
 def listed(names: set[str]) -> Kept:

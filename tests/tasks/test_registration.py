@@ -80,6 +80,12 @@ def test_looks_are_counted_by_example_and_the_same_again_is_free(fresh: Clone) -
     assert look_at(fresh, ROWS, "one") == first, "and what was looked at can still be resumed"
 
 
+def test_rows_that_are_cut_off_open_nothing(fresh: Clone) -> None:
+    with pytest.raises(UserError, match=r"data/examples/test\.jsonl:2: not a whole row with messages.*stage examples"):
+        look_at(fresh, [ROWS[0], ROWS[1][:20]], "one")
+    assert book.read(fresh).state.looks == {}
+
+
 def test_a_list_that_is_gone_is_an_error_and_no_count_of_zero(fresh: Clone) -> None:
     look_at(fresh, ROWS, "one")
     [look] = book.read(fresh).state.looks.values()
