@@ -8,6 +8,8 @@ auditors.
     champion                                what is served now, written by the flow
     registration                            which look at the test set it is, written by the flow
     shown                                   the arms on validation examples, for people to read
+    environment                             the packages that a run worked with, written by the flow
+    audit                                   what an audit found
     wording                                 the gate's checks as sentences
 
 Callers import all but `wording` from here. Every stage depends on what is imported here, and a
