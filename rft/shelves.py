@@ -46,6 +46,8 @@ REPORTS: dict[type[reports.Report], Path] = {
 CONVERSATIONS = DATA / "traffic/conversations.jsonl"
 REFERENCE_PROFILE = DATA / "traffic/reference_profile.json"
 CURRENT_PROFILE = DATA / "traffic/current_profile.json"
+ENVIRONMENT = DATA / "environment.json"
+"""The packages that a run worked with, written by the flow."""
 KEYS = DATA / "examples/keys.json"
 INPUTS_PROFILE = DATA / "examples/profile.json"
 MODEL = DATA / "policy/model"

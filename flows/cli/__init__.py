@@ -32,8 +32,8 @@ from rft.errors import RftError, Stopped
 
 VERBS = (
     "run", "runs", "extend", "doctor", "stage", "exploits", "serve-tools", "report", "cancel", "gc", "approve",
-    "reject", "rollback", "champion", "ledger", "people", "policy", "export", "play", "rollouts", "replay", "up", "new",
-    "drift", "demo",
+    "reject", "rollback", "champion", "audit", "ledger", "people", "policy", "export", "play", "rollouts", "replay",
+    "up", "new", "drift", "demo",
 )  # fmt: skip
 """In the order of `rft --help`."""
 ABOUT = """\

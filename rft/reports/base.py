@@ -26,6 +26,10 @@ SCHEMA = f"{_FAMILY}/{_NUMBER}"
 """Raise the number when a reader of the last one would fail on a file, or misread it."""
 
 
+class Newer(UserError):
+    """A later version of agent-rft wrote it, and this one cannot read it."""
+
+
 class Report(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,7 +70,7 @@ def _remedy(path: Path) -> str:
 def parse(kind: type[R], content: bytes, where: str) -> R:
     """Read a report from the bytes of its file, which an error calls `where`.
 
-    Raises UserError for a schema that this version does not know, and ValidationError for anything
+    Raises Newer for a schema that this version does not know, and ValidationError for anything
     but a whole `kind`.
     """
     try:
@@ -82,7 +86,7 @@ def parse(kind: type[R], content: bytes, where: str) -> R:
 def _assert_known(schema: Any, where: str) -> None:
     family, _, number = str(schema).partition("/")
     if family != _FAMILY or not number.isdecimal() or int(number) > _NUMBER:
-        raise UserError(
+        raise Newer(
             f"{where}: written in schema {schema!r}, but this version of agent-rft reads schemas up to '{SCHEMA}'. "
             "Read it with the version that wrote it, or with a later one."
         )

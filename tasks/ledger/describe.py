@@ -28,10 +28,10 @@ from tasks.ledger.policy import Change, Compromised, Enrol, EnrolMachine, Remove
 def in_words(each: Stored) -> str:
     said = json.loads(each.files[chain.STATEMENT]) if chain.STATEMENT in each.files else {}
     why = f": {said['reason']}" if said.get("reason") else ""
-    return f"{_act(each)}{why}"
+    return f"{words(each)}{why}"
 
 
-def _act(each: Stored) -> str:
+def words(each: Stored) -> str:
     match each.entry.act:
         case Genesis(restarts=None):
             return f"genesis {each.entry.id[:16]}, by machine {each.entry.machine}"

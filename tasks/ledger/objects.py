@@ -41,18 +41,18 @@ class Commit:
 
 
 class Objects:
-    def __init__(self, clone: Clone, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, clone: Clone) -> None:
         self._clone = clone
-        self._process = process
+        self._process = _started(clone)
         self._raw: dict[str, tuple[bytes, bytes]] = {}
         """Name -> kind and bytes, as Git printed them: hashed when they are used."""
 
     def commit(self, name: str) -> Commit:
-        return parse_commit(name, self._read(name, b"commit"))
+        return parse_commit(name, self.read(name, b"commit"))
 
     def tree(self, name: str) -> dict[str, str]:
         """File -> blob. Raises Damaged for folders and other kinds of entries."""
-        raw, found, size = self._read(name, b"tree"), dict[str, str](), len(name) // 2
+        raw, found, size = self.read(name, b"tree"), dict[str, str](), len(name) // 2
         while raw:
             mode, _, rest = raw.partition(b" ")
             file, _, rest = rest.partition(b"\0")
@@ -67,21 +67,22 @@ class Objects:
         return found
 
     def blob(self, name: str) -> bytes:
-        return self._read(name, b"blob")
+        return self.read(name, b"blob")
 
     def prefetch(self, head: str) -> None:
         """Get a chain's objects with four questions, where it would take three for each entry. Git
         only says what will be wanted: nothing is believed, and what it leaves out is read later."""
         try:
             commits = self._clone.git("rev-list", "--first-parent", f"--max-count={_MOST_ENTRIES}", head).split()
-            self._load(commits)
+            self.load(commits)
             parsed = [parse_commit(name, self._raw[name][1]) for name in commits if name in self._raw]
-            self._load([name for each in parsed for name in (each.tree, *each.parents[1:])])
-            self._load([blob for each in parsed for blob in self.tree(each.tree).values()])
+            self.load([name for each in parsed for name in (each.tree, *each.parents[1:])])
+            self.load([blob for each in parsed for blob in self.tree(each.tree).values()])
         except (GitError, Damaged):
             pass
 
-    def _load(self, names: list[str]) -> None:
+    def load(self, names: list[str]) -> None:
+        """Get many objects with one question."""
         wanted = [name for name in dict.fromkeys(names) if _NAME.fullmatch(name) and name not in self._raw]
         given = "".join(f"{name}\n" for name in wanted).encode()
         printed = git_bytes(self._clone.root, *_CAT_FILE, given=given)
@@ -95,7 +96,8 @@ class Objects:
                 self._raw[head[0].decode()] = head[1], printed[place : place + size]
                 place += size + 1
 
-    def _read(self, name: str, kind: bytes) -> bytes:
+    def read(self, name: str, kind: bytes) -> bytes:
+        """An object's bytes. Raises Damaged for one that is missing, changed or of another kind."""
         if name not in self._raw:
             self._raw[name] = self._asked(name)
         found, content = self._raw[name]
@@ -107,6 +109,14 @@ class Objects:
             what = f"a {found.decode('ascii', 'replace')}, where the ledger needs a {kind.decode()}"
             raise Damaged(f"Git object {name[:10]} is {what}. {_WHOLE}")
         return content
+
+    def close(self) -> None:
+        process = self._process
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            with suppress(BrokenPipeError):
+                pipe.close() if pipe else None
+        process.wait()
 
     def _asked(self, name: str) -> tuple[bytes, bytes]:
         assert self._process.stdin
@@ -120,6 +130,9 @@ class Objects:
         except BrokenPipeError:  # Git ends at an object that it cannot unpack
             head = []
         if len(head) != 3:
+            if self._process.poll() is not None or not head:
+                self.close()
+                self._process = _started(self._clone)
             raise Damaged(f"Git object {name[:10]} is missing, or cannot be read. {_WHOLE}")
         content = self._process.stdout.read(int(head[2]))
         self._process.stdout.read(1)
@@ -128,20 +141,22 @@ class Objects:
 
 @contextmanager
 def opened(clone: Clone) -> Iterator[Objects]:
-    with subprocess.Popen(
+    found = Objects(clone)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def _started(clone: Clone) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         ["git", *_CAT_FILE],
         cwd=clone.root,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment(),
-    ) as process:
-        try:
-            yield Objects(clone, process)
-        finally:
-            process.kill()
-            with suppress(BrokenPipeError):
-                process.stdin.close() if process.stdin else None
+    )
 
 
 def parse_commit(name: str, raw: bytes) -> Commit:

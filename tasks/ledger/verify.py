@@ -50,6 +50,14 @@ def judge(state: State, each: Stored) -> tuple[str, Voice | None]:
         return _judge(state, each, _Signers(scratch))
 
 
+def signed(before: State, each: Stored) -> tuple[str, Voice | None]:
+    """Verify an entry's signatures, by the people and machines as they stood before it. Returns the
+    machine's key and the verified statement. Raises Damaged."""
+    with keys.scratch() as scratch:
+        signers = _Signers(scratch)
+        return _machine(before, each, signers), _voice(before, each, signers)
+
+
 class _Signers:
     """allowed_signers as files for ssh-keygen, each text once."""
 

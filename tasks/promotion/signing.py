@@ -81,6 +81,32 @@ def verify(folder: Path, bundle: bytes, public_key: str) -> None:
             raise UserError(f"{folder}: does not fit its signature: {words or repr(error)}.") from None
 
 
+def verify_digests(bundle: bytes, digests: dict[str, str], public_key: str) -> None:
+    """Verify a signature by the SHA-256 of each file alone, without the files: an audit has hashed
+    them. Raises UserError like `verify`."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    try:
+        envelope = json.loads(bundle)["dsseEnvelope"]
+        payload, kind = base64.b64decode(envelope["payload"]), envelope["payloadType"].encode()
+        signature = base64.b64decode(envelope["signatures"][0]["sig"])
+        # https://github.com/secure-systems-lab/dsse/blob/master/protocol.md
+        encoded = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+        key = form.load_pem_public_key(public_pem(public_key))
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        key.verify(signature, encoded, ec.ECDSA(hashes.SHA256()))
+        signed = _signed(bundle)
+    except InvalidSignature:
+        raise UserError("the weights' signature was not made by this key, or was changed.") from None
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"the weights' signature is not as model signing writes it ({error!r}).") from None
+    if wrong := sorted(name for name in signed.keys() | digests.keys() if signed.get(name) != digests.get(name)):
+        raise UserError(f"the weights do not fit their signature: {', '.join(wrong[:5])} differ.")
+
+
 def public_pem(public_key: str) -> bytes:
     """Convert a public key from OpenSSH's form into the one that model signing reads."""
     from cryptography.hazmat.primitives import serialization as form

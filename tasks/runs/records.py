@@ -81,6 +81,8 @@ class RunRecord(reports.Report):
     """The statement of who started it, signed, where four eyes are the rule."""
     ledger: str | None = None
     """Number and SHA-256 of the ledger's last entry when the run began."""
+    environment_sha256: str | None = None
+    """Of data/environment.json in its revision. None: a version that wrote none began it."""
     bytes_removed: str | None = None
     """When `rft gc` removed what only this run refers to; its revision stays."""
 

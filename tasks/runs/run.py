@@ -38,7 +38,7 @@ from rft.errors import RftError, Stopped, UserError
 from rft.grading import margins
 from rft.reports import Registration
 from tasks.runs import edits as user_edits
-from tasks.runs import records
+from tasks.runs import environment, records
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.edits import Edits
@@ -52,6 +52,7 @@ _FORCED = (
     "dvc.lock",
     *(str(shelves.folder("champion") / name) for name in ("champion.json", "profile.json.dvc", "weights.dvc")),
     str(shelves.path(Registration)),
+    str(shelves.ENVIRONMENT),
 )
 
 
@@ -185,6 +186,7 @@ def start(clone: Clone, what: Plan) -> Iterator[Run]:
             # `alive` holds it for a moment
             stack.enter_context(records.held(records.lock(clone, run.name), wait=True))
             run.max_hours, run.since = what.params.run.max_hours, time.time()
+            environment.record(run.tree, records.now())
             run.update(state="running", resumed=records.now(), max_hours=run.max_hours)
         try:
             yield run
@@ -482,7 +484,8 @@ def _snapshot(run: Run) -> str:
     """Commit the run's folder, or its own commit's tree when the folder is gone."""
     record = run.record
     tree = _written(run) if run.tree.is_dir() else run.clone.git("rev-parse", f"{record.commit}^{{tree}}")
-    told = record if record.state in _OWN_WORDS else record.model_copy(update={"message": ""})
+    told = record.model_copy(update={"environment_sha256": environment.sha256(run.tree)})
+    told = told if record.state in _OWN_WORDS else told.model_copy(update={"message": ""})
     message = f"run {record.name}: {record.decision or record.state}\n\n{told.model_dump_json(indent=1)}\n"
     if record.ledger is not None:  # an anchor: a ledger without this entry was cut or rewritten
         message += f"\nLedger: {record.ledger}\n"

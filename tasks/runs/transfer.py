@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +67,12 @@ def places(clone: Clone, out: Out) -> list[str]:
     """Where DVC's remotes would hold a file."""
     urls = (wanted.get("url", "").strip("\"'") for name, wanted in _settings(clone).items() if "remote" in name)
     return [f"{url.rstrip('/')}/files/md5/{out.md5[:2]}/{out.md5[2:]}" for url in urls if url]
+
+
+def remotes(clone: Clone) -> list[str]:
+    """The addresses of DVC's remotes, without their secrets."""
+    urls = (wanted.get("url", "").strip("\"'") for name, wanted in _settings(clone).items() if "remote" in name)
+    return [re.sub(r"//[^/@]*@", "//...@", url) for url in urls if url]
 
 
 def _pointer(out: Out, tree: Path) -> str:

@@ -1,0 +1,25 @@
+"""An audit: what does a served model rest on, and what rests on a conversation?
+
+Everything that a model came from is named by a hash somewhere: the ledger's entries in a chain, the
+run's revision in the request, every file in its dvc.lock, every file of a folder in a list. An
+audit follows these names, recomputes each hash and signature, and says of each link in which state
+it is (rft/reports/audit.py). A link that nobody could look at is never shown as verified.
+
+graph       nodes and links; a check that raises gives its link a state
+store       bytes from Git and DVC's cache, hashed; what is missing is fetched by hash
+lock        dvc.lock and dvc.yaml of a revision
+shown       what MLflow and the champion's file show
+entries     entries of the ledger, and who signed them
+revisions   a run: its revision, code, environment
+stages      what the run's stages read and wrote, and what it means
+downwards   a version: who decided, and where its weights come from
+holdings    what a run holds: conversations, examples, packages, hashes
+upwards     from one of these to the runs and versions that rest on it
+context     what all of these have at hand
+
+    audit.ask(clone, audit.Question(model="icd10", number=6))
+"""
+
+from tasks.audit.asking import Question, ask, conversations
+
+__all__ = ["Question", "ask", "conversations"]

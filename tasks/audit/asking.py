@@ -1,0 +1,174 @@
+"""The questions that an audit answers, as people ask them.
+
+champion, previous, beginning   what is served now, and before; `icd10@champion` names the model
+6, icd10@6                      an entry of the ledger; a promotion's number is its version's
+20261122-2339-6c03              a run, or any unique part of its name
+--all                           every version, every run that the ledger or this clone knows
+--conversation, --hash, ...     upwards: what rests on it (upwards.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rft import commands
+from rft.errors import UserError, did_you_mean
+from rft.reports.audit import Audit
+from tasks.audit import context, downwards, entries, known, revisions, upwards
+from tasks.audit.context import Context
+from tasks.audit.upwards import Sought
+from tasks.ledger import book
+from tasks.ledger.authorise import in_words
+from tasks.ledger.state import BEGINNING, State
+from tasks.runs import records
+from tasks.runs.clone import Clone
+
+Say = Callable[[str], None]
+_NAMES = ("champion", "previous", "beginning")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What somebody wants to know."""
+
+    what: str | None = None
+    """A version, an entry or a run; None with `sought` or `every`, else what is served."""
+    model: str | None = None
+    """Of a version; None: the recipe of params.yaml, or the ledger's only one."""
+    sought: Sought | None = None
+    every: bool = False
+
+
+def ask(
+    clone: Clone,
+    question: Question,
+    fetches: bool = True,
+    anew: bool = False,
+    said: Say = print,
+) -> Audit:
+    """Answer a question. `fetches`: from the ledger's and DVC's remotes. `anew`: verify every
+    signature of the ledger again, whatever this clone remembers.
+
+    Raises UserError for what does not exist, and for a ledger that is not whole: then nothing that
+    rests on it can be told.
+    """
+    ledger = book.latest(clone, said, anew) if fetches else book.read(clone, anew=anew, said=said)
+    with context.opened(ledger, fetches) as ctx:
+        if question.sought is not None:
+            return upwards.audit(ctx, question.sought)
+        if question.every:
+            return _every(ctx, said)
+        return _one(ctx, question)
+
+
+def _one(ctx: Context, question: Question) -> Audit:
+    what = question.what or "champion"
+    if what.isdigit():
+        return _entry(ctx, int(what), question.model)
+    if "@" in what or what in (*_NAMES, *_models(ctx.state)):
+        return _version(ctx, *_named(ctx, question))
+    return _run(ctx, what)
+
+
+def _named(ctx: Context, question: Question) -> tuple[str, int]:
+    """The model and the number of a version. Raises UserError for what is none."""
+    state, what = ctx.state, question.what or "champion"
+    named, at, which = what.rpartition("@")
+    if not at and what in _models(state):
+        named, which = what, "champion"
+    model = _model(ctx, named or question.model)
+    if which == "previous" and state.previous(model) is None:
+        raise UserError(f"{model} is at the beginning, so there is no champion before it.")
+    told = {"champion": state.champion(model), "previous": state.previous(model), "beginning": BEGINNING}
+    number = told.get(which, int(which) if which.isdigit() else None)
+    if number is None:
+        raise UserError(f"{what!r} is no version. Write {model}@champion, @previous, @beginning or @NUMBER.")
+    other = state.promotions.get(number)
+    if number != BEGINNING and (other is None or other.model != model):
+        mine = [str(each.number) for each in state.promotions.values() if each.model == model]
+        whose = f"is a version of {other.model}" if other else "is no promotion"
+        raise UserError(f"entry {number} {whose}. Versions of {model}: {', '.join(mine[-9:]) or 'none yet'}.")
+    return model, number
+
+
+def _models(state: State) -> list[str]:
+    return sorted({*state.moves, *(waiting.act.model for waiting in state.requests.values())})
+
+
+def _model(ctx: Context, model: str | None) -> str:
+    every = _models(ctx.state)
+    if model is not None and model in every:
+        return model
+    if model is not None and every:
+        raise UserError(f"the ledger knows no model {model!r}. {did_you_mean(model, every)}")
+    if len(every) == 1:
+        return every[0]
+    if not every:
+        raise UserError(f"nothing was promoted or asked for yet. Start a run: {commands.command('run')}")
+    raise UserError(f"the ledger knows several models: {', '.join(every)}. Name one: {every[0]}@champion")
+
+
+def _version(ctx: Context, model: str, number: int) -> Audit:
+    root = downwards.version(ctx, model, number)
+    return ctx.graph.audit(f"what {model}, {in_words(number)}, rests on", ctx.head, root)
+
+
+def _entry(ctx: Context, number: int, model: str | None) -> Audit:
+    if number == BEGINNING:
+        return _version(ctx, _model(ctx, model), BEGINNING)
+    if number > ctx.state.number:
+        raise UserError(f"the ledger ends with entry {ctx.state.number}: there is no entry {number}.")
+    if number in ctx.state.promotions:
+        return _version(ctx, ctx.state.promotions[number].model, number)
+    root = entries.root(ctx, number)
+    for name in [*ctx.graph.nodes]:
+        kind, _, told = name.partition(":")
+        if kind == "entry" and int(told) in ctx.state.requests:
+            downwards.request(ctx, ctx.state.requests[int(told)])
+    return ctx.graph.audit(f"what entry {number} rests on", ctx.head, root)
+
+
+def _run(ctx: Context, name: str) -> Audit:
+    every = known.runs(ctx)
+    found = every[records.pick([*every], name)]
+    waiting = ctx.state.request(found.name)
+    if waiting is not None:
+        entries.root(ctx, waiting.number)
+        root = downwards.request(ctx, waiting)
+    else:
+        if found.commit is None:
+            raise UserError(f"run {found.name} is not over, so it has no revision yet. Wait for it, or: rft runs")
+        source = _ref(ctx, found.name)
+        root = revisions.link(ctx, source, "names", found.name, found.commit, None)
+    return ctx.graph.audit(f"what run {found.name} was", ctx.head, root)
+
+
+def _ref(ctx: Context, name: str) -> str:
+    refs = ctx.refs.get(name)
+    return ctx.graph.add("alias", f"ref/{name}", refs[0][0] if refs else f"this clone's record of run {name}")
+
+
+def _every(ctx: Context, said: Say) -> Audit:
+    state = ctx.state
+    for count, made in enumerate(state.promotions.values(), 1):
+        said(f"[audit] version {count} of {len(state.promotions)}: {made.model}, {in_words(made.number)}")
+        downwards.version(ctx, made.model, made.number)
+    for model in _models(state):
+        downwards.version(ctx, model, BEGINNING)
+    for waiting in state.requests.values():
+        if not ctx.graph.knows("run", waiting.act.run):
+            entries.root(ctx, waiting.number)
+            downwards.request(ctx, waiting)
+    for each in known.runs(ctx).values():
+        if each.commit is not None and not ctx.graph.knows("run", each.name):
+            revisions.link(ctx, _ref(ctx, each.name), "names", each.name, each.commit, None)
+    return ctx.graph.audit("what every version and every run rests on", ctx.head, None)
+
+
+def conversations(clone: Clone, question: Question, fetches: bool = True, said: Say = print) -> dict[str, list[str]]:
+    """Conversation -> the runs through whose windows a version rests on it. Raises UserError for
+    what is no version, Broken where the bytes do not fit."""
+    ledger = book.latest(clone, said) if fetches else book.read(clone, said=said)
+    with context.opened(ledger, fetches) as ctx:
+        return upwards.conversations_of(ctx, *_named(ctx, question))

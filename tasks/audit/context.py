@@ -1,0 +1,57 @@
+"""What one audit has at hand: the verified ledger, the bytes, and the graph that it builds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tasks.audit import store
+from tasks.audit.graph import Graph
+from tasks.audit.shown import Shown
+from tasks.audit.store import Store
+from tasks.ledger.book import Ledger
+from tasks.ledger.doubt import Doubt
+from tasks.ledger.state import State
+from tasks.runs.clone import Clone
+
+
+@dataclass
+class Context:
+    ledger: Ledger
+    store: Store
+    shown: Shown
+    graph: Graph = field(default_factory=Graph)
+
+    @property
+    def clone(self) -> Clone:
+        return self.ledger.clone
+
+    @property
+    def state(self) -> State:
+        return self.ledger.state
+
+    @cached_property
+    def doubts(self) -> dict[int, Doubt]:
+        return self.state.doubtful()
+
+    @cached_property
+    def refs(self) -> dict[str, list[tuple[str, str]]]:
+        """Run -> the refs of this clone that name its revision: (ref, commit)."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for line in self.clone.git("for-each-ref", "--format=%(refname) %(objectname)", "refs/exps").splitlines():
+            ref, commit = line.split()
+            found.setdefault(ref.rpartition("/")[2], []).append((ref, commit))
+        return found
+
+    @property
+    def head(self) -> str:
+        state = self.state
+        return f"entry {state.number}, {state.head}" if state.number else "no entry yet"
+
+
+@contextmanager
+def opened(ledger: Ledger, fetches: bool) -> Iterator[Context]:
+    with store.opened(ledger.clone, fetches) as found:
+        yield Context(ledger, found, Shown(ledger.clone))

@@ -1,0 +1,164 @@
+"""What a run holds, for questions from below: is this conversation, example, package or hash in it?
+
+Each answer is words for where it was found, from bytes that were hashed on the way, or None. What
+cannot be looked at raises Broken: a run that was not searched is never a run that does not hold it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+from rft import shelves
+from rft.reports.audit import Kind
+from tasks.audit import revisions
+from tasks.audit.context import Context
+from tasks.audit.graph import altered
+from tasks.audit.revisions import Run
+from tasks.runs.artifacts import Out
+
+Holds = Callable[[Context, Run, str], str | None]
+_SPLITS = ("train", "validation", "test")
+
+
+def out_of(run: Run, path: str) -> Out | None:
+    """An output of a stage that this run went through."""
+    mine = (stage for name, stage in run.stages.items() if name in run.record.stages)
+    return next((out for stage in mine for out in stage.outs if out.path == path), None)
+
+
+# -- conversations ---------------------------------------------------------------------------------
+def conversations(ctx: Context, run: Run) -> list[str]:
+    """The ids of a run's conversations. Raises Broken."""
+    out = out_of(run, str(shelves.CONVERSATIONS))
+    return [] if out is None else _ids(ctx.store.read(run.at, out), "conversation_id", out.path)
+
+
+def conversation(ctx: Context, run: Run, wanted: str) -> str | None:
+    out = out_of(run, str(shelves.CONVERSATIONS))
+    if out is None or wanted not in _ids(ctx.store.read(run.at, out), "conversation_id", out.path):
+        return None
+    return f"it is in {out.path}, MD5 {out.md5} recomputed"
+
+
+def example(ctx: Context, run: Run, wanted: str) -> str | None:
+    found: list[str] = []
+    key = _id_key(ctx, run)
+    for split in _SPLITS:
+        out = out_of(run, str(shelves.examples_file(split)))
+        if out is not None and wanted in _ids(ctx.store.read(run.at, out), key, out.path):
+            found.append(split)
+    return f"it is among its {' and '.join(found)} examples, MD5 recomputed" if found else None
+
+
+def _id_key(ctx: Context, run: Run) -> str:
+    out = out_of(run, str(shelves.KEYS))
+    if out is None:
+        return "id"
+    try:
+        return str(json.loads(ctx.store.read(run.at, out)).get("id") or "id")
+    except (ValueError, AttributeError):
+        raise altered(f"{out.path} is not JSON") from None
+
+
+def _ids(content: bytes, key: str, path: str) -> list[str]:
+    try:
+        return [str(json.loads(line)[key]) for line in content.splitlines()]
+    except (ValueError, LookupError, TypeError) as error:
+        raise altered(f"{path} holds a row without {key}: {error}") from None
+
+
+# -- packages --------------------------------------------------------------------------------------
+def package(ctx: Context, run: Run, wanted: str) -> str | None:
+    """`wanted` is a name, or NAME==VERSION."""
+    name, _, version = wanted.partition("==")
+    found = revisions.environment(ctx, run)
+    if found is not None:
+        versions = {_canonical(each): told for start in found.starts for each, told in start.packages.items()}
+        told = versions.get(_canonical(name))
+        has = told is not None and version in ("", told)
+        return f"{name} {told} was installed, SHA-256 of the list recomputed" if has else None
+    pinned = ctx.store.file(run.at.commit, "constraints.txt") or b""
+    for line in pinned.decode(errors="replace").splitlines():
+        each, _, told = line.partition("#")[0].partition(";")[0].strip().partition("==")
+        if _canonical(each) == _canonical(name) and version in ("", told):
+            return f"constraints.txt of its revision asks for {name} {told}; it recorded no packages"
+    return None
+
+
+def _canonical(name: str) -> str:
+    return name.strip().casefold().replace("_", "-").replace(".", "-")
+
+
+# -- base models -----------------------------------------------------------------------------------
+def base_model(ctx: Context, run: Run, wanted: str) -> str | None:
+    """By its name or hub id, or by the beginning of its hash."""
+    out = out_of(run, "data/policy")
+    if out is None:
+        return None
+    ctx.store.verify_out(run.at, out)
+    inside = dict(ctx.store.listing(out.md5)).get("report.json")
+    told = json.loads(ctx.store.read(run.at, Out("data/policy/report.json", inside or "", 0, None))) if inside else {}
+    if wanted == told.get("model") or (len(wanted) >= 7 and str(told.get("sha256", "")).startswith(wanted)):
+        return f"base model {told['model']}, SHA-256 {told['sha256']}"
+    return None
+
+
+# -- hashes ----------------------------------------------------------------------------------------
+def anything(ctx: Context, run: Run, wanted: str) -> str | None:
+    """Whatever has this hash or begins with it: a commit, a file, a folder, what a report names."""
+    for what, value in _hashes(ctx, run):
+        if value.startswith(wanted):
+            return f"{what} has hash {value}"
+    for what, content in _texts(ctx, run):
+        if wanted.encode() in content:
+            return f"{what} names it"
+    return None
+
+
+def _hashes(ctx: Context, run: Run) -> Iterator[tuple[str, str]]:
+    yield "its revision", run.at.commit
+    yield "the commit that it began at", run.record.commit
+    for blob in ctx.store.files(run.at.commit):
+        yield f"{blob.path} of its revision", blob.name
+    for name, stage in run.stages.items():
+        if name not in run.record.stages:
+            continue
+        for dep in stage.deps:
+            yield f"{dep.path}, which stage {name} read,", dep.md5
+        for out in stage.outs:
+            yield f"{out.path}, which stage {name} wrote,", out.md5
+    for stage in run.stages.values():
+        for out in stage.outs if stage.name in run.record.stages else ():
+            ctx.store.verify_out(run.at, out)
+            inside = ctx.store.listing(out.md5) if out.is_folder else [("", out.md5)]
+            for path, md5 in inside:
+                yield f"{out.path}{'/' if path else ''}{path}", md5
+                yield f"{out.path}{'/' if path else ''}{path}", ctx.store.sha256(md5)
+
+
+def _texts(ctx: Context, run: Run) -> Iterator[tuple[str, bytes]]:
+    for path in ("dvc.lock", "params.yaml", "data/champion/champion.json", revisions.ENVIRONMENT):
+        yield f"{path} of its revision", ctx.store.file(run.at.commit, path) or b""
+    yield "its record", ctx.store.commit(run.at.commit).message.encode()
+    for stage in run.stages.values():
+        for out in stage.outs if stage.name in run.record.stages else ():
+            if out.path.endswith(".json"):
+                yield out.path, ctx.store.read(run.at, out)
+            elif out.is_folder and "report.json" in dict(ctx.store.listing(out.md5)):
+                md5 = dict(ctx.store.listing(out.md5))["report.json"]
+                yield f"{out.path}/report.json", ctx.store.read(run.at, Out(out.path, md5, 0, None))
+
+
+WAYS: dict[Kind, Holds] = {
+    "conversation": conversation,
+    "example": example,
+    "package": package,
+    "base model": base_model,
+    "bytes": anything,
+}
+
+
+def holds(ctx: Context, run: Run, kind: Kind, wanted: str) -> str | None:
+    """Raises Broken where the run cannot be searched."""
+    return WAYS[kind](ctx, run, wanted)

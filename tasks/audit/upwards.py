@@ -1,0 +1,239 @@
+"""From a conversation, an example, a package, a base model, a hash or a person to what rests on it.
+
+Every run that the ledger, a ref or a record of this clone names is searched, in bytes that are
+hashed on the way. A version rests on its run, and on the version whose weights it took or trained
+on: what one of them held, all that follow rest on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rft.errors import UserError, did_you_mean
+from rft.reports.audit import Audit, Kind
+from rft.words import counted
+from tasks.audit import entries, holdings, known, revisions
+from tasks.audit.context import Context
+from tasks.audit.downwards import came_from
+from tasks.audit.graph import Broken
+from tasks.ledger import chain, describe, keys, verify
+from tasks.ledger.authorise import in_words
+from tasks.ledger.entry import PolicyChange
+from tasks.ledger.policy import Enrol, Remove
+from tasks.ledger.state import Champion
+from tasks.runs.artifacts import Revision
+
+Way = Literal["conversation", "example", "package", "base model", "hash", "person"]
+WAYS: tuple[Way, ...] = get_args(Way)
+_LEAST = 7
+"""Characters of a hash that are enough to ask for it."""
+
+
+@dataclass(frozen=True)
+class Sought:
+    way: Way
+    value: str
+
+    @property
+    def kind(self) -> Kind:
+        return "bytes" if self.way == "hash" else self.way
+
+    @property
+    def words(self) -> str:
+        return f"{self.way} {self.value}"
+
+
+def audit(ctx: Context, sought: Sought) -> Audit:
+    """Raises UserError for a hash or a person that nothing here knows."""
+    if sought.way == "hash" and not re.fullmatch(rf"(SHA256:)?[0-9a-f]{{{_LEAST},64}}(\.dir)?", sought.value):
+        raise UserError(f"{sought.value!r} is no hash: write at least {_LEAST} characters of it, 0 to 9 and a to f.")
+    root = ctx.graph.add(sought.kind, f"sought/{sought.value}", sought.words)
+    if sought.way == "person":
+        found, answer = _of_person(ctx, root, sought.value)
+    else:
+        found, answer = _of_runs(ctx, root, sought)
+    direct = {made.number: made for made in ctx.state.promotions.values() if made.run in found}
+    versions = _with_followers(ctx, direct)
+    answer += _told(ctx, direct, versions)
+    return ctx.graph.audit(f"what rests on {sought.words}", ctx.head, root, answer)
+
+
+# -- runs ------------------------------------------------------------------------------------------
+def _of_runs(ctx: Context, root: str, sought: Sought) -> tuple[set[str], list[str]]:
+    found, unsearched = list[str](), list[str]()
+    every = [each for each in known.runs(ctx).values() if each.commit is not None]
+    for each in every:
+        assert each.commit is not None
+        words: list[str] = []
+        try:
+            run = revisions.parsed(ctx, each.name, each.commit)
+            told = holdings.holds(ctx, run, sought.kind, sought.value)
+            words += [told] if told else []
+        except Broken as broken:
+            unsearched.append(each.name)
+            _unsearched(ctx, each.name, root, broken)
+            continue
+        if words:
+            found.append(each.name)
+            run_id = ctx.graph.add("run", each.name, f"run {each.name}", window=run.record.window)
+            ctx.graph.link(run_id, "holds", root, lambda words=words: words[0])
+    in_ledger = _entries_with(ctx, root, sought.value) if sought.way == "hash" else []
+    if sought.way == "hash" and not found and not in_ledger and not unsearched:
+        raise UserError(
+            f"nothing has hash {sought.value}: not one of {counted(len(every), 'run')}, and no entry of the ledger."
+        )
+    answer = [f"{_runs(found)} of {len(every)} {'hold' if len(found) != 1 else 'holds'} {sought.words}."]
+    answer += [f"Entries of the ledger with it: {', '.join(map(str, in_ledger))}."] if in_ledger else []
+    if unsearched:
+        answer.append(f"NOT SEARCHED, because their bytes do not fit or are gone: {', '.join(unsearched)}.")
+    return {*found}, answer
+
+
+def _unsearched(ctx: Context, name: str, root: str, broken: Broken) -> None:
+    def check() -> str:
+        raise broken
+
+    ctx.graph.link(ctx.graph.add("run", name, f"run {name}"), "could not be searched for", root, check)
+
+
+def _runs(found: list[str]) -> str:
+    return f"{counted(len(found), 'run')}{': ' if found else ''}{', '.join(found)}" if found else "No run"
+
+
+def _entries_with(ctx: Context, root: str, wanted: str) -> list[int]:
+    found: list[int] = []
+    for each in ctx.ledger.stored:
+        names = (each.entry.id, each.commit.id, *each.entry.files.values())
+        if any(name.startswith(wanted) for name in names) or wanted.encode() in each.entry.content:
+            found.append(each.entry.number)
+            number = each.entry.number
+            key = ctx.graph.add("entry", str(number), f"entry {number}", said=describe.words(each))
+            ctx.graph.link(key, "names", root, lambda: "it is in the entry's canonical JSON, or hashes it")
+    return found
+
+
+# -- people ----------------------------------------------------------------------------------------
+def _of_person(ctx: Context, root: str, name: str) -> tuple[set[str], list[str]]:
+    signed, about = list[int](), list[int]()
+    started: set[str] = set()
+    people: set[str] = set()
+    for each in ctx.ledger.stored:
+        act = each.entry.act
+        if isinstance(act, PolicyChange) and isinstance(act.change, Enrol | Remove):
+            people.add(act.change.name)
+            if act.change.name == name:
+                about.append(each.entry.number)
+    for number, person in _voices(ctx).items():
+        people.add(person)
+        if person == name:
+            signed.append(number)
+    for waiting in ctx.state.requests.values():
+        people.add(waiting.starter_name)
+        if waiting.starter_name == name:
+            started.add(waiting.act.run)
+            key = ctx.graph.add("run", waiting.act.run, f"run {waiting.act.run}")
+            proof = "a signed statement says so" if waiting.starter else "as Git knew them, which is a claim"
+            ctx.graph.link(key, "was started by", root, lambda proof=proof: proof)
+    if name not in people:
+        raise UserError(f"the ledger knows nobody named {name!r}. {did_you_mean(name, people)}")
+    for number in dict.fromkeys([*signed, *about]):
+        entries.link(ctx, root, "appears in", number)
+    approved = {
+        made.run for made in ctx.state.promotions.values() if any(said.number in signed for said in made.approvals)
+    }
+    answer = [
+        f"{name} signed {counted(len(signed), 'statement')} in the ledger, approved "
+        f"{counted(len(approved), 'run')} that became champion, and started {counted(len(started), 'run')}."
+    ]
+    return approved | started, answer
+
+
+def _voices(ctx: Context) -> dict[int, str]:
+    """Entry -> who signed it."""
+    found: dict[int, str] = {}
+    for each in ctx.ledger.stored:
+        if chain.SIGNATURE in each.files:
+            before = entries.before(ctx, each.entry.number)
+            public = keys.signer(each.files[chain.SIGNATURE].decode("ascii", "replace"))
+            change = each.entry.act.change if isinstance(each.entry.act, PolicyChange) else None
+            if (person := verify.holder(before, public, change)) is not None:
+                found[each.entry.number] = person
+    return found
+
+
+# -- versions --------------------------------------------------------------------------------------
+def _with_followers(ctx: Context, direct: dict[int, Champion]) -> dict[int, str]:
+    """Version -> why it rests on what was sought. In the order of promotion, so a version comes
+    after the one that its weights come from."""
+    found: dict[int, str] = {}
+    for made in ctx.state.promotions.values():
+        key = f"version:{made.model}@{made.number}"
+        if made.number in direct:
+            found[made.number] = "its own run"
+            _version(ctx, made)
+            ctx.graph.link(key, "was made by", f"run:{made.run}", lambda made=made: _made_by(ctx, made))
+        act = ctx.state.requested(made.number)
+        if act is None:
+            continue
+        try:
+            parent = came_from(ctx, act, Revision(ctx.clone, act.revision))
+        except Broken as broken:
+            _version(ctx, made)
+            _unfollowed(ctx, key, made, broken)
+            continue
+        if parent in found:
+            assert parent is not None
+            found.setdefault(made.number, f"through the weights of {in_words(parent)}")
+            _version(ctx, made)
+            target = f"version:{made.model}@{parent}"
+            ctx.graph.link(key, "has its weights from", target, lambda made=made: _made_by(ctx, made))
+    return found
+
+
+def _version(ctx: Context, made: Champion) -> None:
+    served = "now" if ctx.state.champion(made.model) == made.number else None
+    shown = f"{made.model}, {in_words(made.number)}"
+    ctx.graph.add("version", f"{made.model}@{made.number}", shown, promoted=made.time, run=made.run, served=served)
+
+
+def _unfollowed(ctx: Context, key: str, made: Champion, broken: Broken) -> None:
+    def check() -> str:
+        raise broken
+
+    ctx.graph.link(key, "could not be followed to", ctx.graph.add("run", made.run, f"run {made.run}"), check)
+
+
+def _made_by(ctx: Context, made: Champion) -> str:
+    if doubt := ctx.doubts.get(made.number):
+        raise Broken("doubtful", f"entry {made.number} {doubt}")
+    if made.unsigned is not None:
+        raise Broken("not verifiable", "the ledger knows it from an unsigned record of an earlier version only")
+    ctx.store.verify(made.revision)
+    return f"entry {made.number} names the run, whose revision {made.revision[:12]} was hashed again"
+
+
+def _told(ctx: Context, direct: dict[int, Champion], versions: dict[int, str]) -> list[str]:
+    if not versions:
+        return ["No version that was ever promoted rests on it."]
+    lines = [f"{counted(len(versions), 'version')} {'rests' if len(versions) == 1 else 'rest'} on it:"]
+    for number, why in versions.items():
+        made = ctx.state.promotions[number]
+        served = ", served now" if ctx.state.champion(made.model) == number else ""
+        lines.append(f"  {made.model}, {in_words(number)}: {why}{served}")
+    return lines
+
+
+def conversations_of(ctx: Context, model: str, number: int) -> dict[str, list[str]]:
+    """Conversation -> the runs through whose windows a version rests on it. Raises Broken."""
+    found: dict[str, list[str]] = {}
+    at: int | None = number
+    while at is not None and at in ctx.state.promotions:
+        made = ctx.state.promotions[at]
+        run = revisions.parsed(ctx, made.run, made.revision)
+        for each in holdings.conversations(ctx, run):
+            found.setdefault(each, []).append(made.run)
+        act = ctx.state.requested(at)
+        at = None if act is None else came_from(ctx, act, Revision(ctx.clone, act.revision))
+    return found
