@@ -128,7 +128,8 @@ def _outline(found: Audit, nodes: dict[str, Node]) -> Iterator[str]:
     yield "\nWhat it rests on" if not found.answer else "\nHow"
     for node in found.nodes:
         if node.kind in _OUTLINE:
-            mine = [link for link in found.links if link.source == node.id]
+            mine = [link for link in found.links if link.target == node.id]
+            mine = mine or [link for link in found.links if link.source == node.id]
             worst: State | None = next((each for each in STATES if any(link.state == each for link in mine)), None)
             sign = _SIGNS[worst] if worst else " "
             about = _shown(node)

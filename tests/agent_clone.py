@@ -62,7 +62,8 @@ def make(folder: Path, ladder: Path, full: bool = False) -> ladder_clone.Scripte
             shutil.rmtree(shelves / "data" / stage)
             run(stage, settings)
     shutil.copytree(shelves / "data", scripted.script / "data", dirs_exist_ok=True)
-    (scripted.script / "data/policy/model.bin").unlink(missing_ok=True)
+    for name in ("model.bin", "model/base.bin"):
+        (scripted.script / "data/policy" / name).unlink(missing_ok=True)
     (scripted.script / "data/train/weights/model.bin").unlink(missing_ok=True)
     decide(scripted.script / "data", settings)
     return scripted

@@ -117,6 +117,10 @@ def work(params):
     """{work}"""
 '''
 WORK = {
+    "traffic": """Its report names the window of the settings."""
+    + '"""\n    report = json.loads((SCRIPT / "data/traffic/report.json").read_text())\n'
+    + '    report["sha256"] = params.traffic.sha256 or report["sha256"]\n'
+    + '    (SCRIPT / "data/traffic/report.json").write_text(json.dumps(report))\n    """',
     "examples": """Which source the flow chose is seen in the report."""
     + '"""\n    report = json.loads((SCRIPT / "data/examples/report.json").read_text())\n'
     + (
@@ -202,11 +206,18 @@ def climb(
     with runs.start(scripted.clone, runs.plan(scripted.clone, params, served)) as run:
         begun(run)
         shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
+        _name_window(run)
         registration.register(run, lambda _: None)
         repro.dvc(run.tree, "commit", "--force", "--quiet")
         decision = reports.read(reports.Decision, run.shelf("gate") / "decision.json")
         run.update(decision=decision.decision, message=decision.reason)
     return run.record
+
+
+def _name_window(run: runs.Run) -> None:
+    path = run.shelf("traffic") / "report.json"
+    sha256 = config.load(run.tree / "params.yaml").traffic.sha256
+    reports.write(reports.read(reports.TrafficReport, path).model_copy(update={"sha256": sha256}), path)
 
 
 def make(folder: Path, scenario: sample_reports.Scenario = "promote") -> Scripted:
@@ -276,10 +287,28 @@ def _shelves(scenario: sample_reports.Scenario) -> Path:
                 path.write_text(ROW if name == "test.jsonl" else "{}\n")
     if scenario == "drift_stop":
         return place
+    _fit(data)
     metrics = "".join(json.dumps({"step": step, "reward/mean": step / 20}) + "\n" for step in range(1, 21))
     (data / "train/metrics.jsonl").write_text(metrics)
     rehash(data)
     return place
+
+
+def _fit(data: Path) -> None:
+    """The reports of the first stages say what lies beside them."""
+    traffic = reports.read(reports.TrafficReport, data / "traffic/report.json")
+    rows = [json.dumps({"conversation_id": f"c-{n}"}) + "\n" for n in range(1, traffic.num_conversations + 1)]
+    (data / "traffic/conversations.jsonl").write_text("".join(rows))
+    for split in ("train", "validation"):
+        (data / f"examples/{split}.jsonl").write_text(ROW.replace("e-1", f"{split}-1"))
+    examples = reports.read(reports.ExamplesReport, data / "examples/report.json")
+    sha256 = {split: files.sha256(data / f"examples/{split}.jsonl") for split in examples.sha256}
+    reports.write(examples.model_copy(update={"sha256": sha256}), data / "examples/report.json")
+    model = data / "policy/model"
+    model.mkdir()
+    (model / "base.bin").write_bytes(b"base model")
+    policy = reports.read(reports.PolicyReport, data / "policy/report.json")
+    reports.write(policy.model_copy(update={"sha256": files.tree_sha256(model)}), data / "policy/report.json")
 
 
 def rehash(data: Path, gate: config.Gate = sample_reports.GATE) -> None:

@@ -64,7 +64,7 @@ def ask(
 
 def _one(ctx: Context, question: Question) -> Audit:
     what = question.what or "champion"
-    if what.isdigit():
+    if what.isdigit() and not (int(what) > ctx.state.number and any(what in name for name in known.runs(ctx))):
         return _entry(ctx, int(what), question.model)
     if "@" in what or what in (*_NAMES, *_models(ctx.state)):
         return _version(ctx, *_named(ctx, question))

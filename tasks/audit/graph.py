@@ -41,9 +41,9 @@ def unverifiable(why: str) -> Broken:
 
 
 def fits(found: object, named: object, what: str) -> None:
-    """Raise Broken unless the hash that was computed is the one that is named."""
+    """Raise Broken unless what was computed is what is named."""
     if found != named:
-        raise altered(f"{what} has hash {found}, and {named} is named")
+        raise altered(f"{what}: found {found}, but {named} is named")
 
 
 @dataclass

@@ -13,7 +13,7 @@ from rft import shelves
 from rft.reports.audit import Kind
 from tasks.audit import revisions
 from tasks.audit.context import Context
-from tasks.audit.graph import altered
+from tasks.audit.graph import altered, unverifiable
 from tasks.audit.revisions import Run
 from tasks.runs.artifacts import Out
 
@@ -22,9 +22,8 @@ _SPLITS = ("train", "validation", "test")
 
 
 def out_of(run: Run, path: str) -> Out | None:
-    """An output of a stage that this run went through."""
-    mine = (stage for name, stage in run.stages.items() if name in run.record.stages)
-    return next((out for stage in mine for out in stage.outs if out.path == path), None)
+    """An output of one of the run's stages."""
+    return next((out for stage in run.stages.values() for out in stage.outs if out.path == path), None)
 
 
 # -- conversations ---------------------------------------------------------------------------------
@@ -83,7 +82,7 @@ def package(ctx: Context, run: Run, wanted: str) -> str | None:
         each, _, told = line.partition("#")[0].partition(";")[0].strip().partition("==")
         if _canonical(each) == _canonical(name) and version in ("", told):
             return f"constraints.txt of its revision asks for {name} {told}; it recorded no packages"
-    return None
+    raise unverifiable("an earlier version made it, and recorded no packages")
 
 
 def _canonical(name: str) -> str:
@@ -122,14 +121,12 @@ def _hashes(ctx: Context, run: Run) -> Iterator[tuple[str, str]]:
     for blob in ctx.store.files(run.at.commit):
         yield f"{blob.path} of its revision", blob.name
     for name, stage in run.stages.items():
-        if name not in run.record.stages:
-            continue
         for dep in stage.deps:
             yield f"{dep.path}, which stage {name} read,", dep.md5
         for out in stage.outs:
             yield f"{out.path}, which stage {name} wrote,", out.md5
     for stage in run.stages.values():
-        for out in stage.outs if stage.name in run.record.stages else ():
+        for out in stage.outs:
             ctx.store.verify_out(run.at, out)
             inside = ctx.store.listing(out.md5) if out.is_folder else [("", out.md5)]
             for path, md5 in inside:
@@ -142,7 +139,7 @@ def _texts(ctx: Context, run: Run) -> Iterator[tuple[str, bytes]]:
         yield f"{path} of its revision", ctx.store.file(run.at.commit, path) or b""
     yield "its record", ctx.store.commit(run.at.commit).message.encode()
     for stage in run.stages.values():
-        for out in stage.outs if stage.name in run.record.stages else ():
+        for out in stage.outs:
             if out.path.endswith(".json"):
                 yield out.path, ctx.store.read(run.at, out)
             elif out.is_folder and "report.json" in dict(ctx.store.listing(out.md5)):

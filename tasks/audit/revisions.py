@@ -44,6 +44,7 @@ class Run:
     record: RunRecord
     params: dict[str, Any]
     stages: dict[str, Stage]
+    """The stages of this run, in the order of the ladder."""
 
     @property
     def model(self) -> str:
@@ -133,7 +134,15 @@ def _parsed(ctx: Context, name: str, commit: str) -> Run:
         params["recipe"]["path"]
     except (yaml.YAMLError, LookupError, TypeError) as error:
         raise altered(f"params.yaml of revision {commit[:SHORT]} is not as a run writes it: {error}") from None
-    return Run(name, Revision(ctx.clone, commit), record, params, lock.parse(locked) if locked else {})
+    return Run(name, Revision(ctx.clone, commit), record, params, _own(ctx, record, locked))
+
+
+def _own(ctx: Context, record: RunRecord, locked: bytes | None) -> dict[str, Stage]:
+    """What a dvc.lock that the user committed says of earlier runs is not this run's."""
+    before = ctx.store.file(record.commit, "dvc.lock") if locked else None
+    earlier = lock.parse(before) if before else {}
+    found = lock.parse(locked) if locked else {}
+    return {name: stage for name, stage in found.items() if name in record.stages or earlier.get(name) != stage}
 
 
 def _record(message: str, name: str, commit: str) -> RunRecord:

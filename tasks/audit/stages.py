@@ -50,8 +50,7 @@ class _Stages:
     ) -> None:
         self.ctx, self.graph, self.source, self.at = ctx, ctx.graph, source, at
         self.params, self.record = params, record
-        self.own = {name: stage for name, stage in every.items() if name in record.stages}
-        """A dvc.lock that the user committed may hold more, of earlier runs."""
+        self.own = every
         self.outs = {out.path: out for stage in self.own.values() for out in stage.outs}
         self.blobs = {blob.path: blob for blob in ctx.store.files(at.commit)}
 
@@ -160,7 +159,7 @@ class _Stages:
         raise altered(f"{dep.path} of the revision is not what the stage read")
 
     def _champion(self, dep: Out) -> str:
-        found = {path: md5 for path, md5 in self._folder(dep.path).items() if not path.endswith((".dvc", ".gitignore"))}
+        found = self._folder(dep.path)
         for path in (PROFILE, WEIGHTS):
             pointed = self._pointed(path)
             if pointed is None:

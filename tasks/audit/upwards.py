@@ -84,10 +84,10 @@ def _of_runs(ctx: Context, root: str, sought: Sought) -> tuple[set[str], list[st
         raise UserError(
             f"nothing has hash {sought.value}: not one of {counted(len(every), 'run')}, and no entry of the ledger."
         )
-    answer = [f"{_runs(found)} of {len(every)} {'hold' if len(found) != 1 else 'holds'} {sought.words}."]
+    answer = [_runs(found, len(every), sought.words)]
     answer += [f"Entries of the ledger with it: {', '.join(map(str, in_ledger))}."] if in_ledger else []
     if unsearched:
-        answer.append(f"NOT SEARCHED, because their bytes do not fit or are gone: {', '.join(unsearched)}.")
+        answer.append(f"NOT SEARCHED, each with its reason below: {', '.join(unsearched)}.")
     return {*found}, answer
 
 
@@ -98,8 +98,9 @@ def _unsearched(ctx: Context, name: str, root: str, broken: Broken) -> None:
     ctx.graph.link(ctx.graph.add("run", name, f"run {name}"), "could not be searched for", root, check)
 
 
-def _runs(found: list[str]) -> str:
-    return f"{counted(len(found), 'run')}{': ' if found else ''}{', '.join(found)}" if found else "No run"
+def _runs(found: list[str], of: int, what: str) -> str:
+    named = f": {', '.join(found)}" if found else ""
+    return f"{len(found) or 'None'} of {counted(of, 'run')} {'holds' if len(found) == 1 else 'hold'} {what}{named}."
 
 
 def _entries_with(ctx: Context, root: str, wanted: str) -> list[int]:
