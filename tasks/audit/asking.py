@@ -54,11 +54,11 @@ def ask(
     rests on it can be told.
     """
     ledger = book.latest(clone, said, anew) if fetches else book.read(clone, anew=anew, said=said)
-    with context.opened(ledger, fetches) as ctx:
+    with context.opened(ledger, fetches, said) as ctx:
         if question.sought is not None:
             return upwards.audit(ctx, question.sought)
         if question.every:
-            return _every(ctx, said)
+            return _every(ctx)
         return _one(ctx, question)
 
 
@@ -149,10 +149,9 @@ def _ref(ctx: Context, name: str) -> str:
     return ctx.graph.add("alias", f"ref/{name}", refs[0][0] if refs else f"this clone's record of run {name}")
 
 
-def _every(ctx: Context, said: Say) -> Audit:
+def _every(ctx: Context) -> Audit:
     state = ctx.state
-    for count, made in enumerate(state.promotions.values(), 1):
-        said(f"[audit] version {count} of {len(state.promotions)}: {made.model}, {in_words(made.number)}")
+    for made in state.promotions.values():
         downwards.version(ctx, made.model, made.number)
     for model in _models(state):
         downwards.version(ctx, model, BEGINNING)
@@ -170,5 +169,5 @@ def conversations(clone: Clone, question: Question, fetches: bool = True, said: 
     """Conversation -> the runs through whose windows a version rests on it. Raises UserError for
     what is no version, Broken where the bytes do not fit."""
     ledger = book.latest(clone, said) if fetches else book.read(clone, said=said)
-    with context.opened(ledger, fetches) as ctx:
+    with context.opened(ledger, fetches, said) as ctx:
         return upwards.conversations_of(ctx, *_named(ctx, question))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +22,7 @@ class Context:
     ledger: Ledger
     store: Store
     shown: Shown
+    said: Callable[[str], None]
     graph: Graph = field(default_factory=Graph)
 
     @property
@@ -52,6 +53,6 @@ class Context:
 
 
 @contextmanager
-def opened(ledger: Ledger, fetches: bool) -> Iterator[Context]:
+def opened(ledger: Ledger, fetches: bool, said: Callable[[str], None]) -> Iterator[Context]:
     with store.opened(ledger.clone, fetches) as found:
-        yield Context(ledger, found, Shown(ledger.clone))
+        yield Context(ledger, found, Shown(ledger.clone), said)

@@ -33,6 +33,8 @@ def link(
 ) -> None:
     """Link a revision to its stages, and these to what they read and wrote."""
     found = _Stages(ctx, source, at, params, every, record)
+    num_bytes = sum(out.size for out in found.outs.values())
+    ctx.said(f"[audit] run {record.name}: {len(every)} stages, {num_bytes / 1e6:,.1f} MB to hash")
     for name, stage in found.own.items():
         found.stage(name, stage)
     found.meanings()

@@ -43,6 +43,14 @@ def head(clone: Clone, ref: str = REF) -> str | None:
     return git(clone.root, "for-each-ref", "--format=%(objectname)", ref) or None
 
 
+def _assert_kept(found: Objects, revision: str, each: Stored) -> None:
+    """Git keeps the revision that an entry is about, and unchanged."""
+    try:
+        found.commit(revision)
+    except Damaged as error:
+        raise Damaged(f"{each.where} is about revision {revision[:10]}: {error}") from None
+
+
 def read(found: Objects, commit: str) -> list[Stored]:
     """Read the chain that ends at a commit, oldest first, back to its genesis. Raises Damaged,
     naming the entry, for what is no whole chain."""
@@ -55,7 +63,7 @@ def read(found: Objects, commit: str) -> list[Stored]:
             _assert_before(each, chain[-1])
         chain.append(each)
         for revision in each.commit.parents[1:]:
-            found.commit(revision)  # Git keeps what it is about, and unchanged
+            _assert_kept(found, revision, each)
         if isinstance(each.entry.act, Genesis) and each.entry.act.restarts is None:
             break
         name = each.commit.parents[0] if each.commit.parents else None

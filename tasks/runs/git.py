@@ -37,7 +37,9 @@ class GitError(InfrastructureError):
 
 
 def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in _FOREIGN} | _IDENTITY | {"LC_ALL": "C"}
+    kept = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+    # a replacement (git replace) would show other bytes under a recorded name
+    return kept | _IDENTITY | {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1"}
 
 
 def git(where: Path, *arguments: str, given: bytes | None = None, index: Path | None = None) -> str:

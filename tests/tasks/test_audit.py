@@ -297,3 +297,42 @@ def test_everything(clone: Clone) -> None:
     found = ask(clone, every=True)
     assert found.broken() == []
     assert {node.name for node in found.nodes if node.kind == "version"} == {"tiny, champion 6", "tiny, the beginning"}
+
+
+# -- what cannot be looked at ----------------------------------------------------------------------
+def test_a_revision_of_a_newer_version_is_not_green(clone: Clone) -> None:
+    record = records.load_all(clone)[0]
+    message = gits.git_bytes(clone.root, "log", "-1", "--format=%B", at(clone).commit)
+    newer = message.replace(b'{\n "name"', b'{\n "from_the_future": 1,\n "name"')
+    assert newer != message
+    tree = clone.git("rev-parse", f"{at(clone).commit}^{{tree}}")
+    commit = gits.git(clone.root, "commit-tree", tree, "-p", record.commit, given=newer)
+    clone.git("update-ref", clone.git("for-each-ref", "--format=%(refname)", "refs/exps"), commit)
+    records.save(clone, record.model_copy(update={"revision": commit, "name": "newer"}))
+    found = ask(clone, every=True)
+    told = [each for each in found.links if each.says == "was recorded as" and "newer version" in each.why]
+    assert [each.state for each in told] == ["not verifiable"]
+
+
+def test_a_revision_that_git_lost_is_missing(clone: Clone) -> None:
+    name = at(clone).commit
+    (clone.root / ".git/objects" / name[:2] / name[2:]).unlink()
+    with pytest.raises(UserError, match=r"entry 3 .* revision"):
+        ask(clone)
+
+
+def test_an_mlflow_that_is_detached_is_named(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    found = ask(clone)
+    shown = [each for each in found.links if each.source.startswith("alias:mlflow")]
+    assert {each.state for each in shown} == {"not verifiable"}
+    assert all("not reachable" in each.why for each in shown)
+
+
+def test_a_replaced_object_does_not_deceive(clone: Clone) -> None:
+    """`git replace` shows other bytes under a recorded name."""
+    other = gits.git(clone.root, "hash-object", "-w", "--stdin", given=b"registered: true\n")
+    told = clone.git("rev-parse", f"{at(clone).commit}:data/registration/registration.json")
+    clone.git("replace", told, other)
+    assert ask(clone).broken() == []
