@@ -53,6 +53,7 @@ def ask(
     Raises UserError for what does not exist, and for a ledger that is not whole: then nothing that
     rests on it can be told.
     """
+    book.refuse_shallow(clone)
     ledger = book.latest(clone, said, anew) if fetches else book.read(clone, anew=anew, said=said)
     with context.opened(ledger, fetches, said) as ctx:
         if question.sought is not None:

@@ -235,7 +235,7 @@ def _read(clone: Clone, fetch: bool, anew: bool, said: Callable[[str], None], re
     seen = memory.recall(clone)
     local, there = chain.head(clone), None
     if shared.remote and fetch:
-        _refuse_shallow(clone)
+        refuse_shallow(clone)
         there = remote.fetch(clone, shared)
         if there is None and seen is not None and seen.remote:
             raise Damaged(
@@ -330,7 +330,8 @@ def _push(shared: Shared) -> str:
     return f"git push {shared.remote} {chain.REF}:refs/heads/{shared.branch}"
 
 
-def _refuse_shallow(clone: Clone) -> None:
+def refuse_shallow(clone: Clone) -> None:
+    """Raise UserError for a clone that Git did not get whole."""
     if chain.is_shallow(clone):
         raise UserError(
             "this is a shallow clone: Git lacks the commits that the ledger's entries are about. Make it whole: "
