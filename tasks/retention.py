@@ -33,7 +33,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
@@ -44,6 +44,7 @@ from tasks.ledger import book
 from tasks.promotion import agents
 from tasks.runs import by_hand, records, transfer
 from tasks.runs import run as runs
+from tasks.runs.artifacts import LOADER
 from tasks.runs.clone import Clone
 from tasks.runs.git import GitError, git, git_bytes
 from tasks.runs.records import RunRecord
@@ -55,7 +56,6 @@ _NONE = "0" * 40
 _GONE = "gone-"
 _WAIT = "Nothing was removed. Wait until it ends"
 _OURS = re.compile(r"refs/exps/[0-9a-f]{2}/[0-9a-f]{38}/.+")
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where PyYAML was built with it
 
 
 @dataclass(frozen=True)
@@ -367,7 +367,7 @@ def _md5s(text: bytes) -> set[str]:
 
 def _outs(text: bytes) -> dict[str, str]:
     """Output -> md5, in a dvc.lock or in an entry of the run cache."""
-    found = yaml.load(text, _LOADER) or {}
+    found = yaml.load(text, LOADER) or {}
     stages = found["stages"].values() if "stages" in found else [found]
     return {row["path"]: row["md5"] for stage in stages for row in stage.get("outs", []) if "md5" in row}
 

@@ -14,6 +14,7 @@ from tasks.audit.store import Store
 from tasks.ledger.book import Ledger
 from tasks.ledger.doubt import Doubt
 from tasks.ledger.state import State
+from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 
 
@@ -24,6 +25,7 @@ class Context:
     shown: Shown
     said: Callable[[str], None]
     graph: Graph = field(default_factory=Graph)
+    revisions: dict[str, Revision] = field(default_factory=dict[str, Revision])
 
     @property
     def clone(self) -> Clone:
@@ -45,6 +47,10 @@ class Context:
             ref, commit = line.split()
             found.setdefault(ref.rpartition("/")[2], []).append((ref, commit))
         return found
+
+    def at(self, commit: str) -> Revision:
+        """A revision, whose dvc.lock is read once."""
+        return self.revisions.setdefault(commit, Revision(self.clone, commit))
 
     @property
     def head(self) -> str:

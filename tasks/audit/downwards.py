@@ -51,7 +51,7 @@ def _version(ctx: Context, model: str, number: int) -> list[int]:
     made = state.promotions[number]
     entry = entries.link(ctx, key, "was made by", number)
     if made.unsigned is not None:
-        at = Revision(ctx.clone, made.revision)
+        at = ctx.at(made.revision)
         revisions.link(ctx, entry, "is about", made.run, at.commit, None)
         return []
     waiting = state.requests[made.request]
@@ -83,7 +83,7 @@ def request(ctx: Context, waiting: Waiting) -> str:
     act = waiting.act
     source = f"entry:{waiting.number}"
     run = revisions.link(ctx, source, "asks for the promotion of", act.run, act.revision, act)
-    at = Revision(ctx.clone, act.revision)
+    at = ctx.at(act.revision)
     revision = f"revision:{act.revision}"
     if revision in ctx.graph.nodes:
         ctx.graph.link(source, "names, by hash, what is in", revision, lambda: _same_content(ctx, waiting, at))
@@ -164,7 +164,7 @@ def came_from(ctx: Context, act: Request, at: Revision) -> int | None:
 
 
 def _weights(ctx: Context, key: str, number: int, waiting: Waiting, run: str) -> list[int]:
-    act, at = waiting.act, Revision(ctx.clone, waiting.act.revision)
+    act, at = waiting.act, ctx.at(waiting.act.revision)
     sha256 = act.content.weights_sha256
     try:
         parent = came_from(ctx, act, at)

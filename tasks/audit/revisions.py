@@ -134,7 +134,7 @@ def _parsed(ctx: Context, name: str, commit: str) -> Run:
         params["recipe"]["path"]
     except (yaml.YAMLError, LookupError, TypeError) as error:
         raise altered(f"params.yaml of revision {commit[:SHORT]} is not as a run writes it: {error}") from None
-    return Run(name, Revision(ctx.clone, commit), record, params, _own(ctx, record, locked))
+    return Run(name, ctx.at(commit), record, params, _own(ctx, record, locked))
 
 
 def _own(ctx: Context, record: RunRecord, locked: bytes | None) -> dict[str, Stage]:

@@ -23,7 +23,6 @@ from tasks.promotion.champion_file import ChampionFile, Written
 from tasks.promotion.content import prompt_sha256
 from tasks.promotion.mlflow_registry import CHAMPION, PREVIOUS
 from tasks.runs import champion
-from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def _version(ctx: Context, model: str, number: int) -> str:
     made, asked = ctx.state.promotions[number], ctx.state.requested(number)
     if found is None:
         raise unverifiable(f"this MLflow has no version of {in_words(number)}: it was never served from here")
-    at = Revision(ctx.clone, made.revision)
+    at = ctx.at(made.revision)
     expected = {
         "entry": made.id,
         "revision": made.revision,

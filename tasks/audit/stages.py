@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from rft.words import counted
 from tasks.audit import lock
 from tasks.audit.context import Context
 from tasks.audit.graph import SHORT, Broken, altered, fits, missing, unverifiable
-from tasks.audit.lock import Stage
+from tasks.audit.lock import Declared, Stage
 from tasks.runs.artifacts import PROFILE, WEIGHTS, Out, Revision
 from tasks.runs.records import RunRecord
 
@@ -77,8 +78,7 @@ class _Stages:
         )
 
     def _as_declared(self, name: str, stage: Stage) -> str:
-        content = self.ctx.store.file(self.at.commit, "dvc.yaml")
-        wanted = lock.declared(content or b"", self.params).get(name)
+        wanted = self._declared.get(name)
         if wanted is None:
             raise altered(f"dvc.lock has a stage {name}, and dvc.yaml of the revision has none")
         pairs = {
@@ -92,6 +92,10 @@ class _Stages:
                 more = sorted({*found} ^ {*named})[:3] if not isinstance(found, str) else [found]
                 raise altered(f"dvc.lock names other {what} of stage {name} than dvc.yaml: {', '.join(more)}")
         return "command, dependencies, outputs and settings in dvc.lock are those of dvc.yaml"
+
+    @cached_property
+    def _declared(self) -> dict[str, Declared]:
+        return lock.declared(self.ctx.store.file(self.at.commit, "dvc.yaml") or b"", self.params)
 
     def _settings(self, stage: Stage) -> str:
         for name, value in stage.params.items():

@@ -23,7 +23,6 @@ from tasks.ledger.authorise import in_words
 from tasks.ledger.entry import PolicyChange
 from tasks.ledger.policy import Enrol, Remove
 from tasks.ledger.state import Champion
-from tasks.runs.artifacts import Revision
 
 Way = Literal["conversation", "example", "package", "base model", "hash", "person"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -179,7 +178,7 @@ def _with_followers(ctx: Context, direct: dict[int, Champion]) -> dict[int, str]
         if act is None:
             continue
         try:
-            parent = came_from(ctx, act, Revision(ctx.clone, act.revision))
+            parent = came_from(ctx, act, ctx.at(act.revision))
         except Broken as broken:
             _version(ctx, made)
             _unfollowed(ctx, key, made, broken)
@@ -236,5 +235,5 @@ def conversations_of(ctx: Context, model: str, number: int) -> dict[str, list[st
         for each in holdings.conversations(ctx, run):
             found.setdefault(each, []).append(made.run)
         act = ctx.state.requested(at)
-        at = None if act is None else came_from(ctx, act, Revision(ctx.clone, act.revision))
+        at = None if act is None else came_from(ctx, act, ctx.at(act.revision))
     return found
