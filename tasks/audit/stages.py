@@ -9,7 +9,7 @@ and the hashes in them compared with the bytes that they are about.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -347,15 +347,22 @@ class _Stages:
         self.graph.link(self._stage("train"), "trained", key, check)
 
     def _tools(self) -> None:
-        tools = self.params.get("tools") or {}
-        address = tools.get("server_url")
         users = [name for name in ("baseline", "prompt", "train", "challenger") if name in self.own]
-        if not address or not users:
-            return
-        key = self.graph.add("tools", str(address), "an external tool server", declared_version=tools.get("version"))
-        why = f"it runs elsewhere, and only declares its version: {tools.get('version') or 'none'}"
-        for name in users:
-            self.graph.link(self._stage(name), "called", key, _never(why))
+        for name, address, version in _elsewhere(self.params.get("tools") or {}):
+            key = self.graph.add("tools", name, name, address=address, declared_version=version)
+            why = f"it runs elsewhere, and only declares its version: {version}" if version else "it runs elsewhere"
+            for user in users:
+                self.graph.link(self._stage(user), "called", key, _never(why))
+
+
+def _elsewhere(tools: dict[str, Any]) -> Iterator[tuple[str, str, str | None]]:
+    """The tools that no recipe of the revision holds: name, address, declared version."""
+    if address := tools.get("server_url"):
+        yield "external tool server", str(address), tools.get("version")
+    for each in tools.get("endpoints") or ():
+        yield f"tool {each['name']}", str(each["server_url"]), None
+    for each in tools.get("mcp") or ():
+        yield f"MCP server {each['name']}", str(each.get("url") or " ".join(each.get("command") or ())), None
 
 
 def _never(why: str) -> Callable[[], str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import ladder_clone
 import people
 import pytest
+import yaml
 
 from rft.errors import UserError
 from rft.reports.audit import Audit, Link
@@ -182,6 +183,12 @@ def test_a_rewritten_ref_is_named(clone: Clone) -> None:
     assert broken(ask(clone)) == [("entry", "asks for the promotion of", "run")]
 
 
+def forget_ledger(clone: Clone) -> None:
+    clone.git("update-ref", "-d", "refs/rft/ledger")
+    (clone.state / "ledger/seen.json").unlink()
+    (clone.root / "infra/ledger.yaml").unlink(missing_ok=True)
+
+
 CHANGES: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
     "a parameter": ("params.yaml", lambda raw: raw.replace(b"alpha: ", b"alpha: 1"), "had the settings"),
     "code": ("rft/types.py", lambda raw: raw + b"\n# changed\n", "ran the code"),
@@ -202,9 +209,7 @@ def test_a_run_that_nothing_signed_names_is_checked_inside_itself(clone: Clone, 
     commit = rewrite(clone, name, change(at(clone).file(name) or b""))
     record = records.load_all(clone)[0]
     records.save(clone, record.model_copy(update={"revision": commit}))
-    clone.git("update-ref", "-d", "refs/rft/ledger")
-    (clone.state / "ledger/seen.json").unlink()
-    (clone.root / "infra/ledger.yaml").unlink(missing_ok=True)
+    forget_ledger(clone)
     found = ask(clone, record.name)
     assert says in {link.says for link in found.broken()}, found.broken()
 
@@ -336,3 +341,14 @@ def test_a_replaced_object_does_not_deceive(clone: Clone) -> None:
     told = clone.git("rev-parse", f"{at(clone).commit}:data/registration/registration.json")
     clone.git("replace", told, other)
     assert ask(clone).broken() == []
+
+
+def test_tools_that_run_elsewhere_are_not_verifiable(clone: Clone) -> None:
+    params = yaml.safe_load(at(clone).file("params.yaml") or b"")
+    params["tools"] |= {"server_url": "https://tools.example", "version": "2026-11"}
+    rewrite(clone, "params.yaml", yaml.safe_dump(params).encode())
+    forget_ledger(clone)
+    called = [each for each in ask(clone, records.load_all(clone)[0].name).links if each.says == "called"]
+    assert len(called) == 4
+    assert {each.state for each in called} == {"not verifiable"}
+    assert "2026-11" in called[0].why
