@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from rft.errors import UserError, did_you_mean
 from rft.reports.audit import Audit, Kind
 from rft.words import counted
-from tasks.audit import entries, holdings, known, revisions
+from tasks.audit import downwards, entries, holdings, known, revisions
 from tasks.audit.context import Context
 from tasks.audit.downwards import came_from
 from tasks.audit.graph import Broken
@@ -23,6 +23,7 @@ from tasks.ledger.authorise import in_words
 from tasks.ledger.entry import PolicyChange
 from tasks.ledger.policy import Enrol, Remove
 from tasks.ledger.state import Champion
+from tasks.runs import champion
 
 Way = Literal["conversation", "example", "package", "base model", "hash", "person"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -55,7 +56,8 @@ def audit(ctx: Context, sought: Sought) -> Audit:
         found, answer = _of_runs(ctx, root, sought)
     direct = {made.number: made for made in ctx.state.promotions.values() if made.run in found}
     versions = _with_followers(ctx, direct)
-    answer += _told(ctx, direct, versions)
+    answer += _told(ctx, versions)
+    answer += _began_with(ctx, versions, found)
     return ctx.graph.audit(f"what rests on {sought.words}", ctx.head, root, answer)
 
 
@@ -214,7 +216,7 @@ def _made_by(ctx: Context, made: Champion) -> str:
     return f"entry {made.number} names the run, whose revision {made.revision[:12]} was hashed again"
 
 
-def _told(ctx: Context, direct: dict[int, Champion], versions: dict[int, str]) -> list[str]:
+def _told(ctx: Context, versions: dict[int, str]) -> list[str]:
     if not versions:
         return ["No version that was ever promoted rests on it."]
     lines = [f"{counted(len(versions), 'version')} {'rests' if len(versions) == 1 else 'rest'} on it:"]
@@ -223,6 +225,27 @@ def _told(ctx: Context, direct: dict[int, Champion], versions: dict[int, str]) -
         served = ", served now" if ctx.state.champion(made.model) == number else ""
         lines.append(f"  {made.model}, {in_words(number)}: {why}{served}")
     return lines
+
+
+def _began_with(ctx: Context, versions: dict[int, str], found: set[str]) -> list[str]:
+    """Other runs, promoted or not, whose champion's weights rest on what was sought: they measured
+    and trained with them."""
+    lines: list[str] = []
+    for each in known.runs(ctx).values() if versions else ():
+        if each.commit is None or each.name in found:
+            continue
+        try:
+            run = revisions.parsed(ctx, each.name, each.commit)
+            before = downwards.began_with(ctx, run.at)
+        except Broken:
+            continue  # the search said so already
+        number = champion.number(before.version)
+        if number in versions and before.weights != "none" and ctx.state.promotions[number].model == run.model:
+            target = f"version:{run.model}@{number}"
+            key = ctx.graph.add("run", each.name, f"run {each.name}", window=run.record.window)
+            ctx.graph.link(key, "began with the weights of", target, lambda: "champion.json of its revision says so")
+            lines.append(f"  run {each.name}: began with the weights of {in_words(number)}")
+    return [f"{counted(len(lines), 'run')} more {'rests' if len(lines) == 1 else 'rest'} on it:", *lines] if lines else []
 
 
 def conversations_of(ctx: Context, model: str, number: int) -> dict[str, list[str]]:

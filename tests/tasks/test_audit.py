@@ -248,6 +248,14 @@ def test_a_champion_that_was_trained_on_another_rests_on_both(
     assert set(audit.conversations(clone, Question("champion"))["c-7"]) == {first.name, second.name}
 
 
+def test_a_run_that_nobody_promoted_rests_on_the_champion_it_began_with(clone: Clone, climbed: Clone) -> None:
+    script = Path(shutil.copytree(climbed.root.parent / "script", clone.root.parent / "script"))
+    (script / "data/traffic/conversations.jsonl").write_text('{"conversation_id": "new"}\n' * 1200)
+    second = ladder_clone.climb(ladder_clone.Scripted(clone, script))
+    answer = upwards(clone, "conversation", "c-7").answer
+    assert answer[-2:] == ["1 run more rests on it:", f"  run {second.name}: began with the weights of champion 6"]
+
+
 # -- upwards ---------------------------------------------------------------------------------------
 def upwards(clone: Clone, way: str, value: str) -> Audit:
     return ask(clone, sought=Sought(way, value))  # type: ignore[arg-type]
