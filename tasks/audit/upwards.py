@@ -245,7 +245,8 @@ def _began_with(ctx: Context, versions: dict[int, str], found: set[str]) -> list
             key = ctx.graph.add("run", each.name, f"run {each.name}", window=run.record.window)
             ctx.graph.link(key, "began with the weights of", target, lambda: "champion.json of its revision says so")
             lines.append(f"  run {each.name}: began with the weights of {in_words(number)}")
-    return [f"{counted(len(lines), 'run')} more {'rests' if len(lines) == 1 else 'rest'} on it:", *lines] if lines else []
+    head = f"{counted(len(lines), 'run')} more {'rests' if len(lines) == 1 else 'rest'} on it:"
+    return [head, *lines] if lines else []
 
 
 def conversations_of(ctx: Context, model: str, number: int) -> dict[str, list[str]]:
