@@ -61,6 +61,8 @@ def _question(options: argparse.Namespace) -> audits.Question:
     sought = next((each for each in every if each.value), None)
     if options.what and (sought or options.all):
         raise UserError(f"{options.what!r} and --{'all' if options.all else sought and sought.way} are two questions.")
+    if options.conversations and (sought or options.all):
+        raise UserError("--conversations lists what is behind a version: name one, or leave it out for the champion.")
     return audits.Question(options.what, options.model, sought, options.all)
 
 

@@ -75,6 +75,8 @@ def _one(ctx: Context, question: Question) -> Audit:
 def _named(ctx: Context, question: Question) -> tuple[str, int]:
     """The model and the number of a version. Raises UserError for what is none."""
     state, what = ctx.state, question.what or "champion"
+    if what.isdigit() and int(what) in state.promotions:
+        return state.promotions[int(what)].model, int(what)
     named, at, which = what.rpartition("@")
     if not at and what in _models(state):
         named, which = what, "champion"

@@ -310,10 +310,10 @@ class _Stages:
             return "SHA-256 of its folder recomputed"
         folder = self.ctx.clone.root / told.model
         if not folder.is_dir():
-            if Path(told.model).is_absolute() or told.model.startswith((".", "models/")):
+            if Path(told.model).is_absolute() or told.model in self.record.inputs:
                 raise missing(f"{told.model} is not here: restore the folder that had SHA-256 {told.sha256}")
             raise unverifiable(f"{told.model} is no folder here: a model of the hub, whose revision is not pinned")
-        fits(files.tree_sha256(folder), told.sha256, f"the folder {told.model}")
+        fits(self.ctx.store.folder_sha256(folder), told.sha256, f"the folder {told.model}")
         return f"SHA-256 of the folder {told.model} recomputed"
 
     def _tree_sha256(self, out: Out, below: str = "") -> str:

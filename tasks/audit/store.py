@@ -11,8 +11,9 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
+from rft import files
 from rft.errors import InfrastructureError, RftError
 from tasks.audit.graph import Broken, altered, missing
 from tasks.ledger import objects
@@ -47,6 +48,7 @@ class Store:
     _sha256: dict[str, str] = field(default_factory=dict[str, str])
     """md5 in the cache -> SHA-256 of the same bytes."""
     _blob_md5: dict[str, str] = field(default_factory=dict[str, str])
+    _folders: dict[Path, str] = field(default_factory=dict[Path, str])
     _fetched: dict[str, str] = field(default_factory=dict[str, str])
     """Revision -> what its fetch came to."""
 
@@ -169,6 +171,12 @@ class Store:
         for relative, md5 in self.listing(out.md5):
             digest.update(f"{relative}\0".encode() + bytes.fromhex(self._sha256[md5]))
         return digest.hexdigest()
+
+    def folder_sha256(self, folder: Path) -> str:
+        """`rft.files.tree_sha256` of a folder outside of the cache, once per audit."""
+        if folder not in self._folders:
+            self._folders[folder] = files.tree_sha256(folder)
+        return self._folders[folder]
 
     def sha256(self, md5: str) -> str:
         """The SHA-256 of bytes that were verified before."""

@@ -34,6 +34,7 @@ VERBS = (
     "reject",
     "rollback",
     "champion",
+    "audit",
     "ledger",
     "people",
     "policy",
