@@ -34,7 +34,14 @@ UNTIL = {
 look; those behind have nothing to offer without one."""
 
 
-@flow(name="retrain", on_failure=[unattended.failed], on_crashed=[unattended.failed])
+def _until_it_has_a_name() -> str:
+    """The flow run takes the run's name when that begins: tasks/ladder.py."""
+    return f"retrain {flow_run.parameters.get('window') or ''}".rstrip()
+
+
+@flow(
+    name="retrain", flow_run_name=_until_it_has_a_name, on_failure=[unattended.failed], on_crashed=[unattended.failed]
+)
 def retrain(
     window: str | None = None,
     params: str | None = None,

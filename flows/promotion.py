@@ -5,11 +5,15 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.screen import say
+from tasks.display import flow_pages
 from tasks.promotion import acts
 from tasks.promotion.acts import Outcome
 from tasks.runs import clone
 
 
-@flow(name="promote")
+@flow(name="promote", flow_run_name="promote {run}")
 def promote(run: str) -> Outcome:
-    return acts.promote(clone.enter(), run, say)
+    try:
+        return acts.promote(clone.enter(), run, flow_pages.saying(say))
+    finally:
+        flow_pages.end()

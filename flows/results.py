@@ -20,24 +20,17 @@ from rft.reports import (
     Check,
     Decision,
     ExamplesReport,
-    Metric,
     Registration,
     TrainReport,
     plain,
     wording,
 )
 from rft.words import counted
+from tasks.display.markdown import ROWS, cell
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
-ROWS = {
-    "reward": ("sampled", "reward/mean"),
-    "score": ("sampled", "score/mean"),
-    "solved": ("sampled", "solved/share"),
-    "greedy score": ("greedy", "score/mean"),
-    "tool calls, P95": ("sampled", "tool_calls/p95"),
-}
 _SIGNS = {"passed": "✓", "failed": "✗", "open": "?", "not measured": "!"}
 
 
@@ -118,21 +111,13 @@ def arms(report: ChallengerReport) -> Table:
     for arm in report.arms:
         table.add_column(ARMS[arm.name], justify="right")
     for words, (how, key) in ROWS.items():
-        table.add_row(words, *(_cell(getattr(arm, how).metrics.get(key)) for arm in report.arms))
+        table.add_row(words, *(cell(getattr(arm, how).metrics.get(key)) for arm in report.arms))
     return table
 
 
 def approval(record: RunRecord) -> str:
     """Return the command that approves."""
     return record.approve
-
-
-def _cell(metric: Metric | None) -> str:
-    if metric is None:
-        return "–"
-    form = "z.2f" if abs(metric.value) < 2 else "z.3g"  # z: no -0.00
-    interval = "" if metric.low is None or metric.high is None else f" [{metric.low:{form}}, {metric.high:{form}}]"
-    return f"{metric.value:{form}}{interval}"
 
 
 def _latency(at: Revision | None) -> Check | None:

@@ -8,6 +8,7 @@ stage's shelf up to date, reads its report, and shows its numbers.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -20,6 +21,7 @@ from rft import commands, config, lines, page, reports, secrets
 from rft.errors import RftError, Stopped
 from rft.words import counted
 from tasks import notify
+from tasks.display import flow_pages, markdown, tracking
 from tasks.display.tracking import Tracker
 from tasks.ledger import book
 from tasks.promotion import acts, champions, projections
@@ -47,7 +49,7 @@ def recorded(
     """Open a run of these settings, of the code of an earlier run or of what lies here, and record
     how it was asked for. Raises UserError for a dirty tree when `clean_only`, as a schedule
     asks."""
-    say = repro.listener.get().say
+    say = flow_pages.saying(repro.listener.get().say)
     plan = runs.plan(clone, params, champions.of_params(clone, params, say), window, clean_only, code)
     for problem in projections.reconcile(clone, say):
         say(f"[ledger] {problem}. It is tried again at the next start")
@@ -65,6 +67,7 @@ def recorded(
                 ledger=anchor,
             )
             say(f"[run] {run.name}{_opening(run)}")
+            flow_pages.rename(f"retrain {run.name}{', adopted' if run.adopted else ''}", say)
             run.tracker = Tracker(run, champions.model_name(params))
             run.tracker.settings(plan.params.identity(), _tags(run))
             if run.record.start is None:
@@ -106,7 +109,10 @@ def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], 
 
         how = drive(run, stage, overhear)
     report = reports.read(kind, run.shelf(stage) / file)
-    run.tracker.stage(stage, how, numbers(report))
+    run.found.append(report)
+    found = numbers(report)
+    run.tracker.stage(stage, how, found)
+    flow_pages.artifact(markdown.of_stage(stage, how, found), repro.listener.get().say)
     return report
 
 
@@ -121,6 +127,15 @@ def drive(run: Run, stage: str, overhear: Callable[[str], bool] | None = None) -
     try:
         run.check(f"before stage {stage}")
         log, note = run.clone.log(run.name, stage), partial(runs.note_group, run)
+        shown = flow_pages.FlowLines()
+        shown.begin(stage)
+
+        def hear(line: str) -> bool:
+            if overhear and overhear(line):
+                return True
+            shown.hear(line)
+            return False
+
         outcome = repro.repro(
             run.tree,
             stage,
@@ -128,9 +143,10 @@ def drive(run: Run, stage: str, overhear: Callable[[str], bool] | None = None) -
             run.name,
             log=log,
             note_group=note,
-            overhear=overhear,
+            overhear=hear,
             deadline=run.deadline,
         )
+        shown.end(outcome.how)
     except repro.StageKilled:
         if run.cancelled:
             raise Stopped(f"during stage {stage}") from None
@@ -167,8 +183,10 @@ def _tags(run: Run) -> dict[str, str]:
     record = run.record
     return {
         "run": record.name,
+        tracking.NOTE: markdown.of_run(record, run.found),
         "git_commit": record.commit,
         "edits_sha256": record.edits_sha256 or "none",
+        "ledger": record.ledger or "none",
         "window": record.window,
         "champion_version": str(record.champion_version),
         "started_by": record.started_by,
@@ -209,9 +227,28 @@ def _recipe(clone: Clone, record: RunRecord, root: Path) -> str:
 
 
 def _end(run: Run | None) -> None:
+    """Show how it ended, the description last: its state is shown whatever becomes of that."""
     if run is not None and run.tracker is not None:
-        run.tracker.tag(revision=run.record.revision, state=run.record.state)
+        run.tracker.tag(state=run.record.state, **_lineage(run))
         run.tracker.end(run.record.state)
+        told = markdown.of_run(run.record, run.found)
+        run.tracker.tag(**{tracking.NOTE: told})
+        about = f"How run {run.name} came out."
+        flow_pages.artifact(told, repro.listener.get().say, f"report-{run.name}", about)
+    flow_pages.end()
+
+
+def _lineage(run: Run) -> dict[str, str | None]:
+    """By which hashes a run that is over can be found and audited."""
+    if run.record.revision is None:
+        return {}
+    at = Revision(run.clone, run.record.revision)
+    environment = at.file("data/environment.json")
+    return {
+        "revision": at.commit,
+        "dvc.lock_sha256": at.lock_sha256,
+        "environment_sha256": None if environment is None else hashlib.sha256(environment).hexdigest(),
+    }
 
 
 def _show(run: Run) -> None:

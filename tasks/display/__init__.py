@@ -1,5 +1,8 @@
-"""What MLflow shows.
+"""What MLflow and Prefect show.
 
-tracking   a run's settings, numbers and page
-traces     rollouts as traces
+tracking    a run's settings, numbers and page, in MLflow
+datasets    what it read and made, as MLflow's datasets: hashes and counts, no rows
+traces      rollouts as MLflow traces
+flow_pages  a run's name, lines and result, in Prefect
+markdown    a run, a stage and a promotion in words, for both
 """

@@ -28,10 +28,13 @@ from typing import Any
 
 from rft import reports, secrets
 from rft.errors import InfrastructureError
+from tasks.display import datasets
 from tasks.runs.clone import Clone
 from tasks.runs.repro import How
 from tasks.runs.run import Run
 
+NOTE = "mlflow.note.content"
+"""The tag that MLflow shows as the description of a run."""
 BATCH = 1000
 EVERY_S = 2.0
 MAX_VALUE = 6000  # MLflow's limit for a parameter's text
@@ -87,12 +90,17 @@ class Tracker:
             self._client.set_terminated(self.run_id, "RUNNING")
 
     def settings(self, raw: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        from mlflow.entities import Param, RunTag
+        from mlflow.entities import Param
 
         params = [Param(key, secrets.redact(value)[:MAX_VALUE]) for key, value in flatten(raw)]
         for start in range(0, len(params), 100):
             self._client.log_batch(self.run_id, params=params[start : start + 100])
-        self._client.log_batch(self.run_id, tags=[RunTag(key, secrets.redact(value)) for key, value in tags.items()])
+        self.tag(**tags)
+
+    def datasets(self, found: list[datasets.Dataset]) -> None:
+        """Name what the run read and made; an adopted run has them already."""
+        if found:
+            self._client.log_inputs(self.run_id, datasets=datasets.inputs(found))
 
     def stage(self, stage: str, how: How, numbers: Mapping[str, reports.Metric | float | None]) -> None:
         """Log a stage's final numbers, their intervals, and whether they are from this run."""
@@ -127,9 +135,10 @@ class Tracker:
         self._client.log_artifact(self.run_id, str(path))
 
     def tag(self, **tags: str | None) -> None:
-        for key, value in tags.items():
-            if value is not None:
-                self._client.set_tag(self.run_id, key, secrets.redact(value))
+        from mlflow.entities import RunTag
+
+        told = [RunTag(key, secrets.redact(value)) for key, value in tags.items() if value is not None]
+        self._client.log_batch(self.run_id, tags=told)
 
     def end(self, state: str) -> None:
         status = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}.get(state, "KILLED")
@@ -208,6 +217,16 @@ def _hidden(key: str, value: Any) -> Any:
 def metric_key(name: str) -> str:
     """MLflow allows letters, digits and _-. :/ in names."""
     return "".join(letter if letter.isalnum() or letter in "_-. :/" else "_" for letter in name)[:250]
+
+
+def run_of(client: Any, model: str, run: str) -> str | None:
+    """The id of the MLflow run that shows this run, where this store has it. A run that was made in
+    another clone may be in another store."""
+    found = client.get_experiment_by_name(model)
+    if found is None or "'" in run:
+        return None
+    hits = client.search_runs([found.experiment_id], f"tags.run = '{run}'", max_results=1)
+    return hits[0].info.run_id if hits else None
 
 
 def experiment(client: Any, clone: Clone, name: str) -> str:

@@ -2,20 +2,25 @@
 prompt.
 
 A version of the registered model stands for one promotion. It holds no weights, only where they
-are: the run, the revision, DVC's hash, and the number of the promotion's entry. Tags of the model
-say which act its aliases follow; `rft.following` is written before the aliases move and `rft.act`
-after, so that a process that died in between is not taken for somebody's hand.
+are: the run, the revision, DVC's hash, and the number of the promotion's entry. Its description
+says so in words, with the command that audits it, and it is linked to the MLflow run where this
+store has that. Tags of the model say which act its aliases follow; `rft.following` is written
+before the aliases move and `rft.act` after, so that a process that died in between is not taken for
+somebody's hand.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rft.errors import UserError
-from rft.reports import PromptReport
-from tasks.display import tracking
+from rft import secrets
+from rft.errors import RftError, UserError
+from rft.reports import Decision, PromptReport
+from tasks.display import markdown, tracking
 from tasks.ledger.state import BEGINNING, State
 from tasks.promotion import champions
 from tasks.runs.artifacts import Revision
@@ -102,15 +107,48 @@ class MLflowRegistry:
         """The version that stands for a promotion; registers it if need be."""
         for known in self.client.search_model_versions(f"name = '{model}'"):
             if known.tags.get(_NUMBER) == str(number) and known.tags.get(_LEDGER) in state.geneses:
+                self._complete(model, state, number, known)
                 return known
-        tags = {_LEDGER: state.genesis, _NUMBER: str(number), **self._description(model, state, number)}
-        name = f"{model}-{number}" if number else f"{model}-the-beginning"
-        made = _external_model(self.clone, model, name, tags)
+        run_id = self._run_id(model, state, number)
+        tags = {_LEDGER: state.genesis, _NUMBER: str(number), **self._tags(model, state, number)}
+        tags |= _links(model, state, number, run_id)
+        made = _external_model(self.clone, model, _name(model, number), tags, run_id)
         return self.client.create_model_version(
-            model, source=f"models:/{made.model_id}", model_id=made.model_id, tags=tags, description=name
+            model,
+            source=f"models:/{made.model_id}",
+            run_id=run_id,
+            model_id=made.model_id,
+            tags=tags,
+            description=self._in_words(model, state, number, tags),
         )
 
-    def _description(self, model: str, state: State, number: int) -> dict[str, str]:
+    def _complete(self, model: str, state: State, number: int, known: Any) -> None:
+        """Add what earlier versions of agent-rft did not write. What anybody else wrote stays."""
+        missing = _links(model, state, number, self._run_id(model, state, number))
+        missing = {key: value for key, value in missing.items() if key not in known.tags}
+        for key, value in missing.items():
+            self.client.set_model_version_tag(model, known.version, key, value)
+        if (known.description or "") in ("", _name(model, number)):
+            words = self._in_words(model, state, number, known.tags)
+            self.client.update_model_version(model, known.version, words)
+
+    def _run_id(self, model: str, state: State, number: int) -> str | None:
+        made = state.promotions.get(number)
+        return tracking.run_of(self.client, model, made.run) if made else None
+
+    def _in_words(self, model: str, state: State, number: int, tags: Mapping[str, str]) -> str:
+        if number == BEGINNING:
+            return markdown.of_beginning(model)
+        made = state.promotions[number]
+        decision = None
+        with contextlib.suppress(RftError):  # bytes that this clone lacks; a version is shown all the same
+            decision = Revision(self.clone, made.revision).report(Decision)
+        digest = f", SHA-256 `{tags['weights_sha256']}`" if tags.get("weights_sha256") else ""
+        weights = f"weights `{tags['dvc.path']}`{digest}" if "dvc.path" in tags else "no weights of its own"
+        served = f"{weights}; prompt `{tags.get('prompt', '')}`, SHA-256 `{tags.get('prompt_sha256', '')}`"
+        return secrets.redact(markdown.of_promotion(made, decision, served))
+
+    def _tags(self, model: str, state: State, number: int) -> dict[str, str]:
         """Who approved it, where the bytes are, and its prompt in the prompt registry."""
         if number == BEGINNING:
             return {"run": "", **self._prompt(model, number, *_seed(self.clone, state, model))}
@@ -155,6 +193,18 @@ class MLflowRegistry:
         return {"prompt": prompt.name, "prompt_version": str(registered.version)}
 
 
+def _name(model: str, number: int) -> str:
+    return f"{model}-{number}" if number else f"{model}-the-beginning"
+
+
+def _links(model: str, state: State, number: int, run_id: str | None) -> dict[str, str]:
+    """Where to go on from a version: the audit, and the page that its run has in MLflow."""
+    links = {"audit": markdown.audit(model, number)}
+    if run_id is not None:
+        links["report"] = f"runs:/{run_id}/{state.promotions[number].run}.html"
+    return links
+
+
 def prompt_name(model: str) -> str:
     """Raises UserError for a name that MLflow refuses: what it then says does not name it."""
     name = f"{model}-prompt"
@@ -177,10 +227,12 @@ def _seed(clone: Clone, state: State, model: str) -> tuple[Any, str]:
     return None, ""
 
 
-def _external_model(clone: Clone, model: str, name: str, tags: dict[str, str]) -> Any:
+def _external_model(clone: Clone, model: str, name: str, tags: dict[str, str], run_id: str | None) -> Any:
     import mlflow
 
     mlflow.set_tracking_uri(tracking.address(clone))
     mlflow.set_registry_uri(tracking.address(clone))
     experiment = tracking.experiment(tracking.client(clone), clone, model)
-    return mlflow.create_external_model(name=name, tags=tags, experiment_id=experiment, model_type="agent")
+    return mlflow.create_external_model(
+        name=name, source_run_id=run_id, tags=tags, experiment_id=experiment, model_type="agent"
+    )

@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from typing import Any
 import psutil
 import yaml
 
-from rft import commands, config, files, secrets, shelves, stopping
+from rft import commands, config, files, reports, secrets, shelves, stopping
 from rft.errors import RftError, Stopped, UserError
 from rft.grading import margins
 from rft.reports import Registration
@@ -65,6 +65,8 @@ class Run:
     adopted: bool = False
     tracker: Any = None
     """tasks.display.tracking.Tracker, once it is open."""
+    found: list[reports.Report] = field(default_factory=list[reports.Report])
+    """What its stages reported since this start."""
     max_hours: float | None = None
     since: float = 0.0
     """When this start of the run began, in seconds since 1970."""

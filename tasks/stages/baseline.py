@@ -10,7 +10,7 @@ from tasks.ladder import climb
 from tasks.runs.run import Run
 
 
-@task(name="baseline", cache_policy=NO_CACHE)
+@task(name="baseline", task_run_name="baseline {run.name}", cache_policy=NO_CACHE)
 def evaluate_baseline(run: Run) -> BaselineReport:
     report = climb(
         run,

@@ -10,7 +10,7 @@ from tasks.ladder import Numbers, climb
 from tasks.runs.run import Run
 
 
-@task(name="challenger", cache_policy=NO_CACHE)
+@task(name="challenger", task_run_name="challenger {run.name}", cache_policy=NO_CACHE)
 def evaluate_challenger(run: Run) -> ChallengerReport:
     return climb(run, "challenger", ChallengerReport, _numbers)
 

@@ -10,7 +10,7 @@ from tasks.ladder import Numbers, climb
 from tasks.runs.run import Run
 
 
-@task(name="drift", cache_policy=NO_CACHE)
+@task(name="drift", task_run_name="drift {run.name}", cache_policy=NO_CACHE)
 def check_drift(run: Run) -> DriftReport:
     report = climb(run, "drift", DriftReport, _numbers)
     run.update(verdict=report.verdict)

@@ -6,17 +6,20 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft.reports import ExamplesReport
+from tasks.display import datasets
 from tasks.ladder import climb
 from tasks.runs.run import Run
 
 
-@task(name="examples", cache_policy=NO_CACHE)
+@task(name="examples", task_run_name="examples {run.name}", cache_policy=NO_CACHE)
 def build_examples(run: Run, refresh: bool) -> ExamplesReport:
     if refresh:
         run.set_param("examples", "source", "window")
-    return climb(
+    report = climb(
         run,
         "examples",
         ExamplesReport,
         lambda report: {f"{split}_examples": count for split, count in report.counts.items()},
     )
+    run.tracker.datasets(datasets.of_examples(run.tree, report))
+    return report

@@ -10,7 +10,7 @@ from tasks.ladder import climb
 from tasks.runs.run import Run
 
 
-@task(name="gate", cache_policy=NO_CACHE)
+@task(name="gate", task_run_name="gate {run.name}", cache_policy=NO_CACHE)
 def decide(run: Run) -> Decision:
     decision = climb(
         run,

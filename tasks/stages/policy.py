@@ -10,7 +10,7 @@ from tasks.ladder import climb
 from tasks.runs.run import Run
 
 
-@task(name="policy", cache_policy=NO_CACHE)
+@task(name="policy", task_run_name="policy {run.name}", cache_policy=NO_CACHE)
 def build_policy(run: Run) -> PolicyReport:
     return climb(
         run,

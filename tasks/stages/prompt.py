@@ -10,7 +10,7 @@ from tasks.ladder import climb
 from tasks.runs.run import Run
 
 
-@task(name="prompt", cache_policy=NO_CACHE)
+@task(name="prompt", task_run_name="prompt {run.name}", cache_policy=NO_CACHE)
 def optimize_prompt(run: Run) -> PromptReport:
     report = climb(
         run,

@@ -6,11 +6,12 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft.reports import Registration
+from tasks.display import flow_pages
 from tasks.promotion import registration
 from tasks.runs import repro
 from tasks.runs.run import Run
 
 
-@task(name="register", cache_policy=NO_CACHE)
+@task(name="register", task_run_name="register {run.name}", cache_policy=NO_CACHE)
 def register_look(run: Run) -> Registration:
-    return registration.register(run, repro.listener.get().say)
+    return registration.register(run, flow_pages.saying(repro.listener.get().say))

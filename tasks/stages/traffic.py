@@ -6,13 +6,14 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft.reports import TrafficReport
+from tasks.display import datasets
 from tasks.ladder import climb
 from tasks.runs.run import Run
 
 
-@task(name="traffic", cache_policy=NO_CACHE)
+@task(name="traffic", task_run_name="traffic {run.name}", cache_policy=NO_CACHE)
 def load_traffic(run: Run) -> TrafficReport:
-    return climb(
+    report = climb(
         run,
         "traffic",
         TrafficReport,
@@ -22,3 +23,5 @@ def load_traffic(run: Run) -> TrafficReport:
             "rejected": sum(report.rejected.values()),
         },
     )
+    run.tracker.datasets(datasets.of_traffic(run.tree, report))
+    return report

@@ -13,7 +13,7 @@ from tasks.ladder import climb
 from tasks.runs.run import Run
 
 
-@task(name="train", cache_policy=NO_CACHE)
+@task(name="train", task_run_name="train {run.name}", cache_policy=NO_CACHE)
 def train_adapter(run: Run) -> TrainReport:
     report = climb(
         run,

@@ -74,6 +74,10 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(
             lambda: [one for one in records.load_all(scripted.clone) if one.stages.get("challenger")], up
         )
         family = psutil.Process(up.pid).children(recursive=True)
+        [named] = [run for run in post(f"{api}/flow_runs/filter", {}) if record.name in run["name"]]
+        assert (named["name"], named["id"]) == (f"retrain {record.name}", record.flow_run_id)
+        told = post(f"{api}/logs/filter", {"logs": {"flow_run_id": {"any_": [named["id"]]}}})
+        assert "[train] 1/20 steps, reward 0.05" in [line["message"] for line in told], "while it goes on"
         second = scripted.rft("up", "--port", str(port))
         assert second.returncode == 3
         assert f"port {port} is taken" in second.stderr
@@ -98,6 +102,7 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(
     assert failed["data"]["message"].startswith("the tree has uncommitted work (notes.txt)")
     assert "run --window 'data/inbox/*.jsonl' --clean-only" in failed["data"]["again"]
     assert "told that tiny: run" in output
+    assert output.count("[train] 20/20 steps, reward 1.0") == 1, "Prefect's own log prints it no second time"
     assert local_servers.SECRET not in output
 
 

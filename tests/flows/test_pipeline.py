@@ -3,7 +3,10 @@ finished, approved, rolled back, looked at."""
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import sqlite3
 import time
 from pathlib import Path
 
@@ -12,12 +15,14 @@ import people
 import psutil
 import pytest
 
+from rft.reports import Decision
 from tasks.dependencies import STAGES
 from tasks.display import tracking
 from tasks.ledger import book
 from tasks.ledger.policy import name_from
 from tasks.runs import records
 from tasks.runs.artifacts import Revision
+from tasks.runs.records import RunRecord
 
 
 @pytest.mark.story
@@ -60,6 +65,8 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
     assert [one.path for one in client.list_artifacts(record.mlflow_run_id)] == [f"{name}.html"]
     assert scripted.clone.page(name).read_text().startswith("<!doctype html>")
     assert scripted.git("status", "--porcelain").strip() == ""
+    _mlflow_says_what_it_rests_on(scripted, record)
+    _prefect_shows_names_lines_and_result(record, tags[tracking.NOTE])
 
     # a person decides
     approved = scripted.rft("approve", name[-4:], "--reason", "fewer calls", *people.by("Ada"))
@@ -70,6 +77,8 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
     assert f" export {number} exports/tiny-{number}\n" in approved.stdout, "N5: the command that takes it out"
     assert f"warning: {name_from(record.started_by)} started this run and approves it too" in approved.stderr
     assert "champion" in scripted.rft("runs").stdout
+    assert client.get_model_version_by_alias("tiny", "champion").run_id == record.mlflow_run_id
+    assert (f"promote {name}",) in prefect("SELECT name FROM flow_run")
     back = scripted.rft("rollback", "--reason", "complaints", *people.by("Ada"))
     assert "The champion of tiny is the beginning again (the base policy with the seed prompt)" in back.stdout
     assert " export 0 exports/tiny-0\n" in back.stdout
@@ -84,6 +93,45 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
     page.unlink()
     assert scripted.rft("report", name).stdout.strip() == str(page)
     assert page.read_text() == first
+
+
+def _mlflow_says_what_it_rests_on(scripted: ladder_clone.Scripted, record: RunRecord) -> None:
+    """By hash, and once, although two starts told it."""
+    shown = tracking.client(scripted.clone).get_run(record.mlflow_run_id)
+    at = Revision(scripted.clone, record.revision or "")
+    tags = shown.data.tags
+    assert (tags["dvc.lock_sha256"], tags["git_commit"]) == (at.lock_sha256, record.commit)
+    decision = at.report(Decision)
+    assert decision is not None
+    assert tags[tracking.NOTE].startswith(f"**promote**: {decision.reason}")
+    for words in (record.revision, f"approve {record.name} --reason TEXT", f"audit {record.name}", "| reward | 0."):
+        assert words in tags[tracking.NOTE]
+    contexts = [tag.value for each in shown.inputs.dataset_inputs for tag in each.tags if "context" in tag.key]
+    assert sorted(contexts) == ["test", "traffic", "train", "validation"]
+
+
+def _prefect_shows_names_lines_and_result(record: RunRecord, note: str) -> None:
+    own = f"replace(flow_run_id, '-', '') = '{(record.flow_run_id or '').replace('-', '')}'"
+    names = [name for (name,) in prefect("SELECT name FROM flow_run ORDER BY created") if record.name in name]
+    assert names == [f"retrain {record.name}", f"retrain {record.name}, adopted"]
+    tasks = {name for (name,) in prefect(f"SELECT name FROM task_run WHERE {own}")}
+    assert tasks == {f"{stage} {record.name}" for stage in (*STAGES, "register")}
+    lines = prefect(f"SELECT message, task_run_id FROM log WHERE {own} ORDER BY timestamp")
+    told = [message for message, _ in lines]
+    assert told[0] == f"[run] {record.name}, adopted: it was cut off, and goes on"
+    assert told[-1].startswith("[ledger] entry ")
+    assert told[-1].endswith(" waits for approval until " + told[-1][-20:])
+    assert told.count("[train] 20/20 steps, reward 1.0") == 1
+    assert len({task for message, task in lines if message.startswith("[train] ")}) == 1, "on the task's own page"
+    [(shown,)] = prefect(f"SELECT data FROM artifact WHERE key = 'report-{record.name}' AND {own}")
+    assert json.loads(shown) == note
+    stages = prefect(f"SELECT data FROM artifact WHERE key IS NULL AND task_run_id IS NOT NULL AND {own}")
+    assert [json.loads(data).split("**")[1] for (data,) in stages] == [*STAGES]
+
+
+def prefect(query: str) -> list[tuple[str, ...]]:
+    with sqlite3.connect(Path(os.environ["PREFECT_HOME"]) / "prefect.db") as database:
+        return database.execute(query).fetchall()
 
 
 def _killed_in_training(scripted: ladder_clone.Scripted) -> str:

@@ -17,6 +17,7 @@ from rft import config, files, reports
 from rft.errors import InfrastructureError, UserError
 from tasks import ladder
 from tasks.display import tracking
+from tasks.display.tracking import Tracker
 from tasks.ledger import book, chain, history, keys, memory, statement
 from tasks.ledger.authorise import Refused
 from tasks.ledger.entry import Reconcile
@@ -331,6 +332,44 @@ def test_what_somebody_moved_by_hand_is_recorded_and_set_right(here: Clone) -> N
     (here.state / "champion/tiny.json").write_text("{}")
     assert projections.reconcile(here) == []
     assert json.loads((here.state / "champion/tiny.json").read_text())["champion"]["version"] == made.number
+
+
+def test_a_registered_version_leads_to_run_revision_page_and_audit(here: Clone, climb) -> None:
+    ids: list[str] = []
+    record = climb(begun=lambda run: ids.append(Tracker(run, "tiny").run_id))
+    made = people.approve(here, record.name).promoted
+    assert made is not None
+    version = tracking.client(here).get_model_version_by_alias("tiny", "champion")
+    assert version.run_id == ids[0]
+    tags = version.tags
+    assert (tags["run"], tags["revision"], tags["entry"]) == (record.name, record.revision, made.id)
+    assert tags["dvc.lock_sha256"] == Revision(here, record.revision or "").lock_sha256
+    assert tags["audit"] == f"rft audit tiny@{made.number}"
+    assert tags["report"] == f"runs:/{ids[0]}/{record.name}.html"
+    assert version.description.startswith(f"**Champion {made.number} of tiny**, promoted {made.time} by ada: half the")
+    decision = Revision(here, record.revision or "").report(reports.Decision)
+    assert decision is not None
+    for words in (f"promote: {decision.reason}", tags["weights_sha256"], tags["prompt_sha256"], tags["audit"]):
+        assert words in version.description
+    before = tracking.client(here).get_model_version_by_alias("tiny", "previous")
+    assert (before.run_id or "", before.tags["audit"]) == ("", "rft audit tiny@0")
+    assert before.description.startswith("**The beginning of tiny**")
+
+
+def test_a_version_without_words_gets_them_and_what_others_wrote_stays(here: Clone) -> None:
+    """Earlier versions of agent-rft wrote a name, and no command."""
+    made, client = people.approve(here, only(here).name).promoted, tracking.client(here)
+    assert made is not None
+    champion, before = (client.get_model_version_by_alias("tiny", alias).version for alias in ("champion", "previous"))
+    client.delete_model_version_tag("tiny", champion, "audit")
+    client.update_model_version("tiny", champion, f"tiny-{made.number}")
+    client.update_model_version("tiny", before, "Somebody's.")
+    client.set_registered_model_alias("tiny", "champion", before)
+    assert projections.reconcile(here) == []
+    mended = client.get_model_version_by_alias("tiny", "champion")
+    assert (mended.version, mended.tags["audit"]) == (champion, f"rft audit tiny@{made.number}")
+    assert mended.description.startswith(f"**Champion {made.number} of tiny**")
+    assert client.get_model_version("tiny", before).description == "Somebody's."
 
 
 def test_a_projection_that_names_an_unknown_entry_is_left_alone(here: Clone) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import ladder_clone
 import pytest
 
-from rft.reports import Metric
-from tasks.display import tracking
+from rft.reports import ExamplesReport, Metric, TrafficReport
+from tasks.display import datasets, tracking
 from tasks.display.tracking import Tracker
 from tasks.runs import records
+from tasks.runs.artifacts import Revision
 from tasks.runs.records import RunRecord
 from tasks.runs.run import Run
 
@@ -73,6 +74,42 @@ def test_settings_numbers_and_tags(run: Run) -> None:
     assert held.info.status == "FINISHED"
     assert held.info.run_name == run.name
     assert held.info.artifact_uri.startswith((run.clone.root / "mlruns/artifacts").as_uri())
+
+
+def test_datasets_are_named_by_the_hashes_of_dvc_once(run: Run) -> None:
+    """A lock as DVC wrote it; of the test set a hash and a count, and no row of any set."""
+    scripted = ladder_clone.Scripted(run.clone, run.clone.root.parent / "script")
+    at = Revision(run.clone, ladder_clone.climb(scripted).revision or "")
+    run.tree.mkdir(parents=True)
+    (run.tree / "dvc.lock").write_bytes(at.file("dvc.lock") or b"")
+    traffic, examples = at.report(TrafficReport), at.report(ExamplesReport)
+    assert traffic
+    assert examples
+    tracker = Tracker(run, "tiny")
+    for _ in range(2):
+        tracker.datasets(datasets.of_traffic(run.tree, traffic))
+        tracker.datasets(datasets.of_examples(run.tree, examples))
+    shown = {}
+    for each in tracker._client.get_run(tracker.run_id).inputs.dataset_inputs:
+        tags = {tag.key: tag.value for tag in each.tags}
+        shown[tags.pop("mlflow.data.context")] = (each.dataset, tags)
+    assert len(tracker._client.get_run(tracker.run_id).inputs.dataset_inputs) == 4, "each once"
+    assert {*shown} == {"traffic", "train", "validation", "test"}
+    for dataset, tags in shown.values():
+        assert dataset.digest == tags["dvc.md5"] == at.outs[dataset.name].md5
+        assert json.loads(dataset.source) == {"path": tags["dvc.path"], "md5": tags["dvc.md5"]}
+        assert (dataset.source_type, dataset.schema) == ("dvc", None)
+    assert json.loads(shown["test"][0].profile) == {"num_rows": examples.counts["test"]}
+    assert shown["test"][1]["content_sha256"] == examples.sha256["test"]
+    assert shown["traffic"][1]["window_sha256"] == traffic.sha256
+    assert ladder_clone.ROW not in str([each[0].to_dictionary() for each in shown.values()])
+
+
+def test_the_run_of_a_name_is_found_in_this_store_only(run: Run) -> None:
+    tracker = Tracker(run, "tiny")
+    assert tracking.run_of(tracker._client, "tiny", run.name) == tracker.run_id
+    for model, name in (("tiny", "another"), ("nobody", run.name), ("tiny", "it's")):
+        assert tracking.run_of(tracker._client, model, name) is None
 
 
 def test_an_adopted_run_goes_on_in_the_same_mlflow_run_without_duplicates(run: Run) -> None:
