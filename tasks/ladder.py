@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import yaml
 
-from rft import commands, config, lines, page, reports, secrets
+from rft import commands, config, lines, page, reports, secrets, shelves
 from rft.errors import RftError, Stopped
 from rft.words import counted
 from tasks import notify
@@ -243,7 +243,7 @@ def _lineage(run: Run) -> dict[str, str | None]:
     if run.record.revision is None:
         return {}
     at = Revision(run.clone, run.record.revision)
-    environment = at.file("data/environment.json")
+    environment = at.file(str(shelves.ENVIRONMENT))
     return {
         "revision": at.commit,
         "dvc.lock_sha256": at.lock_sha256,

@@ -33,6 +33,8 @@ from tasks.runs.artifacts import Revision
 from tasks.runs.records import RunRecord
 
 ENVIRONMENT = str(shelves.ENVIRONMENT)
+_AT_THE_END = ("revision", "dvc.lock_sha256")
+"""Tags that MLflow gets when a run is over: one that was killed has none."""
 
 
 @dataclass(frozen=True)
@@ -250,9 +252,10 @@ def _mlflow(ctx: Context, source: str, run: Run) -> None:
                 raise missing(f"this clone's MLflow has no run {run.record.mlflow_run_id} any more: it was deleted")
             raise unverifiable("this MLflow does not hold it: the run was made in another clone")
         expected = {"run": run.name, "git_commit": run.record.commit, "revision": run.at.commit}
+        expected["dvc.lock_sha256"] = run.at.lock_sha256 or ""
         for tag, value in expected.items():
             told = found.data.tags.get(tag)
-            if told != value and not (told is None and tag == "revision"):  # a killed run says no revision
+            if told != value and not (told is None and tag in _AT_THE_END):
                 raise altered(f"its tag {tag} is {told!r}, and the run's revision says {value!r}")
         return f"tags {', '.join(expected)} are those of the revision"
 
