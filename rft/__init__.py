@@ -42,7 +42,7 @@ checks that.
     stages                     the nine stages, each a `run(params)` behind `python -m rft STAGE`
     smoke                      does an agent work at all, right before its promotion?
     doctor                     finds what would go wrong, before any compute is spent
-    page                       the one-page HTML report of a run
+    page                       the one-page HTML report of a run, and that of an audit
     export                     an agent in a folder, to be served elsewhere
 
 `rft.gate`, `rft.stages.drift` and `rft.grading` load without torch: a decision can be made on a

@@ -20,6 +20,8 @@ somebody opened the test set, by an entry in the ledger.
     dialogues  rollouts side by side
     cost       wall time, rollouts, tokens, steps
     inputs     the reports, as far as the run came
+
+The page of an audit (audit.py) has the same style and the same promises.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The page's one style sheet. Colours are named once for light and once for dark; everything else
-refers to the names.
+"""The style sheet of the pages, and what the page of an audit adds to it. Colours are named once
+for light and once for dark; everything else refers to the names.
 
-Arms keep one colour, one dash and one marker everywhere, so that no meaning hangs on colour alone.
+Arms keep one colour, one dash and one marker everywhere, and states one colour, one dash and one
+sign, so that no meaning hangs on colour alone.
 """
 
 from __future__ import annotations
@@ -191,4 +192,110 @@ footer table { font-size: 12.5px; }
   details > * { display: block; }
   .group details::details-content, .group + details::details-content { content-visibility: visible; block-size: auto; }
 }
+"""
+
+AUDIT = """
+html { scroll-padding-top: 20vh; }
+a:focus-visible, summary:focus-visible, .scroll:focus-visible {
+  outline: 2px solid var(--challenger); outline-offset: 2px; border-radius: 4px;
+}
+.sign { font-weight: 700; display: inline-block; min-width: 1.2em; text-align: center; margin-right: 6px; }
+.off, .sign.off { color: var(--muted); }
+.aloud { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
+ul.answer { margin: 10px 0 0; padding-left: 20px; overflow-wrap: anywhere; }
+ul.states {
+  list-style: none; display: flex; flex-wrap: wrap; gap: 8px; margin: 14px 0 0; padding: 0; font-size: 13.5px;
+}
+ul.states li { border: 1px solid var(--line); border-radius: 999px; padding: 2px 12px 2px 8px; white-space: nowrap; }
+ul.states li.none { opacity: 0.55; }
+.broken-card { border-color: var(--bad); border-left-width: 5px; }
+ul.found { list-style: none; margin: 0; padding: 0; }
+ul.found li, .links li { display: flex; align-items: baseline; overflow-wrap: anywhere; }
+ul.found li { padding: 8px 0; border-bottom: 1px solid var(--line); font-size: 14px; }
+ul.found li:last-child { border-bottom: 0; padding-bottom: 0; }
+ul.found li > span, .links li > span { min-width: 0; }
+ul.found li > span:first-child, .links li > span:first-child { flex: none; }
+.there { white-space: nowrap; font-size: 13px; }
+:target { background: var(--open-bg); box-shadow: 0 0 0 6px var(--open-bg); border-radius: 4px; }
+
+ul.legend {
+  list-style: none; display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 0 0 12px; padding: 0; font-size: 13px;
+}
+ul.legend b { color: var(--s); }
+svg.sample { display: inline-block; width: 30px; height: 16px; vertical-align: -3px; margin-right: 6px; }
+.is-verified { --s: var(--good); --w: var(--champion); }
+.is-not-verifiable { --s: var(--open); --w: var(--open); }
+.is-erased { --s: var(--muted); --w: var(--muted); }
+.is-altered, .is-missing, .is-doubtful { --s: var(--bad); --w: var(--bad); }
+.is-root { --s: var(--muted); }
+svg .way { fill: none; stroke: var(--w); stroke-width: 1.5; stroke-linejoin: round; }
+svg .is-not-verifiable .way, svg .way.is-not-verifiable { stroke-dasharray: 6 4; }
+svg .is-erased .way, svg .way.is-erased { stroke-dasharray: 1.5 4; stroke-linecap: round; stroke-width: 2; }
+svg .is-altered .way, svg .way.is-altered { stroke-width: 3; }
+svg .is-missing .way, svg .way.is-missing { stroke-width: 3; stroke-dasharray: 10 5; }
+svg .is-doubtful .way, svg .way.is-doubtful { stroke-width: 3; stroke-dasharray: 9 4 2 4; }
+svg .head { fill: var(--w); }
+svg .reach { fill: none; stroke: transparent; stroke-width: 12; }
+svg .lane { fill: var(--soft); opacity: 0.6; }
+svg text.lane-name { font-size: 10.5px; letter-spacing: 0.09em; }
+svg.lineage a { text-decoration: none; color: inherit; outline: none; }
+svg .box > rect { fill: var(--card); stroke: var(--s); stroke-width: 1.3; }
+svg .box > text { font-size: 12.5px; }
+svg .box > text.strong { font-weight: 500; }
+svg .box > text.kind { font-size: 11px; }
+svg .around { fill: var(--card); stroke: var(--line); }
+svg .box.is-not-verifiable > rect { stroke-dasharray: 5 3; }
+svg .box.is-erased > rect { stroke-dasharray: 2 3; }
+svg .box.is-altered > rect, svg .box.is-missing > rect, svg .box.is-doubtful > rect {
+  fill: var(--bad-bg); stroke-width: 2.4;
+}
+svg .asked > rect { stroke-width: 3; }
+svg .chip rect { fill: var(--soft); stroke: transparent; }
+svg .chip text { font-size: 11px; fill: var(--ink); }
+svg .chip.is-not-verifiable rect { stroke: var(--s); stroke-dasharray: 5 3; }
+svg .chip.is-erased rect { stroke: var(--s); stroke-dasharray: 2 3; }
+svg .chip.is-altered rect, svg .chip.is-missing rect, svg .chip.is-doubtful rect {
+  fill: var(--bad-bg); stroke: var(--s); stroke-width: 2;
+}
+svg .dot circle { fill: var(--card); stroke: var(--s); stroke-width: 1.4; }
+svg .dot text { fill: var(--s); font-size: 12px; font-weight: 700; }
+svg .dot.small text { font-size: 10px; }
+svg .flag rect { fill: var(--bad); }
+svg .flag text { fill: var(--card); font-size: 11px; font-weight: 700; }
+svg.lineage a:hover > rect { stroke: var(--challenger); }
+svg.lineage a:focus-visible > rect { stroke: var(--challenger); stroke-width: 3.5; }
+svg.lineage a:focus-visible circle { stroke: var(--challenger); stroke-width: 3; }
+svg .box:target > rect, svg g:target > .box > rect, svg .chip:target rect {
+  stroke: var(--challenger); stroke-width: 3.5;
+}
+
+.node { padding: 12px 0; border-bottom: 1px solid var(--line); }
+.node:last-child { border-bottom: 0; padding-bottom: 0; }
+.node h3 { font-weight: 600; overflow-wrap: anywhere; }
+.node h3 .muted { font-weight: 400; }
+.node h4 { color: var(--muted); font-size: 12px; font-weight: 500; margin: 0; }
+.node dl.facts { margin: 4px 0 0 26px; }
+.node .links { display: grid; grid-template-columns: 76px minmax(0, 1fr); gap: 0 10px; margin: 6px 0 0 26px; }
+.node .links ul { list-style: none; margin: 0; padding: 0; font-size: 13.5px; }
+.node .links h4 { padding-top: 2px; }
+.node .links details { grid-column: 2; }
+.node .links li { padding: 1px 0; }
+.node .links small { display: block; color: var(--muted); font-size: 12.5px; }
+.pill {
+  background: var(--soft); border-radius: 999px; font-size: 11.5px; font-weight: 500; margin-left: 8px;
+  padding: 1px 9px;
+}
+details.chapter, details.files { border-bottom: 1px solid var(--line); padding: 4px 0 8px; }
+details.chapter:last-child, details.files:last-child { border-bottom: 0; }
+details.files { margin-left: 26px; }
+details.chapter > summary b, details.files > summary b { color: var(--ink); }
+details.chapter > .node { margin-left: 16px; }
+
+@media (max-width: 760px) {
+  .node .links { grid-template-columns: minmax(0, 1fr); margin-left: 0; }
+  .node .links details { grid-column: 1; }
+  .node dl.facts { margin-left: 0; }
+  details.files, details.chapter > .node { margin-left: 8px; }
+}
+@media print { .scroll { overflow: visible; } svg.lineage { min-width: 0 !important; } }
 """
