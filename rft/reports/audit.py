@@ -75,7 +75,7 @@ class Link(Report):
 
 class Audit(Report):
     question: str
-    """As a sentence's end: `what icd10's champion 6 rests on`."""
+    """As a sentence's end: `what icd10, champion 6, rests on`."""
     answer: list[str] = []
     """The answer in words, where the question was not about one version: which versions depend on
     something, say."""
@@ -84,7 +84,7 @@ class Audit(Report):
     root: str | None = None
     """The node that was asked about."""
     nodes: list[Node]
-    """Each once, in the order of reading: a node comes before what it rests on."""
+    """Each once, in the order in which the audit came to them."""
     links: list[Link]
 
     def worst(self) -> State:
