@@ -2,7 +2,7 @@
 runs.
 
 runs           a run: its worktree, its stages by `dvc repro`, its record and revision
-display        what MLflow shows of it
+display        what MLflow and Prefect show of it
 ledger         who decided what, as a chain of signed commits
 notify         tells that a request waits for approval, and that a scheduled run failed
 promotion      who is champion, and who said so
@@ -11,5 +11,7 @@ ladder         what the tasks of all stages have in common
 cancel         the end of a run before its end
 retention      what may be removed, and what never
 export         an agent in a folder of its own
+audit          what a version rests on, and what rests on a conversation
+backup         a folder with all that a clone knows, and a clone made from it
 dependencies   writes dvc.yaml
 """

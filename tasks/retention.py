@@ -54,7 +54,6 @@ DAY_S = 86400.0
 _MD5 = re.compile(rb"\b[0-9a-f]{32}(?:\.dir)?\b")
 _NONE = "0" * 40
 _GONE = "gone-"
-_WAIT = "Nothing was removed. Wait until it ends"
 _OURS = re.compile(r"refs/exps/[0-9a-f]{2}/[0-9a-f]{38}/.+")
 
 
@@ -77,21 +76,22 @@ class Plan:
 
 
 @contextlib.contextmanager
-def alone(clone: Clone) -> Iterator[None]:
+def alone(clone: Clone, done: str = "removed") -> Iterator[None]:
     """Keep runs and `rft stage` from starting, and the champion from moving, while the block lasts.
-    Raises UserError when a run or a stage is going on."""
+    Raises UserError when a run or a stage is going on, and says that nothing was `done`."""
+    wait = f"Nothing was {done}. Wait until it ends"
     with contextlib.ExitStack() as stack:
         stack.enter_context(records.held(runs.start_lock(clone), wait=True))
         stack.enter_context(records.held(book.lock(clone), wait=True))
         for record in records.load_all(clone):
             if not record.over and records.alive(clone, record.name):
                 end = commands.command("cancel", record.name)
-                raise UserError(f"run {record.name} is going on. {_WAIT}, or end it: {end}")
+                raise UserError(f"run {record.name} is going on. {wait}, or end it: {end}")
         if not stack.enter_context(records.held(by_hand.lock(clone))):
-            raise UserError(f"a stage is being run by hand in this clone (`rft stage`). {_WAIT}.")
+            raise UserError(f"a stage is being run by hand in this clone (`rft stage`). {wait}.")
         for work in progress.works(clone.state):  # by `dvc repro`, or by `python -m rft`
             if work.live:
-                raise UserError(f"stage {work.stage} is being run by hand, in {work.path}. {_WAIT}.")
+                raise UserError(f"stage {work.stage} is being run by hand, in {work.path}. {wait}.")
         yield
 
 
@@ -289,7 +289,7 @@ def _bytes(
     old_entries = {path: set(_outs(path.read_bytes()).values()) for path in entries if path.stat().st_mtime <= limit}
     store = _Store(cache / "files" / "md5")
     young = {md5 for path in entries if path not in old_entries for md5 in _md5s(path.read_bytes())}
-    kept = store.closure(_named(clone, set(old), set(needed)) | young)
+    kept = store.closure(named(clone, set(old), set(needed)) | young)
     left: dict[str, str] = {}  # md5 -> whose
     for revision, name in old.items():
         mine = store.closure(set(_outs(_text(clone, f"{revision}:dvc.lock")).values())) - kept
@@ -334,7 +334,7 @@ class _Store:
             raise InfrastructureError(f"{what}. Nothing was removed. Delete that file.") from None
 
 
-def _named(clone: Clone, old: set[str], needed: set[str]) -> set[str]:
+def named(clone: Clone, old: set[str], needed: set[str]) -> set[str]:
     """All hashes named in a working tree, or in a commit that a branch, a tag or a kept revision
     reaches."""
     listed = [line.partition(" ") for line in clone.git("worktree", "list", "--porcelain").splitlines()]

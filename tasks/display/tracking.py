@@ -55,7 +55,7 @@ def client(clone: Clone) -> Any:
     try:
         return MlflowClient(tracking_uri=address(clone), registry_uri=address(clone))
     except MlflowException as error:
-        store = _without_password(address(clone))
+        store = without_password(address(clone))
         raise InfrastructureError(f"MLflow's store at {store} does not open: {error}") from None
 
 
@@ -237,6 +237,6 @@ def experiment(client: Any, clone: Clone, name: str) -> str:
     return client.create_experiment(name, artifact_location=artifacts)
 
 
-def _without_password(uri: str) -> str:
+def without_password(uri: str) -> str:
     head, at, tail = uri.rpartition("@")
     return f"{head.split('://')[0]}://...@{tail}" if at else uri

@@ -45,6 +45,8 @@ VERBS = (
     "doctor",
     "rollouts",
     "replay",
+    "backup",
+    "restore",
 )
 
 

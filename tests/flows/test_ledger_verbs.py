@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -140,3 +141,29 @@ def test_wrong_input_is_one_message(rft, arguments: tuple[str, ...], words: str)
     said = rft(*arguments, *key, code=2)
     assert said.startswith("error: ")
     assert re.search(words, said), said
+
+
+def test_a_clone_is_backed_up_and_restored(rft, clone: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here, because a restore ends with the whole ledger verified."""
+    monkeypatch.delenv("PREFECT_API_URL")
+    rft("ledger", "rules", "approvers=1", "--reason", "to have an entry", *people.by("Ada"))
+    saved, into = tmp_path / "saved", tmp_path / "into"
+    told = rft("backup", str(saved))
+    number = book.read(clone).state.number
+    assert re.search(rf"Backed up to {saved}: a ledger up to entry {number}, 1 run, \d+ files and Git's objects", told)
+    assert "[backup] " in told
+    assert "people add --machine --reason TEXT" in told
+    assert "  copied now: 0 files, 0 B; the rest was there" in rft("backup", str(saved))
+    assert "is whole: a ledger up to entry" in rft("restore", str(saved))
+    monkeypatch.chdir(tmp_path)  # no clone
+    said = rft("restore", "saved", "into")
+    assert f"Restored to {into}, as it was at " in said
+    assert f"Verified: {number} entries of the ledger, every signature, role and hash." in said
+    assert f"cd {into} && make setup" in said
+    monkeypatch.chdir(into)
+    assert records.load_all(clone)[0].name in rft("runs")
+    assert "Verified:" in rft("ledger", "--verify")
+    assert "is not empty" in rft("restore", str(saved), str(into), code=2)
+    assert "lies inside of what is backed up" in rft("backup", "here", code=2)
+    next(saved.glob("objects/*/*")).unlink()
+    assert "1 of its files are damaged" in rft("restore", str(saved), code=2)

@@ -1,0 +1,63 @@
+"""Verify a back-up, and lay it out as a clone in a new folder.
+
+  rft restore /mnt/disk/agent               verify every byte, and restore nothing
+  rft restore /mnt/disk/agent /srv/agent    verify, then make the clone
+
+It is run in any folder. INTO must not exist, or be empty. A damaged back-up restores nothing, and
+each damaged file is named. docs/backup.md has the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.cli.backup import Teller, holds
+from flows.screen import say
+from rft import commands
+from rft.errors import UserError
+from tasks.runs.clone import TELEMETRY_OFF, Clone
+
+if TYPE_CHECKING:
+    from tasks.backup import Manifest
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("backup", metavar="BACKUP", help="the folder that `rft backup` wrote")
+    parser.add_argument("into", metavar="INTO", nargs="?", help="where the clone is to be; without it, verify alone")
+
+
+def run(options: argparse.Namespace) -> int:
+    from tasks import backup
+
+    os.environ.update(TELEMETRY_OFF)
+    folder = Path(options.backup).resolve()
+    if options.into is None:
+        made = backup.verify(folder, Teller())
+        say(f"The back-up of {made.made} is whole: {holds(made)}")
+        say(f"To restore it: {commands.command('restore', options.backup, 'INTO')}")
+        return 0
+    into = Path(options.into).resolve()
+    made = backup.restore(folder, into, Teller())
+    say(f"Restored to {into}, as it was at {made.made}: {holds(made)}")
+    if made.entry is not None:
+        _verify_ledger(made, into)
+    say("Not here, because it was left out:")
+    for line in made.left_out:
+        say(f"  {line}.")
+    say(f"To go on: cd {shlex.quote(str(into))} && make setup")
+    return 0
+
+
+def _verify_ledger(made: Manifest, into: Path) -> None:
+    """As the clone's own commands will. This also makes the clone's machine key."""
+    from tasks.ledger import book
+
+    ledger = book.read(Clone(into), anew=True, said=say)
+    if ledger.state.head != made.entry:
+        what = f"the ledger in {into} ends with entry {ledger.state.number}, and the manifest names another"
+        raise UserError(f"{what}: one of the two was changed. Do not use this clone.")
+    say(f"Verified: {ledger.state.number} entries of the ledger, every signature, role and hash.")

@@ -1,0 +1,137 @@
+"""The folder of a back-up: its manifest, and where the bytes lie that the manifest names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from rft import commands, files, reports, secrets
+from rft.errors import UserError
+from rft.reports.base import SCHEMA, Report
+from tasks.ledger.statement import Sha256
+
+NAME, MARK = "manifest.json", "agent-rft-backup.txt"
+ABOUT = """\
+A back-up that `rft backup` made. manifest.json says what it consists of and is written last: without
+it, the back-up is unfinished, and the same command goes on. `rft restore` verifies it and lays it
+out as a clone. The file in bundles/ can be read without agent-rft: git clone FILE
+"""
+Kind = Literal["cache", "records", "champion", "pages", "MLflow", "Prefect", "history", "edits", "inputs"]
+"""history: the unsigned record of earlier versions."""
+
+
+def _inside(path: str) -> str:
+    """A path of a file inside the clone, in its one form, and none of Git's own."""
+    parts = PurePosixPath(path).parts
+    if path != "/".join(parts) or not parts or {"..", ".git"} & {*parts} or path.startswith("/") or "\0" in path:
+        raise ValueError("not the path of a file inside the clone")
+    return path
+
+
+Inside = Annotated[str, AfterValidator(_inside)]
+
+
+class File(Report):
+    path: Inside
+    """In the restored clone."""
+    kind: Kind
+    sha256: Sha256
+    size: int = Field(ge=0)
+    changed_ns: int
+    """`rft gc` goes by age, so files keep theirs."""
+    mode: int = Field(ge=0, le=0o777)
+
+
+class Remote(Report):
+    name: str
+    url: str
+    """Without a password or token."""
+
+
+class Git(Report):
+    bundle: Sha256
+    size: int
+    refs: dict[str, str]
+    """Name -> object, `HEAD` among them."""
+    branch: str | None
+    """What was checked out; None: HEAD was detached."""
+    remotes: list[Remote]
+    deleted: list[Inside]
+    """Tracked files that were deleted without a commit."""
+
+
+class Manifest(Report):
+    made: str
+    version: str
+    """Of agent-rft."""
+    root: str
+    """Where the clone lay: MLflow names its artifacts by absolute addresses."""
+    genesis: Sha256 | None
+    entry: Sha256 | None
+    """The ledger's last entry; None: there was no ledger."""
+    num_entries: int
+    runs: list[str]
+    git: Git
+    files: list[File]
+    left_out: list[str]
+    """In sentences, each with what to do about it."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self.git.size + sum({file.sha256: file.size for file in self.files}.values())
+
+
+def write(made: Manifest, folder: Path) -> None:
+    text = secrets.dumps({"schema": SCHEMA, **made.model_dump(mode="json")}, indent=1, ensure_ascii=False)
+    files.write_text(text + "\n", folder / NAME, durable=True)
+
+
+def find(folder: Path) -> Manifest | None:
+    """The manifest of a folder; None where there is none yet. Raises UserError for another file."""
+    file = folder / NAME
+    try:
+        found = reports.parse(Manifest, file.read_bytes(), str(file))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "the file"
+        remedy = f"It was changed, or cut off. Make the back-up anew, in another folder: {_again('FOLDER')}"
+        raise UserError(f"{file}: {key}: {first['msg']}. {remedy}") from None
+    twice = [path for path, count in Counter(each.path for each in found.files).items() if count > 1]
+    if twice:
+        raise UserError(f"{file}: files: {twice[0]} is named twice: the manifest was changed.")
+    return found
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of a finished back-up. Raises UserError where there is none."""
+    if (found := find(folder)) is not None:
+        return found
+    if (folder / MARK).exists():
+        what = f"{folder} is an unfinished back-up: it has no {NAME} yet, and nothing can be restored from it"
+        raise UserError(f"{what}. To finish it, in the clone that it is of: {_again(str(folder))}")
+    raise UserError(f"{folder} is no back-up: it has no {NAME}. To make one, in a clone: {_again('FOLDER')}")
+
+
+def _again(folder: str) -> str:
+    return commands.command("backup", folder)
+
+
+def place(folder: Path, sha256: str) -> Path:
+    return folder / "objects" / sha256[:2] / sha256[2:]
+
+
+def bundle(folder: Path, sha256: str) -> Path:
+    return folder / "bundles" / f"{sha256}.bundle"
+
+
+def is_whole(path: Path, size: int) -> bool:
+    """Whether a file is there in its length. Its bytes are `damaged`'s to verify."""
+    return path.is_file() and path.stat().st_size == size
+
+
+__all__ = ["File", "Git", "Kind", "Manifest", "Remote", "bundle", "find", "is_whole", "place", "read", "write"]

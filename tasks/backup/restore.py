@@ -1,0 +1,171 @@
+"""`rft restore`: verify a back-up, and lay it out as a clone.
+
+Every byte is hashed before anything is written, so a damaged back-up restores nothing and names all
+that is damaged. The clone is made beside its name and renamed when it is whole. Git checks its own
+objects again as it unpacks the bundle; refs must be those of the manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rft import files
+from rft.errors import InfrastructureError, UserError
+from tasks.backup import databases, manifest
+from tasks.backup.manifest import File, Manifest
+from tasks.backup.save import Tell
+from tasks.runs.clone import Clone
+from tasks.runs.git import GitError, git
+
+_MARK, _HEAD, _PIECE = ".rft-restore", "refs/rft/restored", 1 << 20
+
+
+def verify(folder: Path, tell: Tell) -> Manifest:
+    """Hash all that the manifest names. Raises UserError naming each file that does not fit."""
+    made = manifest.read(folder)
+    if bad := _damaged(folder, made, tell):
+        listed = "".join(f"\n  {line}" for line in bad)
+        again = "Delete these files, and back up again where the clone still is: they are copied anew"
+        raise UserError(f"{folder}: {len(bad)} of its files are damaged, so nothing is restored:{listed}\n{again}.")
+    return made
+
+
+def _damaged(folder: Path, made: Manifest, tell: Tell) -> list[str]:
+    """What does not fit, each with the files that it holds."""
+    wanted = {manifest.bundle(folder, made.git.bundle): (made.git.bundle, made.git.size, "Git's refs and objects")}
+    names: dict[Path, list[str]] = {}
+    for file in made.files:
+        place = manifest.place(folder, file.sha256)
+        names.setdefault(place, []).append(file.path)
+        wanted[place] = file.sha256, file.size, ""
+    found: list[str] = []
+    num_bytes = 0
+    for number, (place, (sha256, size, words)) in enumerate(wanted.items(), 1):
+        if why := _differs(place, sha256, size):
+            held = words or ", ".join(names[place])
+            found.append(f"{place.relative_to(folder)}: {why}. It holds {held}")
+        num_bytes += size
+        tell("verify", number, len(wanted), num_bytes)
+    return found
+
+
+def _differs(place: Path, sha256: str, size: int) -> str:
+    if not place.is_file():
+        return "missing"
+    if (there := place.stat().st_size) != size:
+        return f"{there} bytes, and the manifest names {size}"
+    try:
+        return "" if files.sha256(place) == sha256 else "other bytes than the manifest names"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+
+
+def restore(folder: Path, into: Path, tell: Tell) -> Manifest:
+    """Raises UserError for a folder that is not empty, and for a damaged or unfinished back-up."""
+    folder, into = folder.resolve(), into.resolve()
+    _check_place(folder, into)
+    made = verify(folder, tell)
+    _assert_space(made, into)
+    with _whole(into) as root:
+        _lay_git(folder, made, root)
+        num_bytes = 0
+        for number, file in enumerate(made.files, 1):
+            _lay(manifest.place(folder, file.sha256), file, root)
+            num_bytes += file.size
+            tell("restore", number, len(made.files), num_bytes)
+        _keep_cache_inside(root)
+        for path in made.git.deleted:
+            _assert_inside(root, path)
+            (root / path).unlink(missing_ok=True)
+        database = root / "mlruns" / "mlflow.db"
+        if database.exists():
+            databases.readdress(database, Path(made.root), into)
+    return made
+
+
+def _check_place(folder: Path, into: Path) -> None:
+    if into.is_relative_to(folder) or folder.is_relative_to(into):
+        raise UserError(f"{into}: the clone and its back-up cannot lie in each other. Name another folder.")
+    if into.exists() and (not into.is_dir() or any(into.iterdir())):
+        raise UserError(f"{into} is not empty. Name a folder that does not exist: nothing is written over.")
+
+
+def _assert_space(made: Manifest, into: Path) -> None:
+    there = next(path for path in into.parents if path.exists())
+    needed, free = sum(file.size for file in made.files) + 2 * made.git.size, shutil.disk_usage(there).free
+    if needed > free:
+        what = f"the clone needs about {needed / 1e9:.2f} GB, and its disk has {free / 1e9:.2f} GB free"
+        raise InfrastructureError(f"{into}: {what}. Nothing was restored.")
+
+
+@contextmanager
+def _whole(into: Path) -> Iterator[Path]:
+    """A folder that gets its name at the end of the block, and is removed when the block fails."""
+    part = into.with_name(f"{into.name}.part")
+    if part.exists() and not (part / _MARK).exists():
+        raise UserError(f"{part} is in the way: the clone is made there first. Move it, or name another folder.")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        (part / _MARK).touch()
+        (part / "whole").mkdir()
+        yield part / "whole"
+        os.sync()
+        os.rename(part / "whole", into)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _lay_git(folder: Path, made: Manifest, root: Path) -> None:
+    branch, bundle = made.git.branch, manifest.bundle(folder, made.git.bundle)
+    git(root, "init", "--quiet", *(["--initial-branch", branch] if branch else []))
+    both = ("+refs/*:refs/*", f"+HEAD:{_HEAD}")
+    try:
+        git(root, "fetch", "--quiet", "--no-tags", "--update-head-ok", "--no-write-fetch-head", str(bundle), *both)
+    except GitError as error:
+        raise UserError(f"{bundle}: Git does not unpack it: {error}. Nothing was restored.") from None
+    lines = git(root, "for-each-ref", "--format=%(refname) %(objectname)").splitlines()
+    refs = dict(line.split(" ") for line in lines)
+    refs["HEAD"] = refs.pop(_HEAD, "")
+    if refs != made.git.refs:
+        name = min(name for name, _ in {*refs.items()} ^ {*made.git.refs.items()})
+        raise UserError(f"{bundle}: {name} is not where the manifest has it: one of the two was changed.")
+    git(root, "update-ref", "-d", _HEAD)
+    if branch is None:
+        git(root, "update-ref", "--no-deref", "HEAD", made.git.refs["HEAD"])
+    git(root, "reset", "--quiet", "--hard", made.git.refs["HEAD"])
+    for remote in made.git.remotes:
+        git(root, "remote", "add", "--", remote.name, remote.url)
+
+
+def _lay(source: Path, file: File, root: Path) -> None:
+    """Copy a file, hashed again as it is written."""
+    target = root / file.path
+    _assert_inside(root, file.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    digest = hashlib.sha256()
+    with source.open("rb") as there, target.open("wb") as here:
+        while piece := there.read(_PIECE):
+            digest.update(piece)
+            here.write(piece)
+    if digest.hexdigest() != file.sha256:
+        raise InfrastructureError(f"{source} changed while it was copied. Nothing was restored.")
+    os.utime(target, ns=(file.changed_ns, file.changed_ns))
+    target.chmod(file.mode)
+
+
+def _keep_cache_inside(root: Path) -> None:
+    """A tracked `cache.dir` may lie on another machine, or be shared with others by now."""
+    if Clone(root).dvc_cache != (root / ".dvc" / "cache").resolve():
+        (root / ".dvc" / "config.local").write_text("[cache]\n    dir = cache\n", encoding="utf-8")
+
+
+def _assert_inside(root: Path, path: str) -> None:
+    if not (root / path).parent.resolve().is_relative_to(root.resolve()):
+        raise UserError(f"{path}: a link of the checked-out tree leads out of the clone. Nothing was restored.")
