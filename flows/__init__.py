@@ -4,6 +4,7 @@
 `promotion` moves the champion when a person says so; `deploy` runs the ladder on a schedule, and
 `unattended` tells when that failed. `cli` is the command `rft`, a module per verb. They share
 `settings` (which params.yaml a run gets), `server` (a Prefect server while a command runs),
-`screen` (progress bars), `results` (how a run ended), `comparison` (two runs side by side) and
-`rollouts` (find and filter rollouts). `template/` is the recipe that `rft new` copies.
+`screen` (progress bars), `results` (how a run ended), `comparison` (two runs side by side), `audit`
+(how an audit is shown) and `rollouts` (find and filter rollouts). `template/` is the recipe that
+`rft new` copies.
 """
