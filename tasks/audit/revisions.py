@@ -151,7 +151,7 @@ def _record(message: str, name: str, commit: str) -> RunRecord:
     body = message.partition("\n\n")[2]
     try:
         told, _ = json.JSONDecoder().raw_decode(body)
-        record = RunRecord.model_validate(told)
+        record = reports.parse(RunRecord, json.dumps(told).encode(), f"the message of revision {commit[:SHORT]}")
     except ValidationError as error:
         later = [".".join(map(str, each["loc"])) for each in error.errors() if each["type"] == "extra_forbidden"]
         if later:
