@@ -6,6 +6,7 @@ display        what MLflow and Prefect show of it
 ledger         who decided what, as a chain of signed commits
 notify         tells that a request waits for approval, and that a scheduled run failed
 promotion      who is champion, and who said so
+provenance     what a version says of itself in the formats of others
 stages         one Prefect task per stage, a few lines each
 ladder         what the tasks of all stages have in common
 cancel         the end of a run before its end

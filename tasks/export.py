@@ -20,11 +20,9 @@ from rft.rollouts.log import LogRow
 from tasks.promotion.agents import Agent, laid_out
 from tasks.runs import records
 from tasks.runs.clone import Clone
-from tasks.runs.git import GitError
 
 MARK = ".rft-export"
 """Marks a `.part` folder that an export made."""
-_ELSEWHERE = "Name a folder below exports/, or outside of the clone."
 _LOGS = tuple(map(str, (shelves.SHOWN, shelves.rollouts("challenger"), shelves.rollouts("baseline"))))
 """Those that people may read come first: what differs is quoted in an error."""
 
@@ -54,16 +52,7 @@ def write(agent: Agent, folder: Path, merge: bool = False, dtype: Dtype | None =
 def check_place(clone: Clone, folder: Path) -> None:
     if folder.exists() or folder.is_symlink():
         raise UserError(f"{folder} exists already. Name a folder that does not: nothing is written over.")
-    if not folder.is_relative_to(clone.root):
-        return
-    inside = folder.relative_to(clone.root)
-    if inside.parts[0] in ("data", "mlruns", ".rft", ".git", ".dvc"):
-        raise UserError(f"{folder} lies in {inside.parts[0]}/, where the ladder writes. {_ELSEWHERE}")
-    try:
-        clone.git("check-ignore", "--quiet", "--no-index", "--", str(folder / "README.md"))
-    except GitError:
-        why = "Git does not ignore it: every later run would take it along, and record it"
-        raise UserError(f"{folder} lies in the clone, and {why}. {_ELSEWHERE}") from None
+    clone.refuse_taken_along(folder)
 
 
 def seen(agent: Agent) -> list[LogRow]:

@@ -1,8 +1,8 @@
 """What all stages have in common, so that the task of a stage is a few lines.
 
 `recorded` opens a run with its MLflow run beside it, writes the HTML page at the end of the ladder,
-tells people of a request that waits for them, and MLflow how the run ended. `climb` brings one
-stage's shelf up to date, reads its report, and shows its numbers.
+tells people of a request that waits for them, and MLflow and a lineage catalog how the run ended.
+`climb` brings one stage's shelf up to date, reads its report, and shows its numbers.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tasks.display import flow_pages, markdown, tracking
 from tasks.display.tracking import Tracker
 from tasks.ledger import book
 from tasks.promotion import acts, champions, projections
+from tasks.provenance import live
 from tasks.runs import champion, repro
 from tasks.runs import run as runs
 from tasks.runs.artifacts import Revision
@@ -50,6 +51,7 @@ def recorded(
     how it was asked for. Raises UserError for a dirty tree when `clean_only`, as a schedule
     asks."""
     say = flow_pages.saying(repro.listener.get().say)
+    live.check(clone, params.run.openlineage)
     plan = runs.plan(clone, params, champions.of_params(clone, params, say), window, clean_only, code)
     for problem in projections.reconcile(clone, say):
         say(f"[ledger] {problem}. It is tried again at the next start")
@@ -70,6 +72,7 @@ def recorded(
             flow_pages.rename(f"retrain {run.name}{', adopted' if run.adopted else ''}", say)
             run.tracker = Tracker(run, champions.model_name(params))
             run.tracker.settings(plan.params.identity(), _tags(run))
+            run.lineage = live.begin(run, champions.model_name(params), params.run.openlineage, say)
             if run.record.start is None:
                 run.update(start=acts.start(clone, champions.model_name(params), run.record, say))
             yield run
@@ -136,16 +139,18 @@ def drive(run: Run, stage: str, overhear: Callable[[str], bool] | None = None) -
             shown.hear(line)
             return False
 
-        outcome = repro.repro(
-            run.tree,
-            stage,
-            run.clone.state,
-            run.name,
-            log=log,
-            note_group=note,
-            overhear=hear,
-            deadline=run.deadline,
-        )
+        with live.stage(run, stage) as completed:
+            outcome = repro.repro(
+                run.tree,
+                stage,
+                run.clone.state,
+                run.name,
+                log=log,
+                note_group=note,
+                overhear=hear,
+                deadline=run.deadline,
+            )
+            completed(outcome.how)
         shown.end(outcome.how)
     except repro.StageKilled:
         if run.cancelled:
@@ -228,6 +233,7 @@ def _recipe(clone: Clone, record: RunRecord, root: Path) -> str:
 
 def _end(run: Run | None) -> None:
     """Show how it ended, the description last: its state is shown whatever becomes of that."""
+    live.end(run)
     if run is not None and run.tracker is not None:
         run.tracker.tag(state=run.record.state, **_lineage(run))
         run.tracker.end(run.record.state)

@@ -5,10 +5,11 @@ An unknown key is an error that names the nearest known one. A value that cannot
 error here, before any compute is spent. A stage reads the whole file once with `load`, and uses its
 own section and the shared ones.
 
-    section, shared, stages, train, run, notify    the keys, each with its meaning
-    response_format                                the form of the final answer
-    reading                                        from YAML to sections, and what is refused
-    reference                                      docs/params.md, made from the keys' docstrings
+    section, shared, stages, train, run    the keys, each with its meaning
+    notify, openlineage                    those of section run that say where messages go
+    response_format                        the form of the final answer
+    reading                                from YAML to sections, and what is refused
+    reference                              docs/params.md, made from the keys' docstrings
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pydantic import BaseModel, model_validator
 
 from rft.config import reading
 from rft.config.notify import Mail, Notify, Webhook
+from rft.config.openlineage import OpenLineage
 from rft.config.reading import read_yaml, secret, unique, yaml_value
 from rft.config.run import Retention, Run
 from rft.config.section import Section
@@ -156,8 +158,8 @@ def parse(found: dict[str, Any], where: str = "params.yaml", model: type[BaseMod
 
 __all__ = [
     "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects",
-    "Endpoint", "Examples", "Gate", "Keys", "Kl", "Lifecycle", "Lora", "Mail", "McpServer", "Notify", "Overlong",
-    "Params", "Policy", "PolicyServer", "Ppo", "Prices", "Prompt", "Recipe", "Retention", "Rollout", "Run", "Section",
-    "Serve", "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "Webhook", "load", "of_then", "parse",
-    "read_sections", "read_yaml", "secret", "unique", "yaml_value",
+    "Endpoint", "Examples", "Gate", "Keys", "Kl", "Lifecycle", "Lora", "Mail", "McpServer", "Notify", "OpenLineage",
+    "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prices", "Prompt", "Recipe", "Retention", "Rollout", "Run",
+    "Section", "Serve", "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "Webhook", "load", "of_then",
+    "parse", "read_sections", "read_yaml", "secret", "unique", "yaml_value",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 No stage reads it, and it is not part of a run's identity. A run that stopped at its limit goes on
 as the same run when the limit is raised, and a shorter retention repeats nothing. A new address for
-its messages repeats nothing either.
+its messages or events repeats nothing either.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from rft.config.notify import Notify
+from rft.config.openlineage import OpenLineage
 from rft.config.section import Section
 
 
@@ -45,3 +46,5 @@ class Run(Section):
     notify: Notify = Notify()
     """Who is told that a request waits for approval, and that a scheduled run failed
     (docs/notify.md)."""
+    openlineage: OpenLineage | None = None
+    """Where the run's lineage events go while it goes on (docs/exports.md). null: nowhere."""

@@ -45,7 +45,7 @@ def sign(folder: Path, private_key: Path) -> bytes:
     that is missing, empty, or holds a link."""
     from model_signing import signing
 
-    pem = _private_pem(private_key)
+    pem = private_pem(private_key)
     with tempfile.TemporaryDirectory() as scratch, _readable(pem) as key:
         bundle = Path(scratch) / "model.sig"
         config = signing.Config().use_elliptic_key_signer(private_key=key).set_hashing_config(_everything())
@@ -119,7 +119,7 @@ def public_pem(public_key: str) -> bytes:
     return key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
 
 
-def _private_pem(path: Path) -> bytes:
+def private_pem(path: Path) -> bytes:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as form
 

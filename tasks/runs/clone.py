@@ -6,6 +6,7 @@
     .rft/reports/     the HTML page of each run
     .rft/progress/    work of stages that is not safe on a shelf yet (see rft/progress.py)
     .rft/keys/        the machine key of this clone; .rft/ledger/ what it has seen of the ledger
+    .rft/openlineage/ lineage events that their receiver has not taken yet, a file per run
     .rft/champion/    what is served, one file per model
     .rft/ledger.jsonl the unsigned record of earlier versions: `rft ledger import`
     .rft/prefect/     Prefect's home; .rft/dvc/ DVC's scratch files
@@ -42,6 +43,9 @@ TELEMETRY_OFF = {
 _PATIENCE_S = 20.0
 SERVED_BY = "RFT_SERVED_BY"
 """The process id of `rft up`, in the environment of the flow runs that it starts."""
+
+
+_ELSEWHERE = "Name a place below exports/, or outside of the clone."
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,20 @@ class Clone:
             if settings.has_option("cache", "dir"):
                 found = folder / settings.get("cache", "dir").strip("\"'")
         return found.resolve()
+
+    def refuse_taken_along(self, path: Path) -> None:
+        """Raise UserError for a folder or file in the clone where the ladder writes, or that later
+        runs would take along."""
+        if not path.is_relative_to(self.root):
+            return
+        inside = path.relative_to(self.root)
+        if inside.parts[0] in ("data", "mlruns", ".rft", ".git", ".dvc"):
+            raise UserError(f"{path} lies in {inside.parts[0]}/, where the ladder writes. {_ELSEWHERE}")
+        try:
+            self.git("check-ignore", "--quiet", "--no-index", "--", str(path / "README.md"))
+        except GitError:
+            why = "Git does not ignore it: every later run would take it along, and record it"
+            raise UserError(f"{path} lies in the clone, and {why}. {_ELSEWHERE}") from None
 
 
 def find() -> Clone:

@@ -67,6 +67,8 @@ class Run:
     """tasks.display.tracking.Tracker, once it is open."""
     found: list[reports.Report] = field(default_factory=list[reports.Report])
     """What its stages reported since this start."""
+    lineage: Any = None
+    """tasks.provenance.live.Live, where run.openlineage asks for it."""
     max_hours: float | None = None
     since: float = 0.0
     """When this start of the run began, in seconds since 1970."""
