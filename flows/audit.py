@@ -39,6 +39,8 @@ def show(options: argparse.Namespace) -> int:
     question = _question(options)
     if options.conversations:
         return _list(here, options, question)
+    if options.export is not None:
+        _refuse_export(here, options, question)
     found = audits.ask(here, question, fetches=not options.no_fetch, anew=options.anew, said=_aside)
     page = _page(here, options, found)
     if options.json:
@@ -156,5 +158,26 @@ def _shown(node: Node) -> str:
     return ", ".join(value if key == "said" else f"{key} {value}" for key, value in told.items())
 
 
+# -- in the formats of others ----------------------------------------------------------------------
+def _refuse_export(here: Clone, options: argparse.Namespace, question: audits.Question) -> None:
+    """Before hours of hashing: raise UserError for what could not be written in the end."""
+    from tasks import provenance
+
+    if question.sought or question.every:
+        version = commands.command("audit", "champion", "--export", "FOLDER")
+        raise UserError(f"--export writes what one version is: name it, as in {version}")
+    provenance.check_place(here, options.export.absolute())
+
+
 def _export(here: Clone, options: argparse.Namespace, found: Audit) -> None:
-    raise UserError(f"--export is for a version: {commands.command('audit', 'champion', '--export', 'FOLDER')}")
+    """Raises UserError for a version with a broken link: nothing is passed on of it."""
+    from tasks import provenance
+    from tasks.ledger import book
+
+    kind, _, name = (found.root or "").partition(":")
+    if kind != "version":
+        raise UserError(f"--export writes what one version is, and this is {kind} {name}.")
+    if found.broken():
+        raise UserError("nothing was exported: a version with a broken link is not passed on.")
+    model, _, number = name.rpartition("@")
+    provenance.write(here, book.read(here, said=_aside).state, model, int(number), options.export, _aside)

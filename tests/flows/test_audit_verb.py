@@ -95,3 +95,15 @@ def test_a_broken_link_is_told_first_and_by_the_exit_code(clone: Clone, capsys: 
 def test_bad_questions(asked: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit", *asked]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_version_is_exported_in_the_formats_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", "--export", str(tmp_path / "out")]) == 0
+    names = {"README.md", "bom.cdx.json", "openlineage.ndjson", "provenance.intoto.jsonl"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names
+    assert cli.main(["audit", "3", "--export", str(tmp_path / "other")]) == 2
+    assert "one version" in capsys.readouterr().err
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/diary.txt").write_text("dear")
+    assert cli.main(["audit", "--export", str(tmp_path / "mine")]) == 2
+    assert "diary.txt" in capsys.readouterr().err

@@ -159,19 +159,20 @@ def test_a_clone_without_mlflow_says_that_nobody_looked(clone: Clone) -> None:
     assert not (clone.root / "mlruns/mlflow.db").exists(), "an audit makes none"
 
 
-def rewrite(clone: Clone, name: str, content: bytes | None) -> str:
-    """Make the run's revision anew with another file, and point its ref there."""
+def rewrite(clone: Clone, changes: dict[str, bytes | None]) -> str:
+    """Make the run's revision anew with other files, and point its ref there."""
     before, index = at(clone).commit, clone.state / "index"
 
     def git(*arguments: str, given: bytes | None = None) -> str:
         return gits.git(clone.root, *arguments, given=given, index=index)
 
     git("read-tree", before)
-    if content is None:
-        git("update-index", "--force-remove", name)
-    else:
-        blob = git("hash-object", "-w", "--stdin", given=content)
-        git("update-index", "--add", "--cacheinfo", f"100644,{blob},{name}")
+    for name, content in changes.items():
+        if content is None:
+            git("update-index", "--force-remove", name)
+        else:
+            blob = git("hash-object", "-w", "--stdin", given=content)
+            git("update-index", "--add", "--cacheinfo", f"100644,{blob},{name}")
     message = gits.git_bytes(clone.root, "log", "-1", "--format=%B", before)
     commit = git("commit-tree", git("write-tree"), "-p", f"{before}^", given=message)
     clone.git("update-ref", clone.git("for-each-ref", "--format=%(refname)", "refs/exps"), commit)
@@ -179,7 +180,7 @@ def rewrite(clone: Clone, name: str, content: bytes | None) -> str:
 
 
 def test_a_rewritten_ref_is_named(clone: Clone) -> None:
-    rewrite(clone, "params.yaml", b"recipe: {path: recipes/tiny}\ntraffic: {file: data/inbox/window.jsonl}\n")
+    rewrite(clone, {"params.yaml": b"recipe: {path: recipes/tiny}\ntraffic: {file: data/inbox/window.jsonl}\n"})
     assert broken(ask(clone)) == [("entry", "asks for the promotion of", "run")]
 
 
@@ -206,7 +207,7 @@ CHANGES: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
 def test_a_run_that_nothing_signed_names_is_checked_inside_itself(clone: Clone, what: str) -> None:
     """Its ref was rewritten, with a record that fits: the revision contradicts itself."""
     name, change, says = CHANGES[what]
-    commit = rewrite(clone, name, change(at(clone).file(name) or b""))
+    commit = rewrite(clone, {name: change(at(clone).file(name) or b"")})
     record = records.load_all(clone)[0]
     records.save(clone, record.model_copy(update={"revision": commit}))
     forget_ledger(clone)
@@ -354,7 +355,7 @@ def test_a_replaced_object_does_not_deceive(clone: Clone) -> None:
 def test_tools_that_run_elsewhere_are_not_verifiable(clone: Clone) -> None:
     params = yaml.safe_load(at(clone).file("params.yaml") or b"")
     params["tools"] |= {"server_url": "https://tools.example", "version": "2026-11"}
-    rewrite(clone, "params.yaml", yaml.safe_dump(params).encode())
+    rewrite(clone, {"params.yaml": yaml.safe_dump(params).encode()})
     forget_ledger(clone)
     called = [each for each in ask(clone, records.load_all(clone)[0].name).links if each.says == "called"]
     assert len(called) == 4
@@ -375,7 +376,7 @@ def test_what_version_0_1_0_left_is_audited_and_its_unsigned_record_is_not_green
         if (STORED / path).is_file():
             kept = artifacts.keep(clone, (STORED / path).read_bytes())
             text = text.replace(f"md5: {out.md5}\n", f"md5: {kept.md5}\n")
-    commit = rewrite(clone, "dvc.lock", text.encode())
+    commit = rewrite(clone, {"dvc.lock": text.encode(), "data/environment.json": None})
     record = json.dumps(told | {"commit": clone.git("rev-parse", f"{commit}^")}, indent=1)
     tree, parent = clone.git("rev-parse", f"{commit}^{{tree}}"), f"{commit}^"
     commit = gits.git(clone.root, "commit-tree", tree, "-p", parent, given=f"run {name}: promote\n\n{record}".encode())
