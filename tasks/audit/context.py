@@ -25,6 +25,8 @@ class Context:
     shown: Shown
     said: Callable[[str], None]
     graph: Graph = field(default_factory=Graph)
+    followed: set[str] = field(default_factory=set[str])
+    """The versions that were audited, and not only named."""
     revisions: dict[str, Revision] = field(default_factory=dict[str, Revision])
 
     @property

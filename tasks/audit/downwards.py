@@ -40,11 +40,11 @@ def version(ctx: Context, model: str, number: int) -> str:
 
 def _version(ctx: Context, model: str, number: int) -> list[int]:
     """Add one version. Returns the versions that its weights come from."""
-    state, name = ctx.state, f"{model}@{number}"
+    state = ctx.state
     key = _name(ctx, model, number)
-    if ctx.graph.nodes[key].about.get("audited"):
+    if key in ctx.followed:
         return []
-    ctx.graph.add("version", name, audited="yes")
+    ctx.followed.add(key)
     shown.link(ctx, model, number, key)
     if number == BEGINNING:
         return []

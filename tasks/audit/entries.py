@@ -58,8 +58,7 @@ def _added(ctx: Context, number: int) -> str:
     key = ctx.graph.add(
         "entry",
         name,
-        f"entry {number}",
-        what=entry.act.kind,
+        f"entry {number}, {entry.act.kind}",
         said=describe.words(each),
         time=entry.time,
         sha256=entry.id,
