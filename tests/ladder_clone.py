@@ -303,7 +303,8 @@ def _fit(data: Path) -> None:
         (data / f"examples/{split}.jsonl").write_text(ROW.replace("e-1", f"{split}-1"))
     examples = reports.read(reports.ExamplesReport, data / "examples/report.json")
     sha256 = {split: files.sha256(data / f"examples/{split}.jsonl") for split in examples.sha256}
-    reports.write(examples.model_copy(update={"sha256": sha256}), data / "examples/report.json")
+    counts = {split: (data / f"examples/{split}.jsonl").read_bytes().count(b"\n") for split in sha256}
+    reports.write(examples.model_copy(update={"sha256": sha256, "counts": counts}), data / "examples/report.json")
     model = data / "policy/model"
     model.mkdir()
     (model / "base.bin").write_bytes(b"base model")

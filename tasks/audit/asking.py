@@ -142,9 +142,18 @@ def _run(ctx: Context, name: str) -> Audit:
     else:
         if found.commit is None:
             raise UserError(f"run {found.name} is not over, so it has no revision yet. Wait for it, or: rft runs")
-        source = _ref(ctx, found.name)
-        root = revisions.link(ctx, source, "names", found.name, found.commit, None)
+        root = _unasked(ctx, found.name, found.commit)
     return ctx.graph.audit(f"what run {found.name} was", ctx.head, root)
+
+
+def _unasked(ctx: Context, name: str, commit: str) -> str:
+    """A run that nobody asked to promote. Its registration is all that is signed of it."""
+    run = revisions.link(ctx, _ref(ctx, name), "names", name, commit, None)
+    for look in ctx.state.looks.values():
+        if look.act.run == name:
+            entries.root(ctx, look.number)
+            downwards.looked(ctx, look.number, name, ctx.at(commit))
+    return run
 
 
 def _ref(ctx: Context, name: str) -> str:
@@ -164,7 +173,7 @@ def _every(ctx: Context) -> Audit:
             downwards.request(ctx, waiting)
     for each in known.runs(ctx).values():
         if each.commit is not None and not ctx.graph.knows("run", each.name):
-            revisions.link(ctx, _ref(ctx, each.name), "names", each.name, each.commit, None)
+            _unasked(ctx, each.name, each.commit)
     return ctx.graph.audit("what every version and every run rests on", ctx.head, None)
 
 

@@ -11,6 +11,8 @@ What a run was merely compared with is named, and not followed.
 
 from __future__ import annotations
 
+from functools import partial
+
 from rft.errors import UserError
 from rft.reports import Champion
 from tasks.audit import entries, revisions, shown
@@ -87,8 +89,7 @@ def request(ctx: Context, waiting: Waiting) -> str:
     revision = f"revision:{act.revision}"
     if revision in ctx.graph.nodes:
         ctx.graph.link(source, "names, by hash, what is in", revision, lambda: _same_content(ctx, waiting, at))
-        look = f"entry:{act.registration}"
-        ctx.graph.link(look, "was taken as registered by", run, lambda: _same_look(ctx, act, at))
+        looked(ctx, act.registration, act.run, at)
     _judged_against(ctx, run, act, at)
     return run
 
@@ -101,11 +102,19 @@ def _same_content(ctx: Context, waiting: Waiting, at: Revision) -> str:
     return "decision, prompt, weights, base model and test examples hashed again, as the request names them"
 
 
-def _same_look(ctx: Context, act: Request, at: Revision) -> str:
+def looked(ctx: Context, number: int, run: str, at: Revision) -> None:
+    """Link a registration to the run that took the look."""
+    check = partial(_same_look, ctx, number, run, at)
+    ctx.graph.link(f"entry:{number}", "was taken as registered by", f"run:{run}", check)
+
+
+def _same_look(ctx: Context, number: int, run: str, at: Revision) -> str:
     _whole(ctx, at, _LOOKED)
-    fits(registration.of(at, act.run), act.registration, "the registration that the run names")
-    registration.assert_fits(ctx.state, act.registration, at, act.run)
-    look = ctx.ledger.stored[act.registration - 1].entry.act
+    if not {*_LOOKED} <= at.outs.keys():
+        raise unverifiable("the run came to no decision, so what it looked at is not known")
+    fits(registration.named(at, run).entry, number, "the registration that the run names")
+    registration.assert_fits(ctx.state, number, at, run)
+    look = ctx.ledger.stored[number - 1].entry.act
     assert isinstance(look, Registration)
     return f"thresholds, settings and test examples are those registered, and it is look {look.look} counted again"
 

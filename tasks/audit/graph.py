@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pydantic import ValidationError
+
 from rft import secrets
 from rft.errors import RftError
 from rft.reports.audit import Audit, Kind, Link, Node, State
@@ -91,3 +93,7 @@ def state_of(check: Check) -> tuple[State, str]:
         return "not verifiable", str(error)
     except RftError as error:  # our own readers name what does not fit, with the remedy
         return "altered", str(error)
+    except ValidationError as error:  # of a report that a reader took for whole
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "the file"
+        return "altered", f"what it names is no whole {error.title}: {key}: {first['msg']}"

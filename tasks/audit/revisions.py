@@ -25,7 +25,7 @@ from rft.reports.environment import Environment
 from rft.words import counted
 from tasks.audit import lock, stages
 from tasks.audit.context import Context
-from tasks.audit.graph import SHORT, altered, missing, unverifiable
+from tasks.audit.graph import SHORT, Broken, altered, missing, unverifiable
 from tasks.audit.lock import Stage
 from tasks.ledger.entry import Request
 from tasks.runs import edits, records
@@ -141,8 +141,11 @@ def _parsed(ctx: Context, name: str, commit: str) -> Run:
 
 def _own(ctx: Context, record: RunRecord, locked: bytes | None) -> dict[str, Stage]:
     """What a dvc.lock that the user committed says of earlier runs is not this run's."""
-    before = ctx.store.file(record.commit, "dvc.lock") if locked else None
-    earlier = lock.parse(before) if before else {}
+    try:
+        before = ctx.store.file(record.commit, "dvc.lock") if locked else None
+        earlier = lock.parse(before) if before else {}
+    except Broken:  # the link to that commit says what is wrong with it
+        earlier = {}
     found = lock.parse(locked) if locked else {}
     return {name: stage for name, stage in found.items() if name in record.stages or earlier.get(name) != stage}
 
@@ -251,6 +254,10 @@ def _mlflow(ctx: Context, source: str, run: Run) -> None:
             if _own_record(ctx, run.name) is not None:
                 raise missing(f"this clone's MLflow has no run {run.record.mlflow_run_id} any more: it was deleted")
             raise unverifiable("this MLflow does not hold it: the run was made in another clone")
+        if found.info.lifecycle_stage == "deleted":
+            raise missing(
+                f"run {run.record.mlflow_run_id} was deleted in MLflow. Restore it there: it is kept for a while"
+            )
         expected = {"run": run.name, "git_commit": run.record.commit, "revision": run.at.commit}
         expected["dvc.lock_sha256"] = run.at.lock_sha256 or ""
         for tag, value in expected.items():

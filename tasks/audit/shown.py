@@ -15,13 +15,15 @@ from pydantic import ValidationError
 
 from rft import reports
 from rft.errors import RftError
+from rft.reports import Champion
 from tasks.audit.graph import altered, fits, missing, unverifiable
 from tasks.display import tracking
 from tasks.ledger.authorise import in_words
 from tasks.ledger.state import BEGINNING, State
+from tasks.promotion import projections
 from tasks.promotion.champion_file import ChampionFile, Written
 from tasks.promotion.content import prompt_sha256
-from tasks.promotion.mlflow_registry import CHAMPION, PREVIOUS
+from tasks.promotion.mlflow_registry import CHAMPION, PREVIOUS, prompt_name
 from tasks.runs import champion
 from tasks.runs.clone import Clone
 
@@ -92,6 +94,19 @@ class Shown:
         told = found.tags.get(_NUMBER, "") if found is not None else ""
         return int(told) if told.isdigit() else None
 
+    def stray(self, model: str, entry: str) -> Any:
+        """A registered version that names the entry of a promotion, whatever else it says."""
+        return next((each for each in self._versions.get(model, ()) if each.tags.get("entry") == entry), None)
+
+    def prompt(self, model: str, version: str) -> str | None:
+        """The text of a registered prompt."""
+        found = self._asked(lambda client: client.get_prompt_version(prompt_name(model), version))
+        return None if found is None else str(found.template)
+
+    def prompt_alias(self, model: str, alias: str) -> str | None:
+        found = self._asked(lambda client: client.get_prompt_version_by_alias(prompt_name(model), alias))
+        return None if found is None else str(found.version)
+
     def run(self, run_id: str) -> Any:
         return self._asked(lambda client: client.get_run(run_id))
 
@@ -136,6 +151,13 @@ def _alias(ctx: Context, model: str, alias: str, number: int) -> str:
         raise altered(
             f"@{alias} is on version {at}, which is {shows}; the ledger has {in_words(number)}: somebody moved it"
         )
+    if named := stands.tags.get("prompt_version"):
+        prompt = ctx.shown.prompt_alias(model, alias)
+        if prompt != named:
+            raise altered(
+                f"@{alias} of prompt {prompt_name(model)} is on version {prompt or 'none'}, and on {named} by the "
+                f"model's version {at}: somebody moved it"
+            )
     return f"@{alias} is on version {at}, which the ledger's {in_words(number)} is"
 
 
@@ -155,12 +177,25 @@ def _file(ctx: Context, model: str, number: int) -> str:
             fits(prompt, asked.content.prompt_sha256, f"the prompt in {path}")
     if found.ledger not in ctx.state.geneses:
         raise altered(f"{path} belongs to ledger {found.ledger[:16]}, and this one is {ctx.state.genesis[:16]}")
-    return "its number, revision, prompt and weights are those of the ledger"
+    wanted = next(each for each in projections.targets(ctx.state) if each.model == model)
+    fits(found.act, wanted.act, f"the act that {path} follows")
+    fits(found.previous, wanted.previous, f"the champion before, in {path}")
+    with suppress(RftError):  # a link of its own says what is wrong with the run's bytes
+        made = ctx.state.promotions.get(number)
+        served = champion.of(ctx.at(made.revision), made.run, number) if made else champion.BEGINNING
+        for name in Champion.model_fields:
+            fits(getattr(found.champion, name), getattr(served.champion, name), f"champion.{name} in {path}")
+    return "all that it says of the champion is what the ledger and the run's revision say"
 
 
 def _version(ctx: Context, model: str, number: int) -> str:
     found = ctx.shown.version(model, number, ctx.state)
     made, asked = ctx.state.promotions[number], ctx.state.requested(number)
+    if found is None and (stray := ctx.shown.stray(model, made.id)) is not None:
+        raise altered(
+            f"version {stray.version} names entry {number}, but its tags {_NUMBER} and {_LEDGER} say "
+            f"{stray.tags.get(_NUMBER)!r} of ledger {str(stray.tags.get(_LEDGER))[:16]!r}: somebody changed them"
+        )
     if found is None:
         raise unverifiable(f"this MLflow has no version of {in_words(number)}: it was never served from here")
     at = ctx.at(made.revision)
@@ -169,13 +204,17 @@ def _version(ctx: Context, model: str, number: int) -> str:
         "revision": made.revision,
         "run": made.run,
         "approved_by": made.who,
+        "reason": made.why[:4000],
         "dvc.lock_sha256": at.lock_sha256 or "",
     }
     if asked is not None and asked.content.weights_sha256 is not None:
         expected["weights_sha256"] = asked.content.weights_sha256
+    prompt = None
     with suppress(RftError):  # a link of its own says what is wrong with the run's bytes
         served = champion.of(at, made.run, number)
-        expected["prompt_sha256"] = served.champion.prompt.digest() if served.champion.prompt else ""
+        prompt = served.champion.prompt
+        expected |= {"prompt_sha256": prompt.digest() if prompt else "", "weights": served.champion.weights}
+        expected |= {"prompt": prompt.name} if prompt else {}
         if served.weights is not None:
             expected |= {"dvc.path": served.weights.path, "dvc.md5": served.weights.md5}
     wrong = [name for name, value in expected.items() if found.tags.get(name) != value]
@@ -185,6 +224,9 @@ def _version(ctx: Context, model: str, number: int) -> str:
             f"tag {name} of version {found.version} is {found.tags.get(name, 'missing')!r}, and the ledger and the "
             f"run's revision say {expected[name]!r}: somebody changed it"
         )
+    registered = found.tags.get("prompt_version")
+    if prompt is not None and registered and ctx.shown.prompt(model, registered) != prompt.system:
+        raise altered(f"its tag prompt_version is {registered}, and that prompt has another text")
     return f"{', '.join(expected)} of version {found.version} are those of the ledger"
 
 

@@ -9,14 +9,15 @@ and the hashes in them compared with the bytes that they are about.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rft import files, reports, shelves
 from rft.errors import RftError
-from rft.reports import ExamplesReport, PolicyReport, TrafficReport, TrainReport
+from rft.reports import Decision, ExamplesReport, PolicyReport, TrafficReport, TrainReport
 from rft.words import counted
 from tasks.audit import lock
 from tasks.audit.context import Context
@@ -27,6 +28,14 @@ from tasks.runs.records import RunRecord
 
 R = TypeVar("R", bound=reports.Report)
 _CHAMPION = str(shelves.folder("champion"))
+_DECIDED_ON: dict[str, type[reports.Report]] = {
+    "drift": reports.DriftReport,
+    "baseline": reports.BaselineReport,
+    "prompt_report": reports.PromptReport,
+    "train": TrainReport,
+    "challenger": reports.ChallengerReport,
+}
+"""As the decision calls the reports -> their kind."""
 
 
 def link(
@@ -213,6 +222,8 @@ class _Stages:
             self._base_model()
         if "train" in self.own:
             self._weights()
+        if "gate" in self.own:
+            self._decision()
         self._tools()
 
     def _stage(self, name: str) -> str:
@@ -262,8 +273,9 @@ class _Stages:
             about = {split: f"{count}, SHA-256 {told.sha256[split]}" for split, count in told.counts.items()}
             self.graph.add("examples", self.record.name, source=told.source, **about)
             for split, sha256 in told.sha256.items():
-                found = hashlib.sha256(self._read(str(shelves.examples_file(split)))).hexdigest()  # type: ignore[arg-type]
-                fits(found, sha256, f"{split}.jsonl")
+                rows = self._read(str(shelves.examples_file(split)))  # type: ignore[arg-type]
+                fits(hashlib.sha256(rows).hexdigest(), sha256, f"{split}.jsonl")
+                fits(rows.count(b"\n"), told.counts.get(split), f"the number of {split} examples")
             words = " and ".join(f"{count} {split}" for split, count in told.counts.items())
             return f"SHA-256 of each split recomputed: {words}, from the {told.source}"
 
@@ -345,6 +357,23 @@ class _Stages:
             return "SHA-256 of the folder recomputed, as the report says"
 
         self.graph.link(self._stage("train"), "trained", key, check)
+
+    def _decision(self) -> None:
+        """The gate's decision names each report that it read by the hash of its canonical JSON."""
+        for name, kind in _DECIDED_ON.items():
+            path = str(shelves.path(kind))
+            if path in self.outs:
+                check = partial(self._decided_on, path, name)
+                self.graph.link(self._stage("gate"), "decided on", self._bytes(self.outs[path]), check)
+
+    def _decided_on(self, path: str, name: str) -> str:
+        try:
+            told = json.loads(self._read(path))
+        except ValueError as error:
+            raise altered(f"{path} is not JSON: {error}") from None
+        told.pop("schema", None)  # as it was written: a later version may know more keys
+        fits(files.digest(told), self.report(Decision).hashes.get(name), path)
+        return "SHA-256 of its canonical JSON recomputed, as the decision names it"
 
     def _tools(self) -> None:
         users = [name for name in ("baseline", "prompt", "train", "challenger") if name in self.own]

@@ -165,8 +165,7 @@ def _policy_command() -> str:
 # -- what rests on it ------------------------------------------------------------------------------
 def of(at: Revision, run: str) -> int:
     """The registration that a run's revision names. Raises UserError for a run without one."""
-    path = str(shelves.path(reports.Registration))
-    found = reports.parse(reports.Registration, at.file(path) or b"{}", f"{path} of run {run}")
+    found = named(at, run)
     if not found.registered:
         again = commands.command("run")
         why = f"run {run} looked at its test set without registering that in the ledger"
@@ -177,6 +176,12 @@ def of(at: Revision, run: str) -> int:
             f"{why}. To see the policy's: {commands.command('policy', 'show')}. To change them: {_policy_command()}"
         )
     return found.entry
+
+
+def named(at: Revision, run: str) -> reports.Registration:
+    """What a run's revision says of its look."""
+    path = str(shelves.path(reports.Registration))
+    return reports.parse(reports.Registration, at.file(path) or b"{}", f"{path} of run {run}")
 
 
 def assert_fits(state: State, entry: int, at: Revision, run: str) -> None:

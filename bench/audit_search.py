@@ -1,0 +1,93 @@
+"""Which conversations does a version rest on? The same question as an audit's, answered by force.
+
+Every revision of every run is read, with `git`, a JSON and a YAML reader, and nothing of ours: no
+module of `rft` or `tasks` is imported here, and no hash is checked. What an audit says is compared
+with this (bench/audit_complete.py).
+
+A run rests on the conversations of its window. A version's weights come from its run where the
+challenger was promoted; where only its prompt was, from the champion that the run began with. And
+weights that were trained from the champion's rest on that champion. A champion that has no weights
+of its own adds nothing: there it is the base model. So a version rests on its run's
+window and on all that the versions rest on from which its weights came.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Version:
+    model: str
+    number: int
+    run: str
+    conversations: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Found:
+    windows: dict[str, frozenset[str]]
+    """Run -> the conversations of its window."""
+    versions: list[Version]
+    examples: dict[str, frozenset[str]]
+    """Run -> the ids of its training examples."""
+
+    def runs_with(self, conversation: str) -> set[str]:
+        return {run for run, window in self.windows.items() if conversation in window}
+
+    def versions_with(self, conversation: str) -> set[tuple[str, int]]:
+        return {(each.model, each.number) for each in self.versions if conversation in each.conversations}
+
+
+def search(root: Path) -> Found:
+    refs = _git(root, "for-each-ref", "--format=%(objectname) %(refname)", "refs/exps").decode().split("\n")
+    revisions = {ref.rsplit("/", 1)[1]: commit for commit, ref in (row.split(" ") for row in refs if row)}
+    entries = [json.loads(_git(root, "show", f"{commit}:entry.json")) for commit in _chain(root)]
+    windows = {
+        run: _ids(root, commit, "data/traffic/conversations.jsonl", "conversation_id")
+        for run, commit in revisions.items()
+    }
+    examples = {run: _ids(root, commit, "data/examples/train.jsonl", "id") for run, commit in revisions.items()}
+    acts = {entry["number"]: entry["act"] for entry in entries}
+    promotions = {number: act for number, act in acts.items() if act["kind"] == "promotion"}
+
+    @cache
+    def rests_on(number: int) -> frozenset[str]:
+        asked = acts[promotions[number]["request"]]
+        commit = asked["revision"]
+        before = json.loads(_git(root, "show", f"{commit}:data/champion/champion.json"))
+        began = before.get("version", 0) if before.get("weights", "none") != "none" else 0
+        trained = yaml.load(_git(root, "show", f"{commit}:params.yaml"), yaml.CSafeLoader)["train"]["from"]
+        is_from = asked["candidate"] != "challenger" or trained == "champion"
+        return windows[asked["run"]] | (rests_on(began) if is_from and began else frozenset())
+
+    versions = [
+        Version(act["model"], number, acts[act["request"]]["run"], rests_on(number))
+        for number, act in promotions.items()
+    ]
+    return Found(windows, versions, examples)
+
+
+def _chain(root: Path) -> list[str]:
+    commits = _git(root, "rev-list", "--first-parent", "--reverse", "refs/rft/ledger").decode().split()
+    return [commit for commit in commits if b"entry.json" in _git(root, "ls-tree", "--name-only", commit)]
+
+
+def _ids(root: Path, commit: str, path: str, key: str) -> frozenset[str]:
+    lock: dict[str, Any] = yaml.load(_git(root, "show", f"{commit}:dvc.lock"), yaml.CSafeLoader)
+    outs = {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage["outs"]}
+    if path not in outs:
+        return frozenset()
+    file = root / ".dvc/cache/files/md5" / outs[path][:2] / outs[path][2:]
+    return frozenset(json.loads(line)[key] for line in file.read_text().splitlines())
+
+
+def _git(root: Path, *arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True).stdout
