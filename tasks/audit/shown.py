@@ -30,7 +30,7 @@ from tasks.runs.clone import Clone
 if TYPE_CHECKING:
     from tasks.audit.context import Context
 
-_NUMBER, _LEDGER = "rft.champion", "rft.ledger"
+_NUMBER, _LEDGER, _ACT = "rft.champion", "rft.ledger", "rft.act"
 
 
 @dataclass
@@ -146,6 +146,7 @@ def _alias(ctx: Context, model: str, alias: str, number: int) -> str:
     stands = ctx.shown.version(model, number, ctx.state)
     at = str(found.aliases[alias])
     if stands is None or str(stands.version) != at:
+        _refuse_behind(ctx, model, found.tags.get(_ACT), alias, ctx.shown.number(model, at), f"@{alias}")
         other = ctx.shown.number(model, at)
         shows = "none of ours" if other is None else in_words(other)
         raise altered(
@@ -166,6 +167,7 @@ def _file(ctx: Context, model: str, number: int) -> str:
     path = f".rft/champion/{model}.json"
     if found is None:
         raise unverifiable(f"this clone has no {path}: nobody reconciled here, so nothing is served from it")
+    _refuse_behind(ctx, model, str(found.act), CHAMPION, found.champion.version, path)
     fits(found.champion.version, number, f"the number in {path}")
     if number != BEGINNING:
         made = ctx.state.promotions[number]
@@ -186,6 +188,21 @@ def _file(ctx: Context, model: str, number: int) -> str:
         for name in Champion.model_fields:
             fits(getattr(found.champion, name), getattr(served.champion, name), f"champion.{name} in {path}")
     return "all that it says of the champion is what the ledger and the run's revision say"
+
+
+def _refuse_behind(ctx: Context, model: str, act: str | None, alias: str, shown: int | None, what: str) -> None:
+    """What follows an earlier act, and shows what that led to, was not moved: it is behind, as
+    where another clone promoted. Raises Broken for it."""
+    moves = ctx.state.moves[model]
+    followed = next((move for move in moves[:-1] if str(move.number) == act), None)
+    if followed is None:
+        return
+    then = projections.target_of(ctx.state, followed)
+    if shown == (then.champion if alias == CHAMPION else then.previous):
+        raise unverifiable(
+            f"{what} is behind: it follows entry {act}, and the ledger has gone on to entry {moves[-1].number}. The "
+            "next start of a run or an approval here brings it in line"
+        )
 
 
 def _version(ctx: Context, model: str, number: int) -> str:

@@ -256,7 +256,7 @@ class _Stages:
 
         def check() -> str:
             told = self.report(TrafficReport)
-            count = self._read(str(shelves.CONVERSATIONS)).count(b"\n")
+            count = _num_lines(self._read(str(shelves.CONVERSATIONS)))
             about = {"window": told.source, "first": told.first, "last": told.last}
             self.graph.add("conversations", self.record.name, counted(count, "conversation"), **about)
             fits(count, told.num_conversations, "the number of conversations")
@@ -275,7 +275,7 @@ class _Stages:
             for split, sha256 in told.sha256.items():
                 rows = self._read(str(shelves.examples_file(split)))  # type: ignore[arg-type]
                 fits(hashlib.sha256(rows).hexdigest(), sha256, f"{split}.jsonl")
-                fits(rows.count(b"\n"), told.counts.get(split), f"the number of {split} examples")
+                fits(_num_lines(rows), told.counts.get(split), f"the number of {split} examples")
             words = " and ".join(f"{count} {split}" for split, count in told.counts.items())
             return f"SHA-256 of each split recomputed: {words}, from the {told.source}"
 
@@ -399,6 +399,10 @@ def _never(why: str) -> Callable[[], str]:
         raise unverifiable(why)
 
     return check
+
+
+def _num_lines(content: bytes) -> int:
+    return content.count(b"\n") + bool(content and not content.endswith(b"\n"))
 
 
 def _md5(path: Path) -> str:

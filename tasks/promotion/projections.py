@@ -67,10 +67,11 @@ class Projection(Protocol):
 
 
 def targets(state: State) -> list[Target]:
-    return [_target(state, moves[-1]) for moves in state.moves.values()]
+    return [target_of(state, moves[-1]) for moves in state.moves.values()]
 
 
-def _target(state: State, move: Move) -> Target:
+def target_of(state: State, move: Move) -> Target:
+    """What is to be shown after a promotion or rollback."""
     previous = state.promotions[move.champion].before if move.champion else None
     return Target(move.model, state.genesis, move.number, move.champion, previous)
 
@@ -104,7 +105,7 @@ def _bring(ledger: Ledger, projection: Projection, target: Target, said: Callabl
         if _shows(shown, target) and shown.begun is None:
             return
         followed = {move.number: move for move in state.moves[target.model]}.get(shown.act or 0)
-        is_behind = followed is not None and _shows(shown, _target(state, followed))
+        is_behind = followed is not None and _shows(shown, target_of(state, followed))
         if not is_behind and shown.begun not in _numbers(state, target.model):
             found, to = shown.words, in_words(target.champion)
             record = Reconcile(model=target.model, projection=projection.name, found=found, set=to)

@@ -395,3 +395,18 @@ def test_what_version_0_1_0_left_is_audited_and_its_unsigned_record_is_not_green
     assert link(found, "was recorded as").state == "verified"
     assert link(found, "ran with").state == "not verifiable"
     assert not any("is not a whole" in each.why for each in found.links), "its reports are read"
+
+
+def test_what_is_behind_was_not_moved(clone: Clone, climbed: Clone) -> None:
+    """As in a clone that another one promoted past."""
+    database, file = clone.root / "mlruns/mlflow.db", clone.state / "champion/tiny.json"
+    before = database.read_bytes(), file.read_bytes()
+    second = ladder_clone.climb(ladder_clone.Scripted(clone, climbed.root.parent / "script"))
+    people.approve(clone, second.name)
+    database.write_bytes(before[0])
+    file.write_bytes(before[1])
+    found = ask(clone)
+    assert found.broken() == []
+    shows = [each for each in found.links if each.says == "shows" and each.target.startswith("version")]
+    assert {each.state for each in shows} == {"not verifiable"}
+    assert all("is behind" in each.why for each in shows)
