@@ -139,6 +139,8 @@ def test_a_run_that_is_not_over_shows_what_is_there(here: Clone, made: Made) -> 
     tree = here.worktrees / record.name
     for part in ("traffic", "drift", "examples"):
         shutil.copytree(made[0].script / "data" / part, tree / "data" / part)
+    told = Revision(here, made[1]["first"].revision or "").read("data/traffic/report.json")
+    (tree / "data/traffic/report.json").write_bytes(told or b"")
     shutil.copy(here.root / "params.yaml", tree / "params.yaml")
     again = compare(here, "half-way", made[1]["first"].name)
     assert again.data["window"] == "same"

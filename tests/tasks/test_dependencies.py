@@ -143,14 +143,15 @@ def test_the_pipeline_is_in_order_and_test_examples_have_one_reader(repository: 
 
 
 def test_a_stage_leaves_every_file_that_the_engine_looks_for() -> None:
-    """Shelves and table name a file each on its own; the flow leaves the champion's and the
-    registration."""
+    """Shelves and table name a file each on its own; the flow leaves the champion's, the
+    registration and the packages."""
     left = {path.removesuffix("/") for stage, shelf in STAGES.items() for path in leaves(stage, *shelf.leaves)}
     single = [path for path in vars(shelves).values() if isinstance(path, Path) and path != shelves.DATA]
     asked = {str(path) for path in (*shelves.REPORTS.values(), *single, *map(shelves.examples_file, SPLITS))}
     known = {path for path in asked if path in left or any(path.startswith(f"{folder}/") for folder in left)}
-    assert asked - known == {"data/champion/champion.json", "data/registration/registration.json"}, "the flow's"
-    assert len(single) == 9
+    flows = {"data/champion/champion.json", "data/registration/registration.json", "data/environment.json"}
+    assert asked - known == flows
+    assert len(single) == 10
     read = {path for needed in NEEDS.values() for path in needed.files if path.startswith("data/")}
     others = {path for path in read if path not in left and f"{path}/" not in left}
     assert others == {"data/champion", "data/registration/registration.json"}
