@@ -11,9 +11,10 @@ What a run was merely compared with is named, and not followed.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
-from rft.errors import UserError
+from rft.errors import RftError, UserError
 from rft.reports import Champion
 from tasks.audit import entries, revisions, shown
 from tasks.audit.context import Context
@@ -106,6 +107,26 @@ def looked(ctx: Context, number: int, run: str, at: Revision) -> None:
     """Link a registration to the run that took the look."""
     check = partial(_same_look, ctx, number, run, at)
     ctx.graph.link(f"entry:{number}", "was taken as registered by", f"run:{run}", check)
+    look, path = ctx.ledger.stored[number - 1].entry.act, None
+    with suppress(RftError):  # the link to the revision says what is wrong with its params.yaml
+        path = at.recipe
+    if path is not None and isinstance(look, Registration):
+        sha256 = look.grader_sha256
+        key = ctx.graph.add("recipe", f"{at.commit}/{path}", path, sha256=sha256)
+        ctx.graph.link(f"entry:{number}", "named the grader in", key, partial(_same_grader, ctx, at, path, sha256))
+
+
+def _same_grader(ctx: Context, at: Revision, path: str, sha256: str) -> str:
+    """The registration holds the hash of the recipe's folder, with all that lay in it."""
+    found = ctx.store.folder_sha256_of(at.commit, path)
+    told = next(
+        (dep for stage in revisions.stages_of(ctx, at).values() for dep in stage.deps if dep.path == path), None
+    )
+    count = len(ctx.store.folder_of(at.commit, path))
+    if found != sha256 and told is not None and (told.num_files or 0) > count:
+        raise unverifiable(f"it held {told.num_files} files, and Git has {count}: the others were ignored")
+    fits(found, sha256, path)
+    return f"SHA-256 of {count} files recomputed, as it was registered"
 
 
 def _same_look(ctx: Context, number: int, run: str, at: Revision) -> str:

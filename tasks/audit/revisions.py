@@ -139,6 +139,12 @@ def _parsed(ctx: Context, name: str, commit: str) -> Run:
     return Run(name, ctx.at(commit), record, params, _own(ctx, record, locked))
 
 
+def stages_of(ctx: Context, at: Revision) -> dict[str, Stage]:
+    """Raises Broken."""
+    locked = ctx.store.file(at.commit, "dvc.lock")
+    return lock.parse(locked) if locked else {}
+
+
 def _own(ctx: Context, record: RunRecord, locked: bytes | None) -> dict[str, Stage]:
     """What a dvc.lock that the user committed says of earlier runs is not this run's."""
     try:

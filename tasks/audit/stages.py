@@ -136,9 +136,8 @@ class _Stages:
         return lock.folder_md5(inside) if inside else None
 
     def _folder(self, path: str) -> dict[str, str]:
-        head = f"{path}/"
-        found = [blob for name, blob in self.blobs.items() if name.startswith(head)]
-        return {blob.path.removeprefix(head): self.ctx.store.blob_md5(blob) for blob in found}
+        found = self.ctx.store.folder_of(self.at.commit, path)
+        return {inside: self.ctx.store.blob_md5(blob) for inside, blob in found.items()}
 
     def _inputs(self, key: str, stage: Stage) -> None:
         for dep in stage.deps:

@@ -88,6 +88,18 @@ class Store:
         found = next((blob for blob in self.files(commit) if blob.path == path), None)
         return None if found is None else self.blob(found)
 
+    def folder_of(self, commit: str, folder: str) -> dict[str, Blob]:
+        """The files of a folder in a commit's tree, by their path in it."""
+        head = f"{folder.rstrip('/')}/"
+        return {blob.path.removeprefix(head): blob for blob in self.files(commit) if blob.path.startswith(head)}
+
+    def folder_sha256_of(self, commit: str, folder: str) -> str:
+        """`rft.files.tree_sha256` of a folder as a commit has it. Raises Broken."""
+        digest = hashlib.sha256()
+        for path, blob in sorted(self.folder_of(commit, folder).items(), key=lambda row: PurePosixPath(row[0])):
+            digest.update(f"{path}\0".encode() + hashlib.sha256(self.blob(blob)).digest())
+        return digest.hexdigest()
+
     def blob_md5(self, blob: Blob) -> str:
         if blob.name not in self._blob_md5:
             self._blob_md5[blob.name] = hashlib.md5(self.blob(blob), usedforsecurity=False).hexdigest()

@@ -94,10 +94,15 @@ class Revision:
         return {out.path: out for out in found}
 
     @property
+    def recipe(self) -> str:
+        """The folder of the recipe."""
+        with self._whole("params.yaml") as params:
+            return str(params["recipe"]["path"])
+
+    @property
     def model(self) -> str:
         """The name under which the registry knows this revision's recipe."""
-        with self._whole("params.yaml") as params:
-            return Path(params["recipe"]["path"]).name
+        return Path(self.recipe).name
 
     @contextmanager
     def _whole(self, path: str) -> Iterator[Any]:

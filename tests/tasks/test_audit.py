@@ -410,3 +410,17 @@ def test_what_is_behind_was_not_moved(clone: Clone, climbed: Clone) -> None:
     shows = [each for each in found.links if each.says == "shows" and each.target.startswith("version")]
     assert {each.state for each in shows} == {"not verifiable"}
     assert all("is behind" in each.why for each in shows)
+
+
+def test_a_recipe_that_is_not_the_registered_one_is_named(
+    climbed: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that nobody asked to promote: its registration is all that is signed."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    there = Clone(Path(shutil.copytree(climbed.root, tmp_path / "clone", symlinks=True)))
+    name = records.load_all(there)[0].name
+    assert link(ask(there, name), "named the grader in").state == "verified"
+    file = "recipes/tiny/examples.py"
+    commit = rewrite(there, {file: (at(there).file(file) or b"") + b"\n# changed\n"})
+    records.save(there, records.load_all(there)[0].model_copy(update={"revision": commit}))
+    assert ("entry", "named the grader in", "recipe") in broken(ask(there, name))
