@@ -31,6 +31,8 @@ from tasks.runs import records
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 
+pytestmark = pytest.mark.story  # whole clones saved and laid out again: 45 s
+
 CANARY = "canary-7f3a-of-a-secret"
 
 
