@@ -90,7 +90,10 @@ class Audit(Report):
     def worst(self) -> State:
         """The worst state of all links."""
         found = {link.state for link in self.links}
-        return next((state for state in STATES if state in found), "verified")
+        worst: State = "verified"
+        for state in reversed(STATES):
+            worst = state if state in found else worst
+        return worst
 
     def broken(self) -> list[Link]:
         return [link for link in self.links if link.state in BROKEN]
