@@ -189,7 +189,7 @@ def came_from(ctx: Context, act: Request, at: Revision) -> int | None:
     if before.weights == "none" or act.champion == BEGINNING:
         return None
     run = revisions.parsed(ctx, act.run, at.commit)
-    is_trained_from = run.params["train"].get("from") == "champion"
+    is_trained_from = (run.params.get("train") or {}).get("from") == "champion"
     return act.champion if act.candidate == "champion_new_prompt" or is_trained_from else None
 
 

@@ -27,6 +27,7 @@ from tasks.audit import lock, stages
 from tasks.audit.context import Context
 from tasks.audit.graph import SHORT, Broken, altered, missing, unverifiable
 from tasks.audit.lock import Stage
+from tasks.audit.recorded import Recorded
 from tasks.ledger.entry import Request
 from tasks.runs import edits, records
 from tasks.runs.artifacts import Revision
@@ -118,7 +119,7 @@ def _recorded(ctx: Context, source: str, name: str, commit: str, request: Reques
     _code(ctx, key, run, request)
     _environment(ctx, key, run)
     _mlflow(ctx, source, run)
-    stages.link(ctx, key, run.at, run.params, run.stages, run.record)
+    stages.link(key, Recorded(ctx, run.at, run.record, run.params, run.stages))
 
 
 def parsed(ctx: Context, name: str, commit: str) -> Run:
@@ -133,9 +134,11 @@ def _parsed(ctx: Context, name: str, commit: str) -> Run:
     locked = ctx.store.file(commit, "dvc.lock")
     try:
         params = yaml.safe_load(text or b"") or {}
-        params["recipe"]["path"]
+        for section, name in (("recipe", "path"), ("traffic", "file")):
+            if not isinstance(params[section][name], str):
+                raise TypeError(f"{section}.{name} is no text")
     except (yaml.YAMLError, LookupError, TypeError) as error:
-        raise altered(f"params.yaml of revision {commit[:SHORT]} is not as a run writes it: {error}") from None
+        raise altered(f"params.yaml of revision {commit[:SHORT]} is not as a run writes it: {error!r}") from None
     return Run(name, ctx.at(commit), record, params, _own(ctx, record, locked))
 
 

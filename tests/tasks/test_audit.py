@@ -424,3 +424,12 @@ def test_a_recipe_that_is_not_the_registered_one_is_named(
     commit = rewrite(there, {file: (at(there).file(file) or b"") + b"\n# changed\n"})
     records.save(there, records.load_all(there)[0].model_copy(update={"revision": commit}))
     assert ("entry", "named the grader in", "recipe") in broken(ask(there, name))
+
+
+@pytest.mark.parametrize("text", ["{}", "recipe: {path: 7}\n", "[", "recipe: {path: recipes/tiny}\ntraffic: null\n"])
+def test_settings_that_no_run_wrote_are_altered(clone: Clone, text: str) -> None:
+    commit = rewrite(clone, {"params.yaml": text.encode()})
+    record = records.load_all(clone)[0]
+    records.save(clone, record.model_copy(update={"revision": commit}))
+    forget_ledger(clone)
+    assert broken(ask(clone, record.name)) == [("run", "was recorded as", "revision")]
