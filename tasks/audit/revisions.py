@@ -134,9 +134,9 @@ def _parsed(ctx: Context, name: str, commit: str) -> Run:
     locked = ctx.store.file(commit, "dvc.lock")
     try:
         params = yaml.safe_load(text or b"") or {}
-        for section, name in (("recipe", "path"), ("traffic", "file")):
-            if not isinstance(params[section][name], str):
-                raise TypeError(f"{section}.{name} is no text")
+        for section, key in (("recipe", "path"), ("traffic", "file")):
+            if not isinstance(params[section][key], str):
+                raise TypeError(f"{section}.{key} is no text")
     except (yaml.YAMLError, LookupError, TypeError) as error:
         raise altered(f"params.yaml of revision {commit[:SHORT]} is not as a run writes it: {error!r}") from None
     return Run(name, ctx.at(commit), record, params, _own(ctx, record, locked))
