@@ -23,7 +23,7 @@ from tasks.runs.clone import Clone
 if TYPE_CHECKING:
     from tasks.audit.upwards import Sought
 
-RUNS, ENTRIES, ASKED = 60, 300, 50
+RUNS, ENTRIES, ASKED = 64, 300, 50
 
 
 def audit_complete(args: list[str]) -> Figure:

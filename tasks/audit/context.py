@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from tasks.audit import store
 from tasks.audit.graph import Graph
@@ -27,6 +28,8 @@ class Context:
     graph: Graph = field(default_factory=Graph)
     followed: set[str] = field(default_factory=set[str])
     """The versions that were audited, and not only named."""
+    parsed: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
+    """(run, revision) -> revisions.Run"""
     revisions: dict[str, Revision] = field(default_factory=dict[str, Revision])
 
     @property

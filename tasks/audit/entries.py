@@ -33,6 +33,7 @@ from tasks.ledger.objects import Damaged
 from tasks.ledger.policy import Policy
 from tasks.ledger.state import BEGINNING, State, Voice
 from tasks.promotion import counting
+from tasks.runs.artifacts import LOADER
 
 
 def link(ctx: Context, source: str, says: str, number: int) -> str:
@@ -124,7 +125,7 @@ def before(ctx: Context, number: int) -> State:
     if number == 1:
         return State()
     content = ctx.ledger.stored[number - 2].files[chain.POLICY]
-    policy = Policy.model_validate(yaml.safe_load(content))
+    policy = Policy.model_validate(yaml.load(content, LOADER))
     return State(policy=policy, had_owner=bool(policy.holders("owner")))
 
 

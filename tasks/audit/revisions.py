@@ -30,7 +30,7 @@ from tasks.audit.lock import Stage
 from tasks.audit.recorded import Recorded
 from tasks.ledger.entry import Request
 from tasks.runs import edits, records
-from tasks.runs.artifacts import Revision
+from tasks.runs.artifacts import LOADER, Revision
 from tasks.runs.records import RunRecord
 
 ENVIRONMENT = str(shelves.ENVIRONMENT)
@@ -123,9 +123,11 @@ def _recorded(ctx: Context, source: str, name: str, commit: str, request: Reques
 
 
 def parsed(ctx: Context, name: str, commit: str) -> Run:
-    """A run's revision, from hashed objects. Raises Broken."""
-    ctx.store.verify(commit)
-    return _parsed(ctx, name, commit)
+    """A run's revision, from hashed objects, read once per audit. Raises Broken."""
+    if (name, commit) not in ctx.parsed:
+        ctx.store.verify(commit)
+        ctx.parsed[name, commit] = _parsed(ctx, name, commit)
+    return ctx.parsed[name, commit]
 
 
 def _parsed(ctx: Context, name: str, commit: str) -> Run:
@@ -133,7 +135,7 @@ def _parsed(ctx: Context, name: str, commit: str) -> Run:
     text = ctx.store.file(commit, lock.PARAMS)
     locked = ctx.store.file(commit, "dvc.lock")
     try:
-        params = yaml.safe_load(text or b"") or {}
+        params = yaml.load(text or b"", LOADER) or {}
         for section, key in (("recipe", "path"), ("traffic", "file")):
             if not isinstance(params[section][key], str):
                 raise TypeError(f"{section}.{key} is no text")
