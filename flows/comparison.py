@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rft.page.inputs import ARMS
 from rft.reports import Metric
+from rft.reports.plain import ARMS
 from rft.words import decimal, signed
 from tasks.runs.compare import Comparison, Told
 

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from rft import commands, shelves
-from rft.page.inputs import ARMS, between
 from rft.reports import (
     ChallengerReport,
     Check,
@@ -25,6 +24,7 @@ from rft.reports import (
     plain,
     wording,
 )
+from rft.reports.plain import ARMS, between
 from rft.words import counted
 from tasks.display.markdown import ROWS, cell
 from tasks.runs.artifacts import Revision

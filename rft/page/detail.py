@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from rft import reports
 from rft.page import charts, learned
 from rft.page.charts import Series
-from rft.page.inputs import ARMS, Shelves, between
+from rft.page.inputs import Shelves
 from rft.page.markup import Child, Html, card, h, table
+from rft.reports.plain import ARMS, between
 from rft.words import counted, decimal, signed
 
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from rft import commands
 from rft import shelves as places
-from rft.page.inputs import ARMS, Shelves
+from rft.page.inputs import Shelves
 from rft.page.markup import Child, Html, card, h
+from rft.reports.plain import ARMS
 from rft.words import counted, decimal
 
 _LONGEST = 1200  # characters of one message

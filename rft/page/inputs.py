@@ -11,13 +11,9 @@ import yaml
 
 from rft import commands, reports, shelves
 from rft.errors import UserError
-from rft.scale import UNIT, from_to
 from rft.words import counted
 
 R = TypeVar("R", bound=reports.Report)
-
-ARMS = {"champion": "champion", "champion_new_prompt": "after the prompt", "challenger": "after RFT"}
-"""Arm -> what people call it."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +127,6 @@ class Shelves:
 
     def arm(self, name: str) -> reports.Arm | None:
         return next((arm for arm in self.arms if arm.name == name), None)
-
-
-def between(one: reports.Evaluation) -> str:
-    """The range of the scores, to be added to a note; empty for 0 to 1."""
-    return "" if one.range == UNIT.ends else f"; the grader scores from {from_to(one.range)}"
 
 
 def _read(kind: type[R], root: Path) -> R | None:

@@ -9,8 +9,9 @@ from rft import commands, reports
 from rft.gate import more
 from rft.needs import NEEDS
 from rft.page import charts
-from rft.page.inputs import ARMS, Shelves, between
+from rft.page.inputs import Shelves
 from rft.page.markup import Child, Html, card, h, table
+from rft.reports.plain import ARMS, between
 from rft.words import counted, decimal
 
 _SIGNS = {"good": "✓", "bad": "✗", "open": "?", "off": "–"}

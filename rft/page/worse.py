@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from rft import commands, reports
 from rft.page import dialogues
 from rft.page.dialogues import Rollout
-from rft.page.inputs import ARMS, Shelves
+from rft.page.inputs import Shelves
 from rft.page.markup import Html, card, h, table
+from rft.reports.plain import ARMS
 from rft.words import counted, decimal, signed
 
 _OPEN = 10  # entries with dialogues; the others are listed with their numbers alone

@@ -22,10 +22,21 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rft.reports.evaluation import Evaluation
 from rft.reports.gate import OF_RANGE, POOLED, Check, Decision
 from rft.reports.registration import Registration
 from rft.reports.wording import COST, HACK_RATE, TURNS, UNREADABLE, UNSCORED, percent, verdict
+from rft.scale import UNIT, from_to
 from rft.words import counted, decimal
+
+ARMS = {"champion": "champion", "champion_new_prompt": "after the prompt", "challenger": "after RFT"}
+"""Arm -> what people call it."""
+
+
+def between(one: Evaluation) -> str:
+    """The range of the scores, to be added to a note; empty for 0 to 1."""
+    return "" if one.range == UNIT.ends else f"; the grader scores from {from_to(one.range)}"
+
 
 HOW_TO_READ = (
     "What a few examples show is partly chance. The interval is where the true value lies, chance allowed for: wide "

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rft import commands, reports
-from rft.page.inputs import ARMS, between
 from rft.reports import Metric, plain, wording
+from rft.reports.plain import ARMS, between
 from rft.words import counted
 from tasks.ledger.state import Champion
 from tasks.runs import champion
