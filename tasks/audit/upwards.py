@@ -57,7 +57,7 @@ def audit(ctx: Context, sought: Sought) -> Audit:
     direct = {made.number: made for made in ctx.state.promotions.values() if made.run in found}
     versions = _with_followers(ctx, direct)
     answer += _told(ctx, versions)
-    answer += _began_with(ctx, versions, found)
+    answer += _began_with(ctx, root, versions, found)
     return ctx.graph.audit(f"what rests on {sought.words}", ctx.head, root, answer)
 
 
@@ -227,7 +227,7 @@ def _told(ctx: Context, versions: dict[int, str]) -> list[str]:
     return lines
 
 
-def _began_with(ctx: Context, versions: dict[int, str], found: set[str]) -> list[str]:
+def _began_with(ctx: Context, root: str, versions: dict[int, str], found: set[str]) -> list[str]:
     """Other runs, promoted or not, whose champion's weights rest on what was sought: they measured
     and trained with them."""
     lines: list[str] = []
@@ -237,8 +237,9 @@ def _began_with(ctx: Context, versions: dict[int, str], found: set[str]) -> list
         try:
             run = revisions.parsed(ctx, each.name, each.commit)
             before = downwards.began_with(ctx, run.at)
-        except Broken:
-            continue  # the search said so already
+        except Broken as broken:
+            _unsearched(ctx, each.name, root, broken)  # a search for a person opens no run before
+            continue
         number = champion.number(before.version)
         if number in versions and before.weights != "none" and ctx.state.promotions[number].model == run.model:
             target = f"version:{run.model}@{number}"
