@@ -27,6 +27,7 @@ checks that.
     reports                    what lives in files
     rows                       the user's own rows, byte for byte
     recipe, shelves            one example agent in a folder; where each stage's files are
+    snapshots                  logs of production traffic, ingested once, as columns
     wire                       what crosses to tools, graders and served policies
     chat                       from messages to tokens and back
     tools                      calls, tools and the tool server

@@ -13,12 +13,29 @@ class Traffic(Section):
     """The window of production conversations behind a run."""
 
     file: str = "data/inbox/window.jsonl"
-    """The window's file, as JSONL (docs/traffic.md). `rft run --window` sets another for one
+    """The window's log: a file, a folder, a pattern of which all matches are one window, or an
+    address such as s3://bucket/logs (docs/traffic.md). `rft run --window` sets another for one
     run."""
     sha256: str | None = None
-    """Content hash that the file must have. null: any (the hash is recorded)."""
+    """Content hash that the log must have: of its one file, or of the list of its files. null: any
+    (the hash is recorded)."""
     min_conversations: int = Field(default=50, ge=1)
     """A window with fewer conversations is an error."""
+    unit: str | None = None
+    """Key of a row, or a dotted path in it, that names who the conversation belongs to, such as
+    user_id. Conversations of one user resemble each other; drift counts the users as independent,
+    not the conversations. null: each conversation is on its own."""
+    columns: dict[str, Literal["number", "category"]] = {}
+    """More features of the input: keys of a row, or dotted paths in it, each a number or a
+    category."""
+    redact: dict[str, str] = {}
+    """What to replace in every text before it is stored: the name of a rule and its regular
+    expression (RE2). `email: [^ ]+@[^ ]+` leaves `[email]`."""
+    max_line_mb: int = Field(default=64, ge=1)
+    """A line or record larger than this is not read, and counted as unreadable."""
+    processes: int = Field(default=2, ge=1)
+    """Processes that ingest and profile a window. Their number changes no byte of what they
+    write."""
 
 
 class Effects(Section):
@@ -35,16 +52,38 @@ class Effects(Section):
     classifier_auc: float = Field(default=0.65, gt=0.5, le=1)
     """For text: how well a classifier tells the windows apart, from 0.5 (not at all) to 1
     (always)."""
+    mmd: float = Field(default=0.1, gt=0)
+    """For embeddings: the maximum mean discrepancy, 0 for equal windows and about 1 for windows
+    that have nothing in common."""
 
 
 class Drift(Section):
     """When production counts as different from what the champion was trained on."""
 
-    alpha: float = Field(default=0.01, gt=0, le=0.5)
-    """False-discovery rate over all tested features: at most this share of unchanged windows
-    reports a drifted feature, if conversations are independent of each other."""
+    alpha: float | None = Field(default=None, gt=0, le=0.5)
+    """False-discovery rate over all tested features of a look: at most this share of unchanged
+    windows reports a drifted feature, if units are independent of each other. null: 0.01, or what
+    `false_alarms_per_year` asks for."""
+    false_alarms_per_year: float | None = Field(default=None, gt=0)
+    """How many looks a year may report drift where there is none. With `looks_per_year`, in place
+    of `alpha`: 0.5 a year and 52 looks are an alpha of 0.0096."""
+    looks_per_year: float | None = Field(default=None, gt=0)
+    """How many windows are looked at in a year. Only with `false_alarms_per_year`."""
     min_conversations: int = Field(default=100, ge=1)
     """A feature with fewer conversations on either side is shown but never called drifted."""
+    min_units: int = Field(default=20, ge=2)
+    """The same for units of dependence (traffic.unit): noise cannot be measured on fewer."""
+    text_sample: int = Field(default=2000, ge=100)
+    """Units of which one conversation each is sampled for what looks at words: vocabulary,
+    phrasing, meaning."""
+    embedder: str | None = None
+    """Model of sentence embeddings for the feature `meaning`: `minilm` (of the extra `embed`), or a
+    folder or hub name for transformers. null: no such feature."""
+    engine: Literal["local", "spark"] = "local"
+    """Where profiles are counted: in processes here, or on Spark (of the extra `spark`). The counts
+    are the same."""
+    spark_master: str = "local[*]"
+    """Spark's master. Only with `engine: spark`."""
     effects: Effects = Effects()
     thresholds: dict[str, float] = {"tool_errors": 0.05}
     """Smallest effect per feature, in place of its statistic's. Rare events, for example, move
@@ -67,6 +106,26 @@ class Drift(Section):
     """Draws behind each p-value. The smallest p is 1 / (num_resamples + 1)."""
     seed: int = 0
     """Seed of the resampling behind the p-values."""
+
+    @model_validator(mode="after")
+    def _one_level(self) -> Drift:
+        """Refuse two ways of setting the level of a look, and half of one."""
+        if self.alpha is not None and (self.false_alarms_per_year or self.looks_per_year):
+            raise ValueError("alpha and false_alarms_per_year both set the level of a look. Remove one of them")
+        if (self.false_alarms_per_year is None) != (self.looks_per_year is None):
+            raise ValueError("false_alarms_per_year and looks_per_year are set together or not at all")
+        if self.level > 0.5:
+            raise ValueError(f"false_alarms_per_year / looks_per_year = {self.level:.3g}; at most 0.5")
+        if self.spark_master != "local[*]" and self.engine != "spark":
+            raise ValueError("spark_master is set, but engine is local. Set engine: spark, or remove it")
+        return self
+
+    @property
+    def level(self) -> float:
+        """The false-discovery rate of one look."""
+        if self.false_alarms_per_year is not None and self.looks_per_year is not None:
+            return self.false_alarms_per_year / self.looks_per_year
+        return 0.01 if self.alpha is None else self.alpha
 
 
 class Keys(Section):

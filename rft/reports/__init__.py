@@ -29,7 +29,7 @@ from rft.reports.base import (
     write_lines,
 )
 from rft.reports.champion import Champion
-from rft.reports.drift import Contract, DriftReport, FeatureDrift
+from rft.reports.drift import Against, Bar, Carrier, Contract, DriftReport, FeatureDrift
 from rft.reports.evaluation import Arm, BaselineReport, ChallengerReport, Evaluation, HackSource, Row
 from rft.reports.examples import ExamplesReport
 from rft.reports.gate import Check, Decision, PromotionRequest
@@ -37,14 +37,26 @@ from rft.reports.policy import PolicyReport
 from rft.reports.prompt import Candidate, PromptReport, PromptSettings
 from rft.reports.registration import Registration
 from rft.reports.shown import Shown
-from rft.reports.traffic import Conversation, Feature, FeatureGroup, Profile, Statistic, TrafficReport
+from rft.reports.traffic import (
+    Conversation,
+    Feature,
+    FeatureGroup,
+    Manifest,
+    Part,
+    Profile,
+    Source,
+    Statistic,
+    TrafficReport,
+    Unread,
+)
 from rft.reports.train import TrainReport
 from rft.types import Metric
 
 __all__ = [
-    "SCHEMA", "Arm", "BaselineReport", "Candidate", "ChallengerReport", "Champion", "Check", "Contract",
-    "Conversation", "Decision", "DriftReport", "Evaluation", "ExamplesReport", "Feature", "FeatureDrift",
-    "FeatureGroup", "HackSource", "Metric", "PolicyReport", "Profile", "PromotionRequest", "PromptReport",
-    "PromptSettings", "Registration", "Report", "Row", "Shown", "Statistic", "TrafficReport", "TrainReport",
-    "parse", "parse_line", "read", "read_jsonl", "write", "write_json", "write_jsonl", "write_lines",
+    "SCHEMA", "Against", "Arm", "Bar", "BaselineReport", "Candidate", "Carrier", "ChallengerReport", "Champion",
+    "Check", "Contract", "Conversation", "Decision", "DriftReport", "Evaluation", "ExamplesReport", "Feature",
+    "FeatureDrift", "FeatureGroup", "HackSource", "Manifest", "Metric", "Part", "PolicyReport", "Profile",
+    "PromotionRequest", "PromptReport", "PromptSettings", "Registration", "Report", "Row", "Shown", "Source",
+    "Statistic", "TrafficReport", "TrainReport", "Unread", "parse", "parse_line", "read", "read_jsonl", "write",
+    "write_json", "write_jsonl", "write_lines",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rft import commands, files, secrets
 from rft.errors import UserError
@@ -39,6 +39,12 @@ class Report(BaseModel):
 
 
 R = TypeVar("R", bound=Report)
+
+
+def added(default: Any) -> Any:
+    """Declare a field that earlier versions lack. It is left out where it says nothing, so that
+    the hash of a report that they wrote still holds."""
+    return Field(default=default, exclude_if=lambda given: given == default)
 
 
 # -- the file of a report --------------------------------------------------------------------------

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rft.reports.base import Report
+from rft.reports.base import Report, added
 from rft.reports.traffic import FeatureGroup, Statistic
+
+Against = Literal["train", "validation", "test", "window"]
+"""What a window is compared with: the examples of a split, or the window of the champion's run."""
+
+
+class Bar(Report):
+    """The share of one value, or of a range of values, on both sides."""
+
+    label: str
+    reference: float
+    current: float
 
 
 class FeatureDrift(Report):
-    """Drift of one feature. `effect`, `p_value` and `q_value` are None where there is nothing to
-    compare with; `detail` says so."""
+    """Drift of one feature against one reference.
+
+    `effect`, `p_value` and `q_value` are None where there is nothing to compare with; `detail` says
+    so. `threshold` is the configured one or, if larger, `noise`: what chance alone exceeds in a
+    share alpha of windows like these.
+    """
 
     feature: str
+    against: Against = added("train")
     group: FeatureGroup
     statistic: Statistic
     effect: float | None
@@ -24,6 +40,18 @@ class FeatureDrift(Report):
     drifted: bool
     detail: str = ""
     reference: str = ""  # whose profile
+    noise: float | None = added(None)
+    groups_reference: int = added(0)  # groups of units with a value
+    groups_current: int = added(0)
+    bars: list[Bar] = added([])  # what a picture shows, at most a dozen
+
+
+class Carrier(Report):
+    """A conversation that carries the drift of a feature, cut to what fits a page, and redacted."""
+
+    feature: str
+    conversation_id: str
+    says: str
 
 
 class Contract(Report):
@@ -46,3 +74,6 @@ class DriftReport(Report):
     num_usable_feedback: int = 0  # graded conversations that can become training examples
     tool_error_share: float = 0.0
     data_docs: str = ""  # inside the state folder
+    alpha: float | None = added(None)  # the false-discovery rate of this look
+    carriers: list[Carrier] = added([])
+    advice: str = added("")  # what to do, in one sentence

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
-from rft.reports.base import Report
+from rft.reports.base import Report, added
 
 
 class ExamplesReport(Report):
@@ -17,5 +15,5 @@ class ExamplesReport(Report):
     repeated: dict[str, int] = {}  # split -> repeated lines, which were taken once
     without_target: dict[str, int] = {}  # split -> examples
     slices: dict[str, dict[str, int]]  # split -> slice -> examples
-    offers_blocks: bool = Field(default=False, exclude_if=lambda given: not given)
+    offers_blocks: bool = added(False)
     """Whether the recipe can make fresh test examples."""

@@ -219,14 +219,14 @@ def _row(name: str, column: Column, current: Feature, known: Profile, settings: 
     seed = settings.seed + zlib.crc32(name.encode())
     if column.kind == "text":
         effect, null_D = _apart_by_text(reference, current, settings.num_resamples, seed)
-        chance = np.quantile(null_D, 1 - settings.alpha)
+        chance = np.quantile(null_D, 1 - settings.level)
         detail = f"a classifier tells the windows apart with AUC {effect:.2f}; chance alone stays below {chance:.2f}"
     else:
         effect, null_D, detail = _apart_by_counts(column, reference, current, settings.num_resamples, seed, names)
         if not len(null_D):
             return bare.model_copy(update={"detail": detail})
     # what passes q < alpha passes the noise too: the report shows what drift would have taken
-    noise = float(np.quantile(null_D, 1 - settings.alpha))
+    noise = float(np.quantile(null_D, 1 - settings.level))
     return bare.model_copy(
         update={
             "effect": round(effect, 6),
@@ -252,11 +252,11 @@ def _configured(name: str, statistic: Statistic, settings: Drift) -> float:
 def _control(rows: list[FeatureDrift], settings: Drift) -> list[FeatureDrift]:
     """Add q-values over the tested features, and decide which drifted."""
     tested = [one for one in rows if one.p_value is not None]
-    needed = len(tested) / settings.alpha
+    needed = len(tested) / settings.level
     if settings.num_resamples + 1 <= needed:
         raise ConfigError(
             f"params.yaml: drift.num_resamples = {settings.num_resamples} can show no drift: the smallest p-value, "
-            f"over {len(tested)} features, stays above drift.alpha = {settings.alpha}. "
+            f"over {len(tested)} features, stays above drift.alpha = {settings.level}. "
             f"Take at least {int(needed) + 1} resamples, or a larger alpha."
         )
     q_values = iter(false_discovery_control([one.p_value for one in tested]) if tested else ())
@@ -264,7 +264,7 @@ def _control(rows: list[FeatureDrift], settings: Drift) -> list[FeatureDrift]:
     for one in rows:
         if one.p_value is not None and one.effect is not None:
             q = round(float(next(q_values)), 6)
-            one = one.model_copy(update={"q_value": q, "drifted": q < settings.alpha and one.effect > one.threshold})
+            one = one.model_copy(update={"q_value": q, "drifted": q < settings.level and one.effect > one.threshold})
         out.append(one)
     return out
 
