@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.audit_scene import Scene, dumped
 from tasks.ledger import chain, memory, remote
-from tasks.runs.artifacts import PROFILE, WEIGHTS
+from tasks.runs.artifacts import PROFILE, WEIGHTS, WINDOW
 from tasks.runs.git import git, git_bytes
 
 PROMPT_ALONE, BEFORE, TRAINED, GIVEN, ON_WEIGHTS, EDITED, ROLLED_BACK, REFUSED, UNASKED = 1, 2, 3, 4, 5, 6, 7, 8, 9
@@ -84,7 +84,7 @@ def cache(scene: Scene) -> Iterator[Case]:
     for stage, out, path, md5 in [*_once(scene, UNASKED)][::3]:
         name = f"the last bit of {path} of a run that nobody asked to promote"
         yield Case(name, UNASKED, lambda s, md5=md5: s.flip(md5, 1.0), _wrote(stage, out), asks="run")
-    for path in (WEIGHTS, PROFILE):
+    for path in (WEIGHTS, PROFILE, WINDOW):
         breaks = (("stage:RUN/*", "bytes:RUN/data/champion"), ("version:*", "weights:*"))
         md5 = scene.at(ON_WEIGHTS).outs[path].md5
         yield Case(f"a bit of the champion's {path}", ON_WEIGHTS, lambda s, md5=md5: s.flip(md5), breaks)
@@ -291,7 +291,7 @@ def revisions(scene: Scene) -> Iterator[Case]:
 
 _KEYS = (
     ("traffic", "min_conversations"),
-    ("drift", "alpha"),
+    ("drift", "max_bad_share"),
     ("examples", "seed"),
     ("policy", "seed"),
     ("rollout", "max_turns"),

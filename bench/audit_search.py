@@ -1,8 +1,8 @@
 """Which conversations does a version rest on? The same question as an audit's, answered by force.
 
-Every revision of every run is read, with `git`, a JSON and a YAML reader, and nothing of ours: no
-module of `rft` or `tasks` is imported here, and no hash is checked. What an audit says is compared
-with this (bench/audit_complete.py).
+Every revision of every run is read, with `git`, readers of JSON, YAML and Parquet, and nothing of
+ours: no module of `rft` or `tasks` is imported here, and no hash is checked. What an audit says is
+compared with this (bench/audit_complete.py).
 
 A run rests on the conversations of its window. A version's weights come from its run where the
 challenger was promoted; where only its prompt was, from the champion that the run began with. And
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pyarrow import parquet
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,7 @@ def search(root: Path) -> Found:
     refs = _git(root, "for-each-ref", "--format=%(objectname) %(refname)", "refs/exps").decode().split("\n")
     revisions = {ref.rsplit("/", 1)[1]: commit for commit, ref in (row.split(" ") for row in refs if row)}
     entries = [json.loads(_git(root, "show", f"{commit}:entry.json")) for commit in _chain(root)]
-    windows = {
-        run: _ids(root, commit, "data/traffic/conversations.jsonl", "conversation_id")
-        for run, commit in revisions.items()
-    }
+    windows = {run: _window(root, commit) for run, commit in revisions.items()}
     examples = {run: _ids(root, commit, "data/examples/train.jsonl", "id") for run, commit in revisions.items()}
     acts = {entry["number"]: entry["act"] for entry in entries}
     promotions = {number: act for number, act in acts.items() if act["kind"] == "promotion"}
@@ -80,13 +78,29 @@ def _chain(root: Path) -> list[str]:
     return [commit for commit in commits if b"entry.json" in _git(root, "ls-tree", "--name-only", commit)]
 
 
+def _window(root: Path, commit: str) -> frozenset[str]:
+    folder = _outs(root, commit).get("data/traffic/conversations")
+    if folder is None:
+        return frozenset()
+    parts = [row["md5"] for row in json.loads(_cached(root, folder).read_text()) if row["relpath"].endswith(".parquet")]
+    names = [parquet.read_table(_cached(root, md5), columns=["conversation_id"]).column(0) for md5 in parts]
+    return frozenset(name for column in names for name in column.to_pylist())
+
+
 def _ids(root: Path, commit: str, path: str, key: str) -> frozenset[str]:
-    lock: dict[str, Any] = yaml.load(_git(root, "show", f"{commit}:dvc.lock"), yaml.CSafeLoader)
-    outs = {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage["outs"]}
+    outs = _outs(root, commit)
     if path not in outs:
         return frozenset()
-    file = root / ".dvc/cache/files/md5" / outs[path][:2] / outs[path][2:]
-    return frozenset(json.loads(line)[key] for line in file.read_text().splitlines())
+    return frozenset(json.loads(line)[key] for line in _cached(root, outs[path]).read_text().splitlines())
+
+
+def _outs(root: Path, commit: str) -> dict[str, str]:
+    lock: dict[str, Any] = yaml.load(_git(root, "show", f"{commit}:dvc.lock"), yaml.CSafeLoader)
+    return {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage["outs"]}
+
+
+def _cached(root: Path, md5: str) -> Path:
+    return root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
 
 
 def _git(root: Path, *arguments: str) -> bytes:

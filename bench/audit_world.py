@@ -32,6 +32,7 @@ import yaml
 
 from bench.audit_lock import Tree, cached
 from rft import config, files, reports, shelves
+from rft.snapshots import reading
 from rft.types import Example
 from tasks.runs.clone import TELEMETRY_OFF, Clone
 
@@ -336,7 +337,7 @@ def _params(world: World, number: int, plot: Plot) -> config.Params:
     _write(window, "".join(json.dumps(row) + "\n" for row in conversations(number)))
     world.scripted.set_params(
         recipe={"path": f"recipes/{plot.model}"},
-        traffic={"file": window.relative_to(world.scripted.root).as_posix()},
+        traffic={"file": window.relative_to(world.scripted.root).as_posix(), "min_conversations": 1},
         examples={"source": plot.source, "seed": world.test_seed},
         train={"from": plot.trains_from},
         policy={"model": GIVEN if plot.model == "given" else None, "seed": world.base},
@@ -367,21 +368,20 @@ def conversations(number: int) -> list[dict[str, Any]]:
 
 def lay(world: World, tree: Path, number: int, plot: Plot, params: config.Params) -> None:
     """Write every shelf of a run, consistent by hash."""
-    from rft.windows.conversations import read_window
     from tests import ladder_clone
 
     data = tree / "data"
     shutil.copytree(ladder_clone._shelves(plot.outcome) / "data", data, dirs_exist_ok=True)  # pyright: ignore[reportPrivateUsage]
-    window = read_window(tree / params.traffic.file, params.traffic.sha256)
-    reports.write_jsonl((each.model_dump(mode="json") for each in window.conversations), tree / shelves.CONVERSATIONS)
+    shutil.copytree(tree / shelves.SNAPSHOT, tree / shelves.CONVERSATIONS, dirs_exist_ok=True)
+    manifest = reading.manifest(tree / shelves.CONVERSATIONS)
     traffic = reports.TrafficReport(
         source=params.traffic.file,
-        sha256=window.sha256,
-        first=window.conversations[0].time,
-        last=window.conversations[-1].time,
-        num_rows=window.num_rows,
-        num_conversations=len(window.conversations),
-        num_with_feedback=sum(each.feedback is not None for each in window.conversations),
+        sha256=manifest.sha256,
+        first=manifest.first,
+        last=manifest.last,
+        num_rows=manifest.num_rows,
+        num_conversations=manifest.num_conversations,
+        num_with_feedback=manifest.num_with_feedback,
     )
     reports.write(traffic, data / "traffic/report.json")
     _reword(reports.DriftReport, data / "drift/report.json", number)
@@ -389,7 +389,7 @@ def lay(world: World, tree: Path, number: int, plot: Plot, params: config.Params
         for stage in _stages()[2:]:
             shutil.rmtree(data / stage, ignore_errors=True)
         return
-    _examples(world, data, plot, window.conversations)
+    _examples(world, data, plot, [*reading.conversations(tree / shelves.CONVERSATIONS)])
     base = _policy(world, data, tree, plot)
     _reword(reports.BaselineReport, data / "baseline/report.json", number)
     _prompt(data, number)

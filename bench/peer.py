@@ -32,7 +32,10 @@ PEERS: dict[str, tuple[str, ...]] = {
         *("trl==1.16.0", "jmespath", "peft", "pydantic", "aiohttp", "jsonschema", "referencing", "rfc8785"),
         "simple-icd-10-cm",
     ),
+    "evidently": ("evidently==0.7.23", "pandas==2.3.3", "pyarrow"),
 }
+ALONE = frozenset({"evidently"})
+"""Peers that need no torch, and other versions than ours: Evidently's pandas is older."""
 
 
 class PeerFailed(Exception):
@@ -78,7 +81,8 @@ def run(
 def _stamp(name: str) -> str:
     """Changes with anything that the environment is made from."""
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    made_from = "\n".join([*PEERS[name], _torch(), platform.python_version(), constraints, str(ROOT)])
+    torch, pins = ("", "") if name in ALONE else (_torch(), constraints)
+    made_from = "\n".join([*PEERS[name], torch, platform.python_version(), pins, str(ROOT)])
     return hashlib.sha256(made_from.encode()).hexdigest()[:12]
 
 
@@ -103,7 +107,13 @@ def _build(name: str, folder: Path, interpreter: Path) -> None:
         "--no-input",
         "install",
     ]
-    pip += ["--progress-bar", "off", "-c", str(ROOT / "constraints.txt")]
+    pip += ["--progress-bar", "off"]
+    if name in ALONE:
+        _say(f"{name}: 2/2 {PEERS[name][0]} and what it needs")
+        if _logged([*pip, *PEERS[name]], log):
+            raise PeerFailed(f"{name}: {PEERS[name][0]} cannot be installed; see {log}: {_end(log)}")
+        return
+    pip += ["-c", str(ROOT / "constraints.txt")]
     _say(f"{name}: 2/3 {_torch()}")
     if _logged([*pip, _torch()], log) and _logged([*pip, "--extra-index-url", TORCH_INDEX, _torch()], log):
         raise PeerFailed(f"{name}: {_torch()} cannot be installed; see {log}: {_end(log)}")

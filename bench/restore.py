@@ -79,7 +79,7 @@ def _measure(place: Path, num_runs: int) -> Figure:
 
 def _grow(clone: Clone, script: Path, number: int) -> None:
     """One more run with bytes of its own, in MLflow and with a page. The last one waits."""
-    from rft import config, reports
+    from rft import config
     from tasks.display import tracking
     from tasks.promotion import acts
     from tasks.runs import records
@@ -92,9 +92,8 @@ def _grow(clone: Clone, script: Path, number: int) -> None:
         acts.reject(clone, newest.name, ada, "not this one")
     else:
         people.approve(clone, newest.name, "ada", WHY)
-    traffic = reports.read(reports.TrafficReport, script / "data/traffic/report.json")
-    rows = [f'{{"conversation_id": "c-{number}-{n}"}}\n' for n in range(traffic.num_conversations)]
-    (script / "data/traffic/conversations.jsonl").write_text("".join(rows))
+    rows = (ladder_clone.small(number * ladder_clone.WINDOW + n) for n in range(ladder_clone.WINDOW))
+    ladder_clone.write_window(clone.root, rows)
     (script / "data/policy/model.bin").write_text(f"policy {number}")
     (script / "data/train/weights/model.bin").write_text(f"weights {number}")
     params = config.load(clone.root / "params.yaml")

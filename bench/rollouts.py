@@ -38,7 +38,8 @@ from rft import config, recipe
 from rft.grading.endpoint import EndpointGrader
 from rft.reports import PromptSettings
 from rft.rollouts.loop import Conditions, Request, run_rollouts
-from rft.tools.client import ToolClient, schemas
+from rft.tools.client import ToolClient
+from rft.tools.signatures import schemas
 from rft.types import Opening, Reading, RolloutContext, Sampled, StopReason, ToolCall, ToolResult, Trajectory
 from rft.wire import client as http_client
 from rft.wire import contract as wire

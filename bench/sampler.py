@@ -228,7 +228,7 @@ def _policy(params: Any) -> tuple[Any, list[Any], Any]:
     from rft.chat.renderer import Chat
     from rft.models import embedded
     from rft.stages import policy
-    from rft.tools.client import schemas
+    from rft.tools.signatures import schemas
     from rft.types import Opening
 
     ours = recipe.load(params.recipe.model_copy(update={"path": str(ROOT / params.recipe.path)}))

@@ -312,7 +312,7 @@ def _job(seed: int, steps: int) -> Job:
     from rft.chat import dialogue
     from rft.chat.renderer import Chat
     from rft.models import weights
-    from rft.tools.client import schemas
+    from rft.tools.signatures import schemas
     from rft.types import ToolCall
 
     params = _params(seed, steps)

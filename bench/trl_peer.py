@@ -206,12 +206,12 @@ def environment(loaded: Any, prompt: Any, tools: list[dict[str, Any]]) -> type:
     """A class whose public methods are the recipe's tools. The same checks, defaults and refusals
     as on our side."""
     from rft.errors import ToolError
-    from rft.tools import arguments
+    from rft.tools import arguments, signatures
     from rft.tools import server as toolserver
     from rft.types import ToolCall
 
     functions = dict(arguments.read_tool(tool, "tools.py") for tool in tools)
-    models = {function.__name__: (function, toolserver.arguments_model(function)) for function in loaded.tools}
+    models = {function.__name__: (function, signatures.arguments_model(function)) for function in loaded.tools}
 
     class Coder:
         def reset(self, item: str, **_: Any) -> None:

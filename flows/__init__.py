@@ -5,6 +5,6 @@
 `unattended` tells when that failed. `cli` is the command `rft`, a module per verb. They share
 `settings` (which params.yaml a run gets), `server` (a Prefect server while a command runs),
 `screen` (progress bars), `results` (how a run ended), `comparison` (two runs side by side), `audit`
-(how an audit is shown) and `rollouts` (find and filter rollouts). `template/` is the recipe that
-`rft new` copies.
+and `drift` (how these are shown) and `rollouts` (find and filter rollouts). `template/` is the
+recipe that `rft new` copies.
 """

@@ -24,7 +24,7 @@ from flows.screen import say
 from flows.server import prefect_server
 from rft import config
 from rft.errors import ConfigError, UserError
-from tasks.runs import clone
+from tasks.runs import clone, windows
 from tasks.runs import run as runs
 from tasks.runs.clone import Clone
 
@@ -96,8 +96,7 @@ def _first_window(here: Clone, wanted: Schedule, params: config.Params) -> str:
     if not sorted(here.root.glob(wanted.window)):
         return f"{wanted.window} (no such file yet)"
     found = settings.newest(here, wanted.window, params.recipe.path)
-    shown = found.relative_to(here.root) if found and found.is_relative_to(here.root) else found
-    return f"{wanted.window} (now {shown})"
+    return f"{wanted.window} (now {windows.named(here, str(found))})"
 
 
 def _end_runs(number: int, frame: FrameType | None) -> None:

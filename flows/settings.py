@@ -56,16 +56,17 @@ def _recorded(clone: Clone, record: RunRecord) -> dict[str, Any]:
     return yaml.safe_load(Revision(clone, record.revision).file("params.yaml") or b"")
 
 
-def newest(clone: Clone, window: str | None, recipe: str) -> Path | None:
-    """Return a named file, or the last match by name of a pattern such as `data/inbox/*.jsonl`.
+def newest(clone: Clone, window: str | None, recipe: str) -> str | Path | None:
+    """Return a named file, folder or address, or the last match by name of a pattern such as
+    `data/inbox/*.jsonl`.
 
     A pattern must not match another agent's traffic. A recipe's own is in data/inbox/RECIPE; if
     there is no such folder, it is in no other recipe's. Raises UserError if nothing matches.
     """
-    if window is None:
-        return None
+    if window is None or "://" in window:
+        return window
     if not any(letter in window for letter in "*?["):
-        return Path(window) if Path(window).exists() else clone.root / window
+        return given(clone, window)
     if found := sorted(clone.root.glob(window)):
         _refuse_foreign(clone, window, found[-1], Path(recipe).name)
         return found[-1]
@@ -73,6 +74,13 @@ def newest(clone: Clone, window: str | None, recipe: str) -> Path | None:
         f"no file matches the pattern {window!r} in {clone.root}. "
         "Put a window of traffic there, or name another with --window."
     )
+
+
+def given(clone: Clone, log: str | None) -> str | Path | None:
+    """Find a log as the user named it: from where they are, or from the clone's root."""
+    if log is None or "://" in log:
+        return log
+    return Path(log) if Path(log).exists() else clone.root / log
 
 
 def _refuse_foreign(clone: Clone, pattern: str, found: Path, recipe: str) -> None:

@@ -26,6 +26,17 @@ PACKAGES = "constraints.txt"
 _CHAMPION = f"{DATA}/champion"
 _ROWS = ("examples.keys", "examples.seed", "examples.train")
 """How rows are read, and which the exploits are played on."""
+_SPLITS = (
+    "examples.block",
+    "examples.keys",
+    "examples.seed",
+    "examples.test",
+    "examples.train",
+    "examples.validation",
+)
+"""Which examples the recipe gives. Not `examples.source`, which the flow sets after drift."""
+_COUNTED = ("drift.embedder", "drift.engine", "drift.spark_master", "drift.text_sample")
+"""How a profile is counted."""
 _AGENT = (RECIPE, f"{DATA}/policy", _CHAMPION)
 
 
@@ -45,16 +56,18 @@ def leaves(stage: str, *names: str) -> tuple[str, ...]:
 
 
 NEEDS = {
-    "traffic": Needs(("recipe", "traffic", *_ROWS), ("${traffic.file}", RECIPE, _CHAMPION)),
+    "traffic": Needs(("recipe", "tools", "traffic", *_COUNTED, *_SPLITS), (f"{DATA}/window", RECIPE, _CHAMPION)),
     "drift": Needs(
-        ("recipe", "tools", "drift", *_ROWS),
+        ("recipe", "tools", "traffic", "drift", *_ROWS),
         (
-            *leaves("traffic", "conversations.jsonl", "current_profile.json", "reference_profile.json", "report.json"),
+            *leaves("traffic", "conversations", "current_profile.json", "reference_profile.json", "references"),
+            *leaves("traffic", "report.json"),
             RECIPE,
         ),
     ),
     "examples": Needs(
-        ("recipe", "drift", "examples"), (RECIPE, *leaves("traffic", "conversations.jsonl", "report.json"))
+        ("recipe", "drift.embedder", "drift.min_feedback", "drift.text_sample", "examples"),
+        (RECIPE, *leaves("traffic", "conversations", "report.json")),
     ),
     "policy": Needs(("recipe", "policy"), (RECIPE,)),
     "baseline": Needs(

@@ -195,6 +195,11 @@ class Recipe:
     def _read(self, row: rows.Given, where: str, remedy: str) -> Example:
         return rows.read(rows.line_of(row, where), self.keys, remedy)
 
+    @property
+    def names_features(self) -> bool:
+        """Whether it names categories of its own: its examples.py has a function `features`."""
+        return hasattr(self._module("examples"), "features")
+
     def features(self, messages: list[Message]) -> dict[str, Any]:
         function = getattr(self._module("examples"), "features", None)
         return function(messages) if function else {}

@@ -43,9 +43,15 @@ REPORTS: dict[type[reports.Report], Path] = {
     reports.PromotionRequest: DATA / "gate/request.json",
 }
 """The kinds of report that a run has one of, each with its file."""
-CONVERSATIONS = DATA / "traffic/conversations.jsonl"
+SNAPSHOT = DATA / "window"
+"""The window's snapshot (rft/snapshots/schema.py), made by the flow when a run begins."""
+CONVERSATIONS = DATA / "traffic/conversations"
+"""The same, kept with what was made of it."""
+REFERENCES = DATA / "traffic/references"
+"""Profiles that the window is compared with, besides the reference."""
 REFERENCE_PROFILE = DATA / "traffic/reference_profile.json"
 CURRENT_PROFILE = DATA / "traffic/current_profile.json"
+REFERENCE_ORDER: tuple[reports.Against, ...] = ("train", "validation", "test", "window")
 ENVIRONMENT = DATA / "environment.json"
 """The packages that a run worked with, written by the flow."""
 KEYS = DATA / "examples/keys.json"
@@ -74,6 +80,11 @@ def rollouts(stage: str) -> Path:
 
 def examples_file(split: Split) -> Path:
     return DATA / "examples" / f"{split}.jsonl"
+
+
+def reference_file(against: reports.Against) -> Path:
+    """Name the file of a profile that the window is compared with."""
+    return REFERENCE_PROFILE if against == "train" else REFERENCES / f"{against}.json"
 
 
 # -- reports ---------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from pathlib import Path
 from rft import needs
 
 _WHOLE = "*"
-_BY_KEY = ("examples",)
+_BY_KEY = ("examples", "drift")
 """Sections of which a stage depends on the keys that it reads."""
 
 
@@ -42,7 +42,7 @@ class Shelf:
 STAGES = {
     "traffic": Shelf(
         "pin a window of production conversations and normalize it",
-        ("conversations.jsonl", "current_profile.json", "reference_profile.json", "report.json"),
+        ("conversations", "current_profile.json", "reference_profile.json", "references", "report.json"),
     ),
     "drift": Shelf("is the data still like production? continue, refresh or stop", ("report.json",)),
     "examples": Shelf(

@@ -21,7 +21,7 @@ from rft import commands, config, lines, page, reports, secrets, shelves
 from rft.errors import RftError, Stopped
 from rft.words import counted
 from tasks import notify
-from tasks.display import flow_pages, markdown, tracking
+from tasks.display import flow_pages, looks, markdown, tracking
 from tasks.display.tracking import Tracker
 from tasks.ledger import book
 from tasks.promotion import acts, champions, projections
@@ -41,7 +41,7 @@ Numbers = Mapping[str, reports.Metric | float | None]
 def recorded(
     clone: Clone,
     params: config.Params,
-    window: Path | None,
+    window: str | Path | None,
     clean_only: bool = False,
     flow_run_id: str | None = None,
     until: str | None = None,
@@ -52,7 +52,7 @@ def recorded(
     asks."""
     say = flow_pages.saying(repro.listener.get().say)
     live.check(clone, params.run.openlineage)
-    plan = runs.plan(clone, params, champions.of_params(clone, params, say), window, clean_only, code)
+    plan = runs.plan(clone, params, champions.of_params(clone, params, say), window, clean_only, code, say)
     for problem in projections.reconcile(clone, say):
         say(f"[ledger] {problem}. It is tried again at the next start")
     anchor = champions.anchor(clone)
@@ -202,9 +202,10 @@ def _tags(run: Run) -> dict[str, str]:
 def write_page(clone: Clone, record: RunRecord, root: Path, opened: int | None = None) -> Path:
     """Write the HTML page of a run, from the shelves below `root`. `opened`: the ledger's entry by
     which it may show the test set; such a page has a place of its own, and MLflow never gets it."""
+    recipe = _recipe(clone, record, root)
     facts = {
         "run": record.name,
-        "recipe": _recipe(clone, record, root),
+        "recipe": recipe,
         "commit": record.commit[:10],
         "window": record.window,
         "champion": champion.in_words(record.champion_version),
@@ -217,7 +218,8 @@ def write_page(clone: Clone, record: RunRecord, root: Path, opened: int | None =
     spent = {stage: page.Spent(seconds, record.stages.get(stage, "")) for stage, seconds in record.seconds.items()}
     path = clone.page(record.name if opened is None else f"{record.name}.test")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(secrets.redact(page.render(root, facts, spent, opened)), encoding="utf-8")
+    course = looks.with_own(clone, record, root, Path(recipe).name)
+    path.write_text(secrets.redact(page.render(root, facts, spent, opened, course)), encoding="utf-8")
     return path
 
 

@@ -1,7 +1,8 @@
 """`rft gc`: what may be removed, after the days in section `run.retention`, and what never.
 
     worktrees    of runs that are over
-    work         unfinished work of stages (.rft/progress), and scratch folders of killed commands
+    work         unfinished work of stages (.rft/progress), snapshots of logs (.rft/snapshots), and
+                 scratch folders of killed commands
     logs         what stages and servers printed
     pages        HTML pages, and what `rft drift` found
     bytes        in DVC's cache, when only runs past their retention refer to them
@@ -42,7 +43,7 @@ from rft.config import Retention
 from rft.errors import InfrastructureError, UserError
 from tasks.ledger import book
 from tasks.promotion import agents
-from tasks.runs import by_hand, records, transfer
+from tasks.runs import by_hand, records, transfer, windows
 from tasks.runs import run as runs
 from tasks.runs.artifacts import LOADER
 from tasks.runs.clone import Clone
@@ -172,6 +173,7 @@ def _work(clone: Clone, days: float | None, unfinished: set[str], now: float) ->
             whose = f" of run {work.runs[-1]}" if work.runs else ""
             why = f"stage {work.stage}{whose}, untouched for {_days(work.age_s)}"
             yield Item("work", work.path, work.num_bytes, why)
+    yield from _aged("work", windows.unused(clone, unfinished), days, set(), now)
     for item in _aged("work", _scratch(clone), days, set(), now):
         if _is_free(agents.scratch_lock(item.path)):  # one that somebody works in has its lock held
             yield item

@@ -17,18 +17,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import sample_reports
+import scripted_windows
 import tiny_recipe
 import yaml
 from scripted_smoke import sitecustomize as _  # noqa: F401 - in this process, too
 
-from rft import config, files, reports
+from rft import config, files, reports, shelves
 from rft.gate import decide
 from rft.rollouts import log as rollout_log
 from tasks import dependencies
@@ -69,6 +70,7 @@ REAL = (
     "stopping.py",
     "tools/__init__.py",
     "tools/server.py",
+    "tools/signatures.py",
     "types.py",
     "words.py",
 )
@@ -117,8 +119,9 @@ def work(params):
     """{work}"""
 '''
 WORK = {
-    "traffic": """Its report names the window of the settings."""
-    + '"""\n    report = json.loads((SCRIPT / "data/traffic/report.json").read_text())\n'
+    "traffic": """It keeps the snapshot, and its report names the window of the settings."""
+    + '"""\n    shutil.copytree("data/window", "data/traffic/conversations", dirs_exist_ok=True)\n'
+    + '    report = json.loads((SCRIPT / "data/traffic/report.json").read_text())\n'
     + '    report["sha256"] = params.traffic.sha256 or report["sha256"]\n'
     + '    (SCRIPT / "data/traffic/report.json").write_text(json.dumps(report))\n    """',
     "examples": """Which source the flow chose is seen in the report."""
@@ -142,6 +145,16 @@ WORK = {
     + '        print(f"[train] {step}/20 steps, reward {step / 20}", flush=True)\n'
     + '        stopping.check(f"after step {step} of 20")\n    """',
 }
+
+
+WINDOW = 1_200
+"""Conversations in the window, as the traffic report of sample_reports.py says."""
+
+
+def small(number: int) -> dict[str, Any]:
+    """A conversation of it."""
+    messages = [{"role": "user", "content": "Look it up."}, {"role": "assistant", "content": "done"}]
+    return {"conversation_id": f"c-{number}", "time": "2026-03-30T08:00:00Z", "messages": messages}
 
 
 _PREPARED = tempfile.TemporaryDirectory(prefix="rft-shelves-")
@@ -206,6 +219,7 @@ def climb(
     with runs.start(scripted.clone, runs.plan(scripted.clone, params, served)) as run:
         begun(run)
         shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
+        shutil.copytree(run.tree / shelves.SNAPSHOT, run.tree / shelves.CONVERSATIONS, dirs_exist_ok=True)
         _name_window(run)
         registration.register(run, lambda _: None)
         repro.dvc(run.tree, "commit", "--force", "--quiet")
@@ -233,7 +247,7 @@ def make(folder: Path, scenario: sample_reports.Scenario = "promote") -> Scripte
     tiny_recipe.make(root / "recipes")
     remote.pin(Clone(root), remote.Shared(), None)  # not the owner's, who may have a ledger of their own
     (root / "data" / "inbox").mkdir()
-    (root / "data" / "inbox" / "window.jsonl").write_text('{"conversation_id": "c-1"}\n')
+    write_window(root, (small(number) for number in range(1, WINDOW + 1)))
     params = {
         "recipe": {"path": "recipes/tiny"},
         "traffic": {"file": "data/inbox/window.jsonl"},
@@ -248,6 +262,10 @@ def make(folder: Path, scenario: sample_reports.Scenario = "promote") -> Scripte
     clone.git("add", "--all")
     clone.git("commit", "--quiet", "--message", "start")
     return Scripted(clone, script)
+
+
+def write_window(root: Path, rows: Iterable[dict[str, Any]]) -> None:
+    scripted_windows.write(root / "data/inbox/window.jsonl", rows)
 
 
 def _pipeline(root: Path) -> str:
@@ -278,7 +296,9 @@ def _shelves(scenario: sample_reports.Scenario) -> Path:
         for name in shelf.leaves:
             path = data / stage / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            if name in ("", "weights"):
+            if name == "conversations":  # the scripted stage keeps what the flow ingested
+                path.mkdir(exist_ok=True)
+            elif name in ("", "weights", "references"):
                 path.mkdir(exist_ok=True)
                 (path / "model.bin").write_bytes(b"weights of " + stage.encode())
             elif not path.exists() and path.suffix == ".parquet":
@@ -296,9 +316,6 @@ def _shelves(scenario: sample_reports.Scenario) -> Path:
 
 def _fit(data: Path) -> None:
     """The reports of the first stages say what lies beside them."""
-    traffic = reports.read(reports.TrafficReport, data / "traffic/report.json")
-    rows = [json.dumps({"conversation_id": f"c-{n}"}) + "\n" for n in range(1, traffic.num_conversations + 1)]
-    (data / "traffic/conversations.jsonl").write_text("".join(rows))
     for split in ("train", "validation"):
         (data / f"examples/{split}.jsonl").write_text(ROW.replace("e-1", f"{split}-1"))
     examples = reports.read(reports.ExamplesReport, data / "examples/report.json")

@@ -11,7 +11,7 @@ from typing import Any
 from scripted_server import Answer, Scripted, says, scripted
 
 from rft import config
-from rft.tools import server as toolserver
+from rft.tools import signatures
 from rft.tools.client import ToolClient
 from rft.types import Example, RolloutContext, ToolCall, ToolResult
 
@@ -44,7 +44,7 @@ def lookup(code: str) -> str:
     return code
 
 
-SCHEMAS = [toolserver.schema(search), toolserver.schema(lookup)]
+SCHEMAS = [signatures.schema(search), signatures.schema(lookup)]
 OK = says({"output": "fine"})
 
 

@@ -14,6 +14,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rft import config, files, shelves
+from rft.reports import Manifest
+from rft.snapshots import ingest, reading
+
 MONDAY = datetime.datetime(2026, 3, 2, 8, tzinfo=datetime.UTC)
 
 
@@ -50,6 +54,22 @@ def rows(count: int, seed: int = 0, **changes: Any) -> list[dict[str, Any]]:
     """Keys of the training split alone, drawn anew for each seed."""
     numbers = [number for number in range(9_000) if number % 5 < 3]
     return [conversation(number, **changes) for number in sorted(random.Random(seed).sample(numbers, count))]
+
+
+def take_in(file: Path | str, traffic: config.Traffic, **changes: Any) -> Manifest:
+    """Ingest a log into data/window of this folder, as the flow does before a run."""
+    section = traffic.model_copy(update=changes)
+    snapshot = ingest.ingest(str(file), section, Path.cwd(), Path.cwd() / "state/snapshots")
+    files.delete(shelves.SNAPSHOT)
+    shelves.SNAPSHOT.parent.mkdir(parents=True, exist_ok=True)
+    shelves.SNAPSHOT.symlink_to(snapshot)
+    return reading.manifest(snapshot)
+
+
+def snapshot(place: Path, window: Iterable[Any], **changes: Any) -> Path:
+    """Ingest rows into a snapshot below a folder; return it."""
+    log = write(place / "log.jsonl", window)
+    return ingest.ingest(str(log), config.Traffic(min_conversations=1, **changes), place, place / "snapshots")
 
 
 def write(path: Path, window: Iterable[Any]) -> Path:

@@ -12,7 +12,7 @@ from rft import config, recipe
 from rft.chat.renderer import Chat
 from rft.models import embedded
 from rft.stages import policy
-from rft.tools.client import schemas
+from rft.tools.signatures import schemas
 
 ARCHITECTURE = config.Architecture(
     layers=2, hidden=64, heads=2, kv_heads=2, head_dim=32, feed_forward=64, max_positions=256, merges=60

@@ -19,13 +19,12 @@ import pytest
 from aiohttp import web
 
 from rft import config, recipe, rows
-from rft.errors import UserError
 from rft.grading.endpoint import EndpointGrader
 from rft.reports import Conversation, PromptSettings
 from rft.rollouts.loop import Conditions, Request, run_rollouts
+from rft.snapshots import ingest, reading
 from rft.tools.client import ToolClient
 from rft.types import INFRASTRUCTURE, Grade, StopReason, Trajectory
-from rft.windows.conversations import read_window
 from tests.scripted_policy import scripted as says
 from tests.scripted_server import Scripted, scripted
 
@@ -57,10 +56,12 @@ def test_no_example_is_left_unplayed(page: Path) -> None:
 def test_n3_the_window_on_the_page_is_a_window(tmp_path: Path) -> None:
     ((_, body),) = blocks(DOCS / "traffic.md", "accepted")
     (tmp_path / "window.jsonl").write_text(body, encoding="utf-8")
-    window = read_window(tmp_path / "window.jsonl")
-    assert (window.num_rows, len(window.conversations), window.ignored_keys, window.rejected) == (2, 2, {}, {})
-    assert window.conversations[0].feedback == "shipped"
-    assert window.conversations[1].messages[0]["content"] == "Cancel order 12."
+    snapshot = ingest.ingest("window.jsonl", config.Traffic(min_conversations=1), tmp_path, tmp_path / "snapshots")
+    manifest = reading.manifest(snapshot)
+    assert (manifest.num_rows, manifest.num_conversations, manifest.ignored_keys, manifest.rejected) == (2, 2, {}, {})
+    first, second = reading.conversations(snapshot)
+    assert first.feedback == "shipped"
+    assert second.messages[0]["content"] == "Cancel order 12."
 
 
 def test_n3_the_page_names_every_key_of_the_format() -> None:
@@ -76,11 +77,12 @@ def test_n3_the_page_names_every_key_of_the_format() -> None:
 
 @pytest.mark.parametrize(("said", "body"), blocks(DOCS / "traffic.md", "refused"))
 def test_n3_what_the_page_calls_refused_is_refused_with_those_words(tmp_path: Path, said: str, body: str) -> None:
-    path = tmp_path / "window.jsonl"
-    path.write_text(body, encoding="utf-8")
-    with pytest.raises(UserError, match=re.escape(said)) as error:
-        read_window(path)
-    assert f"{path}:{len(body.splitlines())}: " in str(error.value)
+    good = {"conversation_id": "c-0", "time": "2026-03-02T08:14:05Z", "messages": [{"role": "user", "content": "hi"}]}
+    (tmp_path / "window.jsonl").write_text(f"{json.dumps(good)}\n{body}", encoding="utf-8")
+    snapshot = ingest.ingest("window.jsonl", config.Traffic(min_conversations=1), tmp_path, tmp_path / "snapshots")
+    (row,) = reading.manifest(snapshot).unread
+    assert said in row.why
+    assert (row.source, row.line) == ("window.jsonl", 1 + len(body.splitlines()))
 
 
 # -- the wire --------------------------------------------------------------------------------------

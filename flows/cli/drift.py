@@ -1,6 +1,16 @@
-"""Compare one window of traffic with what the champion knows.
+"""Compare windows of traffic with what the champion knows, or with an earlier window.
 
-Nothing else runs, and nothing is recorded.
+  rft drift data/inbox/2026-W14.jsonl                  is this week like the training examples?
+  rft drift W14.jsonl --html w14.html                  the same with pictures, and conversations
+  rft drift W14.jsonl --against W13.jsonl              is this week like the last one?
+  rft drift W12.jsonl W13.jsonl W14.jsonl --html q.html      several windows, and their course
+  rft drift W14.jsonl --json                           the report, for programs
+  rft drift --history --html year.html                 what the runs of this clone found, over time
+
+Nothing else runs, and nothing is recorded. A feature drifted when its effect is larger than the
+smallest that counts (drift.effects, drift.thresholds), and larger than chance allows at the level
+of a look (drift.alpha). The verdict says what to do: continue, refresh or stop. Whatever it is, the
+exit code is 0. docs/drift.md says how to read it.
 """
 
 from __future__ import annotations
@@ -10,94 +20,145 @@ import contextlib
 import io
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from flows.cli.options import add_settings
+from flows.cli.options import add_settings, count
 from flows.screen import say
 from rft.errors import UserError
 from tasks.runs import clone
 from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from rft import config
     from rft.reports import DriftReport
 
-TRAFFIC = ("reference_profile.json", "current_profile.json", "report.json")
+TRAFFIC = ("current_profile.json", "report.json")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("window", metavar="FILE")
+    parser.add_argument("windows", metavar="FILE", nargs="*", help="a window of traffic; several are told one by one")
+    parser.add_argument("--against", metavar="FILE", help="an earlier window to compare with, in place of the examples")
+    parser.add_argument("--history", action="store_true", help="what the runs of this clone found, the latest first")
+    parser.add_argument("-n", type=count, metavar="N", help="with --history: the last N windows (default: all)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON; of several, a list")
+    parser.add_argument("--html", metavar="OUT", type=Path, help="also write a page with pictures")
     add_settings(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import settings
+    _refuse(options)
+    return _history(options) if options.history else _windows(options)
+
+
+def _refuse(options: argparse.Namespace) -> None:
+    """Raise UserError for options that do not fit together."""
+    if options.history and (options.windows or options.against):
+        raise UserError("--history shows what runs found, and compares no FILE. Leave one of them out.")
+    if not options.history and not options.windows:
+        raise UserError("no FILE. Name a window of traffic, such as data/inbox/window.jsonl, or give --history.")
+    if options.n is not None and not options.history:
+        raise UserError("-n says how many windows --history shows. Add --history, or leave it out.")
+
+
+def _windows(options: argparse.Namespace) -> int:
+    from flows import drift, settings
+    from rft import secrets
+    from rft.page import Look
 
     here = clone.enter()
     wanted = settings.resolve(here, options.params, options.overrides)
-    path = settings.newest(here, options.window, wanted.recipe.path)
-    assert path is not None
-    report, _ = check(here, wanted, path)
-    tell(here, report)
+    recipe = wanted.recipe.path
+    against = settings.newest(here, options.against, recipe)
+    looks: list[Look] = []
+    for place, given in enumerate(options.windows):
+        path = settings.newest(here, given, recipe)
+        assert path is not None
+        report, _ = check(here, wanted, path, against)
+        name = Path(path).name
+        looks.append(Look(name, given, report))
+        if not options.json:
+            if place:
+                say()
+            drift.tell(here, report, name=name)
+    if options.json:
+        found = [look.report.model_dump(mode="json") for look in looks if look.report is not None]
+        say(secrets.dumps(found[0] if len(found) == 1 else found, ensure_ascii=False, indent=1))
+    if options.html:
+        drift.write_page(options.html, looks)
+        if not options.json:
+            say(f"Page: {options.html}")
     return 0
 
 
-def check(here: Clone, params: config.Params, window: Path) -> tuple[DriftReport, bool]:
-    """Return the report, and whether it was made now (or was cached). Raises UserError for a window
-    that cannot be read.
+def _history(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from flows import drift, settings
+    from rft import secrets
+    from tasks.display import looks
+    from tasks.promotion import champions
+
+    here = clone.enter()
+    recipe = champions.model_name(settings.resolve(here, options.params, options.overrides))
+    found = looks.history(here, recipe, options.n)
+    if options.json:
+        say(secrets.dumps(drift.as_json(found.looks), ensure_ascii=False, indent=1))
+    else:
+        console = Console(highlight=False)
+        for line in drift.of_runs(found, recipe):
+            console.print(line, soft_wrap=True)
+    if options.html:
+        drift.write_page(options.html, found.looks, f"Drift of {recipe}, run by run", with_features=False)
+        if not options.json:
+            say(f"Page: {options.html}")
+    return 0
+
+
+def tell(here: Clone, report: DriftReport, console: Console | None = None) -> None:
+    from flows import drift
+
+    drift.tell(here, report, console)
+
+
+def check(
+    here: Clone, params: config.Params, window: str | Path, against: str | Path | None = None
+) -> tuple[DriftReport, bool]:
+    """Return the report, and whether it was made now (or was cached). `against`: an earlier window
+    to compare with. Raises UserError for a window that cannot be read.
 
     Stage `drift` itself judges, in a scratch folder that holds what the stage would see: the
-    champion's profile, and the traffic shelf of the last run, with which the agent's behavior is
-    compared. The report is cached under the hash of all that it depends on.
+    champion's profiles and, before there are any, the traffic of the last run, with which the
+    agent's behavior is compared. The report is cached under the hash of all that it depends on.
     """
     from rft import reports
     from rft.reports import DriftReport
+    from tasks.runs import windows
 
-    if not window.is_file():
-        raise UserError(f"{window}: no such file. Name a window of traffic, such as data/inbox/window.jsonl.")
-    window = window.resolve()
+    snapshots: list[Path] = []
+    for log in (window, against):
+        if log is not None:
+            any_log = params.traffic.model_copy(update={"sha256": None})
+            unpinned = params.model_copy(update={"traffic": any_log})
+            snapshots += [path.resolve() for path in windows.take_in(here, unpinned, log, _aside)[1].values()]
     own = params.recipe.model_copy(update={"path": str((here.root / params.recipe.path).resolve())})
     params = params.model_copy(update={"recipe": own})
     with tempfile.TemporaryDirectory(dir=_made(here.state)) as scratch, _inside(Path(scratch), here):
         _furnish(here, params, Path(scratch))
-        known = here.state / "cache" / f"drift-{_key(params, window)}.json"
+        known = here.state / "cache" / f"drift-{_key(params, snapshots)}.json"
         if known.exists():
             return reports.read(DriftReport, known), False
         from rft.stages import drift
 
         with _quiet():
-            report = drift.check(params, window)
+            report = drift.check(params, *snapshots)
     reports.write(report, known)
     return report, True
-
-
-def tell(here: Clone, report: DriftReport, console: Console | None = None) -> None:
-    console = console or Console(highlight=False)
-    title = f"{report.num_current} conversations against {report.num_reference}"
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
-    for column in ("feature", "what", "effect", "threshold", "q", ""):
-        table.add_column(column, justify="right" if column in ("effect", "threshold", "q") else "left")
-    for feature in report.features:
-        shapes = ((feature.effect, ".3f"), (feature.threshold, ".3f"), (feature.q_value, ".2g"))
-        numbers = ["" if value is None else f"{value:{shape}}" for value, shape in shapes]
-        note = "drifted" if feature.drifted else ""
-        if feature.effect is None or feature.q_value is None:
-            note = escape(feature.detail)
-        table.add_row(feature.feature, feature.statistic, *numbers, note)
-    console.print(table)
-    for contract in report.contracts:
-        if not contract.success:
-            console.print(f"broken contract: {contract.name} on {contract.column}: {contract.observed}", markup=False)
-    console.print(f"\n{report.verdict}: {report.reason}", markup=False, soft_wrap=True)
-    if report.data_docs:
-        say(f"Data Docs: {here.state / report.data_docs}")
 
 
 def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
@@ -121,11 +182,18 @@ def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
             return
 
 
-def _key(params: config.Params, window: Path) -> str:
+def _key(params: config.Params, snapshots: list[Path]) -> str:
     from rft import needs, progress
 
     sections = (params.recipe, params.tools, params.drift, params.traffic, params.examples)
-    return progress.key(sections, (window, Path(params.recipe.path), Path(needs.DATA), Path(progress.__file__).parent))
+    return progress.key(
+        sections, (*snapshots, Path(params.recipe.path), Path(needs.DATA), Path(progress.__file__).parent)
+    )
+
+
+def _aside(line: str) -> None:
+    """Tell of long work where it disturbs no output."""
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -22,8 +22,8 @@ class Retention(Section):
     """
 
     work_days: float | None = Field(default=14.0, ge=0, allow_inf_nan=False)
-    """Unfinished work of stages (`.rft/progress`), since it last changed, and leftovers of killed
-    commands in `.rft`."""
+    """Unfinished work of stages (`.rft/progress`), since it last changed; snapshots of logs
+    (`.rft/snapshots`), since they were last used; and leftovers of killed commands in `.rft`."""
     logs_days: float | None = Field(default=90.0, ge=0, allow_inf_nan=False)
     """Output of stages and servers (`.rft/logs`)."""
     pages_days: float | None = Field(default=365.0, ge=0, allow_inf_nan=False)

@@ -39,7 +39,7 @@ class Traffic(Section):
 
 
 class Effects(Section):
-    """Smallest effect that counts as drift, per statistic (rft/windows/distances.py).
+    """Smallest effect that counts as drift, per statistic (rft/windows/effects.py).
     rft/windows/profile.py assigns a statistic to each feature."""
 
     total_variation: float = Field(default=0.15, gt=0, le=1)
@@ -102,8 +102,10 @@ class Drift(Section):
     range, an unknown tool."""
     max_latency_s: float = Field(default=3600.0, gt=0)
     """A logged latency above this many seconds breaks the contract on values."""
-    num_resamples: int = Field(default=2000, ge=100)
-    """Draws behind each p-value. The smallest p is 1 / (num_resamples + 1)."""
+    num_resamples: int = Field(default=10_000, ge=100)
+    """Most draws behind each p-value: the smallest p is 1 / (num_resamples + 1), and a look at
+    many features and references needs a small one. Where chance alone often goes as far, fewer
+    are made."""
     seed: int = 0
     """Seed of the resampling behind the p-values."""
 
@@ -163,8 +165,21 @@ class Examples(Section):
     disjoint_targets: bool = True
     """Whether a target of a training example is refused in validation and test. Use false where
     targets are classes ("approve", "deny") rather than things to find."""
+    near_duplicate: float | None = Field(default=0.8, ge=0.5, le=1)
+    """Inputs of two splits that share this much of their runs of three words (Jaccard similarity)
+    are near-duplicates. They are counted and shown. null: not looked for."""
+    max_near_duplicates: float | None = Field(default=None, ge=0, le=1)
+    """Share of a split, or of a block of test examples, that may nearly repeat examples of an
+    earlier one. More is an error. null: never an error, because inputs that are made from one
+    template all resemble each other, and what is asked in them still differs."""
     seed: int = 0
     """Seed for choosing examples."""
+
+    @model_validator(mode="after")
+    def _looked_for(self) -> Examples:
+        if self.near_duplicate is None and self.max_near_duplicates is not None:
+            raise ValueError("max_near_duplicates needs near_duplicate, but that is null. Remove one of them")
+        return self
 
     @property
     def num_test(self) -> int:

@@ -8,6 +8,7 @@ alone can tell is refused by rft/config when the file is read.
 
 from __future__ import annotations
 
+import glob
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.grading import budget
 from rft.rollouts import determinism
+from rft.snapshots.addresses import is_address
 
 
 def look(setup: Setup) -> Finding:
@@ -99,9 +101,10 @@ def _contradictions(params: config.Params) -> Iterator[Finding]:
         yield fail(what, remedy)
     for what, remedy in budget.never_exceeded(rollout):
         yield warn(what, remedy)
-    if params.traffic.file and not Path(params.traffic.file).exists():
+    log = params.traffic.file
+    if log and not is_address(log) and not Path(log).exists() and not glob.glob(log, recursive=True):
         remedy = f"Name the window when the run starts: {commands.command('run', '--window', 'FILE')}"
-        yield warn(f"traffic.file = {params.traffic.file} is not there", remedy)
+        yield warn(f"traffic.file = {log} is not there", remedy)
 
 
 def _more_than(params: config.Params, key: str, wanted: int, split: str) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from rft.doctor.finding import Skip
 from rft.errors import UserError
 from rft.recipe import Recipe, Split
 from rft.stages import examples
-from rft.tools import client as tools
+from rft.tools import signatures
 from rft.types import SPLITS, Example
 from rft.wire.trace import Traces
 
@@ -103,7 +103,7 @@ class Setup:
     @property
     def schemas(self) -> list[dict[str, Any]]:
         """The tools that the policy may call: what an open client said, else the recipe's own."""
-        return tools.schemas(self.recipe) if self.offered is None else self.offered
+        return signatures.schemas(self.recipe) if self.offered is None else self.offered
 
     def chat(self) -> Any:
         """Tokenizer, template and tools, without weights. Raises UserError."""

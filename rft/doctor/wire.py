@@ -24,7 +24,8 @@ from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError, UserError
 from rft.grading.grader import Grader, grader_of
 from rft.tools import lifetime
-from rft.tools.client import ToolClient, schemas
+from rft.tools.client import ToolClient
+from rft.tools.signatures import schemas
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult
 from rft.wire.contract import SERVERS_OWN
 

@@ -46,7 +46,8 @@ from rft.recipe import Recipe
 from rft.reports import Champion, PolicyReport, PromptSettings, Report
 from rft.rollouts.log import LogRow
 from rft.rollouts.prompting import champion_prompt, num_turns
-from rft.tools.client import ToolClient, schemas
+from rft.tools.client import ToolClient
+from rft.tools.signatures import schemas
 from rft.types import Example, Message
 from rft.wire.client import ToolEndpoint
 

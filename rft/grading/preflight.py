@@ -56,7 +56,8 @@ from rft.recipe import Exploit, Recipe
 from rft.reports import HackSource
 from rft.scale import Scale
 from rft.tools import lifetime
-from rft.tools.client import ToolClient, schemas
+from rft.tools.client import ToolClient
+from rft.tools.signatures import schemas
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn
 from rft.wire.client import ToolEndpoint
 from rft.wire.contract import clip

@@ -14,34 +14,43 @@ somebody opened the test set, by an entry in the ledger.
     style      the one style sheet
     story      header, ladder, the three arms, how to approve
     checks     the gate's checks, for the person who signs
-    detail     drift, prompt, training, tool calls, best of k, stop reasons
+    detail     prompt, training, tool calls, best of k, stop reasons
+    drift      what moved in production, and over the last runs
     learned    train reward beside test reward
     worse      the examples that got worse
     dialogues  rollouts side by side
     cost       wall time, rollouts, tokens, steps
     inputs     the reports, as far as the run came
 
-The page of an audit (audit.py) has the same style and the same promises.
+The page of an audit (audit.py) and that of `rft drift` (drift.py) have the same style and the same
+promises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rft.page import checks, cost, detail, dialogues, story, worse
+from rft.page import checks, cost, detail, dialogues, drift, story, worse
 from rft.page.cost import Spent
+from rft.page.drift_looks import Look
+from rft.page.drift_style import DRIFT
 from rft.page.inputs import Shelves
 from rft.page.markup import Html, h
 from rft.page.style import STYLE
 
 
 def render(
-    root: Path, run: Mapping[str, str], spent: Mapping[str, Spent] | None = None, opened: int | None = None
+    root: Path,
+    run: Mapping[str, str],
+    spent: Mapping[str, Spent] | None = None,
+    opened: int | None = None,
+    looks: Sequence[Look] = (),
 ) -> str:
     """`run` describes the run: `run`, `commit`, `recipe`, `dirty`, further facts in words, and
     `again`, the command that repeats it. `spent`: stage -> wall time. `opened`: the ledger's entry
-    that opened the test set, whose dialogues are shown then.
+    that opened the test set, whose dialogues are shown then. `looks`: the drift of the last runs
+    and of this one.
 
     Raises UserError for a damaged report.
     """
@@ -56,7 +65,8 @@ def render(
         dialogues.closed(shelves, run),
         worse.worse(shelves, run, rollouts),
         detail.untrained(shelves),
-        h("div", detail.pictures(shelves), class_="grid"),
+        h("div", pictures, class_="grid") if (pictures := [*detail.pictures(shelves)]) else None,
+        *(drift.cards(shelves.drift, looks) if shelves.drift is not None else ()),
         detail.candidates(shelves),
         dialogues.side_by_side(shelves, rollouts),
         detail.stop_reasons(shelves),
@@ -70,9 +80,9 @@ def render(
         h("meta", name="viewport", content="width=device-width, initial-scale=1"),
         h("meta", name="color-scheme", content="light dark"),
         h("title", f"{story.verdict(shelves)[0]}: run {run.get('run', '')}"),
-        h("style", Html(STYLE)),
+        h("style", Html(STYLE + DRIFT)),
     )
     return "<!doctype html>\n" + h("html", head, h("body", h("main", body)), lang="en") + "\n"
 
 
-__all__ = ["Spent", "render"]
+__all__ = ["Look", "Spent", "render"]

@@ -1,5 +1,5 @@
 """Pictures as inline SVG, drawn by hand: a line chart, a paired histogram, an interval against its
-margin, a bar against its threshold.
+margin. Pictures of drift are in drift_pictures.py.
 
 Every picture is an image with a title and a description that say what it shows, for those who do
 not see it. Widths are in the view box's units: 440 wide fills half a row on a desk and a whole one
@@ -211,24 +211,6 @@ def interval(
         h("path", d=f"M{frame.x(0.0):.1f} 3 V23", class_="axis"),
         h("path", d=f"M{edge:.1f} 0 V26", class_="rule"),
         h("g", bar, h("circle", cx=frame.x(value), cy=13, r=5), class_=f"s-{tone}"),
-    )
-
-
-def threshold_bar(title: str, description: str, ratio: float, tone: str) -> Html:
-    """A bar of effect over threshold; the line in the middle is the threshold, and a longer bar
-    than twice that is cut with a mark."""
-    width = 400.0
-    end = min(ratio, 2.0) / 2.0 * width
-    over = h("path", d=f"M{width - 12} 2 l5 6 l-5 6 M{width - 6} 2 l5 6 l-5 6", class_="cut") if ratio > 2 else None
-    return image(
-        title,
-        description,
-        width,
-        16,
-        h("rect", x=0, y=3, width=width, height=10, rx=3, class_="track"),
-        h("g", h("rect", x=0, y=3, width=max(end, 2.0), height=10, rx=3, stroke="none"), class_=f"s-{tone}"),
-        over,
-        h("path", d=f"M{width / 2} 0 V16", class_="threshold"),
     )
 
 

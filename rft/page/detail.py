@@ -1,4 +1,4 @@
-"""The pictures and tables behind the story, from drift to stop reasons."""
+"""The pictures and tables behind the story, from training to stop reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rft.words import counted, decimal, signed
 
 def pictures(shelves: Shelves) -> Iterator[Html]:
     """Cards for a grid of two columns."""
-    for found in (training(shelves), tool_calls(shelves), best_of_k(shelves), drift(shelves)):
+    for found in (training(shelves), tool_calls(shelves), best_of_k(shelves)):
         if found is not None:
             yield found
 
@@ -78,51 +78,6 @@ def best_of_k(shelves: Shelves) -> Html | None:
     note = f"The score expected of the best of k rollouts{between(shown[0][1])}. {room}"
     picture = charts.lines("Best of k rollouts", "; ".join(parts) + ".", lines, "k", "expected best score", dots=True)
     return card("Best of k", h("p", note, class_="note"), _legend([line.kind for line in lines]), picture)
-
-
-def drift(shelves: Shelves) -> Html | None:
-    report = shelves.drift
-    if report is None:
-        return None
-    features = sorted(report.features, key=lambda feature: (-_ratio(feature), feature.feature))
-    bars = h("ul", [_feature(feature) for feature in features], class_="bars")
-    note = (
-        f"{counted(report.num_current, 'conversation')} against {report.num_reference:,}. A bar is the effect, the "
-        "line across it the smallest that counts. Drift needs an effect beyond it that also survives the "
-        "false-discovery control."
-    )
-    broken = [
-        h("li", f"{contract.column}: {contract.name}, observed {contract.observed}", class_="bad")
-        for contract in report.contracts
-        if not contract.success
-    ]
-    state = f"{len(broken)} broken." if broken else "all hold."
-    words = f"{counted(len(report.contracts), 'data contract')}: {state}"
-    lost = h("ul", broken, class_="broken") if broken else None
-    return card(f"Drift: {report.verdict}", h("p", note, class_="note"), bars, h("p", words, class_="note"), lost)
-
-
-def _feature(one: reports.FeatureDrift) -> Html:
-    name = h("span", h("b", one.feature.replace("_", " ")), h("span", f" {one.group}", class_="muted"))
-    if one.effect is None or one.q_value is None:
-        return h("li", name, h("small", one.detail or "nothing to compare with"))
-    tone, word = "off", "as before"
-    if one.drifted:
-        tone, word = "bad", "drifted"
-    elif one.effect > one.threshold:
-        tone, word = "open", "large, but not significant"
-    measured = f"{one.statistic.replace('_', ' ')} {one.effect:.3f}"
-    text = f"{measured}, counts from {one.threshold:g}, q = {one.q_value:.2g}: {word}"
-    figure = h("span", f"{one.effect:.2f} of {one.threshold:g} · {word}", class_="muted" if tone == "off" else tone)
-    picture = charts.threshold_bar(f"Drift of {one.feature}", text, _ratio(one), tone)
-    return h("li", h("div", name, figure, class_="row"), picture)
-
-
-def _ratio(one: reports.FeatureDrift) -> float:
-    """How far the effect goes, where 1 is the threshold; -1 where nothing could be compared."""
-    if one.effect is None:
-        return -1.0
-    return one.effect / one.threshold if one.threshold else 2.0
 
 
 def candidates(shelves: Shelves) -> Html | None:

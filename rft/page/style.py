@@ -44,6 +44,7 @@ a { color: var(--challenger); }
 }
 .grid { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px; margin-top: 16px; }
 .grid > :last-child:nth-child(odd) { grid-column: 1 / -1; }
+.grid > :last-child:nth-child(odd) > svg { max-width: 640px; }
 .grid > .card { margin-top: 0; }
 header.card { margin-top: 0; }
 .top { display: flex; gap: 16px; justify-content: space-between; align-items: flex-start; flex-wrap: wrap; }
@@ -118,11 +119,6 @@ ul.checks .numbers { display: block; font-size: 13px; font-variant-numeric: tabu
 .unseen { border: 2px dashed var(--bad); border-radius: 8px; color: var(--bad); padding: 10px 14px; margin: 10px 0; }
 .unseen ul { margin: 4px 0 0; padding-left: 20px; font-size: 14px; overflow-wrap: anywhere; }
 ul.broken { margin: 0; padding-left: 18px; font-size: 13px; overflow-wrap: anywhere; }
-ul.bars { max-width: 640px; list-style: none; margin: 0; padding: 0; }
-ul.bars li { padding: 6px 0; font-size: 13.5px; }
-ul.bars small { display: block; color: var(--muted); font-size: 12.5px; overflow-wrap: anywhere; }
-ul.bars .row { display: flex; justify-content: space-between; gap: 12px; }
-ul.bars .row span:last-child { white-space: nowrap; }
 
 svg + .note { margin: 8px 0 0; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }

@@ -11,8 +11,9 @@ auditors.
     environment                             the packages that a run worked with, written by the flow
     audit                                   what an audit found
     wording                                 the gate's checks as sentences
+    drift_words                             a drift report in words
 
-Callers import all but `wording` from here. Every stage depends on what is imported here, and a
+Callers import all but the last two from here. Every stage depends on what is imported here, and a
 changed sentence must not repeat a training.
 """
 
@@ -31,7 +32,7 @@ from rft.reports.base import (
 from rft.reports.champion import Champion
 from rft.reports.drift import Against, Bar, Carrier, Contract, DriftReport, FeatureDrift
 from rft.reports.evaluation import Arm, BaselineReport, ChallengerReport, Evaluation, HackSource, Row
-from rft.reports.examples import ExamplesReport
+from rft.reports.examples import ExamplesReport, NearDuplicates, NearPair
 from rft.reports.gate import Check, Decision, PromotionRequest
 from rft.reports.policy import PolicyReport
 from rft.reports.prompt import Candidate, PromptReport, PromptSettings
@@ -55,8 +56,8 @@ from rft.types import Metric
 __all__ = [
     "SCHEMA", "Against", "Arm", "Bar", "BaselineReport", "Candidate", "Carrier", "ChallengerReport", "Champion",
     "Check", "Contract", "Conversation", "Decision", "DriftReport", "Evaluation", "ExamplesReport", "Feature",
-    "FeatureDrift", "FeatureGroup", "HackSource", "Manifest", "Metric", "Part", "PolicyReport", "Profile",
-    "PromotionRequest", "PromptReport", "PromptSettings", "Registration", "Report", "Row", "Shown", "Source",
-    "Statistic", "TrafficReport", "TrainReport", "Unread", "parse", "parse_line", "read", "read_jsonl", "write",
-    "write_json", "write_jsonl", "write_lines",
+    "FeatureDrift", "FeatureGroup", "HackSource", "Manifest", "Metric", "NearDuplicates", "NearPair", "Part",
+    "PolicyReport", "Profile", "PromotionRequest", "PromptReport", "PromptSettings", "Registration", "Report",
+    "Row", "Shown", "Source", "Statistic", "TrafficReport", "TrainReport", "Unread", "parse", "parse_line", "read",
+    "read_jsonl", "write", "write_json", "write_jsonl", "write_lines",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rft import config
-from rft.reports.base import Report
+from rft.reports.base import Report, added
 from rft.reports.prompt import PromptSettings
 
 
@@ -22,7 +22,9 @@ class Champion(Report):
     weights_sha256: str | None = None
     base_sha256: str | None = None  # of the base model that the weights were trained on
     profile_path: str | None = None  # profile of the examples that made its weights, inside data/champion
-    profile_sha256: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    profile_sha256: str | None = added(None)
     """Of that file's bytes. None where version 0.1.0 wrote it, and then not in the file either."""
+    window_path: str | None = added(None)  # profile of the traffic that its run saw, inside data/champion
+    window_sha256: str | None = added(None)
     serve: config.Serve = Field(default=config.Serve(), exclude_if=lambda serve: serve.is_single)
     """How its answers are made, as they were when it was judged."""

@@ -7,6 +7,24 @@ from typing import Literal
 from rft.reports.base import Report, added
 
 
+class NearPair(Report):
+    """An example whose input nearly repeats that of an example of an earlier split."""
+
+    id: str
+    repeats: str  # id
+    similarity: float  # Jaccard similarity of their word 3-shingles
+
+
+class NearDuplicates(Report):
+    """Examples of one split, or block, that nearly repeat one of another."""
+
+    of: str
+    inside: str
+    num_examples: int  # of `inside`
+    share: float  # of all examples of `inside`
+    pairs: list[NearPair] = []  # the first of them
+
+
 class ExamplesReport(Report):
     source: Literal["recipe", "window"]
     counts: dict[str, int]  # split -> examples
@@ -17,3 +35,5 @@ class ExamplesReport(Report):
     slices: dict[str, dict[str, int]]  # split -> slice -> examples
     offers_blocks: bool = added(False)
     """Whether the recipe can make fresh test examples."""
+    near_duplicates: list[NearDuplicates] = added([])
+    """What `examples.near_duplicate` found; [] when it is switched off."""

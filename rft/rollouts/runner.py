@@ -42,8 +42,9 @@ from rft.rollouts.policy import Policy
 from rft.rollouts.prompting import too_many_turns
 from rft.rollouts.recovery import Played, Resumed
 from rft.rollouts.store import RolloutStore
-from rft.tools.client import ToolClient, schemas
+from rft.tools.client import ToolClient
 from rft.tools.lifetime import running
+from rft.tools.signatures import schemas
 from rft.types import Example, Trajectory
 from rft.wire import trace
 from rft.wire.trace import Traces

@@ -29,7 +29,7 @@ from rft.rollouts.policy import Policy
 from rft.rollouts.runner import Workbench
 from rft.sampling import remote
 from rft.sampling.engine import Engine
-from rft.tools.client import schemas
+from rft.tools.signatures import schemas
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,4 +6,14 @@ folder of Parquet files with one row per conversation, and a manifest of hashes.
 else.
 
 schema          the columns of a snapshot, and how rows are hashed
+ingest          the whole way from a log to a snapshot; read this first
+blocks          cuts a log into blocks of whole lines
+pool, worker    spread blocks over processes
+parts           makes a part of a block
+lines           parses thousands of lines at once; what is in doubt goes to `normal`
+normal          reads one row exactly
+columns         what profiles and contracts count; words and shapes are two of them
+redact          replaces what nobody may store
+joins           keeps conversations whole
+reading         the manifest, the columns, conversations
 """

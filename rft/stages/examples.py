@@ -6,8 +6,12 @@ and test stay as they were, or two weeks could not be compared.
 
 A score on rows that were trained on is worth nothing, so leakage between the splits is an error,
 never a warning: an id twice, the same input text in two splits, or (unless
-`examples.disjoint_targets` is false) an element of a training target that is asked for again. The
-profile of the train inputs stays with what is trained on them: the next window is compared with it.
+`examples.disjoint_targets` is false) an element of a training target that is asked for again.
+Inputs that nearly repeat one of another split are counted and shown; above
+`examples.max_near_duplicates` they are an error too (rft/windows/leakage.py).
+
+The profile of the train inputs stays with what is trained on them: the next window is compared with
+it.
 
 The test set may join several blocks of examples (`examples.block`, `examples.blocks`), where the
 recipe offers them. What two blocks share would be seen twice, so it is an error as well.
@@ -31,12 +35,16 @@ from rft.errors import UserError
 from rft.gate import pool
 from rft.grading import margins
 from rft.recipe import Recipe
-from rft.reports import ExamplesReport
+from rft.reports import ExamplesReport, NearDuplicates
+from rft.snapshots import reading
 from rft.types import SPLITS, Example, Split
-from rft.windows import profile
-from rft.windows.conversations import load_conversations, usable_feedback
-from rft.windows.profile import user_text
+from rft.windows import feedback, leakage, profile
+from rft.windows.features import plan_of_inputs
+from rft.windows.words import user_text
 from rft.words import counted
+
+_ROOM = 1000
+"""Examples in memory beyond those that are kept, so that sorting is rare."""
 
 
 def run(params: Params) -> None:
@@ -58,7 +66,8 @@ def run(params: Params) -> None:
         rows.check_named(splits[split], section.keys, split)
     given = {split: len(some) for split, some in splits.items()}
     splits = {split: once(some) for split, some in splits.items()}
-    leakage = check_blocks(blocks, section.disjoint_targets) | check_leakage(splits, section.disjoint_targets)
+    leaked = check_blocks(blocks, section.disjoint_targets) | check_leakage(splits, section.disjoint_targets)
+    near = near_duplicates(splits, blocks, section)
     margins.check(params, num_test=len(splits["test"]))
     pool.check(params, Counter(row.slice for row in splits["test"]))
     report = ExamplesReport(
@@ -67,11 +76,12 @@ def run(params: Params) -> None:
         repeated={split: given[split] - len(some) for split, some in splits.items()},
         without_target={split: sum(row.target is None for row in some) for split, some in splits.items()},
         sha256={split: rows.sha256(some) for split, some in splits.items()},
-        leakage=leakage,
+        leakage=leaked,
         slices={split: dict(sorted(Counter(row.slice for row in some).items())) for split, some in splits.items()},
         offers_blocks=loaded.offers_blocks,
+        near_duplicates=near,
     )
-    inputs = profile.of_examples(splits["train"], loaded, source)
+    inputs = profile.of_examples(splits["train"], plan_of_inputs(params, loaded), source)
     for split, some in splits.items():
         reports.write_lines((row.line for row in some), shelves.examples_file(split))
     reports.write_json(section.keys.model_dump(), shelves.KEYS)
@@ -81,17 +91,31 @@ def run(params: Params) -> None:
     if any(report.repeated.values()):
         repeated = ", ".join(f"{count} in {split}" for split, count in report.repeated.items() if count)
         progress.say("examples", f"repeated lines, each taken once: {repeated}")
+    for found in near:
+        if found.num_examples:
+            progress.say("examples", f"near-duplicates: {leakage.in_words(found)}")
     progress.say("examples", f"{len(SPLITS)}/{len(SPLITS)} {counts}, from the {section.source}; no leakage")
 
 
 def from_window(loaded: Recipe, section: config.Examples, at_least: int) -> list[Example]:
     """Make train from the latest `examples.train` graded conversations that the recipe can use."""
-    usable = usable_feedback(load_conversations(), loaded)
-    if len(usable) < at_least:
-        what = f"only {len(usable)} graded conversations can become examples (drift.min_feedback = {at_least})"
+    graded = reading.conversations(shelves.CONVERSATIONS, graded=True)
+    num_usable, latest = 0, list[tuple[str, str, Example]]()
+    for conversation, example in feedback.usable(graded, loaded):
+        num_usable += 1
+        latest.append((conversation.time, conversation.conversation_id, example))
+        if len(latest) > 2 * section.train + _ROOM:
+            latest = _latest(latest, section.train)
+    if num_usable < at_least:
+        what = f"only {num_usable} graded conversations can become examples (drift.min_feedback = {at_least})"
         remedy = "Have more conversations graded, or set examples.source: recipe."
         raise UserError(f"params.yaml: examples.source = 'window', but {what}. {remedy}")
-    return usable[-section.train :]
+    return [example for *_, example in _latest(latest, section.train)]
+
+
+def _latest(found: list[tuple[str, str, Example]], count: int) -> list[tuple[str, str, Example]]:
+    """Keep the last by time, then id."""
+    return sorted(found, key=lambda row: row[:2])[-count:]
 
 
 def tested(loaded: Recipe, section: config.Examples) -> dict[int, list[Example]]:
@@ -162,6 +186,36 @@ def check_blocks(blocks: Mapping[int, list[Example]], disjoint_targets: bool) ->
             remedy += " If targets are classes that are meant to come back, set examples.disjoint_targets: false."
         raise UserError(f"blocks of test examples share what should be fresh: {named}. {remedy}")
     return found
+
+
+def near_duplicates(
+    splits: Mapping[Split, list[Example]], blocks: Mapping[int, list[Example]], section: config.Examples
+) -> list[NearDuplicates]:
+    """Find near-duplicates between the splits, and between the blocks of the test set.
+
+    Raises UserError where there are more than `examples.max_near_duplicates`.
+    """
+    if section.near_duplicate is None:
+        return []
+    groups = {split: _texts(some) for split, some in splits.items()}
+    fresh = {f"block {block}": _texts(some) for block, some in blocks.items()}
+    found = [
+        *leakage.between(groups, section.near_duplicate, section.seed),
+        *leakage.between(fresh, section.near_duplicate, section.seed),
+    ]
+    limit = section.max_near_duplicates
+    over = [] if limit is None else [leakage.in_words(one) for one in found if one.share > limit]
+    if over:
+        raise UserError(
+            f"the splits leak into each other: near-duplicates (examples.near_duplicate = {section.near_duplicate:g}), "
+            f"more than examples.max_near_duplicates = {limit:.1%}: {'; '.join(over)}. Keep what was made from one "
+            "source in one split, or raise the limit if inputs that look alike are different questions."
+        )
+    return found
+
+
+def _texts(some: Iterable[Example]) -> list[leakage.Text]:
+    return [leakage.Text(row.id, user_text(row.messages)) for row in some]
 
 
 def once(some: Iterable[Example]) -> list[Example]:

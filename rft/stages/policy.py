@@ -31,7 +31,7 @@ from rft import config, files, progress, recipe, reports, shelves, stopping
 from rft.chat.renderer import Chat, assistant_text
 from rft.errors import UserError
 from rft.models import embedded, weights
-from rft.tools.client import schemas
+from rft.tools.signatures import schemas
 from rft.types import Message
 
 STRIDE = 4

@@ -1,57 +1,93 @@
-"""Stage `traffic`: pins a window of production conversations, and profiles it and its reference.
+"""Stage `traffic`: keeps a window of production conversations, and profiles it and what it is
+compared with (rft/windows/references.py).
 
-rft/windows/conversations.py reads the window; what cannot be read stops the stage before it writes
-anything. The reference is what the window is compared with: the champion's profile, beside
-`champion.json`; before the first promotion that of the recipe's training examples, which knows
-nothing of what an agent does.
+The flow has ingested the log (rft/snapshots/). This stage reads the snapshot alone, whose hashes it
+verifies, and keeps it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
+import shutil
+from collections.abc import Mapping
 
-from rft import progress, recipe, reports, shelves
+from rft import files, progress, recipe, reports, shelves
 from rft.config import Params
 from rft.errors import UserError
 from rft.recipe import Recipe
-from rft.reports import TrafficReport
-from rft.windows import profile
-from rft.windows.conversations import Window, read_window, refused_feedback
+from rft.reports import Against, Manifest, Profile, TrafficReport
+from rft.snapshots import reading
+from rft.snapshots.schema import MANIFEST
+from rft.tools import signatures
+from rft.windows import feedback, profile, references
+from rft.windows.engines import Engine
+from rft.windows.features import plan_of
 
 
 def run(params: Params) -> None:
-    progress.say("traffic", f"reading {params.traffic.file}")
-    window = read_window(Path(params.traffic.file), params.traffic.sha256, params.traffic.min_conversations)
+    manifest = pinned(params)
+    progress.say("traffic", f"{manifest.num_conversations} conversations; profiling them and the references")
     loaded = recipe.load(params.recipe, params.examples.keys)
-    progress.say("traffic", f"{len(window.conversations)} conversations; profiling them and the reference")
-    reference = profile.reference(params, loaded)
-    current = profile.of_conversations(window.conversations, loaded, window.source)
-    _tell_refused(window, loaded, params)
+    plan = plan_of(params, loaded, signatures.schemas(loaded))
+    source = params.traffic.file
+    current = profile.of_parts(reading.parts(shelves.SNAPSHOT), plan, source, Engine.of(params))
+    compared = references.of(params, loaded, plan)
+    _tell_refused(loaded, params)
     report = TrafficReport(
-        source=window.source,
-        sha256=window.sha256,
-        first=window.conversations[0].time,
-        last=window.conversations[-1].time,
-        num_rows=window.num_rows,
-        num_conversations=len(window.conversations),
-        num_with_feedback=sum(conversation.feedback is not None for conversation in window.conversations),
-        rejected=window.rejected,
-        ignored_keys=window.ignored_keys,
-        reference=reference.source,
+        source=source,
+        sha256=manifest.sha256,
+        first=manifest.first,
+        last=manifest.last,
+        num_rows=manifest.num_rows,
+        num_conversations=manifest.num_conversations,
+        num_with_feedback=manifest.num_with_feedback,
+        rejected=manifest.rejected,
+        unread=manifest.unread,
+        ignored_keys=manifest.ignored_keys,
+        redacted=manifest.redacted,
+        sources=manifest.sources,
+        snapshot_sha256=files.sha256(shelves.SNAPSHOT / MANIFEST),
+        reference=compared["train"].source,
     )
-    rows = (conversation.model_dump(mode="json") for conversation in window.conversations)
-    reports.write_jsonl(rows, shelves.CONVERSATIONS)
-    reports.write(reference, shelves.REFERENCE_PROFILE)
+    files.delete(shelves.CONVERSATIONS)
+    shutil.copytree(shelves.SNAPSHOT, shelves.CONVERSATIONS, copy_function=shutil.copyfile)
+    write_references(compared)
     reports.write(current, shelves.CURRENT_PROFILE)
     shelves.write(report)
     found = f"{report.num_conversations} conversations from {report.first} to {report.last}"
     progress.say("traffic", f"{found}, {report.num_with_feedback} graded")
 
 
-def _tell_refused(window: Window, loaded: Recipe, params: Params) -> None:
+def pinned(params: Params) -> Manifest:
+    """Read the manifest of the snapshot, and verify every part. Raises UserError."""
+    manifest = reading.manifest(shelves.SNAPSHOT, verify=True)
+    wanted = params.traffic.sha256
+    if wanted not in (None, manifest.sha256):
+        what = f"{shelves.SNAPSHOT} is of a log with sha256 {manifest.sha256}, but traffic.sha256 says {wanted}"
+        raise UserError(f"{what}. Ingest the right log, or record the new hash if the change is meant.")
+    if manifest.num_conversations < params.traffic.min_conversations:
+        what = f"{shelves.SNAPSHOT}: {manifest.num_conversations} conversations"
+        asked = f"traffic.min_conversations asks for {params.traffic.min_conversations}"
+        raise UserError(f"{what}, {asked}. Take a longer window.")
+    return manifest
+
+
+# -- the shelf ------------------------------------------------------------------------------------
+def write_references(compared: Mapping[Against, Profile]) -> None:
+    """Write them to the shelf; that of the training examples has had a place of its own since
+    version 0.1.0."""
+    files.delete(shelves.REFERENCES)
+    shelves.REFERENCES.mkdir(parents=True)
+    for against, found in compared.items():
+        reports.write(found, shelves.reference_file(against))
+
+
+# -- feedback --------------------------------------------------------------------------------------
+def _tell_refused(loaded: Recipe, params: Params) -> None:
     with contextlib.suppress(UserError):  # a recipe without from_traffic: drift says so when it matters
-        found = refused_feedback(window.conversations, loaded, params)
-        words = found.in_words(lambda one: f"{window.lines[one.conversation_id]}, conversation {one.conversation_id}")
+        found = feedback.survey(reading.conversations(shelves.SNAPSHOT, graded=True), loaded, params)
+        words = found.in_words(
+            lambda one: f"{reading.place(shelves.SNAPSHOT, one.conversation_id)}, conversation {one.conversation_id}"
+        )
         if words:
             progress.say("traffic", words)

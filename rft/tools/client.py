@@ -35,7 +35,6 @@ from rft.secrets import redact
 from rft.tools import arguments
 from rft.tools import local as local_tools
 from rft.tools import mcp as mcp_tools
-from rft.tools import server as toolserver
 from rft.tools.arguments import Function, Refused
 from rft.tools.http import HttpTool, check_row, request_too_large
 from rft.tools.local import AsyncTool, WorkerTool
@@ -50,11 +49,6 @@ END_DEADLINE_S = 30.0  # to report a rollout's end, retries included: nobody wai
 _DEFAULTS = config.Traits()
 
 log = logging.getLogger("rft.tools.client")
-
-
-def schemas(recipe: Recipe) -> list[dict[str, Any]]:
-    """The recipe's tools as Chat-Completions tools, in its order."""
-    return [toolserver.schema(function) for function in recipe.tools]
 
 
 # -- where a call goes -----------------------------------------------------------------------------
@@ -375,4 +369,4 @@ def _accept(reply: Reply) -> None:
         raise NoReply(f"HTTP {reply.status}: {clip(reply.body)}")
 
 
-__all__ = ["Source", "ToolClient", "schemas"]
+__all__ = ["Source", "ToolClient"]

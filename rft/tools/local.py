@@ -38,7 +38,7 @@ from rft.errors import ConfigError, InfrastructureError, RftError, ToolError
 from rft.process import child_environment, die_with, last_words, tail
 from rft.recipe import Recipe, load
 from rft.tools import server as toolserver
-from rft.tools.server import GIVEN, ITEM, TRACE_ID, asks_for
+from rft.tools.signatures import GIVEN, ITEM, TRACE_ID, arguments_model, asks_for
 from rft.types import ToolCall
 from rft.wire.client import HttpClient, Limits, NoReply, RateLimiter, retrying
 from rft.wire.contract import Envelope, Outcome, as_text, too_large, with_item
@@ -71,7 +71,7 @@ async def sources(
             name, asked = function.__name__, tuple(asks_for(function))
             rate_limiter = http.rate_limiter(section.rate_limit)
             if inspect.iscoroutinefunction(function):
-                made[name] = AsyncTool(function, toolserver.arguments_model(function), asked, limits, rate_limiter)
+                made[name] = AsyncTool(function, arguments_model(function), asked, limits, rate_limiter)
             else:
                 made[name] = WorkerTool(name, workers, asked, limits, rate_limiter)
         yield made
@@ -84,7 +84,7 @@ class AsyncTool:
     function: Callable[..., Awaitable[Any]]
     model: type[Any]
     asked: tuple[str, ...]
-    """What the function takes besides the policy's arguments (toolserver.GIVEN)."""
+    """What the function takes besides the policy's arguments (`GIVEN`)."""
     limits: Limits
     rate_limiter: RateLimiter
 
@@ -119,7 +119,7 @@ class WorkerTool:
     name: str
     workers: Workers
     asked: tuple[str, ...]
-    """What the function takes besides the policy's arguments (toolserver.GIVEN)."""
+    """What the function takes besides the policy's arguments (`GIVEN`)."""
     limits: Limits
     rate_limiter: RateLimiter
 
@@ -257,7 +257,7 @@ class _Worker:
 # -- a worker, from inside -------------------------------------------------------------------------
 def _work(recipe: Recipe, requests: IO[bytes], replies: IO[bytes]) -> None:
     """Answer requests until the pipe ends."""
-    functions = {function.__name__: (function, toolserver.arguments_model(function)) for function in recipe.tools}
+    functions = {function.__name__: (function, arguments_model(function)) for function in recipe.tools}
     _send(replies, {"ready": True})
     while head := requests.read(LENGTH.size):
         request = json.loads(requests.read(*LENGTH.unpack(head)))

@@ -32,50 +32,28 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pydantic
 from aiohttp import web
-from pydantic.json_schema import GenerateJsonSchema
 
 from rft import config
 from rft.errors import InfrastructureError, RftError, ToolError, UserError
 from rft.process import die_with
 from rft.recipe import Recipe, load
+from rft.tools.signatures import ITEM, TRACE_ID, arguments_model, asks_for, name_of
 
 KEY = "RFT_TOOL_KEY"
-ITEM, TRACE_ID = GIVEN = ("item", "trace_id")
-"""Arguments that a tool gets from us and not from the policy: the example's row and the rollout's
-trace id. That id is new in every run: where it shows in an output, equal seeds no longer give equal
-bytes.
-"""
 MAX_BODY_BYTES = 16_000_000  # a grader's body holds every tool call of the rollout
 
 log = logging.getLogger("rft.tools.server")
 
 
-class _NoTitles(GenerateJsonSchema):
-    """Titles repeat the names and cost prompt tokens."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
-def schema(function: Callable[..., Any]) -> dict[str, Any]:
-    """Make the Chat-Completions tool of a typed function; `Annotated[int, Field(description=...)]`
-    describes an argument."""
-    parameters = arguments_model(function).model_json_schema(by_alias=True, schema_generator=_NoTitles)
-    parameters.pop("title", None)
-    description = inspect.cleandoc(function.__doc__ or "")
-    declared = {"name": _name(function), "description": description, "parameters": parameters}
-    return {"type": "function", "function": declared}
-
-
 def app(recipe: Recipe) -> web.Application:
     """Raises UserError for a recipe whose tools cannot be served."""
-    tools = {_name(function): function for function in recipe.tools}
+    tools = {name_of(function): function for function in recipe.tools}
     if len(tools) != len(recipe.tools):
-        names = [_name(function) for function in recipe.tools]
+        names = [name_of(function) for function in recipe.tools]
         raise UserError(f"{recipe.folder}/tools.py: two of TOOLS have the same name. Rename one: {names}.")
     models = {name: arguments_model(function) for name, function in tools.items()}
 
@@ -109,30 +87,6 @@ def app(recipe: Recipe) -> web.Application:
     )
     served.add_routes([web.get("/health", health), web.post("/tools/{name}", call), web.post("/grade", grade)])
     return served
-
-
-def asks_for(function: Callable[..., Any]) -> list[str]:
-    """Return which of GIVEN the function takes."""
-    return [name for name in GIVEN if name in inspect.signature(function).parameters]
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return function.__name__
-
-
-def arguments_model(function: Callable[..., Any]) -> type[pydantic.BaseModel]:
-    """Make a pydantic model of the arguments. Fields have neutral names, with the real ones as
-    aliases: a tool may call an argument `json`."""
-    hints = get_type_hints(function, include_extras=True)
-    fields: dict[str, Any] = {}
-    for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
-        if name in GIVEN:
-            continue
-        if name not in hints or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise UserError(f"tool {_name(function)}: argument {name!r} needs a type hint and must work as a keyword.")
-        default = ... if parameter.default is parameter.empty else parameter.default
-        fields[f"argument_{position}"] = (hints[name], pydantic.Field(default, alias=name))
-    return pydantic.create_model(_name(function), __config__=pydantic.ConfigDict(extra="forbid"), **fields)
 
 
 def read_arguments(model: type[pydantic.BaseModel], raw: Any) -> dict[str, Any]:

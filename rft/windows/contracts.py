@@ -1,16 +1,20 @@
-"""Great Expectations contracts, with Data Docs: what any window must fulfill before its statistics
-mean anything.
+"""Contracts: what any window must fulfill before its statistics mean anything.
 
-A distribution may move; a contract may not break. Schema, nulls, ranges and sets are contracts: a
-latency of minus three seconds, or a call to a tool that the agent does not have, says that the log
-is broken, not that patients have changed. Two tables are checked, one row per conversation and one
-row per tool call. Contracts on values allow a small declared share of bad rows
-(`drift.max_bad_share`); contracts on the log's form allow none.
+A distribution may move; a contract may not break. Nulls, ranges and sets are contracts: a latency
+of minus three seconds, or a call to a tool that the agent does not have, says that the log is
+broken, not that patients have changed. Great Expectations checks them (rft/windows/validation.py),
+on three tables:
 
-Great Expectations turns an exception inside an expectation into `success=False`. Here it is a
-pipeline error: never drift, never a broken contract. The drift statistics (rft/stages/drift.py) are
-only shown here, on a page of their own, and are no contracts. Data Docs hold times and random ids,
-so they are outside every claim of equal bytes.
+    log             its rows: those that cannot be read, and those without the declared unit
+    conversations   one row per conversation, the narrow columns of the snapshot
+    tool_calls      one row per tool call
+
+Contracts on values allow a small declared share of bad rows (`drift.max_bad_share`); contracts on
+the form of the table allow none. A fourth table, `statistics`, shows the drift of each feature
+(rft/stages/drift.py). That is no contract, but Data Docs is where people look for both.
+
+A window is a sequence of snapshot parts, or of tables with the same columns. It may have any size:
+what is read of it at a time are `PIECE` conversations without their text.
 
 The agent's tools are known from its recipe and from params.yaml; no server is asked (`KnownTools`).
 An MCP server tells its tools only to its callers. So what starts with its prefix counts as its own;
@@ -20,24 +24,29 @@ describe tools of its own, but only those with an address in params.yaml.
 
 from __future__ import annotations
 
-import logging
-import os
-import shutil
-import tempfile
-import warnings
-from collections.abc import Iterable, Sequence
+import html
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from rft.config import Drift, Tools
-from rft.errors import InfrastructureError
-from rft.reports import Contract, Conversation, FeatureDrift
-from rft.windows.profile import input_messages, tool_names, user_text, words
+from rft.errors import UserError
+from rft.reports import Contract, FeatureDrift, Manifest
+from rft.snapshots.schema import OWN
+from rft.windows import validation
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Window = Sequence[Path | pa.Table]
+"""Parts of a snapshot, or tables with its columns."""
+
+PIECE = 100_000
+"""Conversations, or calls, in memory at a time."""
 MAX_ERRORS = 10_000
 COLUMNS = (
     "conversation_id",
@@ -49,6 +58,10 @@ COLUMNS = (
     "tool_errors",
     "latency_s",
 )
+REPEATED = ("repeated", "continued", "joined")
+"""Reasons of the manifest for rows that were read: another row holds their conversation."""
+NO_UNIT = "no unit"
+"""Reason of the manifest for rows that were kept, each as a unit of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,80 +99,156 @@ class KnownTools:
 
 
 def check(
-    conversations: Sequence[Conversation],
+    window: Window,
     tools: KnownTools,
     statistics: Sequence[FeatureDrift],
     settings: Drift,
     docs: Path,
+    manifest: Manifest | None = None,
 ) -> list[Contract]:
-    """Check every contract; writes Data Docs to `docs`. Raises InfrastructureError when a check
-    itself failed."""
-    os.environ["GX_ANALYTICS_ENABLED"] = "false"
-    with warnings.catch_warnings():  # its import goes through deprecated modules of the standard library
-        warnings.simplefilter("ignore")
-        import great_expectations as gx
-        import pandas as pd
-    # it logs its temporary folders
-    logging.getLogger("great_expectations.data_context.types.base").setLevel(logging.WARNING)
-    calls = pd.DataFrame(
-        {"tool": [name for conversation in conversations for name in tool_names(conversation)]}, dtype="object"
-    )
-    numbers = pd.DataFrame({one.feature: ["drifted" if one.drifted else "not drifted"] for one in statistics})
-    context: Any = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = {"globally": False}
-    source = context.data_sources.add_pandas("window")
-    docs = docs.resolve()  # Great Expectations takes no relative folder
-    docs.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=docs.parent, prefix=".docs-") as part:
-        _send_docs_to(context, Path(part) / "site")
-        found = _validate(context, source, "conversations", table(conversations), _on_conversations(settings))
-        if len(calls) and not tools.unlisted:
-            found += _validate(context, source, "tool_calls", calls, _on_calls(settings, tools.among(calls["tool"])))
-        if len(numbers.columns):
-            _validate(context, source, "statistics", numbers, _on_statistics(statistics))
-        context.build_data_docs()
-        shutil.rmtree(docs, ignore_errors=True)
-        os.replace(Path(part) / "site", docs)
+    """Check every contract; writes Data Docs to `docs`.
+
+    Raises InfrastructureError when a check itself failed, and UserError for a part without the
+    columns of this version. `manifest`: None where no log was ingested.
+    """
+    own = _own_columns(window)
+    with validation.writing(docs) as pages:
+        found: list[Contract] = []
+        if manifest is not None:
+            found += pages.table("log", [_log_table(manifest)], _on_log(manifest, settings), settings.max_bad_share)
+        found += pages.table(
+            "conversations",
+            _frames(_batches(window, [*COLUMNS, *own])),
+            _on_conversations(settings, own, _logged(manifest)),
+            settings.max_bad_share,
+        )
+        called = _called(window, tools)
+        if called is not None and not tools.unlisted:
+            expectations = _on_calls(settings, tools.among(called))
+            found += pages.table("tool_calls", _frames(_calls(window)), expectations, settings.max_bad_share)
+        if statistics:
+            pages.table("statistics", [_statistics_table(statistics)], _on_statistics(statistics, settings), 0.0)
     return found
 
 
-def table(conversations: Sequence[Conversation]) -> pd.DataFrame:
-    """Make a table with one row per conversation."""
+# -- reading ---------------------------------------------------------------------------------------
+def _schema(part: Path | pa.Table) -> pa.Schema:
+    return pq.read_schema(part) if isinstance(part, Path) else part.schema
+
+
+def _own_columns(window: Window) -> list[str]:
+    """List the owner's columns. Raises UserError for a part that lacks what contracts read."""
+    own = sorted(name for name in _schema(window[0]).names if name.startswith(OWN)) if window else []
+    for part in window:
+        missing = {*COLUMNS, "tools", *own} - set(_schema(part).names)
+        if missing:
+            what = f"{part if isinstance(part, Path) else 'the window'}: has no column '{min(missing)}'"
+            raise UserError(f"{what}. Another version of agent-rft wrote it: ingest the log again.")
+    return own
+
+
+def _batches(window: Window, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    for part in window:
+        if isinstance(part, Path):
+            with pq.ParquetFile(part) as file:
+                yield from file.iter_batches(batch_size=PIECE, columns=columns)
+        else:
+            yield from part.select(columns).to_batches(max_chunksize=PIECE)
+
+
+def _calls(window: Window) -> Iterator[pa.RecordBatch]:
+    for batch in _batches(window, ["tools"]):
+        names = batch.column("tools").flatten()
+        for start in range(0, len(names), PIECE):
+            yield pa.record_batch({"tool": names.slice(start, PIECE)})
+
+
+def _called(window: Window, tools: KnownTools) -> set[str] | None:
+    """Collect the names of the tools that were called; None: no call at all.
+
+    One name is enough where no prefix needs the rest.
+    """
+    names: set[str] = set()
+    for batch in _calls(window):
+        names.update(batch.column("tool").unique().to_pylist())
+        if names and not tools.prefixes:
+            break
+    return names or None
+
+
+def _frames(batches: Iterator[pa.RecordBatch]) -> Iterator[pd.DataFrame]:
+    """Make frames of about PIECE rows: a validation of few rows costs as much as one of many."""
+    waiting: list[pa.RecordBatch] = []
+    yielded = False
+    for batch in batches:
+        if waiting and sum(map(len, waiting)) + len(batch) > PIECE:
+            yield _frame(waiting)
+            yielded, waiting = True, []
+        waiting.append(batch)
+    if waiting:
+        yield _frame(waiting)
+    elif not yielded:
+        raise AssertionError("a window has at least one part")
+
+
+def _frame(batches: list[pa.RecordBatch]) -> pd.DataFrame:
+    frame = pa.Table.from_batches(batches).to_pandas()
+    # one type whether or not a piece has nulls: what is bad reads the same
+    return frame.astype({name: "float64" for name in ("tool_errors", "latency_s") if name in frame})
+
+
+# -- contracts -------------------------------------------------------------------------------------
+def _on_log(manifest: Manifest, settings: Drift) -> list[Any]:
+    from rft.windows import expectations as ours
+
+    mostly = 1 - settings.max_bad_share
+    readable = ours.ExpectRowsToBeReadable(
+        column="log", mostly=mostly, description="rows of the log must be readable as conversations"
+    )
+    if manifest.unit is None:
+        return [readable]
+    what = f"rows of the log must name their unit, traffic.unit: {manifest.unit}"
+    return [readable, ours.ExpectRowsToNameTheirUnit(column="log", mostly=mostly, description=html.escape(what))]
+
+
+def _log_table(manifest: Manifest) -> pd.DataFrame:
     import pandas as pd
 
+    repeated = sum(manifest.rejected.get(reason, 0) for reason in REPEATED)
+    unread = manifest.num_rows - manifest.num_conversations - repeated
+    first = [f"{row.source}:{row.line} ({row.why})" for row in manifest.unread]
     rows = [
-        (
-            one.conversation_id,
-            one.time,
-            len(one.messages),
-            one.messages[-1]["role"],
-            len(words(user_text(input_messages(one.messages)))),
-            len(tool_names(one)),
-            one.tool_errors,
-            one.latency_s,
-        )
-        for one in conversations
+        ("expect_rows_to_be_readable", manifest.num_rows, unread, first[: validation.SHOWN]),
+        ("expect_rows_to_name_their_unit", manifest.num_conversations, manifest.rejected.get(NO_UNIT, 0), []),
     ]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    return frame.astype({"tool_errors": "float64", "latency_s": "float64"})
+    return pd.DataFrame(rows, columns=["contract", "rows", "bad", "such_as"])
 
 
-def _on_conversations(settings: Drift) -> list[Any]:
+def _logged(manifest: Manifest | None) -> list[str]:
+    """List the columns that the log's formats can hold. Requests and responses of a model name no
+    latency and no failed tool calls: there nothing is missing where they are null."""
+    formats = {source.format for source in manifest.sources} if manifest is not None else set[str]()
+    return ["latency_s", "tool_errors"] if formats <= {"own"} else []
+
+
+def _on_conversations(settings: Drift, own: Sequence[str], logged: Sequence[str]) -> list[Any]:
     gxe = _expectations()
     mostly = 1 - settings.max_bad_share
+    limits = {"latency_s": settings.max_latency_s, "tool_errors": MAX_ERRORS}
+    values: list[Any] = []
+    for column, limit in limits.items():
+        if column in logged:
+            values.append(gxe.ExpectColumnValuesToNotBeNull(column=column, mostly=mostly))
+        values.append(gxe.ExpectColumnValuesToBeBetween(column=column, min_value=0, max_value=limit, mostly=mostly))
     return [
-        gxe.ExpectTableColumnsToMatchSet(column_set=list(COLUMNS), exact_match=True),
+        gxe.ExpectTableColumnsToMatchSet(column_set=[*COLUMNS, *own], exact_match=True),
         gxe.ExpectColumnValuesToNotBeNull(column="conversation_id"),
         gxe.ExpectColumnValuesToBeUnique(column="conversation_id"),
         gxe.ExpectColumnValuesToNotBeNull(column="time"),
         gxe.ExpectColumnValuesToBeInSet(column="last_role", value_set=["assistant"], mostly=mostly),
         gxe.ExpectColumnValuesToBeBetween(column="input_words", min_value=1, mostly=mostly),
-        gxe.ExpectColumnValuesToNotBeNull(column="latency_s", mostly=mostly),
-        gxe.ExpectColumnValuesToBeBetween(
-            column="latency_s", min_value=0, max_value=settings.max_latency_s, mostly=mostly
-        ),
-        gxe.ExpectColumnValuesToNotBeNull(column="tool_errors", mostly=mostly),
-        gxe.ExpectColumnValuesToBeBetween(column="tool_errors", min_value=0, max_value=MAX_ERRORS, mostly=mostly),
+        *values,
+        *(gxe.ExpectColumnValuesToNotBeNull(column=name, mostly=mostly) for name in own),
     ]
 
 
@@ -168,13 +257,38 @@ def _on_calls(settings: Drift, tools: Sequence[str]) -> list[Any]:
     return [gxe.ExpectColumnValuesToBeInSet(column="tool", value_set=list(tools), mostly=1 - settings.max_bad_share)]
 
 
-def _on_statistics(statistics: Sequence[FeatureDrift]) -> list[Any]:
-    gxe = _expectations()
-    expect = gxe.ExpectColumnValuesToBeInSet
+def _on_statistics(statistics: Sequence[FeatureDrift], settings: Drift) -> list[Any]:
+    from rft.windows import expectations as ours
+
     return [
-        expect(column=one.feature, value_set=["not drifted"], description=f"{one.feature}: {one.detail}")
-        for one in statistics
+        ours.ExpectFeatureNotToDrift(
+            column=html.escape(feature.feature),  # a page's headings are HTML too
+            against=feature.against,
+            threshold=feature.threshold,
+            level=settings.level,
+            description=html.escape(
+                f"{feature.feature} against {feature.against}: {feature.statistic} at most {feature.threshold:.3f}, "
+                f"or q at least {settings.level:.3g}"
+            ),
+        )
+        for feature in statistics
     ]
+
+
+def _statistics_table(statistics: Sequence[FeatureDrift]) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = [
+        (html.escape(feature.feature), feature.against, feature.drifted, _in_words(feature)) for feature in statistics
+    ]
+    return pd.DataFrame(rows, columns=["feature", "against", "drifted", "observed"])
+
+
+def _in_words(feature: FeatureDrift) -> str:
+    if feature.effect is None or feature.q_value is None:
+        return f"not tested: {feature.detail}"
+    verdict = "drifted" if feature.drifted else "not drifted"
+    return f"{feature.effect:.3f}, q {feature.q_value:.4f}: {verdict}. {feature.detail}"
 
 
 def _expectations() -> Any:
@@ -182,54 +296,3 @@ def _expectations() -> Any:
     from great_expectations import expectations
 
     return expectations
-
-
-def _send_docs_to(context: Any, site: Path) -> None:
-    for name in list(context.variables.config.data_docs_sites or {}):
-        context.delete_data_docs_site(name)
-    store = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(site)}
-    config = {
-        "class_name": "SiteBuilder",
-        "store_backend": store,
-        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-    }
-    context.add_data_docs_site(site_name="window", site_config=config)
-
-
-def _validate(context: Any, source: Any, name: str, frame: pd.DataFrame, expectations: list[Any]) -> list[Contract]:
-    """Validate, in the order of `expectations`; Great Expectations has an order of its own."""
-    import great_expectations as gx
-
-    batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("all")
-    suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=expectations))
-    definition = context.validation_definitions.add(gx.ValidationDefinition(name=name, data=batch, suite=suite))
-    checkpoint = gx.Checkpoint(name=name, validation_definitions=[definition], result_format="SUMMARY")
-    outcome = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame})
-    (validated,) = outcome.run_results.values()
-    found = [_contract(result) for result in validated.results]
-    order = [(one.expectation_type, one.configuration.kwargs.get("column", "(table)")) for one in suite.expectations]
-    return sorted(found, key=lambda one: order.index((f"expect_{one.name}", one.column)))
-
-
-def _contract(result: Any) -> Contract:
-    """Read a result. Raises InfrastructureError when the expectation itself raised."""
-    kind = result.expectation_config.type
-    column = str(result.expectation_config.kwargs.get("column", "(table)"))
-    info = result.exception_info or {}
-    # One exception, or several by the name of the metric that raised.
-    raised = [one for one in (info, *info.values()) if isinstance(one, dict) and one.get("raised_exception")]
-    if raised:
-        message = " ".join(str(raised[0].get("exception_message")).split())
-        what = f"Great Expectations could not check {kind} on {column}: {message}"
-        raise InfrastructureError(f"{what}. This is not drift, and no verdict was written.")
-    name, observed = kind.removeprefix("expect_"), _observed(result.result)
-    return Contract(name=name, column=column, success=bool(result.success), observed=observed)
-
-
-def _observed(result: dict[str, Any]) -> str:
-    if "unexpected_count" not in result:
-        value = result.get("observed_value")
-        return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    bad, total = result["unexpected_count"], result["element_count"]
-    shown = ", ".join(dict.fromkeys(str(value) for value in result.get("partial_unexpected_list", [])[:3]))
-    return f"{bad} of {total} bad" + (f", such as {shown}" if bad and shown else "")

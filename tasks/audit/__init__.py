@@ -17,6 +17,7 @@ stages      what the run's stages read and wrote
 meanings    what that means: conversations, examples, a base model, weights, a decision
 downwards   a version: who decided, and where its weights come from
 holdings    what a run holds: conversations, examples, packages, hashes
+traffic     the conversations of a run, from its snapshot
 known       every run that can be asked about
 upwards     from one of these to the runs and versions that rest on it
 context     what all of these have at hand

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from rft import shelves
 from rft.reports.audit import Kind
-from tasks.audit import revisions
+from tasks.audit import revisions, traffic
 from tasks.audit.context import Context
 from tasks.audit.graph import altered, unverifiable
 from tasks.audit.revisions import Run
@@ -29,13 +29,12 @@ def out_of(run: Run, path: str) -> Out | None:
 # -- conversations ---------------------------------------------------------------------------------
 def conversations(ctx: Context, run: Run) -> list[str]:
     """The ids of a run's conversations. Raises Broken."""
-    out = out_of(run, str(shelves.CONVERSATIONS))
-    return [] if out is None else _ids(ctx.store.read(run.at, out), "conversation_id", out.path)
+    return traffic.ids(ctx, run)
 
 
 def conversation(ctx: Context, run: Run, wanted: str) -> str | None:
-    out = out_of(run, str(shelves.CONVERSATIONS))
-    if out is None or wanted not in _ids(ctx.store.read(run.at, out), "conversation_id", out.path):
+    out = traffic.out(run)
+    if out is None or wanted not in traffic.ids(ctx, run):
         return None
     return f"it is in {out.path}, MD5 {out.md5} recomputed"
 
@@ -45,7 +44,7 @@ def example(ctx: Context, run: Run, wanted: str) -> str | None:
     key = _id_key(ctx, run)
     for split in _SPLITS:
         out = out_of(run, str(shelves.examples_file(split)))
-        if out is not None and wanted in _ids(ctx.store.read(run.at, out), key, out.path):
+        if out is not None and wanted in traffic.ids_of_lines(ctx.store.read(run.at, out), key, out.path):
             found.append(split)
     return f"it is among its {' and '.join(found)} examples, MD5 recomputed" if found else None
 
@@ -58,13 +57,6 @@ def _id_key(ctx: Context, run: Run) -> str:
         return str(json.loads(ctx.store.read(run.at, out)).get("id") or "id")
     except (ValueError, AttributeError):
         raise altered(f"{out.path} is not JSON") from None
-
-
-def _ids(content: bytes, key: str, path: str) -> list[str]:
-    try:
-        return [str(json.loads(line)[key]) for line in content.splitlines()]
-    except (ValueError, LookupError, TypeError) as error:
-        raise altered(f"{path} holds a row without {key}: {error}") from None
 
 
 # -- packages --------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from rft import files, reports, shelves
 from rft.errors import RftError
 from rft.reports import Decision, ExamplesReport, PolicyReport, TrafficReport, TrainReport
 from rft.words import counted
+from tasks.audit import traffic
 from tasks.audit.graph import SHORT, Broken, altered, fits, missing, unverifiable
 from tasks.audit.recorded import Recorded
 
@@ -53,11 +54,13 @@ class _Meanings(Recorded):
 
         def check() -> str:
             told = self.report(TrafficReport)
-            count = _num_lines(self.read(str(shelves.CONVERSATIONS)))
+            count = len(traffic.ids(self.ctx, self))
             about = {"window": told.source, "first": told.first, "last": told.last}
             self.graph.add("conversations", self.record.name, counted(count, "conversation"), **about)
             fits(count, told.num_conversations, "the number of conversations")
             fits(told.sha256, self.params["traffic"].get("sha256") or told.sha256, "the window in the report")
+            if (manifest := traffic.manifest(self.ctx, self)) is not None:
+                fits(manifest.sha256, told.sha256, "the window in the snapshot's manifest")
             return f"{count} counted again, as the report says"
 
         self.graph.link(self.stage_id("traffic"), "holds", key, check)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from rft import files, shelves
 from rft.words import counted
-from tasks.audit import lock, meanings
+from tasks.audit import lock, meanings, traffic
 from tasks.audit.graph import altered, fits, unverifiable
 from tasks.audit.lock import Declared, Stage
 from tasks.audit.recorded import Recorded
-from tasks.runs.artifacts import PROFILE, WEIGHTS, Out
+from tasks.runs.artifacts import PROFILE, WEIGHTS, WINDOW, Out
 
 _CHAMPION = str(shelves.folder("champion"))
 
@@ -107,9 +107,13 @@ class _Stages(Recorded):
             elif dep.path == _CHAMPION:
                 target = self.graph.add("bytes", f"{self.record.name}/{dep.path}", dep.path, md5=dep.md5)
                 self.graph.link(key, "read", target, lambda dep=dep: self._champion(dep))
-            elif dep.path == self.params["traffic"]["file"]:
+            elif dep.path in (str(shelves.SNAPSHOT), self.params["traffic"]["file"]):
                 target = self.graph.add("window", dep.md5, dep.path, md5=dep.md5, size=str(dep.size))
                 self.graph.link(key, "read", target, lambda dep=dep: self._window(dep))
+                if dep.path == str(shelves.SNAPSHOT):
+                    named = self.params["traffic"]["file"]
+                    log = self.graph.add("window", f"log/{self.params['traffic'].get('sha256')}", named)
+                    self.graph.link(key, "was given", log, self._log)
             elif dep.path in self.record.inputs:
                 target = self.graph.add("bytes", f"input/{dep.md5}", dep.path, md5=dep.md5)
                 self.graph.link(key, "read", target, lambda dep=dep: self._input(dep))
@@ -131,7 +135,7 @@ class _Stages(Recorded):
 
     def _champion(self, dep: Out) -> str:
         found = self.folder(dep.path)
-        for path in (PROFILE, WEIGHTS):
+        for path in (PROFILE, WINDOW, WEIGHTS):
             pointed = self._pointed(path)
             if pointed is None:
                 continue
@@ -151,7 +155,12 @@ class _Stages(Recorded):
         return self.at.outs.get(path)
 
     def _window(self, dep: Out) -> str:
-        """The window's own file is the user's: it may have made room for the next one."""
+        """What a run read is what it kept. Version 0.1.0 read the user's own file, which may have
+        made room for the next one."""
+        kept = self.outs.get(str(shelves.CONVERSATIONS))
+        if kept is not None and dep.path == str(shelves.SNAPSHOT):
+            fits(dep.md5, kept.md5, f"what it read of {dep.path}")
+            return f"MD5 {dep.md5}, as it was kept in {kept.path}"
         sha256 = self.params["traffic"].get("sha256")
         for path in (self._cached(dep), self.ctx.clone.root / dep.path):
             if path is not None and path.is_file() and files.sha256(path) == sha256 and _md5(path) == dep.md5:
@@ -159,6 +168,19 @@ class _Stages(Recorded):
         now = self.ctx.clone.root / dep.path
         where = f"{dep.path} holds another window by now" if now.is_file() else f"{dep.path} is not here any more"
         raise unverifiable(f"{where}; what was read of it was kept as {shelves.CONVERSATIONS}")
+
+    def _log(self) -> str:
+        """The log of a snapshot is the user's: its files may have gone, or made room for others."""
+        manifest = traffic.manifest(self.ctx, self)
+        if manifest is None:
+            raise unverifiable("the run kept no snapshot of it")
+        for source in manifest.sources:
+            path = self.ctx.clone.root / source.name
+            if not path.is_file():
+                raise unverifiable(f"{source.name} is not here any more; what was read of it was kept")
+            if files.sha256(path) != source.sha256:
+                raise unverifiable(f"{source.name} holds another log by now; what was read of it was kept")
+        return f"SHA-256 of {counted(len(manifest.sources), 'file')} recomputed"
 
     def _cached(self, dep: Out) -> Path | None:
         path = self.ctx.clone.dvc_cache / "files/md5" / dep.md5[:2] / dep.md5[2:]

@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from rft import shelves
 from rft.words import counted
 from tasks import retention
 from tasks.backup import databases
@@ -187,7 +188,10 @@ def _inputs(clone: Clone, known: set[str], left_out: list[str]) -> list[Source]:
     """Windows and model folders that runs had from this clone, and Git does not hold."""
     found: dict[str, Source] = {}
     tracked = set(_listed(clone, "ls-files", "-z"))
-    for name in sorted({name for record in records.load_all(clone) for name in record.inputs}):
+    for name in _named_by_runs(clone):
+        if "://" in name:
+            left_out.append(f"{name}: a run had it from an object store. What it read is in the cache")
+            continue
         place = Path(os.path.abspath(clone.root / name))
         if not place.is_relative_to(clone.root):
             left_out.append(f"{name}: a run had it from outside of the clone. Copy it by other means")
@@ -199,6 +203,17 @@ def _inputs(clone: Clone, known: set[str], left_out: list[str]) -> list[Source]:
     secret = dict(_with_secrets(clone, found.values()))
     left_out += [f"{source.path}: {why}. Copy it by hand, if it is needed" for source, why in secret.items()]
     return [source for source in found.values() if source not in secret]
+
+
+def _named_by_runs(clone: Clone) -> list[str]:
+    """Their inputs and logs; of a pattern, what it matches now."""
+    found: set[str] = set()
+    for record in records.load_all(clone):
+        found |= {*record.inputs} - {str(shelves.SNAPSHOT)}
+        is_pattern = "://" not in record.window and any(letter in record.window for letter in "*?[")
+        matches = clone.root.glob(record.window) if is_pattern else ()
+        found |= {path.relative_to(clone.root).as_posix() for path in matches} if is_pattern else {record.window}
+    return sorted(found)
 
 
 def _unused(clone: Clone, taken: set[str]) -> list[str]:

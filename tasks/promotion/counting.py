@@ -18,7 +18,7 @@ import json
 
 from rft import commands, shelves
 from rft.errors import UserError
-from rft.windows.profile import user_text
+from rft.windows.words import user_text
 from tasks.ledger import authorise, remote
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Kept, Registration

@@ -28,6 +28,7 @@ from tasks.runs.git import GitError, git, git_bytes
 R = TypeVar("R", bound=reports.Report)
 WEIGHTS = str(shelves.folder("champion") / "weights")
 PROFILE = str(shelves.folder("champion") / "profile.json")
+WINDOW = str(shelves.folder("champion") / "window.json")
 IN_GIT = (reports.Champion, reports.Registration)
 """Reports that the flow writes and Git holds; the others are outputs of stages."""
 _PIECE = 1 << 20
@@ -88,7 +89,7 @@ class Revision:
         with self._whole("dvc.lock") as lock:
             rows = [row for stage in lock.get("stages", {}).values() for row in stage.get("outs", [])]
             found = list(map(_out, rows))
-        for path in (WEIGHTS, PROFILE):
+        for path in (WEIGHTS, PROFILE, WINDOW):
             with self._whole(f"{path}.dvc") as pointer:
                 found += [_out(row | {"path": path}) for row in pointer.get("outs", [])]
         return {out.path: out for out in found}

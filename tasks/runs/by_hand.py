@@ -17,9 +17,12 @@ from pathlib import Path
 
 from rft import commands, config, needs, shelves
 from rft.errors import UserError
-from tasks.runs import edits, records, repro
+from tasks.runs import edits, records, repro, windows
 from tasks.runs import run as runs
 from tasks.runs.clone import Clone
+
+_BROUGHT = (str(shelves.folder("champion")), str(shelves.SNAPSHOT))
+"""What the flow writes, and no stage."""
 
 
 def run_stage(clone: Clone, params: config.Params, name: str) -> repro.Outcome:
@@ -27,12 +30,12 @@ def run_stage(clone: Clone, params: config.Params, name: str) -> repro.Outcome:
     missing shelf, StageFailed with the stage's own message."""
     runs.refuse_missing_recipe(clone, params)
     for path in _shelves(name):
-        if not path.startswith(str(shelves.folder("champion"))) and not (clone.root / path).exists():
+        if not path.startswith(_BROUGHT) and not (clone.root / path).exists():
             before = commands.stage(Path(path).parts[1])
             raise UserError(f"stage {name} reads {path}, which is missing. Run the stage that writes it: {before}")
-    with _worktree(clone, params) as tree:
+    with _worktree(clone, params, name) as tree:
         for path in _shelves(name):
-            if (clone.root / path).exists():
+            if path != str(shelves.SNAPSHOT) and (clone.root / path).exists():
                 _copy(clone.root / path, tree / path)
         outcome = repro.repro(tree, name, clone.state, log=clone.log("by-hand", name))
         fresh = folder(clone) / "shelf"
@@ -50,7 +53,7 @@ def lock(clone: Clone) -> Path:
 
 
 @contextlib.contextmanager
-def _worktree(clone: Clone, params: config.Params) -> Iterator[Path]:
+def _worktree(clone: Clone, params: config.Params, name: str) -> Iterator[Path]:
     """One at a time: two would write the same shelves. Clears what a killed one left first."""
     place = folder(clone)
     with records.held(lock(clone)) as free:
@@ -62,9 +65,11 @@ def _worktree(clone: Clone, params: config.Params) -> Iterator[Path]:
         clear(clone)
         place.mkdir(parents=True)
         try:
-            window = clone.root / params.traffic.file
-            params, inputs = runs.with_inputs(clone, params, window) if window.is_file() else (params, {})
-            runs.lay_out(clone, tree, clone.git("rev-parse", "HEAD"), edits.find(clone, inputs), inputs)
+            inputs = runs.given_model(clone, params)
+            if name == "traffic":
+                params, inputs = runs.with_inputs(clone, params)
+            carried = edits.find(clone, [*inputs, *windows.inside(clone, params.traffic.file)])
+            runs.lay_out(clone, tree, clone.git("rev-parse", "HEAD"), carried, inputs)
             runs.write_params(tree / "params.yaml", params.model_dump(mode="json", by_alias=True))
             yield tree
         finally:

@@ -3,10 +3,12 @@
     data/champion/champion.json   in Git: version, prompt, hashes
     data/champion/weights/        by DVC, from the cache, by the hash that the promoted run recorded
     data/champion/profile.json    by DVC: the distribution of the examples that made the weights
+    data/champion/window.json     by DVC: that of the traffic which the promoted run saw
 
 New windows are compared with the profile, so it moves with the weights: a promotion of a prompt
-alone keeps both, and the base model, which no examples of ours made, has none. It is counts over
-what people wrote, so Git keeps its hash only.
+alone keeps both, and the base model, which no examples of ours made, has none. What the agent did
+is in no example, so it is compared with the champion's window. Profiles are counts over what people
+wrote, so Git keeps their hashes only.
 
 Versions are the registry's. Version 1 is the beginning, the base policy with the recipe's seed
 prompt: it is served until something is promoted, and the first promotion registers it. A promoted
@@ -34,7 +36,7 @@ from rft.reports import (
     TrainReport,
 )
 from tasks.runs import artifacts, repro
-from tasks.runs.artifacts import PROFILE, WEIGHTS, Out, Revision
+from tasks.runs.artifacts import PROFILE, WEIGHTS, WINDOW, Out, Revision
 
 _MAKES_THE_BASE = ("model", "architecture", "warm_start", "seed")
 
@@ -46,6 +48,7 @@ class Served:
     """The revision of the promoted run; None for the beginning."""
     weights: Out | None = None
     profile: bytes | None = field(default=None, repr=False)
+    window: bytes | None = field(default=None, repr=False)
 
     def refuse_other_base(self, params: config.Params) -> None:
         """Raise UserError, before any warm start, when the champion's weights do not belong to the
@@ -72,15 +75,17 @@ class Served:
 
     def place(self, tree: Path, weights: bool = True) -> None:
         """Write the shelf anew: a commit may hold that of an earlier champion. `weights`: those
-        too, and DVC's pointers to them and to the profile."""
+        too, and DVC's pointers to them and to the profiles."""
         files.delete(tree / shelves.folder("champion"))
         reports.write(self.champion, tree / shelves.path(Champion))
-        if self.profile is not None:
-            (tree / PROFILE).write_bytes(self.profile)
+        profiles = {PROFILE: self.profile, WINDOW: self.window}
+        for path, profile in profiles.items():
+            if profile is not None:
+                (tree / path).write_bytes(profile)
+                if weights and self.revision is not None:
+                    artifacts.link_out(artifacts.keep(self.revision.clone, profile), tree / path)
         if not weights:
             return
-        if self.profile is not None and self.revision is not None:
-            artifacts.link_out(artifacts.keep(self.revision.clone, self.profile), tree / PROFILE)
         if self.weights is not None:
             artifacts.link_out(self.weights, tree / WEIGHTS)
             repro.dvc(tree, "checkout", f"{WEIGHTS}.dvc")
@@ -148,6 +153,7 @@ def _served(
         raise UserError(
             f"run {run}: its reports name {weights} weights, and its dvc.lock does not agree. Start a new run."
         )
+    window = revision.read(shelves.CURRENT_PROFILE)
     champion = Champion(
         version=version,
         run=run,
@@ -156,11 +162,13 @@ def _served(
         weights_path="weights" if out else None,
         weights_sha256=sha256,
         base_sha256=base,
-        profile_path=None if profile is None else "profile.json",
+        profile_path=None if profile is None else Path(PROFILE).name,
         profile_sha256=None if profile is None else hashlib.sha256(profile).hexdigest(),
+        window_path=None if window is None else Path(WINDOW).name,
+        window_sha256=None if window is None else hashlib.sha256(window).hexdigest(),
         serve=serve,
     )
-    return Served(champion, revision, out, profile)
+    return Served(champion, revision, out, profile, window)
 
 
 def _kept_profile(revision: Revision, run: str, before: Champion) -> bytes | None:

@@ -38,7 +38,7 @@ from rft.errors import RftError, Stopped, UserError
 from rft.grading import margins
 from rft.reports import Registration
 from tasks.runs import edits as user_edits
-from tasks.runs import environment, records
+from tasks.runs import environment, records, windows
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.edits import Edits
@@ -47,10 +47,11 @@ from tasks.runs.records import RunRecord, State
 
 _NEW_REF = "0" * 40
 _DVC_LOCAL = Path(".dvc", "config.local")
+_POINTERS = ("profile.json.dvc", "window.json.dvc", "weights.dvc")
 _FORCED = (
     "params.yaml",
     "dvc.lock",
-    *(str(shelves.folder("champion") / name) for name in ("champion.json", "profile.json.dvc", "weights.dvc")),
+    *(f"{shelves.folder('champion')}/{name}" for name in ("champion.json", *_POINTERS)),
     str(shelves.path(Registration)),
     str(shelves.ENVIRONMENT),
 )
@@ -135,23 +136,21 @@ def plan(
     clone: Clone,
     params: config.Params,
     served: Served,
-    window: Path | None = None,
+    window: str | Path | None = None,
     clean_only: bool = False,
     code: RunRecord | None = None,
+    say: windows.Say = lambda _: None,
 ) -> Plan:
-    """Plan a run, of the code of an earlier one or of what lies here. Raises UserError for a
-    missing window and for edits that cannot or must not travel, ConfigError for a margin that the
-    test set cannot meet."""
+    """Plan a run, of the code of an earlier one or of what lies here; ingests its window. Raises
+    UserError for a window that cannot be had and for edits that cannot or must not travel,
+    ConfigError for a margin that the test set cannot meet."""
     margins.check(params, clone.root)
-    source = window if window is not None else clone.root / params.traffic.file
-    if not source.is_file():
-        raise UserError(f"{source}: no such window of traffic. Name a file: traffic.file in params.yaml, or --window.")
     refuse_missing_recipe(clone, params)
     served.refuse_other_base(params)
-    params, inputs = with_inputs(clone, params, source)
+    params, inputs = with_inputs(clone, params, window, say)
     if code is not None and code.revision is not None:
         return Plan(code.commit, user_edits.between(clone, code.commit, code.revision), params, inputs, served)
-    edits = user_edits.find(clone, inputs)
+    edits = user_edits.find(clone, [*inputs, *windows.inside(clone, params.traffic.file)])
     if clean_only and edits.dirty:
         raise UserError(
             f"the tree has uncommitted work ({', '.join((*edits.changed, *edits.untracked)[:5])}), and a scheduled "
@@ -167,16 +166,21 @@ def refuse_missing_recipe(clone: Clone, params: config.Params) -> None:
         raise UserError(f"recipe.path = {params.recipe.path!r}: no examples.py in {folder}. {remedy}")
 
 
-def with_inputs(clone: Clone, params: config.Params, window: Path) -> tuple[config.Params, dict[str, Path]]:
-    """Pin the window by its hash; also return what a worktree needs: path there -> its source."""
-    inside = _inside(window, clone) or f"data/inbox/{window.name}"
-    inputs = {inside: window.resolve()}
+def with_inputs(
+    clone: Clone, params: config.Params, window: str | Path | None = None, say: windows.Say = lambda _: None
+) -> tuple[config.Params, dict[str, Path]]:
+    """Ingest the window and pin it by its hash; also return what a worktree needs: path there ->
+    its source."""
+    params, inputs = windows.take_in(clone, params, window, say)
+    return params, inputs | given_model(clone, params)
+
+
+def given_model(clone: Clone, params: config.Params) -> dict[str, Path]:
+    """Return the folder of the given base model, where it is in the clone: path there -> its
+    source."""
     model = clone.root / (params.policy.model or "")
-    if params.policy.model and model.is_dir() and (relative := _inside(model, clone)):
-        inputs[relative] = model.resolve()
-    sha256 = params.traffic.sha256 or files.sha256(window)
-    traffic = params.traffic.model_copy(update={"file": inside, "sha256": sha256})
-    return params.model_copy(update={"traffic": traffic}), inputs
+    inside = _inside(model, clone) if params.policy.model and model.is_dir() else None
+    return {inside: model.resolve()} if inside else {}
 
 
 @contextlib.contextmanager
@@ -370,17 +374,10 @@ def _quoted(value: str) -> str:
 
 
 def _bring(source: Path, target: Path) -> None:
-    """Link a folder; hard-link a file, whose hash the traffic stage verifies."""
+    """Link a folder."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        if not target.exists():  # else it is Git's, and came with the commit
-            target.symlink_to(source)
-        return
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copyfile(source, target)
+    if not target.exists():  # else it is Git's, and came with the commit
+        target.symlink_to(source)
 
 
 def write_params(path: Path, raw: dict[str, Any]) -> None:

@@ -1,11 +1,21 @@
-"""Stage 2: is the data still like production? The flow obeys the verdict."""
+"""Stage 2: is the data still like production? The flow obeys the verdict.
+
+MLflow gets a number per feature, so that it can draw them over the runs, and the page with the
+pictures:
+
+    drift/effect/FEATURE     the effect as the statistic measures it; of several references, against
+                             the first of train, validation, test, window
+    drift/AGAINST/FEATURE    the same effect in thresholds: 0 is none, and drift takes more than 1
+"""
 
 from __future__ import annotations
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from rft.reports import DriftReport
+from rft import files, secrets
+from rft.page import Look, drift
+from rft.reports import DriftReport, drift_words
 from tasks.ladder import Numbers, climb
 from tasks.runs.run import Run
 
@@ -15,12 +25,25 @@ def check_drift(run: Run) -> DriftReport:
     report = climb(run, "drift", DriftReport, _numbers)
     run.update(verdict=report.verdict)
     run.tracker.tag(drift=report.verdict)
+    _show(run, report)
     return report
 
 
+def _show(run: Run, report: DriftReport) -> None:
+    """Give MLflow the page at once: a run that stops here has no other."""
+    path = run.clone.page(f"{run.name}.drift")
+    look = Look(run.name, run.record.window, report)
+    files.write_text(secrets.redact(drift.render([look], {"window": run.record.window})), path)
+    run.tracker.page(path)
+
+
 def _numbers(report: DriftReport) -> Numbers:
-    effects = {f"effect/{feature.feature}": feature.effect for feature in report.features}
-    return effects | {
+    numbers: dict[str, float | None] = {}
+    for feature in (each for part in drift_words.sections(report) for row in part.compared for each in row.features):
+        numbers.setdefault(f"effect/{feature.feature}", feature.effect)
+        if feature.effect is not None:
+            numbers[f"{feature.against}/{feature.feature}"] = drift_words.ratio(feature)
+    return numbers | {
         "features_drifted": sum(feature.drifted for feature in report.features),
         "contracts_broken": sum(not contract.success for contract in report.contracts),
     }

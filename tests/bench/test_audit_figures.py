@@ -28,7 +28,7 @@ WORDS = (
     "data/train/weights, removed here",
     "dvc.lock of the revision, overwritten",
     "ref of run 3 on another run's revision",
-    "drift.alpha changed",
+    "drift.max_bad_share changed",
     "recipes/tiny/tools.py replaced",
     "data/challenger/report.json: arms edited",
     "champion file: act edited",

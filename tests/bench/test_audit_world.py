@@ -10,11 +10,12 @@ import pytest
 
 from bench import audit_search, audit_world
 from bench.audit_world import World
+from rft import shelves
 from tasks.dependencies import STAGES
 from tasks.ledger import book
 from tasks.promotion import champions
 from tasks.runs import repro, transfer
-from tasks.runs.artifacts import PROFILE, WEIGHTS, Revision
+from tasks.runs.artifacts import PROFILE, WEIGHTS, WINDOW, Revision
 
 pytestmark = pytest.mark.story  # two years are lived: half a minute
 
@@ -32,10 +33,12 @@ def test_lock_is_the_one_that_dvc_writes(world: World) -> None:
         at = Revision(world.clone, audit_world.revision(world.clone, run))
         assert (WEIGHTS in at.outs) == (run == world.runs[2])
         with transfer._laid(world.clone, at.commit) as tree:  # pyright: ignore[reportPrivateUsage]
-            pointers = [name for name in (f"{WEIGHTS}.dvc", f"{PROFILE}.dvc") if (tree / name).exists()]
+            pointers = [
+                name for name in (f"{path}.dvc" for path in (WEIGHTS, PROFILE, WINDOW)) if (tree / name).exists()
+            ]
             repro.dvc(tree, "checkout", "--quiet", *STAGES, *pointers)
             (tree / "data/champion/.gitignore").unlink(missing_ok=True)  # of this checkout, which takes all
-            shutil.copytree(world.scripted.root / "data/inbox", tree / "data/inbox")
+            shutil.copytree(tree / shelves.CONVERSATIONS, tree / shelves.SNAPSHOT)
             before = (tree / "dvc.lock").read_text()
             (tree / "dvc.lock").unlink()
             repro.dvc(tree, "commit", "--force", "--quiet", *STAGES)  # not the champion's pointers

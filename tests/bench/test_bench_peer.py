@@ -17,7 +17,7 @@ from rft import config, recipe
 from rft.chat.renderer import Chat
 from rft.grading import budget
 from rft.reports import PromptSettings
-from rft.tools.client import schemas
+from rft.tools.signatures import schemas
 from rft.types import Grade, GradeStatus, ToolCall
 from tests import small_policy, tiny_recipe
 

@@ -633,7 +633,7 @@ def test_the_verb_shows_what_holds(place: Path, capsys: pytest.CaptureFixture[st
     assert "processes: 1 # default. Learner processes, one per GPU." in lines
     whole = yaml.safe_load(text)
     assert whole["train"]["steps"] == 7
-    assert whole["drift"]["alpha"] == 0.01
+    assert whole["drift"]["max_bad_share"] == 0.02
     assert cli.main(["doctor", "--show-resolved", "--set", "train.stepz=7"]) == 2
     assert "Did you mean 'steps'?" in capsys.readouterr().err
     assert cli.main(["doctor", "--only", "tols"]) == 2

@@ -38,5 +38,6 @@ def test_r5_n2_a_window_is_judged_before_the_first_run(fresh: ladder_clone.Scrip
     shown = " ".join(done.stdout.split())
     assert "tool_calls" in shown
     assert "no reference yet" in shown
-    assert "continue: 0 of " in shown
+    assert "continue: Nothing to do" in shown
+    assert "0 of " in shown
     assert not Path(fresh.root / "data/drift").exists(), "written to no shelf"

@@ -16,8 +16,9 @@ import yaml
 from rft import config, recipe
 from rft.grading import preflight
 from rft.reports import ChallengerReport
+from rft.snapshots import ingest, reading
 from rft.stages import examples
-from rft.windows.conversations import read_window, usable_feedback
+from rft.windows import feedback
 from tasks.dependencies import STAGES
 from tasks.ledger import remote
 from tasks.runs import records
@@ -94,8 +95,8 @@ def test_its_parts_hold(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ids["validation"].isdisjoint(ids["test"])
     apart = examples.check_blocks(examples.tested(loaded, params.examples.model_copy(update={"blocks": 2})), False)
     assert set(apart.values()) == {0}
-    window = read_window(Path(params.traffic.file), None, params.traffic.min_conversations)
-    graded = usable_feedback(window.conversations, loaded)
+    snapshot = ingest.ingest(params.traffic.file, params.traffic, Path.cwd(), Path("state"))
+    graded = [example for _, example in feedback.usable(reading.conversations(snapshot), loaded)]
     assert len(graded) >= params.drift.min_feedback
     gate = yaml.safe_load((clone.root / "recipes/parcels/params.yaml").read_text())["gate"]
     assert set(gate) | {"num_bootstrap", "prices"} == set(config.Gate.model_fields), "every threshold is written down"

@@ -62,7 +62,8 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
         "cached (unchanged)",
         "ran",
     )
-    assert [one.path for one in client.list_artifacts(record.mlflow_run_id)] == [f"{name}.html"]
+    pages = [one.path for one in client.list_artifacts(record.mlflow_run_id)]
+    assert pages == [f"{name}.drift.html", f"{name}.html"]
     assert scripted.clone.page(name).read_text().startswith("<!doctype html>")
     assert scripted.git("status", "--porcelain").strip() == ""
     _mlflow_says_what_it_rests_on(scripted, record)
@@ -156,6 +157,20 @@ def _killed_in_training(scripted: ladder_clone.Scripted) -> str:
     return record.name
 
 
+def _mlflow_shows_the_drift(scripted: ladder_clone.Scripted, record: RunRecord, folder: Path) -> None:
+    """Each feature's effect, also in thresholds, and the page with the pictures."""
+    client = tracking.client(scripted.clone)
+    numbers = client.get_run(record.mlflow_run_id).data.metrics
+    assert (numbers["drift/effect/note_length"], numbers["drift/effect/vocabulary"]) == (0.71, 0.83)
+    assert numbers["drift/train/note_length"] == pytest.approx(0.71 / 0.3)
+    assert numbers["drift/train/vocabulary"] == pytest.approx((0.83 - 0.5) / (0.65 - 0.5))
+    assert "drift/train/corrected" not in numbers, "it was compared with nothing"
+    path = client.download_artifacts(record.mlflow_run_id, f"{record.name}.drift.html", str(folder))
+    page = Path(path).read_text(encoding="utf-8")
+    assert "6 of 6 features drifted" in page
+    assert "data/inbox/window.jsonl" in page
+
+
 @pytest.mark.story
 def test_drift_that_says_stop_ends_the_ladder_with_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
@@ -166,6 +181,7 @@ def test_drift_that_says_stop_ends_the_ladder_with_its_numbers(tmp_path: Path, m
     assert scripted.ran() == ["traffic", "drift"]
     [record] = records.load_all(scripted.clone)
     assert (record.state, record.verdict, record.decision) == ("stopped", "stop", None)
+    _mlflow_shows_the_drift(scripted, record, tmp_path)
     refused = scripted.rft("approve", record.name, "--reason", "why", *people.by("Ada"))
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"error: run {record.name} came to no decision (stopped")

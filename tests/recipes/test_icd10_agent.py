@@ -19,7 +19,7 @@ from rft import config, recipe
 from rft.grading import preflight
 from rft.recipe import Recipe, ToolError
 from rft.reports import Conversation
-from rft.tools import server as toolserver
+from rft.tools import signatures
 from rft.types import Message
 
 ROW = {"id": "n", "messages": [], "target": ["E11.9", "I10"], "metadata": {}}
@@ -145,7 +145,7 @@ def test_tools(icd10: Recipe) -> None:
 
 def test_harder_options_reach_search_with_the_example(icd10: Recipe) -> None:
     data, search = icd10._module("examples"), icd10.tools[0]
-    assert "item" not in toolserver.schema(search)["function"]["parameters"]["properties"]
+    assert "item" not in signatures.schema(search)["function"]["parameters"]["properties"]
     hidden, ordered = (
         data.examples(data.Options(**{name: True}), "validation", 100, 0) for name in ("hide_phrase", "code_order")
     )
@@ -161,7 +161,7 @@ def test_harder_options_reach_search_with_the_example(icd10: Recipe) -> None:
 
 
 def test_settings_of_the_prompt_search_fit_the_schema(icd10: Recipe) -> None:
-    schema = toolserver.schema(icd10.tools[0])["function"]["parameters"]["properties"]
+    schema = signatures.schema(icd10.tools[0])["function"]["parameters"]["properties"]
     offered = icd10.prompts.tool_defaults["search"]
     assert offered["format"] == schema["format"]["enum"]
     assert all(schema["k"]["minimum"] <= k <= schema["k"]["maximum"] for k in offered["k"])

@@ -27,8 +27,9 @@ from rft.rollouts.policy import PolicyFailed
 from rft.sampling.engine import Engine
 from rft.sampling.kv_cache import Feed, Forward, Slots
 from rft.sampling.remote.chat import ChatPolicy
-from rft.tools.client import ToolClient, schemas
+from rft.tools.client import ToolClient
 from rft.tools.lifetime import running
+from rft.tools.signatures import schemas
 from rft.types import Example, GradeStatus, Reading, StopReason, ToolCall, Trajectory
 from rft.wire import contract as wire
 from tests import small_policy, tiny_recipe

@@ -19,7 +19,8 @@ from rft.grading.endpoint import EndpointGrader
 from rft.rollouts import recovery
 from rft.rollouts.loop import Conditions, Request, run_rollouts
 from rft.rollouts.recovery import Played, Resumed
-from rft.tools.client import ToolClient, schemas
+from rft.tools.client import ToolClient
+from rft.tools.signatures import schemas
 from rft.types import Example, Grade, GradeStatus, StopReason, Trajectory, Turn
 from tests import tiny_recipe
 from tests.rollouts.test_loop import PROMPT

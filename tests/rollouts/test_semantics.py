@@ -67,7 +67,8 @@ from rft.rollouts.loop import Conditions, Request, run_rollouts
 from rft.rollouts.policy import Policy, PolicyFailed
 from rft.sampling.engine import Engine
 from rft.sampling.kv_cache import Feed, Slots
-from rft.tools.client import ToolClient, schemas
+from rft.tools.client import ToolClient
+from rft.tools.signatures import schemas
 from rft.types import Example, Trajectory
 from tests import small_policy, tiny_recipe
 from tests.scripted_policy import CALL, Said, scripted

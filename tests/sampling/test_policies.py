@@ -20,7 +20,7 @@ from rft.errors import ConfigError, UserError
 from rft.models import weights
 from rft.recipe import load
 from rft.sampling.engine import Engine
-from rft.tools.client import schemas
+from rft.tools.signatures import schemas
 from tests import small_policy, tiny_recipe
 from tests.ladder import SECTIONS, again, inside, params, run
 from tests.token_server import MODEL, TokenServer, serving

@@ -28,8 +28,9 @@ from rft.sampling.engine import Engine
 from rft.sampling.remote import ChatPolicy, TokenPolicy, connection, policy_for
 from rft.sampling.remote.routes import COMPLETIONS, GENERATE, SGLANG, Ask, Route, Said
 from rft.sampling.remote.tokens import fold
-from rft.tools.client import ToolClient, schemas
+from rft.tools.client import ToolClient
 from rft.tools.lifetime import running
+from rft.tools.signatures import schemas
 from rft.types import Opening, Sampled, StopReason, ToolCall, ToolResult, Trajectory, Turn, Usage
 from rft.wire.contract import Malformed
 from tests import small_policy, tiny_recipe, token_server

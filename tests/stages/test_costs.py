@@ -22,8 +22,9 @@ from rft.rollouts import log as rollout_log
 from rft.rollouts.loop import Conditions, Request, run_rollouts
 from rft.rollouts.policy import Policy
 from rft.sampling.remote import ChatPolicy
-from rft.tools.client import ToolClient, schemas
+from rft.tools.client import ToolClient
 from rft.tools.lifetime import running
+from rft.tools.signatures import schemas
 from tests import sample_reports
 from tests.ladder import inside, params, run
 from tests.scripted_policy import CALL, Scripted

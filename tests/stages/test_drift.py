@@ -18,10 +18,13 @@ from scipy.stats import binomtest
 from rft import config, recipe, reports, shelves
 from rft.config import Drift
 from rft.errors import ConfigError, UserError
-from rft.reports import Contract, Conversation, DriftReport, FeatureDrift, Profile
+from rft.recipe import Recipe
+from rft.reports import Contract, DriftReport, FeatureDrift, Profile
+from rft.snapshots import columns, ingest, reading
 from rft.stages import drift, traffic
-from rft.windows import profile
-from rft.windows.conversations import load_conversations, read_window, usable_feedback
+from rft.tools import signatures
+from rft.windows import comparison, feedback, profile
+from rft.windows.features import plan_of, plan_of_inputs
 
 
 @pytest.fixture
@@ -39,14 +42,25 @@ def params(tools: dict[str, Any] | None = None, **settings: Any) -> config.Param
 
 def judged(rows: list[dict[str, Any]], **settings: Any) -> DriftReport:
     """Stages traffic and drift on a window."""
-    windows.write(Path("data/inbox/window.jsonl"), rows)
-    traffic.run(params(**settings))
+    kept(rows, **settings)
     drift.run(params(**settings))
     return reports.read(DriftReport, Path("data/drift/report.json"))
 
 
-def row(report: DriftReport, feature: str) -> FeatureDrift:
-    return next(one for one in report.features if one.feature == feature)
+def kept(rows: list[dict[str, Any]], **settings: Any) -> None:
+    """Stage traffic on a window."""
+    windows.take_in(windows.write(Path("data/inbox/window.jsonl"), rows), params().traffic)
+    traffic.run(params(**settings))
+
+
+def row(report: DriftReport, feature: str, against: str = "train") -> FeatureDrift:
+    return next(one for one in report.features if (one.feature, one.against) == (feature, against))
+
+
+def profiled(rows: list[dict[str, Any]], source: str, loaded: Recipe | None = None) -> Profile:
+    loaded = loaded or recipe.load(params().recipe)
+    plan = plan_of(params(), loaded, signatures.schemas(loaded))
+    return profile.of_table(columns.of_rows(rows), plan, source)
 
 
 MOVED = "Please tell me at once what the value of {key} is, my friend"
@@ -56,7 +70,7 @@ MOVED = "Please tell me at once what the value of {key} is, my friend"
 def test_a_window_like_the_reference_continues(clone: Path) -> None:
     report = judged(windows.rows(200))
     assert report.verdict == "continue"
-    assert report.reason == "0 of 4 input features drifted, all 11 contracts hold."
+    assert report.reason == "0 of 4 input features drifted, all 12 contracts hold."
     assert (report.num_reference, report.num_current) == (300, 200)
     assert (clone / "state" / report.data_docs).exists()
 
@@ -65,12 +79,13 @@ def test_a_moved_window_that_is_graded_asks_for_a_refresh_and_again_with_equal_b
     report = judged(windows.rows(200, note=MOVED))
     assert report.verdict == "refresh"
     assert report.num_usable_feedback == 200
-    assert {one.feature for one in report.features if one.drifted} == {
-        "input_words",
-        "vocabulary",
-        "phrasing",
-        "manners",
+    moved = {"input_words", "vocabulary", "phrasing", "manners"}
+    assert {(one.feature, one.against) for one in report.features if one.drifted} == {
+        (name, against) for name in moved for against in ("train", "validation", "test")
     }
+    assert {carrier.feature for carrier in report.carriers} == moved - {"phrasing"}
+    assert report.carriers[0].says.endswith(", my friend")
+    assert report.advice == "Let the run go on: it learns from the 200 graded conversations of this window."
     assert "input_words: wasserstein_sd" in report.reason
     assert "200 graded conversations can become examples" in report.reason
     assert "plain 100.0% -> 0.0%" in row(report, "manners").detail
@@ -104,7 +119,7 @@ def test_failing_tools_stop_whatever_the_input(clone: Path) -> None:
 def test_a_broken_contract_stops_before_anything_else(clone: Path) -> None:
     report = judged(windows.rows(200, note=MOVED, latency_s=None))
     assert report.verdict == "stop"
-    assert "1 of 11 contracts broken (column_values_to_not_be_null of latency_s: 200 of 200 bad" in report.reason
+    assert "1 of 12 contracts broken (column_values_to_not_be_null of latency_s: 200 of 200 bad" in report.reason
 
 
 WIKI = {"name": "wiki", "url": "http://127.0.0.1:9/mcp"}
@@ -112,14 +127,14 @@ ELSEWHERE: list[tuple[str, dict[str, Any], str]] = [
     (
         "find_item",
         {"endpoints": [{"name": "find_item", "server_url": "http://127.0.0.1:9/find"}]},
-        "all 11 contracts hold.",
+        "all 12 contracts hold.",
     ),
-    ("wiki.search", {"mcp": [WIKI | {"prefix": "wiki."}]}, "all 11 contracts hold."),
-    ("wiki.search", {"mcp": [WIKI | {"prefix": "wiki.", "tools": ["search"]}]}, "all 11 contracts hold."),
+    ("wiki.search", {"mcp": [WIKI | {"prefix": "wiki."}]}, "all 12 contracts hold."),
+    ("wiki.search", {"mcp": [WIKI | {"prefix": "wiki.", "tools": ["search"]}]}, "all 12 contracts hold."),
     (
         "search",
         {"mcp": [WIKI]},
-        "all 10 contracts hold. Not checked: whether every tool that was called exists, because only tools.mcp "
+        "all 11 contracts hold. Not checked: whether every tool that was called exists, because only tools.mcp "
         "'wiki' knows",
     ),
 ]
@@ -198,7 +213,7 @@ def test_the_share_of_drifted_inputs_decides(num_drifted: int, share: float, num
     facts = drift.Facts(statistics, [Contract(name="n", column="c", success=True)], 500, 500, 0.0, num_usable)
     found, reason = drift.decide(Drift(refresh_share=share, min_feedback=99), facts)
     assert found == verdict
-    assert "Not of the input, but moved: latency_s." in reason
+    assert "Also moved, against the reference: latency_s." in reason
 
 
 # -- statistics ------------------------------------------------------------------------------------
@@ -219,63 +234,71 @@ def test_what_the_agent_did_has_no_reference_before_the_first_champion(clone: Pa
 def test_another_window_is_checked_without_touching_a_shelf(clone: Path) -> None:
     judged(windows.rows(200))
     before = {path: path.read_bytes() for path in Path("data").rglob("*") if path.is_file()}
-    second = windows.write(Path("elsewhere.jsonl"), windows.rows(200, seed=1, calls=3, latency_s=9.0))
+    second = windows.snapshot(clone / "elsewhere", windows.rows(200, seed=1, calls=3, latency_s=9.0))
     report = drift.check(params(), second)
     assert {path: path.read_bytes() for path in Path("data").rglob("*") if path.is_file()} == before
     assert report.verdict == "continue"
-    assert report.reason.endswith("Not of the input, but moved: num_tool_calls, num_turns, latency_s.")
-    calls = row(report, "num_tool_calls")
+    assert report.reason.endswith("Also moved, against the champion's traffic: num_tool_calls, num_turns, latency_s.")
+    calls = row(report, "num_tool_calls", "window")
     assert (calls.drifted, calls.reference, calls.detail) == (
         True,
         "data/inbox/window.jsonl",
         "mean 1, P50 1, P95 1; now mean 3, P50 3, P95 3",
     )
-    assert not row(report, "tool_mix").drifted
-    itself = drift.check(params(), Path("data/inbox/window.jsonl"))
+    assert not row(report, "tool_mix", "window").drifted
+    itself = drift.check(params(), shelves.SNAPSHOT)
     assert row(itself, "tool_mix").detail.startswith("no reference yet")
 
 
+def test_two_windows_are_compared_alone(clone: Path) -> None:
+    first = windows.snapshot(clone / "first", windows.rows(200))
+    second = windows.snapshot(clone / "second", windows.rows(200, seed=1, note=MOVED, calls=3))
+    report = drift.check(params(), second, first)
+    assert {found.against for found in report.features} == {"window"}
+    assert report.verdict == "refresh"
+    assert row(report, "num_tool_calls", "window").drifted
+    same = drift.check(params(), windows.snapshot(clone / "third", windows.rows(200, seed=2)), first)
+    assert [found.feature for found in same.features if found.drifted] == []
+
+
 def test_a_window_can_be_checked_before_any_stage_ran(clone: Path) -> None:
-    second = windows.write(Path("elsewhere.jsonl"), windows.rows(200, note=MOVED))
+    second = windows.snapshot(clone / "elsewhere", windows.rows(200, note=MOVED))
     assert drift.check(params(), second).verdict == "refresh"
     assert not Path("data").exists()
 
 
-def test_a_champions_profile_with_agent_features_is_used(clone: Path) -> None:
-    loaded = recipe.load(params().recipe)
-    rows = [reports.Conversation.model_validate(one) for one in windows.rows(200, seed=5)]
-    served = profile.of_conversations(rows, loaded, "version 2")
-    windows.write(Path("data/inbox/window.jsonl"), windows.rows(200, tool_errors=1, calls=6))
-    traffic.run(params())
-    reports.write(served, shelves.REFERENCE_PROFILE)
+def test_what_the_agent_did_is_compared_with_the_champions_traffic(clone: Path) -> None:
+    kept(windows.rows(200, tool_errors=1, calls=6))
+    reports.write(profiled(windows.rows(200, seed=5), "version 2"), shelves.reference_file("window"))
     drift.run(params())
-    errors = row(reports.read(DriftReport, Path("data/drift/report.json")), "tool_errors")
+    errors = row(reports.read(DriftReport, Path("data/drift/report.json")), "tool_errors", "window")
     assert (errors.drifted, errors.effect, errors.reference) == (True, 1.0, "version 2")
 
 
 def test_another_window_is_compared_with_the_champion_not_with_what_the_last_run_was(clone: Path) -> None:
     """After a promotion, the last run's shelf still holds the reference of the champion before."""
     judged(windows.rows(200))
-    rows = [reports.Conversation.model_validate(one) for one in windows.rows(200, seed=5)]
-    served = profile.of_conversations(rows, recipe.load(params().recipe), "version 2")
-    reports.write(served, Path("data/champion/profile.json"))
+    reports.write(profiled(windows.rows(200, seed=5), "version 2"), Path("data/champion/profile.json"))
     reports.write(reports.Champion(version=2, profile_path="profile.json"), Path("data/champion/champion.json"))
-    second = windows.write(Path("elsewhere.jsonl"), windows.rows(200, seed=1))
+    second = windows.snapshot(clone / "elsewhere", windows.rows(200, seed=1))
     assert row(drift.check(params(), second), "input_words").reference == "version 2"
 
 
-def babble(count: int, seed: int) -> list[reports.Conversation]:
+def babble(count: int, seed: int) -> list[dict[str, Any]]:
     rng = random.Random(seed)
     notes = [" ".join(f"w{rng.choice('abcdefghijklmnopqrst')}" for _ in range(rng.randint(4, 9))) for _ in range(count)]
-    return [reports.Conversation.model_validate(windows.conversation(n, note=note)) for n, note in enumerate(notes)]
+    return [windows.conversation(n, note=note) for n, note in enumerate(notes)]
+
+
+def compared_by(settings: Drift, before: Profile, now: Profile) -> list[FeatureDrift]:
+    return comparison.control(comparison.compare(before, now, settings), settings)
 
 
 def test_a_threshold_never_lies_inside_the_noise(clone: Path) -> None:
-    loaded = recipe.load(params().recipe)
-    reference = profile.of_conversations(babble(200, 0), loaded, "reference")
     tiny = {"classifier_auc": 0.500001, "total_variation": 0.000001, "wasserstein_sd": 0.000001, "psi": 0.000001}
     settings = config.parse({"effects": tiny}, model=Drift)
-    found = {one.feature: one for one in drift.compare(settings, {"": reference}, babble(120, 1), loaded)}
+    rows = compared_by(settings, profiled(babble(200, 0), "reference"), profiled(babble(120, 1), "window"))
+    found = {one.feature: one for one in rows}
     assert 0.54 < found["phrasing"].threshold < 0.65
     assert 0.05 < found["vocabulary"].threshold < 0.2
     assert found["input_words"].threshold > 0.1
@@ -283,20 +306,17 @@ def test_a_threshold_never_lies_inside_the_noise(clone: Path) -> None:
 
 
 def test_a_feature_that_the_recipe_dropped_is_named(clone: Path) -> None:
-    windows.write(Path("data/inbox/window.jsonl"), windows.rows(200))
-    traffic.run(params())
+    known = profiled(windows.rows(200), "before")
     source = Path("tiny/examples.py")
     source.write_text(source.read_text().replace("def features", "def no_longer"))
-    loaded = recipe.load(params().recipe)
-    known = reports.read(Profile, shelves.REFERENCE_PROFILE)
-    sys.modules.pop("recipe_tiny.examples")
-    found = {one.feature: one for one in drift.compare(Drift(), {"": known}, load_conversations(), loaded)}
+    sys.modules.pop("recipe_tiny.examples", None)
+    now = profiled(windows.rows(200), "now", recipe.load(params().recipe))
+    found = {one.feature: one for one in compared_by(Drift(), known, now)}
     assert found["manners"].detail == "the recipe names it no longer"
 
 
 def test_other_bins_are_refused(clone: Path) -> None:
-    windows.write(Path("data/inbox/window.jsonl"), windows.rows(200))
-    traffic.run(params())
+    kept(windows.rows(200))
     path = shelves.REFERENCE_PROFILE
     known = reports.read(Profile, path)
     words = known.features["input_words"].model_copy(update={"edges": [1.0, 2.0], "counts": [1, 2, 3]})
@@ -307,7 +327,7 @@ def test_other_bins_are_refused(clone: Path) -> None:
 
 def test_settings_that_could_never_call_drift_are_refused(clone: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"drift.num_resamples = 300 can show no drift: .* Take at least 401 resamples"
+        ConfigError, match=r"drift.num_resamples = 300 can show no drift: .* Take at least 1201 resamples"
     ):
         judged(windows.rows(200), num_resamples=300)
 
@@ -329,7 +349,7 @@ NOTES = (
 NUM_NULL = 40
 
 
-def drawn(seed: int, size: int, shift: float = 0.0) -> list[Conversation]:
+def drawn(seed: int, size: int, shift: float = 0.0) -> list[dict[str, Any]]:
     """Of the same source each time, but for `shift`: how much more often the longest note is
     written."""
     rng = random.Random(seed)
@@ -339,21 +359,18 @@ def drawn(seed: int, size: int, shift: float = 0.0) -> list[Conversation]:
         row = windows.conversation(
             rng.randrange(9000), rng.choice([1, 1, 2, 3]), note, latency_s=rng.lognormvariate(0, 0.5)
         )
-        rows.append(Conversation.model_validate(row | {"conversation_id": f"c-{n}"}))
+        rows.append(row | {"conversation_id": f"c-{n}"})
     return rows
 
 
 def compared(alpha: float, before: int, now: int, size: int, shift: float = 0.0) -> list[FeatureDrift]:
     """The features that were tested. Any effect counts, so that alpha alone decides."""
-    loaded = recipe.load(config.Recipe(path="tiny"))
     tiny = {"total_variation": 1e-9, "wasserstein_sd": 1e-9, "psi": 1e-9, "classifier_auc": 0.5001}
     section = Drift.model_validate(
-        {"alpha": alpha, "min_conversations": 20, "num_resamples": 400, "effects": tiny, "thresholds": {}}
+        {"alpha": alpha, "min_conversations": 20, "num_resamples": 700, "effects": tiny, "thresholds": {}}
     )
-    known = profile.of_conversations(drawn(before, size), loaded, "before")
-    return [
-        one for one in drift.compare(section, {"": known}, drawn(now, size, shift), loaded) if one.q_value is not None
-    ]
+    rows = compared_by(section, profiled(drawn(before, size), "before"), profiled(drawn(now, size, shift), "now"))
+    return [row for row in rows if row.q_value is not None]
 
 
 def test_r20_where_nothing_changed_at_most_a_share_alpha_of_windows_names_a_feature(clone: Path) -> None:
@@ -382,39 +399,44 @@ def test_r20_a_larger_alpha_sees_more(clone: Path) -> None:
 
 # -- the recipe icd10 ------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def icd10(repository: Path) -> tuple[Any, config.Params, Profile]:
+def icd10(repository: Path) -> tuple[Recipe, config.Params, Profile]:
     found = config.load(repository / "params.yaml")
     loaded = recipe.load(config.Recipe(path=str(repository / "recipes/icd10")))
     examples = loaded.examples("train", found.examples.train, found.examples.seed)
-    return loaded, found, profile.of_examples(examples, loaded, "icd10")
+    plan = plan_of_inputs(found, loaded)
+    return loaded, found, profile.of_examples(examples, plan, "icd10")
 
 
-def simulate(loaded: Any, path: Path, drifted: bool, seed: int) -> tuple[Any, ...]:
-    loaded._module("simulator").write_window(loaded.options, path, datetime.date(2026, 3, 2), 7, 400, drifted, seed)
-    return read_window(path).conversations
+def simulate(loaded: Recipe, folder: Path, drifted: bool, seed: int) -> Path:
+    """Return the snapshot of a simulated window."""
+    log = folder / f"w-{seed}-{drifted}.jsonl"
+    loaded.simulate(log, start=datetime.date(2026, 3, 2), days=7, conversations=400, drifted=drifted, seed=seed)
+    return ingest.ingest(str(log), config.Traffic(), folder, folder / "snapshots")
+
+
+def seen(icd10: Any, snapshot: Path) -> Profile:
+    loaded, found, _ = icd10
+    return profile.of_parts(reading.parts(snapshot), plan_of(found, loaded), "window")
 
 
 def test_simulated_windows_like_the_reference_raise_no_alarm(icd10: Any, tmp_path: Path) -> None:
     loaded, found, reference = icd10
     for seed in range(3):
-        statistics = drift.compare(
-            found.drift, {"": reference}, simulate(loaded, tmp_path / "w.jsonl", False, seed), loaded
-        )
-        assert [one.feature for one in statistics if one.drifted] == []
+        statistics = compared_by(found.drift, reference, seen(icd10, simulate(loaded, tmp_path, False, seed)))
+        assert [row.feature for row in statistics if row.drifted] == []
 
 
 def test_the_simulated_drift_is_seen_feature_by_feature(icd10: Any, tmp_path: Path) -> None:
     loaded, found, reference = icd10
-    before = profile.of_conversations(simulate(loaded, tmp_path / "w.jsonl", False, 1), loaded, "before")
-    now = simulate(loaded, tmp_path / "w.jsonl", True, 2)
-    statistics = drift.compare(found.drift, {"": reference, "agent": before}, now, loaded)
-    drifted = {one.feature for one in statistics if one.drifted}
+    before = seen(icd10, simulate(loaded, tmp_path, False, 1))
+    snapshot = simulate(loaded, tmp_path, True, 2)
+    rows = comparison.compare_all({"train": reference, "window": before}, seen(icd10, snapshot), found.drift)
+    statistics = comparison.control(rows, found.drift)
+    drifted = {row.feature for row in statistics if row.drifted}
     assert drifted >= {"input_words", "vocabulary", "phrasing", "chapter", "opening", "tool_errors", "latency_s"}
-    usable = len(usable_feedback(now, loaded))
-    assert (
-        drift.decide(found.drift, drift.Facts(statistics, [], 2000, 400, drift.tool_error_share(now), usable))[0]
-        == "refresh"
-    )
+    num_usable = sum(1 for _ in feedback.usable(reading.conversations(snapshot), loaded))
+    share = drift.tool_error_share(reading.parts(snapshot))
+    assert drift.decide(found.drift, drift.Facts(statistics, [], 2000, 400, share, num_usable))[0] == "refresh"
 
 
 def test_importing_drift_loads_neither_torch_nor_great_expectations(repository: Path) -> None:

@@ -81,7 +81,8 @@ def test_equal_settings_give_equal_bytes_and_another_seed_others(clone: Path) ->
 
 # -- from a window ---------------------------------------------------------------------------------
 def record(rows: list[dict[str, Any]]) -> None:
-    windows.write(Path("data/inbox/window.jsonl"), rows)
+    log = windows.write(Path("data/inbox/window.jsonl"), rows)
+    windows.take_in(log, params().traffic)
     traffic.run(params())
 
 
@@ -261,6 +262,82 @@ def test_a_block_shares_nothing_with_train_either(clone: Path) -> None:
     edit_recipe("REMAINDERS[split]]", 'REMAINDERS["train" if block else split]]')
     with pytest.raises(UserError, match=r"the splits leak into each other: .*targets of train in test"):
         examples.run(params(train=2000, blocks=2))
+
+
+LONG = (
+    "good morning, I would like to know, if that is not too much to ask of you today, the value of {key}, because we "
+    "could not find it in any of the books that the last owner of this house left to us. Many thanks"
+)
+
+
+def say_more(note: str) -> None:
+    """Let the recipe ask with many words, most of them the same in each example."""
+    edit_recipe('f"value of {key}"', note)
+
+
+def test_near_duplicates_are_counted_and_shown_but_no_error(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    say_more(f'f"{LONG}"')
+    examples.run(params())
+    report = reports.read(ExamplesReport, Path("data/examples/report.json"))
+    assert [(one.of, one.inside, one.num_examples, one.share) for one in report.near_duplicates] == [
+        ("train", "validation", 10, 1.0), ("train", "test", 12, 1.0), ("validation", "test", 12, 1.0),
+    ]  # fmt: skip
+    pair = report.near_duplicates[1].pairs[0]
+    assert pair.id in {row.id for row in shelves.load_examples("test")}
+    assert pair.repeats in {row.id for row in shelves.load_examples("train")}
+    said = capsys.readouterr().out
+    assert "near-duplicates: 12 examples of test (100.0%) like one of train, such as n-" in said
+
+
+def test_near_duplicates_above_the_limit_are_an_error(clone: Path) -> None:
+    say_more(f'f"{LONG}"')
+    with pytest.raises(
+        UserError,
+        match=r"near-duplicates \(examples.near_duplicate = 0.8\), more than examples.max_near_duplicates = 99.0%: 10 "
+        r"examples of validation \(100.0%\) like one of train, such as n-\d+ like n-\d+ \(0.8\d\); 12 examples of test",
+    ):
+        examples.run(params(max_near_duplicates=0.99))
+    assert shelf() == {}
+    examples.run(params(max_near_duplicates=1.0))
+    assert shelf() != {}
+
+
+def test_inputs_that_only_share_a_few_words_are_none(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    examples.run(params(max_near_duplicates=0.0))
+    report = reports.read(ExamplesReport, Path("data/examples/report.json"))
+    assert [one.num_examples for one in report.near_duplicates] == [0, 0, 0]
+    assert "near-duplicates" not in capsys.readouterr().out
+
+
+def test_near_duplicates_can_be_switched_off(clone: Path) -> None:
+    say_more(f'f"{LONG}"')
+    examples.run(params(near_duplicate=None))
+    assert "near_duplicates" not in Path("data/examples/report.json").read_text()
+    with pytest.raises(UserError, match="max_near_duplicates needs near_duplicate, but that is null"):
+        params(near_duplicate=None, max_near_duplicates=0.1)
+
+
+def test_blocks_are_compared_for_near_duplicates_too(clone: Path) -> None:
+    say_more(f'f"{LONG}"')
+    examples.run(params(blocks=2))
+    report = reports.read(ExamplesReport, Path("data/examples/report.json"))
+    assert [(one.of, one.inside, one.num_examples) for one in report.near_duplicates][2:] == [
+        ("validation", "test", 24), ("block 0", "block 1", 12),
+    ]  # fmt: skip
+
+
+def test_traffic_that_nearly_holds_what_is_tested_is_shown(clone: Path) -> None:
+    say_more(f'f"{LONG}"')
+    asked = tiny_split("test", 1)[0].messages[0]["content"]
+    rows = windows.rows(60, note="value of {key}")
+    rows[7]["messages"][0]["content"] = asked.replace("good", "Good old")
+    record(rows)
+    examples.run(params(source="window", train=60))
+    report = reports.read(ExamplesReport, Path("data/examples/report.json"))
+    (pair,) = [
+        pair for one in report.near_duplicates if (one.of, one.inside) == ("train", "test") for pair in one.pairs
+    ][:1]
+    assert pair.repeats == rows[7]["conversation_id"]
 
 
 def test_a_recipe_with_too_few_examples_is_named(clone: Path) -> None:

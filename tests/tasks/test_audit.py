@@ -13,6 +13,7 @@ import people
 import pytest
 import yaml
 
+from rft import shelves
 from rft.errors import UserError
 from rft.reports.audit import Audit, Link
 from tasks import audit
@@ -251,7 +252,7 @@ def test_a_champion_that_was_trained_on_another_rests_on_both(
 
 def test_a_run_that_nobody_promoted_rests_on_the_champion_it_began_with(clone: Clone, climbed: Clone) -> None:
     script = Path(shutil.copytree(climbed.root.parent / "script", clone.root.parent / "script"))
-    (script / "data/traffic/conversations.jsonl").write_text('{"conversation_id": "new"}\n' * 1200)
+    ladder_clone.write_window(clone.root, (ladder_clone.small(number) for number in range(2_000, 3_200)))
     second = ladder_clone.climb(ladder_clone.Scripted(clone, script))
     answer = upwards(clone, "conversation", "c-7").answer
     assert answer[-2:] == ["1 run more rests on it:", f"  run {second.name}: began with the weights of champion 6"]
@@ -277,8 +278,8 @@ def test_from_a_conversation_to_the_version_that_rests_on_it(clone: Clone) -> No
 
 
 def test_a_run_that_cannot_be_searched_is_never_a_no(clone: Clone) -> None:
-    out = at(clone).outs["data/traffic/conversations.jsonl"]
-    (clone.dvc_cache / "files/md5" / out.md5[:2] / out.md5[2:]).unlink()
+    (md5,) = (md5 for name, md5 in at(clone).files(str(shelves.CONVERSATIONS)) if name.endswith(".parquet"))
+    (clone.dvc_cache / "files/md5" / md5[:2] / md5[2:]).unlink()
     found = upwards(clone, "conversation", "c-0")
     assert any("NOT SEARCHED" in line for line in found.answer)
     assert [link.state for link in found.broken()] == ["missing"]

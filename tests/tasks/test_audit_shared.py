@@ -52,7 +52,7 @@ def test_a_fresh_clone_fetches_all_by_hash(here: Clone, tmp_path: Path, monkeypa
     assert found.ledger == own.ledger
     differ = {(link.source, link.says) for link in found.links if link.state != "verified"}
     assert {source.partition("/")[0] for source, _ in differ} <= {"alias:mlflow", "alias:file", f"stage:{run(here)}"}
-    assert {says for source, says in differ if source.startswith("stage")} == {"read"}, "the window is the user's"
+    assert {says for source, says in differ if source.startswith("stage")} == {"was given"}, "the log is the user's"
 
 
 def run(clone: Clone) -> str:

@@ -22,13 +22,14 @@ from tasks.promotion import agents
 from tasks.promotion.agents import Agent
 from tasks.runs import by_hand, champion, records, repro
 from tasks.runs import run as runs
-from tasks.runs.artifacts import PROFILE, WEIGHTS, Revision
+from tasks.runs.artifacts import PROFILE, WEIGHTS, WINDOW, Revision
 from tasks.runs.champion import BEGINNING, Served
 from tasks.runs.clone import Clone
 from tasks.runs.git import git, git_bytes
 from tasks.runs.records import State
 
 POINTER = f"{PROFILE}.dvc"
+WHOLE = {"champion.json", "profile.json.dvc", "window.json.dvc", "weights.dvc"}
 FIRST, SECOND, THIRD = (f'{{"window": "{word}"}}\n'.encode() for word in ("first", "second", "third"))
 
 
@@ -104,13 +105,23 @@ def test_the_base_model_has_no_profile_whatever_prompts_were_promoted(template: 
         served = champion.of(at, "prompt", version)
         assert served.champion.prompt is not None
         assert (served.champion.profile_path, served.champion.profile_sha256, served.profile) == (None, None, None)
-        assert shelf(at) == {"champion.json"}
+        assert shelf(at) == ({"champion.json"} if version == 2 else {"champion.json", "window.json.dvc"})
+
+
+def test_the_champion_brings_the_profile_of_the_traffic_that_its_run_saw(climbed: dict[str, Revision]) -> None:
+    """Of its own run, also where only a prompt was promoted: that agent made that traffic."""
+    for name in ("weights", "prompt"):
+        served = champion.of(climbed[name], name, 2)
+        assert served.window is not None
+        assert served.window == climbed[name].read(shelves.CURRENT_PROFILE)
+        assert (served.champion.window_path, served.champion.window_sha256) == ("window.json", sha256(served.window))
+        assert begun(served, climbed[name].clone).read(WINDOW) == served.window
 
 
 # -- Git holds its hash, DVC its bytes -------------------------------------------------------------
 def test_git_holds_the_hash_of_the_profile_and_dvc_its_bytes(climbed: dict[str, Revision]) -> None:
     for at in (climbed["prompt"], climbed["again"]):
-        assert shelf(at) == {"champion.json", "profile.json.dvc", "weights.dvc"}
+        assert shelf(at) == WHOLE
         assert json.loads(at.file("data/champion/champion.json") or b"")["profile_sha256"] == sha256(FIRST)
         assert at.outs[PROFILE].md5 == cached(at.clone, FIRST).parent.name + cached(at.clone, FIRST).name
         assert at.read(PROFILE) == FIRST
@@ -156,19 +167,19 @@ def test_what_the_users_commit_holds_of_an_earlier_champion_is_not_recorded_agai
     (clone.root / PROFILE).write_bytes(SECOND)
     clone.git("add", "--force", "data/champion")
     clone.git("commit", "--quiet", "--message", "a champion of then")
-    assert shelf(Revision(clone, "HEAD")) == {"champion.json", "profile.json", "profile.json.dvc", "weights.dvc"}
+    assert shelf(Revision(clone, "HEAD")) == WHOLE | {"profile.json"}
     bare = begun(BEGINNING, clone)
     assert shelf(bare) == {"champion.json"}
     assert bare.outs == {}
     later = begun(champion.of(at, "again", 4), clone)
-    assert shelf(later) == {"champion.json", "profile.json.dvc", "weights.dvc"}
+    assert shelf(later) == WHOLE
     assert later.read(PROFILE) == FIRST
 
 
 def test_a_stage_by_hand_has_the_profile_too(climbed: dict[str, Revision]) -> None:
     clone, at = climbed["again"].clone, climbed["again"]
     clone.git("checkout", "--quiet", at.commit, "--", "data/champion")
-    repro.dvc(clone.root, "checkout", POINTER, f"{WEIGHTS}.dvc")
+    repro.dvc(clone.root, "checkout", POINTER, f"{WINDOW}.dvc", f"{WEIGHTS}.dvc")
     assert (clone.root / PROFILE).read_bytes() == FIRST
     outcome = by_hand.run_stage(clone, config.load(clone.root / "params.yaml"), "traffic")
     assert outcome.how == "restored", "its inputs are those of the run, the whole shelf among them"
@@ -179,13 +190,14 @@ def as_before(at: Revision, profile: bytes) -> Revision:
     """The same revision as version 0.1.0 recorded it: the profile in Git, and its hash nowhere."""
     root, index = at.clone.root, at.clone.state / "index"
     told = json.loads(at.file("data/champion/champion.json") or b"")
-    told.pop("profile_sha256", None)
+    for key in ("profile_sha256", "window_path", "window_sha256"):
+        told.pop(key, None)
     content = {
         PROFILE: profile,
         "data/champion/champion.json": json.dumps(told | {"profile_path": "profile.json"}).encode(),
     }
     git(root, "read-tree", at.commit, index=index)
-    git(root, "rm", "--cached", "--quiet", "--force", "--ignore-unmatch", "--", POINTER, index=index)
+    git(root, "rm", "--cached", "--quiet", "--force", "--ignore-unmatch", "--", POINTER, f"{WINDOW}.dvc", index=index)
     for path, text in content.items():
         blob = git(root, "hash-object", "-w", "--stdin", given=text)
         git(root, "update-index", "--add", "--cacheinfo", f"100644,{blob},{path}", index=index)
@@ -199,7 +211,7 @@ def test_an_old_revision_with_the_profile_in_git_still_lays_out(climbed: dict[st
     served = champion.of(old, "prompt", 3)
     assert (served.profile, served.champion.profile_sha256) == (FIRST, sha256(FIRST))
     later = begun(served, old.clone)
-    assert shelf(later) == {"champion.json", "profile.json.dvc", "weights.dvc"}
+    assert shelf(later) == WHOLE
     assert later.read(PROFILE) == FIRST
     assert not os.access(cached(old.clone, FIRST), os.W_OK) or os.getuid() == 0
 

@@ -100,7 +100,7 @@ def test_only_the_stage_that_makes_them_depends_on_the_number_of_test_examples(r
     stages = {
         stage for stage in STAGES if {"examples", "examples.blocks", "examples.test"} & {*sections(repository, stage)}
     }
-    assert stages == {"examples"}
+    assert stages == {"traffic", "examples"}, "the first compares their inputs with production"
 
 
 def test_a_change_in_a_module_reaches_exactly_its_stages(repository: Path) -> None:
@@ -131,7 +131,7 @@ def test_what_a_stage_opens_by_name_is_among_what_it_reads(repository: Path) -> 
 
 def test_the_pipeline_is_in_order_and_test_examples_have_one_reader(repository: Path) -> None:
     pipeline = yaml.safe_load(dependencies.render(repository))["stages"]
-    made: set[str] = {"data/champion", "data/registration/registration.json"}  # the flow's
+    made: set[str] = {"data/champion", "data/window", "data/registration/registration.json"}  # the flow's
     for stage, row in pipeline.items():
         shelves = {path for path in row["deps"] if path.startswith("data/")}
         assert shelves <= made | {out for out in made if out.endswith("/")}, (
@@ -149,12 +149,17 @@ def test_a_stage_leaves_every_file_that_the_engine_looks_for() -> None:
     single = [path for path in vars(shelves).values() if isinstance(path, Path) and path != shelves.DATA]
     asked = {str(path) for path in (*shelves.REPORTS.values(), *single, *map(shelves.examples_file, SPLITS))}
     known = {path for path in asked if path in left or any(path.startswith(f"{folder}/") for folder in left)}
-    flows = {"data/champion/champion.json", "data/registration/registration.json", "data/environment.json"}
+    flows = {
+        "data/champion/champion.json",
+        "data/registration/registration.json",
+        "data/environment.json",
+        "data/window",
+    }
     assert asked - known == flows
-    assert len(single) == 10
+    assert len(single) == 12
     read = {path for needed in NEEDS.values() for path in needed.files if path.startswith("data/")}
     others = {path for path in read if path not in left and f"{path}/" not in left}
-    assert others == {"data/champion", "data/registration/registration.json"}
+    assert others == {"data/champion", "data/window", "data/registration/registration.json"}
 
 
 def test_the_command_compares_and_writes(

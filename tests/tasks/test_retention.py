@@ -63,7 +63,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
 
 def climb(scripted: ladder_clone.Scripted, word: str) -> RunRecord:
     """A recorded run whose policy and traffic are its own."""
-    (scripted.script / "data/traffic/conversations.jsonl").write_text(word)
+    (scripted.script / "data/traffic/current_profile.json").write_text(word)
     (scripted.script / "data/policy/model.bin").write_text(f"policy of {word}")
     params = config.load(scripted.root / "params.yaml")
     settings = params.model_copy(
@@ -111,7 +111,7 @@ def test_the_bytes_of_an_old_run_go_and_those_that_others_need_stay(here: Clone)
     told = book.read(here).head
     todo = collect(here)
     assert cached(here) == before - alone
-    assert {item.kind for item in todo.items} == {"bytes"}
+    assert {item.kind for item in todo.items} == {"bytes", "work"}, "and snapshots, which are made again"
     assert here.git("for-each-ref") == refs, "never a revision"
     assert book.read(here, anew=True).head == told, "never the ledger"
     assert [bool(record.bytes_removed) for record in three(here)] == [True, False, False]
@@ -154,7 +154,7 @@ def test_afterwards_people_can_do_what_they_could(
 def test_what_a_user_put_under_dvc_stays_though_a_run_left_the_same_bytes(here: Clone) -> None:
     """Under an old commit of a branch, and, not committed yet, in the working tree."""
     first = three(here)[0]
-    mine = Revision(here, first.revision or "").outs["data/traffic/conversations.jsonl"].md5
+    mine = Revision(here, first.revision or "").outs["data/traffic/current_profile.json"].md5
     for name, text in (("old.csv", "first"), ("new.csv", "first")):
         (here.root / name).write_text(text)
     repro.dvc(here.root, "add", "--quiet", "old.csv")
@@ -361,7 +361,7 @@ def test_the_run_cache_forgets_what_is_gone_and_dvc_computes_it_anew(
     assert run(2, "policy", "traffic") == ["ran", "ran"]
     assert run(1, "policy") == ["restored"]
     todo = collect(scripted.clone)
-    assert {item.kind for item in todo.items} == {"bytes"}
+    assert {item.kind for item in todo.items} == {"bytes", "work"}, "and snapshots, which are made again"
     assert not any("run " in reason and "champion" in reason for reason in todo.kept)
     assert run(1, "policy") == ["ran"]
     assert run(2, "policy", "traffic") == ["restored", "restored"], (
@@ -401,7 +401,7 @@ def test_a_kill_in_the_middle_leaves_what_a_second_call_removes(here: Clone) -> 
     assert [path for path in expected if path.exists()] == []
     assert kept <= cached(here)
     with pytest.raises(UserError, match="past its retention"):
-        Revision(here, first.revision or "").read("data/traffic/conversations.jsonl")
+        Revision(here, first.revision or "").read("data/traffic/current_profile.json")
 
 
 def test_not_while_a_run_is_going_on(
@@ -498,7 +498,7 @@ def test_the_beginning_and_its_doctor_keep_what_they_need(
     (scripted.script / "data/policy/model.bin").write_text("another policy")
     old = ladder_clone.climb(scripted, policy=other)
     measured = climb(scripted, "measured")
-    (scripted.script / "data/traffic/conversations.jsonl").write_text("newest")
+    (scripted.script / "data/traffic/current_profile.json").write_text("newest")
     settings = params.model_copy(update={"policy": params.policy.model_copy(update={"seed": 8})})
     what = runs.plan(scripted.clone, settings, champions.of_params(scripted.clone, settings))
     with pytest.raises(KeyboardInterrupt), runs.start(scripted.clone, what) as run:  # noqa: PT012

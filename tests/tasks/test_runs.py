@@ -10,10 +10,12 @@ from pathlib import Path
 
 import ladder_clone
 import pytest
+import scripted_windows
 import yaml
 
-from rft import config
+from rft import config, shelves
 from rft.errors import UserError
+from rft.snapshots import reading
 from tasks.promotion import champions
 from tasks.runs import clone, records
 from tasks.runs import repro as stages
@@ -203,17 +205,20 @@ def test_a_crash_between_revision_and_record_is_healed(scripted: ladder_clone.Sc
 
 def test_windows_and_what_cannot_travel(scripted: ladder_clone.Scripted, tmp_path: Path) -> None:
     elsewhere = tmp_path / "week 7.jsonl"
-    elsewhere.write_text("{}\n")
+    rows = [ladder_clone.small(number) for number in range(60)]
+    scripted_windows.write(elsewhere, rows)
     with runs.start(scripted.clone, plan(scripted, elsewhere)) as run:
-        assert (run.tree / "data/inbox/week 7.jsonl").read_text() == "{}\n"
-    assert run.record.window == "data/inbox/week 7.jsonl"
-    (scripted.root / "window in the tree.jsonl").write_text("{}\n")
+        assert [each.conversation_id for each in reading.conversations(run.tree / shelves.SNAPSHOT)] == [
+            row["conversation_id"] for row in rows
+        ]
+    assert run.record.window == str(elsewhere)
+    scripted_windows.write(scripted.root / "window in the tree.jsonl", rows)
     inside = plan(scripted, scripted.root / "window in the tree.jsonl")
     assert not inside.edits.dirty, "a window is no edit, wherever it lies"
     with runs.start(scripted.clone, inside) as run:
         pass
     assert Revision(scripted.clone, run.record.revision or "").file("window in the tree.jsonl") is None
-    with pytest.raises(UserError, match="no such window of traffic"):
+    with pytest.raises(UserError, match=r"there is no such file\. Set traffic\.file"):
         plan(scripted, tmp_path / "missing.jsonl")
     (scripted.root / "inner/.git").mkdir(parents=True)
     scripted.git("init", "--quiet", "inner")

@@ -22,8 +22,9 @@ from rft import config, recipe
 from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.recipe import Recipe
 from rft.tools import lifetime
-from rft.tools.client import ToolClient, schemas
+from rft.tools.client import ToolClient
 from rft.tools.lifetime import running
+from rft.tools.signatures import schemas
 from rft.types import ToolCall, ToolResult
 from rft.wire import client as http_client
 

@@ -21,8 +21,9 @@ from rft import config, recipe
 from rft.errors import ConfigError, InfrastructureError
 from rft.recipe import Recipe
 from rft.tools import local as local_tools
-from rft.tools.client import ToolClient, schemas
+from rft.tools.client import ToolClient
 from rft.tools.lifetime import running
+from rft.tools.signatures import schemas
 from rft.types import ToolCall, ToolResult
 from rft.wire import client as http_client
 from rft.wire.client import ToolEndpoint
@@ -302,7 +303,8 @@ def test_workers_of_a_killed_stage_end(ours: Recipe):
     stage = f"""
 import asyncio
 from rft import config, recipe
-from rft.tools.client import ToolClient, schemas
+from rft.tools.client import ToolClient
+from rft.tools.signatures import schemas
 from rft.types import Example, RolloutContext, ToolCall
 from rft.wire.client import ToolEndpoint
 

@@ -24,7 +24,7 @@ from rft import recipe
 from rft.errors import ToolError, UserError
 from rft.recipe import Recipe
 from rft.tools import server as toolserver
-from rft.tools.server import schema
+from rft.tools.signatures import schema
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,0 +1,80 @@
+"""Read a log of traffic as a run would, and say what is in it.
+
+LOG is a file, a folder, a pattern of which all matches are one window, or an address such as
+s3://bucket/logs. Its format is recognized by content: our own, OpenAI's chat completions and
+Responses, OpenTelemetry spans, MLflow traces; compressed or not. Nothing of it is dropped silently:
+what is no conversation is counted, and the first such lines are named.
+
+  rft ingest data/inbox/2026-W14.jsonl
+  rft ingest logs/april --set traffic.unit=user_id
+
+The snapshot is placed in data/window, which `dvc repro` reads; a run makes its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from flows.cli.options import add_settings
+from flows.screen import say
+from rft.words import counted
+from tasks.runs import clone
+
+if TYPE_CHECKING:
+    from rft.reports import Manifest
+
+SHOWN = 10
+"""Sources and unreadable rows that are named."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("log", metavar="LOG", nargs="?", help="default: traffic.file of the settings")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from flows import settings
+    from rft import files, shelves
+    from rft.snapshots import reading
+    from tasks.runs import windows
+
+    here = clone.enter()
+    wanted = settings.resolve(here, options.params, options.overrides)
+    log = settings.given(here, options.log)
+    _, inputs = windows.take_in(here, wanted, log, say)
+    (snapshot,) = inputs.values()
+    place = here.root / shelves.SNAPSHOT
+    files.delete(place)
+    shutil.copytree(snapshot, place)
+    tell(reading.manifest(snapshot))
+    say(f"The snapshot: {shelves.SNAPSHOT}")
+    return 0
+
+
+def tell(manifest: Manifest, console: Console | None = None) -> None:
+    """Print what the log holds, and what of it was not taken."""
+    console = console or Console(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("file", "format", "rows", "bytes"):
+        table.add_column(column, justify="right" if column in ("rows", "bytes") else "left")
+    for source in manifest.sources[:SHOWN]:
+        table.add_row(source.name, source.format, f"{source.num_rows:,}", f"{source.num_bytes:,}")
+    console.print(table)
+    if (more := len(manifest.sources) - SHOWN) > 0:
+        say(f"... and {counted(more, 'file')} more")
+    graded = f"{manifest.num_with_feedback:,} graded"
+    say(f"{counted(manifest.num_conversations, 'conversation')} from {manifest.first} to {manifest.last}, {graded}")
+    for what, counts in (
+        ("not taken", manifest.rejected),
+        ("keys without a meaning", manifest.ignored_keys),
+        ("redacted", manifest.redacted),
+    ):
+        if counts:
+            say(f"{what}: {', '.join(f'{name} {count:,}' for name, count in counts.items())}")
+    for row in manifest.unread[:SHOWN]:
+        say(f"  {row.source}:{row.line}: {row.why}")

@@ -1,0 +1,296 @@
+"""Work out the columns of a snapshot from parsed conversations, thousands at a time.
+
+The messages of all conversations are one flat column, and offsets say where each conversation
+begins. Whatever is asked of a conversation (how many turns, which tools, the last answer) is
+counted on the flat column and added up between offsets. Python looks at distinct values only, such
+as system prompts and shapes of replies, and at graded answers that differ in their text.
+
+    build(table, ...)     the columns of parsed rows (rft/snapshots/lines.py)
+    of_rows(rows)         the same of rows in memory, such as training examples
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rft.errors import UserError
+from rft.snapshots import normal, schema, shapes, words
+from rft.snapshots.arrow import pc
+from rft.snapshots.lines import Engine, Lookup, offsets, take, whole
+
+REFUSALS = (
+    "i'm sorry, but i can",
+    "i am sorry, but i can",
+    "sorry, but i can",
+    "sorry, i can",
+    "i'm sorry, i can",
+    "i'm unable to",
+    "i am unable to",
+    "i'm not able to",
+    "i am not able to",
+    "i can't help",
+    "i can't assist",
+    "i can't provide",
+    "i can't comply",
+    "i cannot",
+    "i won't",
+    "i must decline",
+    "i have to decline",
+    "as an ai",
+    "as a language model",
+)
+"""Openings of an English refusal. `can` is followed by `'t`, `not` or ` not`."""
+_REFUSED = (
+    r"^\s*(?:unfortunately,? )?(?:"
+    + "|".join(opening + r"(?:'t|not| not)\b" if opening.endswith(" can") else opening + r"\b" for opening in REFUSALS)
+    + ")"
+)
+GRADES = ("as answered", "corrected")
+_NO_UNIT = "no unit"
+_JSON_BEGINS = frozenset('{["-0123456789tfnNI')
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What the owner declares: the unit of dependence, and columns with their kinds."""
+
+    unit: str | None = None
+    columns: Mapping[str, str] | None = None
+
+    @property
+    def lookups(self) -> list[Lookup]:
+        named = [Lookup("unit", self.unit)] if self.unit is not None else []
+        return named + [Lookup(name, name) for name in sorted(self.columns or {})]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return schema.with_own(dict(self.columns or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    table: pa.Table
+    kept: dict[str, int]
+    """Rows that lack something and are kept: reason -> rows. Each reason begins with `no `."""
+    met: dict[str, int]
+    """Rows that have a value, by declared key."""
+
+
+def of_rows(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Make the columns of rows in memory: `{"conversation_id": .., "time": .., "messages": [..]}`.
+
+    Raises UserError naming the row that is no conversation.
+    """
+    written: list[str] = []
+    for row in rows:
+        try:
+            written.append(normal.line(normal.conversation(row)))
+        except normal.Unreadable as error:
+            raise UserError(f"conversation {row.get('conversation_id')!r}: {error}. Fix the row.") from None
+    engine = Engine()
+    own = Own()
+    parts: list[pa.Table] = []
+    for first in range(0, len(written), 4096):
+        some = written[first : first + 4096]
+        parsed, _ = take(engine, pa.array(some, pa.string()), [], trusted=True)
+        numbers = pa.array(range(first + 1, first + 1 + len(some)), pa.int64())
+        parts.append(build(engine, parsed, own, pa.array([0] * len(some), pa.int32()), numbers).table)
+    return pa.concat_tables(parts) if parts else own.schema.empty_table()
+
+
+def build(engine: Engine, parsed: pa.Table, own: Own, source: pa.Array, line: pa.Array) -> Built:
+    """Make the columns of parsed rows. `source` and `line`: where each row stands."""
+    lists = whole(parsed["messages"])
+    bounds, items = offsets(lists), lists.flatten()
+    role, text, raw, calls = (items.field(name) for name in ("role", "text", "json", "calls"))
+    is_assistant, is_tool = _is(role, "assistant"), _is(role, "tool")
+    given = _since(is_assistant | is_tool, bounds) == 0
+    last_answer = _last(is_assistant, bounds)
+    answer = text.take(pa.array(last_answer, mask=last_answer < 0))
+    call_bounds, called = offsets(calls), calls.flatten()
+    per_row = call_bounds[bounds]
+    names = called.field("name")
+    ids = whole(parsed["conversation_id"])
+    unit, kept, met, columns = _own(engine, parsed, own)
+    known = ids if unit is None else pc.coalesce(unit, ids)
+    drawn, picked = _draws(engine, known, ids)
+    call_shapes, reply_shapes = shapes.both(engine, names, called.field("arguments"), text.filter(pa.array(is_tool)))
+    found: dict[str, Any] = {
+        "conversation_id": ids,
+        "time": parsed["time"].cast(pa.timestamp("us", "UTC")),
+        "unit": pa.nulls(len(ids), pa.string()) if unit is None else unit,
+        "draw": drawn,
+        "pick": picked,
+        "group": pa.array(drawn.to_numpy() % schema.GROUPS, pa.uint8()),
+        "source": source,
+        "line": line,
+        "messages": _joined(bounds, raw),
+        "latency_s": parsed["latency_s"],
+        "tool_errors": parsed["tool_errors"],
+        "feedback": parsed["feedback"],
+        "last_role": role.take(pa.array(bounds[1:] - 1)),
+        "num_messages": pa.array(np.diff(bounds), pa.int32()),
+        "num_turns": pa.array(_sum(is_assistant, bounds), pa.int32()),
+        "num_tool_calls": pa.array(np.diff(per_row), pa.int32()),
+        "input_words": pa.array(_input_words(text, _is(role, "user") & given, bounds), pa.int32()),
+        "tools": _list(per_row, names),
+        "calls": _list(per_row, call_shapes),
+        "replies": _list(np.concatenate([[0], np.cumsum(is_tool, dtype=np.int64)])[bounds], reply_shapes),
+        "system": _system(text, (_is(role, "system") | _is(role, "developer")) & given, bounds),
+        "offered": _hashed(whole(parsed["tools"]), _canonical_json),
+        "refused": pc.fill_null(pc.match_substring_regex(answer, _REFUSED, ignore_case=True), False),
+        "grade": _grades(answer, last_answer >= 0, whole(parsed["feedback"])),
+    } | columns
+    target = own.schema
+    return Built(pa.table([_as(found[field.name], field.type) for field in target], schema=target), kept, met)
+
+
+def _as(values: Any, kind: pa.DataType) -> pa.Array:
+    values = whole(values) if isinstance(values, pa.ChunkedArray) else values
+    return values if values.type == kind else values.cast(kind)
+
+
+# -- flat columns ----------------------------------------------------------------------------------
+def _is(role: pa.StringArray, name: str) -> np.ndarray:
+    return pc.fill_null(pc.equal(role, name), False).to_numpy(zero_copy_only=False)
+
+
+def _sum(values: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    total = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
+    return total[bounds[1:]] - total[bounds[:-1]]
+
+
+def _since(values: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Count, for each item, how many are true up to it in its list."""
+    total = np.cumsum(values, dtype=np.int64)
+    before = np.concatenate([[0], total])[bounds[:-1]]
+    return total - np.repeat(before, np.diff(bounds))
+
+
+def _last(values: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Return the place of the last true item of each list, or -1."""
+    places = np.concatenate([[-1], np.flatnonzero(values)])
+    found = places[np.searchsorted(places, bounds[1:]) - 1]
+    return np.where(found >= bounds[:-1], found, -1)
+
+
+def _list(bounds: np.ndarray, values: pa.Array) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), values)
+
+
+def _some(values: pa.Array, mask: np.ndarray, bounds: np.ndarray) -> pa.ListArray:
+    """Keep some items of each list."""
+    ends = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[bounds]
+    return _list(ends, values.filter(pa.array(mask)))
+
+
+def _joined(bounds: np.ndarray, raw: pa.StringArray) -> pa.StringArray:
+    return pc.binary_join_element_wise("[", pc.binary_join(_list(bounds, raw), ","), "]", "")
+
+
+def _input_words(text: pa.StringArray, mask: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    counts = np.zeros(len(text), dtype=np.int64)
+    counts[mask] = words.count(text.filter(pa.array(mask)))
+    return _sum(counts, bounds)
+
+
+def _system(text: pa.StringArray, mask: np.ndarray, bounds: np.ndarray) -> pa.StringArray:
+    """Hash what the system and the developer said before the agent's first word."""
+    lists = _some(pc.fill_null(text, ""), mask, bounds)
+    joined = pc.if_else(pc.equal(pc.list_value_length(lists), 0), None, pc.binary_join(lists, "\n"))
+    return _hashed(joined, str)
+
+
+def _hashed(texts: pa.StringArray, form: Any) -> pa.StringArray:
+    coded = texts.dictionary_encode()
+    digits = [hashlib.sha256(form(value).encode()).hexdigest()[:12] for value in coded.dictionary.to_pylist()]
+    return pa.array(digits, pa.string()).take(coded.indices)
+
+
+def _canonical_json(text: str) -> str:
+    return json.dumps(json.loads(text), sort_keys=True)
+
+
+def _draws(engine: Engine, known: pa.StringArray, ids: pa.StringArray) -> tuple[pa.Array, pa.Array]:
+    """Hash who each row belongs to, and its id."""
+    names = ids if known is ids else pa.concat_arrays([known, ids])
+    found = whole(engine.run("select md5_number_lower(t) as t from texts", t=names)["t"])
+    return found.slice(0, len(ids)), found.slice(len(names) - len(ids))
+
+
+# -- grades ----------------------------------------------------------------------------------------
+def _grades(answer: pa.StringArray, has_answer: np.ndarray, feedback: pa.StringArray) -> pa.Array:
+    """Compare each answer with its feedback, as `corrected` does."""
+    found = np.full(len(answer), None, dtype=object)
+    graded = np.flatnonzero(feedback.is_valid().to_numpy(zero_copy_only=False))
+    known: dict[tuple[str, str], str] = {}
+    answers = answer.take(pa.array(graded)).to_pylist()
+    for place, said, right in zip(graded, answers, feedback.take(pa.array(graded)).to_pylist(), strict=True):
+        pair = (said or "", right)
+        if not has_answer[place]:
+            found[place] = GRADES[1]
+            continue
+        if pair not in known:
+            known[pair] = GRADES[corrected(pair[0], json.loads(right))]
+        found[place] = known[pair]
+    return pa.array(found, pa.string())
+
+
+def corrected(answer: str, feedback: Any) -> bool:
+    """Tell whether the feedback differs from the answer. JSON is compared as JSON, lists without
+    order, and an object of one key as its value: `{"codes": ["I10"]}` agrees with `["I10"]`."""
+    return answer != feedback and _compared(answer) != _compared(feedback)
+
+
+def _compared(value: Any) -> str:
+    if isinstance(value, str):
+        if value.lstrip()[:1] not in _JSON_BEGINS:
+            return json.dumps(value.strip())
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return json.dumps(value.strip())
+    if isinstance(value, dict) and len(value) == 1:
+        value = next(iter(value.values()))
+    if isinstance(value, list):
+        value = sorted(json.dumps(item, sort_keys=True) for item in value)
+    return json.dumps(value, sort_keys=True)
+
+
+# -- the owner's columns ---------------------------------------------------------------------------
+_OWN = """
+select
+    case when left(t, 1) = '"' and strlen(t) > 2 then t::json->>'$'
+        when regexp_full_match(t, '-?[0-9]+') then t end as unit,
+    case when left(t, 1) = '"' then t::json->>'$' when left(t, 1) not in ('{', '[', 'n') then t end as category,
+    case when isfinite(try_cast(t as double)) and left(t, 1) not in ('"', 't', 'f') then try_cast(t as double) end as number,
+    t is not null and t <> 'null' as met
+from texts
+"""  # noqa: E501
+
+
+def _own(
+    engine: Engine, parsed: pa.Table, own: Own
+) -> tuple[pa.StringArray | None, dict[str, int], dict[str, int], dict[str, pa.Array]]:
+    """Return the unit, what rows lack, how many rows have each key, and the columns by name."""
+    unit, kept, met, columns = None, {}, {}, {}
+    for n, lookup in enumerate(own.lookups):
+        found = engine.run(_OWN, t=whole(parsed[f"own_{n}"]))
+        met[lookup.key] = met.get(lookup.key, 0) + (pc.sum(found["met"]).as_py() or 0)
+        if n == 0 and own.unit is not None:
+            unit = whole(found["unit"])
+            kept[_NO_UNIT] = unit.null_count
+            continue
+        kind = (own.columns or {})[lookup.name]
+        values = whole(found[kind])
+        lacking = values.null_count
+        kept[f"no {lookup.name}"] = lacking
+        columns[schema.OWN + lookup.name] = values
+    return unit, {reason: count for reason, count in kept.items() if count}, met, columns

@@ -1,0 +1,71 @@
+"""The schema of a tool, made from the signature and docstring of a typed Python function.
+
+Its arguments are validated against the same types (`arguments_model`), so the two cannot drift
+apart. A reader of schemas alone needs no server: rft/tools/server.py serves the functions.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import pydantic
+from pydantic.json_schema import GenerateJsonSchema
+
+from rft.errors import UserError
+from rft.recipe import Recipe
+
+ITEM, TRACE_ID = GIVEN = ("item", "trace_id")
+"""Arguments that a tool gets from us and not from the policy: the example's row and the rollout's
+trace id. That id is new in every run: where it shows in an output, equal seeds no longer give equal
+bytes.
+"""
+
+
+class _NoTitles(GenerateJsonSchema):
+    """Titles repeat the names and cost prompt tokens."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def schema(function: Callable[..., Any]) -> dict[str, Any]:
+    """Make the Chat-Completions tool of a typed function; `Annotated[int, Field(description=...)]`
+    describes an argument."""
+    parameters = arguments_model(function).model_json_schema(by_alias=True, schema_generator=_NoTitles)
+    parameters.pop("title", None)
+    description = inspect.cleandoc(function.__doc__ or "")
+    declared = {"name": name_of(function), "description": description, "parameters": parameters}
+    return {"type": "function", "function": declared}
+
+
+def schemas(recipe: Recipe) -> list[dict[str, Any]]:
+    """Make the Chat-Completions tools of a recipe, in its order."""
+    return [schema(function) for function in recipe.tools]
+
+
+def asks_for(function: Callable[..., Any]) -> list[str]:
+    """Return which of GIVEN the function takes."""
+    return [name for name in GIVEN if name in inspect.signature(function).parameters]
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    return function.__name__
+
+
+def arguments_model(function: Callable[..., Any]) -> type[pydantic.BaseModel]:
+    """Make a pydantic model of the arguments. Fields have neutral names, with the real ones as
+    aliases: a tool may call an argument `json`."""
+    hints = get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {}
+    for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
+        if name in GIVEN:
+            continue
+        if name not in hints or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise UserError(
+                f"tool {name_of(function)}: argument {name!r} needs a type hint and must work as a keyword."
+            )
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[f"argument_{position}"] = (hints[name], pydantic.Field(default, alias=name))
+    return pydantic.create_model(name_of(function), __config__=pydantic.ConfigDict(extra="forbid"), **fields)

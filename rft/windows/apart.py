@@ -1,0 +1,168 @@
+"""How far apart are the two sides of one feature, and what draws the same by chance?
+
+    wasserstein_sd    numbers: how far the values moved, in standard deviations of the reference
+    psi               numbers in ten quantile bins of the reference
+    total_variation   categories: values that are too rare for their noise to be measured are joined
+    classifier_auc    text: rft/windows/text.py
+    mmd               embeddings: rft/windows/discrepancy.py
+
+The first three count on bins that both sides have (`on_one_axis`), and chance is drawn by group of
+users (rft/windows/noise.py). The last two look at a sample of one conversation per user.
+
+Arrays: D = draws, B = bins, N = conversations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rft.errors import UserError
+from rft.reports import Bar, Feature
+from rft.windows import discrepancy, effects, noise, shown, text
+from rft.windows.effects import Floats
+from rft.windows.labels import OTHER
+from rft.windows.noise import Side
+from rft.windows.shown import Names
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """An effect, and what draws the effect of so many windows that differ by chance alone."""
+
+    effect: float
+    drawn: Callable[[int], Floats]
+    detail: str = ""
+    bars: tuple[Bar, ...] = ()
+
+
+def of(before: Feature, now: Feature, names: Names, seed: int) -> Apart:
+    """Compare the two sides of a feature."""
+    if now.kind == "text":
+        return _by_text(before, now, seed)
+    if now.kind == "embedding":
+        return _by_embedding(before, now, seed)
+    return _by_counts(before, now, names, seed)
+
+
+def bars(before: Feature, now: Feature, names: Names) -> list[Bar]:
+    """Show both sides of a feature, at most a dozen bars."""
+    if now.kind in ("text", "embedding"):
+        return []
+    reference, current, values = on_one_axis(before, now)
+    if now.kind == "numeric":
+        return shown.number_bars(now.edges, reference.counts_B, current.counts_B)
+    return shown.category_bars(values, reference.counts_B, current.counts_B, names)
+
+
+# -- counts ----------------------------------------------------------------------------------------
+def _by_counts(before: Feature, now: Feature, names: Names, seed: int) -> Apart:
+    reference, current, values = on_one_axis(before, now)
+    rng = np.random.default_rng(seed)
+    if now.kind == "numeric":
+        detail = f"{shown.summary(before, names)}; now {shown.summary(now, names)}"
+    else:
+        detail = shown.moved(values, reference.counts_B, current.counts_B, names)
+    if now.statistic == "wasserstein_sd":
+        found = _wasserstein(now.edges, reference, current, rng)
+    elif now.statistic == "psi":
+        found = _psi(reference, current, rng)
+    else:
+        found = _total_variation(reference, current, values.index(OTHER) if OTHER in values else None, rng)
+    said = [detail, found.detail]
+    without = [side for side, feature in (("reference", before), ("window", now)) if not feature.cells]
+    if without:
+        said.append(f"the profile of the {' and the '.join(without)} has no counts per user")
+    return Apart(found.effect, found.drawn, "; ".join(filter(None, said)), tuple(bars(before, now, names)))
+
+
+def _wasserstein(edges: Sequence[float], reference: Side, current: Side, rng: np.random.Generator) -> Apart:
+    places_B = effects.positions(edges)
+    both_B = reference.counts_B + current.counts_B
+    scale = effects.spread(reference.counts_B, places_B) or effects.spread(both_B, places_B) or 1.0
+    width_B = np.diff(places_B) / scale
+
+    def drawn(num: int) -> Floats:
+        reference_DB, current_DB = noise.null_draws(reference, current, num, rng, cumulative=True)
+        return np.abs(reference_DB - current_DB)[:, :-1] @ width_B
+
+    effect = effects.wasserstein(reference.counts_B, current.counts_B, places_B) / scale
+    return Apart(float(effect), drawn)
+
+
+def _psi(reference: Side, current: Side, rng: np.random.Generator) -> Apart:
+    bin_B = effects.equal_bins(reference.counts_B, effects.PSI_BINS)
+    reference, current = reference.joined(bin_B), current.joined(bin_B)
+
+    def drawn(num: int) -> Floats:
+        reference_DB, current_DB = noise.null_draws(reference, current, num, rng)
+        return effects.psi(reference_DB * reference.total, current_DB * current.total)
+
+    return Apart(float(effects.psi(reference.counts_B, current.counts_B)), drawn)
+
+
+def _total_variation(reference: Side, current: Side, rest: int | None, rng: np.random.Generator) -> Apart:
+    bin_B = noise.dense_bins(reference, current, rest)
+    reference, current = reference.joined(bin_B), current.joined(bin_B)
+
+    def drawn(num: int) -> Floats:
+        reference_DB, current_DB = noise.null_draws(reference, current, num, rng)
+        return 0.5 * np.abs(reference_DB - current_DB).sum(axis=1)
+
+    held_B = np.bincount(bin_B)
+    num_joined = int(held_B[held_B > 1].sum())
+    said = f"{num_joined} rare values are counted in {np.count_nonzero(held_B > 1)}" if num_joined else ""
+    return Apart(float(effects.total_variation(reference.counts_B, current.counts_B)), drawn, said)
+
+
+def on_one_axis(before: Feature, now: Feature) -> tuple[Side, Side, list[str]]:
+    """Return both sides on the same bins, and the values of these.
+
+    A value that one side names stands alone if the other side names it, or has no bin `(other)`
+    that could hold it. Otherwise it joins that bin, on both sides.
+    """
+    if before.kind == "numeric":
+        return noise.side(before), noise.side(now), []
+    named = [set(side.values) - {OTHER} for side in (before, now)]
+    others = [dict(zip(side.values, side.counts, strict=True)).get(OTHER, 0) for side in (before, now)]
+    alone = named[0] & named[1]
+    alone |= set() if others[1] else named[0] - named[1]
+    alone |= set() if others[0] else named[1] - named[0]
+    values = sorted(alone)
+    if others[0] or others[1] or not values:
+        values.append(OTHER)
+    place = {value: n for n, value in enumerate(values)}
+    sides: list[Side] = []
+    for feature in (before, now):
+        bin_B = np.array([place.get(value, len(values) - 1) for value in feature.values], dtype=np.int64)
+        sides.append(noise.side(feature).placed(bin_B, len(values)))
+    return sides[0], sides[1], values
+
+
+# -- samples ---------------------------------------------------------------------------------------
+def _by_text(before: Feature, now: Feature, seed: int) -> Apart:
+    sides = [text.chosen(side.sample, seed + n, text.MOST_ROWS) for n, side in enumerate((before, now))]
+    told = text.tell_apart(text.matrix_NB([*sides[0], *sides[1]]), _labels(sides), seed)
+    detail = (
+        f"a classifier tells the windows apart with AUC {told.auc:.2f} (95 % interval {told.low:.2f} to "
+        f"{told.high:.2f}), on {len(sides[0])} conversations of the reference and {len(sides[1])} of the window"
+    )
+    return Apart(told.auc, told.shuffled, detail)
+
+
+def _by_embedding(before: Feature, now: Feature, seed: int) -> Apart:
+    sides = [text.chosen(side.sample, seed + n, discrepancy.MOST_ROWS) for n, side in enumerate((before, now))]
+    rows = [discrepancy.rows_of(side) for side in sides]
+    if rows[0].shape[1] != rows[1].shape[1]:
+        what = f"embeddings of {rows[0].shape[1]} and {rows[1].shape[1]} numbers, both by {now.model}"
+        raise UserError(f"{what}. Profile the reference again.")
+    effect, shuffled = discrepancy.discrepancy(np.concatenate(rows), _labels(sides), seed)
+    detail = f"maximum mean discrepancy of {len(sides[0])} and {len(sides[1])} embeddings by {now.model}"
+    return Apart(effect, shuffled, detail)
+
+
+def _labels(sides: Sequence[Sequence[str]]) -> Any:
+    return np.repeat([0.0, 1.0], [len(side) for side in sides])

@@ -1,0 +1,116 @@
+"""Counts of values: names of tools, shapes of arguments, categories of the input.
+
+Arrow writes a column as numbers into a dictionary of its distinct values, so Python looks at each
+distinct value once, and NumPy counts the numbers. A list per conversation is one long column with
+the place of each item's conversation beside it.
+
+A category with more than MAX_DISTINCT values, such as an id, is none that could be listed. Its
+values are then counted by the hash of their name, in NUM_BUCKETS buckets. Whether that is so is a
+fact about all rows together, so no split of them changes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rft.snapshots.schema import GROUPS
+
+MAX_DISTINCT = 4096
+"""Distinct values that are counted each on its own."""
+MAX_VALUES = 100
+"""Of these, the most frequent ones that a profile names."""
+OTHER = "(other)"
+NUM_BUCKETS = 64
+LONGEST = 440
+"""Characters of a value's name in a profile."""
+
+Integers = NDArray[np.int64]
+Name = Callable[[Any], str]
+
+
+def shown(value: Any) -> str:
+    """Name a value: itself, or its beginning and a hash where it is too long."""
+    text = str(value)
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[: LONGEST - 16]} .. {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def bucket(name: str) -> str:
+    """Name the bucket of a value, where there are too many values to count each."""
+    return f"(bucket {zlib.crc32(name.encode()) % NUM_BUCKETS:02d})"
+
+
+@dataclass(slots=True)
+class Labels:
+    """Counts per value and group of units."""
+
+    values: dict[str, int] = field(default_factory=dict)
+    counts_VG: Integers = field(default_factory=lambda: np.zeros((0, GROUPS), np.int64))
+    is_hashed: bool = False
+
+    def add(self, column: pa.Array, groups: Integers, name: Name = shown) -> None:
+        """Count the items of a column without nulls. `name` may give several items one name."""
+        if not len(column):
+            return
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        codes = encoded.indices.to_numpy().astype(np.int64)
+        size = len(encoded.dictionary)
+        counts_DG = np.bincount(codes * GROUPS + groups, minlength=size * GROUPS).reshape(size, GROUPS)
+        met = np.flatnonzero(counts_DG.any(axis=1))  # a dictionary may hold values of other rows
+        names = [name(value) for value in encoded.dictionary.take(pa.array(met)).to_pylist()]
+        self._add(names, counts_DG[met])
+
+    def merge(self, other: Labels) -> None:
+        if other.is_hashed and not self.is_hashed:
+            self._hash()
+        self._add(list(other.values), other.counts_VG[: len(other.values)])
+
+    def _add(self, names: list[str], counts_DG: Integers) -> None:
+        if self.is_hashed:
+            names = [_hashed(name) for name in names]
+        places = np.array([self.values.setdefault(name, len(self.values)) for name in names], dtype=np.int64)
+        if len(self.values) > len(self.counts_VG):  # grow by halves, so that growing stays cheap
+            larger = np.zeros((max(len(self.values), len(self.counts_VG) * 3 // 2), GROUPS), np.int64)
+            larger[: len(self.counts_VG)] = self.counts_VG
+            self.counts_VG = larger
+        np.add.at(self.counts_VG, places, counts_DG)
+        if len(self.values) > MAX_DISTINCT:
+            self._hash()
+
+    def _hash(self) -> None:
+        names, counts_VG = list(self.values), self.counts_VG[: len(self.values)]
+        self.values, self.counts_VG, self.is_hashed = {}, np.zeros((0, GROUPS), np.int64), True
+        self._add(names, counts_VG)
+
+    def on_values(self, fixed: tuple[str, ...] = ()) -> tuple[list[str], Integers]:
+        """Return the values to name and their counts per group: the `fixed` ones, or the most
+        frequent ones by name and then OTHER."""
+        counts_VG = self.counts_VG[: len(self.values)]
+        totals = dict(zip(self.values, counts_VG.sum(axis=1).tolist(), strict=True))
+        unknown = sorted(totals.keys() - set(fixed))
+        assert not (fixed and unknown), f"a category with fixed values met {unknown[:1]}"
+        frequent = sorted(totals.keys() - {OTHER}, key=lambda value: (-totals[value], value))[:MAX_VALUES]
+        named = list(fixed) or [*sorted(frequent), OTHER]
+        place = {value: number for number, value in enumerate(named)}
+        counts_GB = np.zeros((GROUPS, len(named)), np.int64)
+        for value, number in self.values.items():
+            counts_GB[:, place.get(value, len(named) - 1)] += counts_VG[number]
+        return named, counts_GB
+
+
+def _hashed(name: str) -> str:
+    return name if name.startswith("(bucket ") else bucket(name)
+
+
+def items(column: pa.ListArray, groups: Integers) -> tuple[pa.Array, Integers]:
+    """Return the items of all lists, and the group of each."""
+    return column.flatten(), groups[column.value_parent_indices().to_numpy()]

@@ -1,0 +1,98 @@
+"""The conversations of a run: which ids its traffic shelf holds, from bytes that were hashed.
+
+A run keeps them as a snapshot, a folder of Parquet files (rft/snapshots/schema.py). Version 0.1.0
+kept one file of JSON lines.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Protocol
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from rft import reports, shelves
+from rft.errors import UserError
+from rft.reports import Manifest
+from rft.snapshots.schema import MANIFEST
+from tasks.audit.context import Context
+from tasks.audit.graph import altered
+from tasks.audit.lock import Stage
+from tasks.runs.artifacts import Out, Revision
+
+BEFORE = "data/traffic/conversations.jsonl"
+
+
+class HasStages(Protocol):
+    """A run as an audit reads it."""
+
+    @property
+    def at(self) -> Revision: ...
+    @property
+    def stages(self) -> dict[str, Stage]: ...
+
+
+def out(run: HasStages) -> Out | None:
+    """The output that holds them."""
+    known = (str(shelves.CONVERSATIONS), BEFORE)
+    return next((out for stage in run.stages.values() for out in stage.outs if out.path in known), None)
+
+
+def ids(ctx: Context, run: HasStages) -> list[str]:
+    """Raises Broken."""
+    found = out(run)
+    if found is None:
+        return []
+    if not found.is_folder:
+        return ids_of_lines(ctx.store.read(run.at, found), "conversation_id", found.path)
+    return [each for name, part in _parts(ctx, run, found).items() for each in _column(part, f"{found.path}/{name}")]
+
+
+def manifest(ctx: Context, run: HasStages) -> Manifest | None:
+    """What the snapshot says of itself; None for version 0.1.0. Raises Broken."""
+    found = out(run)
+    if found is None or not found.is_folder:
+        return None
+    md5 = _listing(ctx, run, found).get(MANIFEST)
+    path = f"{found.path}/{MANIFEST}"
+    if md5 is None:
+        raise altered(f"{path} is missing")
+    try:
+        return reports.parse(Manifest, _read(ctx, run, path, md5), path)
+    except (UserError, ValueError) as error:
+        raise altered(f"{path}: {error}") from None
+
+
+def ids_of_lines(content: bytes, key: str, path: str) -> list[str]:
+    """The values of a key in JSON lines. Raises Broken."""
+    try:
+        return [str(json.loads(line)[key]) for line in content.splitlines()]
+    except (ValueError, LookupError, TypeError) as error:
+        raise altered(f"{path} holds a row without {key}: {error}") from None
+
+
+def _parts(ctx: Context, run: HasStages, found: Out) -> dict[str, bytes]:
+    listing = _listing(ctx, run, found)
+    return {
+        name: _read(ctx, run, f"{found.path}/{name}", md5)
+        for name, md5 in sorted(listing.items())
+        if name.endswith(".parquet")
+    }
+
+
+def _listing(ctx: Context, run: HasStages, found: Out) -> dict[str, str]:
+    ctx.store.verify_out(run.at, found)
+    return dict(ctx.store.listing(found.md5))
+
+
+def _read(ctx: Context, run: HasStages, path: str, md5: str) -> bytes:
+    return ctx.store.read(run.at, Out(path, md5, 0, None))
+
+
+def _column(part: bytes, path: str) -> list[str]:
+    try:
+        return parquet.read_table(io.BytesIO(part), columns=["conversation_id"]).column(0).to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, IndexError) as error:
+        raise altered(f"{path} is no part of a snapshot: {error}") from None

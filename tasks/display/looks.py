@@ -1,0 +1,109 @@
+"""The drift of earlier runs, read from their revisions, for pictures and a table over time.
+
+A run of another recipe has other features, so only runs of one recipe stand together. A run that
+ended before drift has no report, and is only counted. One whose report cannot be read any more is
+told with the reason. Runs in a row with the very same report are one look: a schedule that found no
+new window looked at nothing new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rft import reports, shelves
+from rft.errors import RftError
+from rft.page import Look
+from rft.reports import DriftReport, TrafficReport
+from tasks.runs import records
+from tasks.runs.artifacts import Revision
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
+
+SHOWN = 12
+"""Looks on the page of a run."""
+
+
+@dataclass(frozen=True)
+class History:
+    """Looks of one recipe, the latest last. `without`: its runs that have no drift report."""
+
+    looks: list[Look]
+    without: int
+
+
+def history(clone: Clone, model: str, last: int | None = None, before: str | None = None) -> History:
+    """Read the looks of a recipe's runs, at most the `last` ones. `before`: only runs that were
+    started earlier than this one."""
+    every = sorted(records.load_all(clone), key=lambda record: record.started, reverse=True)
+    if before is not None:
+        names = [record.name for record in every]
+        every = every[names.index(before) + 1 :] if before in names else every
+    found: list[Look] = []
+    without = 0
+    for record in every:
+        if not _is_of(clone, record, model):
+            continue
+        look = _look(clone, record)
+        if look is None:
+            without += 1
+            continue
+        _put_first(found, look)
+        if last is not None and len(found) > last:
+            found.pop(0)  # its later runs may not all have been counted
+            break
+    return History(found, without)
+
+
+def with_own(clone: Clone, record: RunRecord, root: Path, model: str) -> list[Look]:
+    """Read the looks of the last runs and that of `record`, whose shelves lie below `root`."""
+    path = root / shelves.path(DriftReport)
+    if not path.exists():
+        return []
+    traffic = root / shelves.path(TrafficReport)
+    when = _when(reports.read(TrafficReport, traffic)) if traffic.exists() else ""
+    own = Look(record.name, record.window, reports.read(DriftReport, path), when)
+    found = history(clone, model, SHOWN - 1, before=record.name).looks
+    if found and found[-1].report == own.report:
+        return [*found[:-1], replace(found[-1], alike=found[-1].alike + 1)]
+    return [*found, own]
+
+
+def _is_of(clone: Clone, record: RunRecord, model: str) -> bool:
+    """Tell whether a run is of the recipe. One without a revision, or a damaged one, cannot be
+    asked: it is not left out."""
+    try:
+        return record.revision is None or Revision(clone, record.revision).model == model
+    except RftError:
+        return True
+
+
+def _look(clone: Clone, record: RunRecord) -> Look | None:
+    """Read one run; None if it has no drift report."""
+    bare = Look(record.name, record.window, None)
+    if record.bytes_removed:
+        return replace(bare, missing=f"its bytes were removed at {record.bytes_removed}: past their retention")
+    if record.revision is None:
+        return None
+    at = Revision(clone, record.revision)
+    try:
+        report = at.report(DriftReport)
+        traffic = at.report(TrafficReport)
+    except RftError as error:
+        return replace(bare, missing=str(error))
+    if report is None:
+        return None
+    return replace(bare, report=report, when=_when(traffic) if traffic else "")
+
+
+def _put_first(found: list[Look], look: Look) -> None:
+    """Put an earlier look before the others, or count it to the first of them if they are alike."""
+    if found and look.report is not None and found[0].report == look.report:
+        found[0] = replace(look, alike=found[0].alike + 1)
+    else:
+        found.insert(0, look)
+
+
+def _when(traffic: TrafficReport) -> str:
+    first, last = traffic.first[:10], traffic.last[:10]
+    return first if first == last else f"{first} to {last}"
