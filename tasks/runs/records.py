@@ -139,7 +139,10 @@ def save(clone: Clone, record: RunRecord) -> None:
 
 
 def load_all(clone: Clone) -> list[RunRecord]:
-    """Oldest first. Raises UserError naming a record that cannot be read."""
+    """Oldest first. Raises UserError naming a record that cannot be read.
+
+    Names do not say which is older: two runs of one minute differ in random letters.
+    """
     found: list[RunRecord] = []
     for file in sorted(clone.runs.glob("*.json")):
         try:
@@ -149,7 +152,7 @@ def load_all(clone: Clone) -> list[RunRecord]:
                 f"{file}: not a whole record of a run ({error.errors()[0]['msg']}). Delete the file: if the run was "
                 "over, its revision is safe in Git; if not, a new one finds its finished stages in DVC's cache."
             ) from None
-    return found
+    return sorted(found, key=lambda record: (record.started, record.name))
 
 
 def find(clone: Clone, name: str) -> RunRecord:

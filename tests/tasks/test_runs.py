@@ -262,3 +262,21 @@ def test_a_run_is_found_by_any_unique_part_of_its_name(scripted: ladder_clone.Sc
         records.find(scripted.clone, "nothing")
     message = scripted.git("log", "-1", "--format=%b", two.record.revision or "")
     assert json.loads(message)["name"] == two.name
+
+
+def test_two_runs_of_one_minute_are_read_in_the_order_in_which_they_began(scripted: ladder_clone.Scripted) -> None:
+    began = {"20260302-0800-ffff": "2026-03-02T08:00:10Z", "20260302-0800-aaaa": "2026-03-02T08:00:50Z"}
+    for name, started in began.items():
+        record = records.RunRecord(
+            name=name,
+            key="k",
+            commit="c" * 40,
+            edits_sha256=None,
+            champion_version=0,
+            window="w",
+            inputs=[],
+            started=started,
+            started_by="Ada",
+        )
+        records.save(scripted.clone, record)
+    assert [record.name for record in records.load_all(scripted.clone)] == list(began)
