@@ -8,6 +8,9 @@ how conversations depend on each other: not at all; by users of 5, 10 and 30 con
 windows are in size and users. Each rate has its exact interval, and holds unless its lower 95 %
 limit lies above what was promised: at 1 %, and at 2 false alarms a year with weekly looks.
 
+Real traffic also differs from day to day. How that is borne is shown beside, in worlds where a
+share of what a conversation is belongs to its day; and what it would be if days were not looked at.
+
 Beside each stands what the q-values alone would have called, whatever the effect; and, on fewer
 pairs, what they would have called had every conversation been counted as independent.
 """
@@ -25,7 +28,7 @@ from rft.config import Drift
 from rft.reports import FeatureDrift, Profile
 from rft.windows import comparison
 
-PAIRS, NAIVE_PAIRS = 500, 50
+PAIRS, NAIVE_PAIRS, DAY_PAIRS = 500, 50, 100
 SMALL_PAIRS, SMALL_NAIVE_PAIRS = 5, 3
 WEEKLY = Drift(false_alarms_per_year=2, looks_per_year=52)
 SHIPPED = Drift()
@@ -36,6 +39,12 @@ WORLDS = (
     World("bursts of calls", bursty=True),
     World("10,000 against 300", reference=10_000, current=300),
     World("10,000 of users of 1 against 300 of users of 3, ICC 0.5", 10_000, 300, 3, 1, 0.5),
+)
+DAYS = (
+    World("days differ by 2 %, 7 against 7", of_day=0.02),
+    World("days differ by 2 %, 28 against 7", 4000, 1000, reference_days=28, of_day=0.02),
+    World("days differ by 5 %, 14 against 7", 2000, 1000, reference_days=14, of_day=0.05),
+    World("days differ by 5 %, 28 against 1", 4000, 300, reference_days=28, days=1, of_day=0.05),
 )
 
 
@@ -61,6 +70,8 @@ def drift_false_alarms(args: list[str]) -> Figure:
     worst = max(part.value or 0 for part in parts if part.at_most == SHIPPED.level)
     headline = "lower 95 % limit of the share of unchanged windows that are called drifted, the largest of all worlds"
     first = Part(headline, worst, "share", at_most=SHIPPED.level, n=num)
+    if not small:
+        parts += [part for number, world in enumerate(DAYS) for part in _between_days(world, number)]
     return Figure((first, *parts), {name: tally.features for name, tally in tallies.items()})
 
 
@@ -82,11 +93,27 @@ def measured(world: World, number: int, num: int, num_naive: int, seed: int = 0)
             if row.drifted:
                 tally.features[row.feature] = tally.features.get(row.feature, 0) + 1
         if n < num_naive:
-            naive = looked(without_users(reference), without_users(current), WEEKLY)
+            naive = looked(without(reference, cells=[], days=[]), without(current, cells=[], days=[]), WEEKLY)
             tally.naive += any(row.drifted for row in comparison.control(naive, SHIPPED))
     said = f"{tally.drifted} drifted, {tally.weekly} at the weekly level, {tally.by_q} by q alone, {tally.naive} naive"
     print(f"{world.name}: {num} pairs: {said}; {tally.features}", file=sys.stderr, flush=True)
     return tally
+
+
+def _between_days(world: World, number: int) -> Iterator[Part]:
+    """Compare windows whose days differ, as is done and as it would be done without a look at
+    days."""
+    seeing = blind = 0
+    for n in range(DAY_PAIRS):
+        reference, current = pair(world, (1, number, n))
+        rows = looked(reference, current, SHIPPED)
+        seeing += any(row.drifted for row in comparison.control(rows, SHIPPED))
+        rows = looked(without(reference, days=[]), without(current, days=[]), SHIPPED)
+        blind += any(row.drifted for row in comparison.control(rows, SHIPPED))
+    said = f"{seeing} drifted, {blind} without a look at days"
+    print(f"{world.name}: {DAY_PAIRS} pairs: {said}", file=sys.stderr, flush=True)
+    yield from _rate(f"{world.name}: called drifted", seeing, DAY_PAIRS)
+    yield from _rate(f"{world.name}: called drifted without a look at days", blind, DAY_PAIRS)
 
 
 def looked(reference: Window, current: Window, settings: Drift) -> list[FeatureDrift]:
@@ -94,9 +121,10 @@ def looked(reference: Window, current: Window, settings: Drift) -> list[FeatureD
     return comparison.compare(reference.profile, current.profile, settings, "window")
 
 
-def without_users(window: Window) -> Window:
-    """Forget who said what: every count is a unit, as in a chi-square test."""
-    bare = {name: feature.model_copy(update={"cells": []}) for name, feature in window.profile.features.items()}
+def without(window: Window, **update: list[list[int]]) -> Window:
+    """Forget who said what, or when. Without `cells` every count is a unit, as in a chi-square
+    test."""
+    bare = {name: feature.model_copy(update=update) for name, feature in window.profile.features.items()}
     held = window.profile
     return Window(Profile(source=held.source, num_conversations=held.num_conversations, features=bare))
 

@@ -3,7 +3,8 @@
 A world says how conversations depend on each other. Conversations belong to users, and a share
 `icc` of what makes a conversation what it is belongs to its user: how long it is, what it is
 about, which tool is called, how slowly it is answered. In a bursty world the number of calls has a
-heavy tail, and the calls of one conversation resemble each other.
+heavy tail, and the calls of one conversation resemble each other. Where days differ, a share
+`of_day` belongs to the day.
 
 A window has 16 features of every kind that a profile has: numbers with and without heavy tails,
 categories of 2 to 400 values, lists, words and text. They are counted as a profile counts them,
@@ -16,7 +17,7 @@ Arrays: N = conversations, C = calls, W = words, in the order of the conversatio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -25,8 +26,9 @@ from scipy.special import ndtr
 
 from rft.reports import Feature, FeatureGroup, Profile, Statistic
 from rft.snapshots.schema import GROUPS
-from rft.windows import noise
+from rft.windows import owners
 from rft.windows.labels import MAX_VALUES, OTHER
+from rft.windows.owners import Owners
 from rft.windows.words import BUCKETS, HASHES
 
 Kind = Literal[
@@ -71,6 +73,9 @@ class World:
     reference_per_user: int | None = None  # where the reference differs
     icc: float = 0.0
     bursty: bool = False
+    days: int = 7
+    reference_days: int | None = None  # where the reference differs
+    of_day: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,8 @@ def pair(world: World, seed: Sequence[int], change: Change | None = None, rows: 
     """Draw a reference and a current window. `change` is made in the current one."""
     rng = np.random.default_rng(seed)
     of_reference = world.per_user if world.reference_per_user is None else world.reference_per_user
-    reference = window(world, world.reference, of_reference, rng, rows=rows)
+    days = world.reference_days or world.days
+    reference = window(replace(world, days=days), world.reference, of_reference, rng, rows=rows)
     return reference, window(world, world.current, world.per_user, rng, change, rows)
 
 
@@ -136,15 +142,20 @@ def zipf(num: int, power: float = 1.0) -> Any:
 class _Drawer:
     """Draws what one window is made of. Every trait has a user's part and a conversation's own."""
 
-    def __init__(self, num: int, per_user: int, icc: float, rng: np.random.Generator) -> None:
-        self.num, self.rng, self.icc = num, rng, icc if per_user > 1 else 0.0
+    def __init__(self, num: int, per_user: int, world: World, rng: np.random.Generator) -> None:
+        self.num, self.rng, self.icc = num, rng, world.icc if per_user > 1 else 0.0
+        self.of_day, self.num_days = world.of_day, world.days
+        self.day_N = rng.integers(0, world.days, num)
         self.user_N = np.arange(num) // per_user
         self.num_users = int(self.user_N[-1]) + 1
         self.group_N = rng.integers(0, GROUPS, self.num_users)[self.user_N]
+        self.owners = Owners(self.group_N, self.day_N)
 
     def normal(self) -> Any:
         of_user = self.rng.standard_normal(self.num_users)[self.user_N]
-        return np.sqrt(self.icc) * of_user + np.sqrt(1 - self.icc) * self.rng.standard_normal(self.num)
+        of_day = self.rng.standard_normal(self.num_days)[self.day_N]
+        own = np.sqrt(1 - self.icc - self.of_day) * self.rng.standard_normal(self.num)
+        return np.sqrt(self.icc) * of_user + np.sqrt(self.of_day) * of_day + own
 
     def category(self, shares: Any) -> Any:
         return np.minimum(np.searchsorted(np.cumsum(shares), ndtr(self.normal())), len(shares) - 1)
@@ -153,7 +164,9 @@ class _Drawer:
         """Nominal: a conversation takes its user's favorite, or any. Two of a user agree by chance,
         or in a share icc."""
         of_user = self.rng.choice(len(shares), self.num_users, p=shares)[self.user_N]
+        of_day = self.rng.choice(len(shares), self.num_days, p=shares)[self.day_N]
         own = self.rng.choice(len(shares), self.num, p=shares)
+        own = np.where(self.rng.random(self.num) < np.sqrt(self.of_day), of_day, own)
         return np.where(self.rng.random(self.num) < np.sqrt(self.icc), of_user, own)
 
     def some(self, share: float) -> Any:
@@ -170,7 +183,7 @@ def window(
 ) -> Window:
     """Draw a window of `num` conversations, and count it."""
     by = {} if change is None else {change.kind: change.size}
-    draw = _Drawer(num, per_user, world.icc, rng)
+    draw = _Drawer(num, per_user, world, rng)
     words = np.floor(np.exp(3.2 + 0.6 * (draw.normal() + by.get("longer inputs", 0.0)))).astype(np.int64) + 1
     amount = np.exp(1.5 * (draw.normal() + by.get("larger amounts", 0.0)))
     channel = np.where(draw.some(by.get("another channel", 0.0)), 3, draw.category([0.5, 0.3, 0.15, 0.05]))
@@ -197,24 +210,24 @@ def window(
     picked = _one_per_user(draw)
     said, word_N = _spoken(topic[picked], words[picked], by.get("other phrasing", 0.0), rng)
     bucket = language().hash_W[said] % BUCKETS
-    groups, calls_by = draw.group_N, draw.group_N[call_N]
+    of, calls_of = draw.owners, draw.owners.take(call_N)
     ones = [
-        _number("input_words", "input", "wasserstein_sd", _WORDS, words, groups),
-        _number("amount", "input", "wasserstein_sd", _AMOUNTS, amount, groups),
-        _category("channel", "input", 4, channel, groups, num),
-        _category("language", "input", 8, spoken, groups, num),
-        _category("intent", "input", 21, intent, groups, num),
-        _category("product", "input", PRODUCTS, product, groups, num),
-        _category("vocabulary", "input", BUCKETS, bucket, groups[picked][word_N], len(picked)),
+        _number("input_words", "input", "wasserstein_sd", _WORDS, words, of),
+        _number("amount", "input", "wasserstein_sd", _AMOUNTS, amount, of),
+        _category("channel", "input", 4, channel, of, num),
+        _category("language", "input", 8, spoken, of, num),
+        _category("intent", "input", 21, intent, of, num),
+        _category("product", "input", PRODUCTS, product, of, num),
+        _category("vocabulary", "input", BUCKETS, bucket, of.take(picked[word_N]), len(picked)),
         _text(said, word_N, min(len(picked), TEXTS)),
-        _category("tool_mix", "agent", TOOLS, tool, calls_by, num),
-        _category("reply_shapes", "agent", SHAPES, shape, calls_by, num),
-        _number("num_tool_calls", "agent", "wasserstein_sd", _WHOLE, calls, groups),
-        _number("num_turns", "agent", "wasserstein_sd", _WHOLE, turns, groups),
-        _number("latency_s", "agent", "psi", _SECONDS, latency, groups),
-        _category("tool_errors", "agent", 4, failed, groups, num),
-        _category("refused", "performance", 2, refused, groups, num),
-        _category("corrected", "performance", 2, corrected[graded], groups[graded], int(graded.sum())),
+        _category("tool_mix", "agent", TOOLS, tool, calls_of, num),
+        _category("reply_shapes", "agent", SHAPES, shape, calls_of, num),
+        _number("num_tool_calls", "agent", "wasserstein_sd", _WHOLE, calls, of),
+        _number("num_turns", "agent", "wasserstein_sd", _WHOLE, turns, of),
+        _number("latency_s", "agent", "psi", _SECONDS, latency, of),
+        _category("tool_errors", "agent", 4, failed, of, num),
+        _category("refused", "performance", 2, refused, of, num),
+        _category("corrected", "performance", 2, corrected[graded], of.take(graded), int(graded.sum())),
     ]
     found = Profile(source=world.name, num_conversations=num, features=dict(ones))
     if not rows:
@@ -266,17 +279,16 @@ def _spoken(topic_N: Any, length_N: Any, rephrased: float, rng: np.random.Genera
 
 # -- counting, as a profile does -------------------------------------------------------------------
 def _number(
-    name: str, group: FeatureGroup, statistic: Statistic, edges: list[float], values: Any, groups: Any
+    name: str, group: FeatureGroup, statistic: Statistic, edges: list[float], values: Any, of: Owners
 ) -> tuple[str, Feature]:
-    counts, cells = _cells(np.searchsorted(edges, values), groups, len(edges) + 1)
+    counted = owners.fields(of.count(np.searchsorted(edges, values), len(edges) + 1))
     mean, sd = round(float(values.mean()), 6), round(float(values.std()), 6)
     return name, Feature(
-        kind="numeric", group=group, statistic=statistic, counts=counts, cells=cells, edges=edges, mean=mean, sd=sd,
-        n=len(values),
+        kind="numeric", group=group, statistic=statistic, edges=edges, mean=mean, sd=sd, n=len(values), **counted
     )  # fmt: skip
 
 
-def _category(name: str, group: FeatureGroup, num: int, values: Any, groups: Any, n: int) -> tuple[str, Feature]:
+def _category(name: str, group: FeatureGroup, num: int, values: Any, of: Owners, n: int) -> tuple[str, Feature]:
     """Count values, the most frequent ones by name."""
     met = np.bincount(values, minlength=num)
     kept = np.flatnonzero(met)
@@ -286,10 +298,8 @@ def _category(name: str, group: FeatureGroup, num: int, values: Any, groups: Any
         names = [*(f"{value:03}" for value in kept), OTHER]
     place = np.full(num, len(kept))
     place[kept] = np.arange(len(kept))
-    counts, cells = _cells(place[values], groups, len(names))
-    return name, Feature(
-        kind="category", group=group, statistic="total_variation", values=names, counts=counts, cells=cells, n=n
-    )
+    counted = owners.fields(of.count(place[values], len(names)))
+    return name, Feature(kind="category", group=group, statistic="total_variation", values=names, n=n, **counted)
 
 
 def _text(said: Any, word_N: Any, num: int) -> tuple[str, Feature]:
@@ -301,8 +311,3 @@ def _text(said: Any, word_N: Any, num: int) -> tuple[str, Feature]:
 def _split(values: Any, owners: Any, num: int) -> list[list[int]]:
     ends = np.searchsorted(owners, np.arange(1, num))
     return [part.tolist() for part in np.split(values, ends)]
-
-
-def _cells(bins: Any, groups: Any, width: int) -> tuple[list[int], list[list[int]]]:
-    matrix = np.bincount(groups * width + bins, minlength=GROUPS * width).reshape(GROUPS, width)
-    return matrix.sum(axis=0).tolist(), noise.cells_of(matrix)

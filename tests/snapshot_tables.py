@@ -32,7 +32,7 @@ def table(count: int, seed: int = 0, users: int = 40, **changes: Sequence[Any]) 
     graded = [[None, "as answered", "corrected"][number] for number in rng.integers(0, 3, count)]
     columns: dict[str, Any] = {
         "conversation_id": ids,
-        "time": [number * 1_000_000 for number in range(count)],
+        "time": [number * 3_600_000_000 for number in range(count)],
         "unit": units,
         "draw": [draw(unit) for unit in units],
         "pick": [draw(name) for name in ids],

@@ -33,7 +33,8 @@ class Feature(Report):
 
     `cells` are the counts per group of units (rft/snapshots/schema.py), from which noise is drawn:
     for each group, in turn, a bin and its count. Empty where a profile of an earlier version has
-    none; then every conversation counts as its own unit.
+    none; then every conversation counts as its own unit. `days` are the same per day, from which is
+    seen how a window differs from itself; empty where all are of one day.
     """
 
     kind: Literal["numeric", "category", "text", "embedding"]
@@ -43,6 +44,7 @@ class Feature(Report):
     edges: list[float] = []
     values: list[str] = []
     cells: list[list[int]] = added([])
+    days: list[list[int]] = added([])
     sample: list[str] = []
     model: str = added("")  # of an embedding
     mean: float | None = None

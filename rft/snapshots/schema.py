@@ -15,6 +15,9 @@ a hash of its name (of the conversation's id where no unit is declared), and a `
 last byte. Profiles count per group: 256 groups are few enough to keep, many enough to measure noise
 by (random groups: Wolter, Introduction to Variance Estimation, ch. 2), and the same in every file,
 so that counts of two files add up.
+
+**Days.** Traffic also differs from day to day, for all users at once. So profiles count per day
+(UTC) as well, in 64 slots: a day's number modulo 64.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import hashlib
 import pyarrow as pa
 
 GROUPS = 256
+DAYS = 64
 OWN = "own_"
 """Prefix of the columns that the owner declares."""
 MANIFEST = "manifest.json"

@@ -28,6 +28,9 @@ from rft.windows.labels import OTHER
 from rft.windows.noise import Side
 from rft.windows.shown import Names
 
+NOTED = 1.5
+"""The detail says so if days make noise so many times as wide. Users alone seldom reach 1.2."""
+
 
 @dataclass(frozen=True, slots=True)
 class Apart:
@@ -76,6 +79,8 @@ def _by_counts(before: Feature, now: Feature, names: Names, seed: int) -> Apart:
     without = [side for side, feature in (("reference", before), ("window", now)) if not feature.cells]
     if without:
         said.append(f"the profile of the {' and the '.join(without)} has no counts per user")
+    if (factor := noise.day_factor(reference)) >= NOTED:
+        said.append(f"the reference's days differ: chance reaches {factor:.1f} times as far as between its users")
     return Apart(found.effect, found.drawn, "; ".join(filter(None, said)), tuple(bars(before, now, names)))
 
 

@@ -29,10 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rft.reports import Feature
-from rft.snapshots.schema import GROUPS
+from rft.windows.owners import ROWS, Integers, Owners
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 MAX_BINS = 64
 """Occupied bins of one histogram. 256 groups of them are about 150 KB in a profile."""
@@ -94,13 +93,13 @@ def _top_bits(m: int, t: int) -> int:
 # -- histograms ------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Histogram:
-    """Counts per group of units and bin, in the finest partition that MAX_BINS allows."""
+    """Counts per owner and bin, in the finest partition that MAX_BINS allows."""
 
     level: int = 0
     codes: Integers = field(default_factory=lambda: np.empty(0, np.int64))
-    counts_GB: Integers = field(default_factory=lambda: np.zeros((GROUPS, 0), np.int64))
+    counts_RB: Integers = field(default_factory=lambda: np.zeros((ROWS, 0), np.int64))
 
-    def add(self, numbers: Floats, groups: NDArray[np.int64]) -> None:
+    def add(self, numbers: Floats, of: Owners) -> None:
         """Count finite numbers."""
         if not len(numbers):
             return
@@ -113,8 +112,7 @@ class Histogram:
         if is_new.any():
             self._widen(_distinct(found[is_new]))
             at = np.searchsorted(self.codes, codes_of(numbers, self.level))
-        width = len(self.codes)
-        self.counts_GB += np.bincount(groups * width + at, minlength=GROUPS * width).reshape(GROUPS, width)
+        self.counts_RB += of.count(at, len(self.codes))
 
     def merge(self, other: Histogram) -> None:
         level = max(self.level, other.level)
@@ -122,7 +120,7 @@ class Histogram:
         codes = coarser(other.codes, other.level, level)
         self._widen(_distinct(codes))
         codes = coarser(codes, level, self.level)
-        np.add.at(self.counts_GB.T, np.searchsorted(self.codes, codes), other.counts_GB.T)
+        np.add.at(self.counts_RB.T, np.searchsorted(self.codes, codes), other.counts_RB.T)
 
     def _widen(self, more: Integers) -> None:
         """Make room for further bins, in a coarser partition if they are too many."""
@@ -132,27 +130,27 @@ class Histogram:
             fits = bisect_left(later, True, key=lambda to: _num_bins(coarser(all_codes, level, to)) <= MAX_BINS)
             all_codes, level = _distinct(coarser(all_codes, level, later[fits])), later[fits]
         self._coarsen(level)
-        wider = np.zeros((GROUPS, len(all_codes)), np.int64)
-        wider[:, np.searchsorted(all_codes, self.codes)] = self.counts_GB
-        self.codes, self.counts_GB = all_codes, wider
+        wider = np.zeros((ROWS, len(all_codes)), np.int64)
+        wider[:, np.searchsorted(all_codes, self.codes)] = self.counts_RB
+        self.codes, self.counts_RB = all_codes, wider
 
     def _coarsen(self, level: int) -> None:
         if level == self.level:
             return
         codes = coarser(self.codes, self.level, level)
         kept = _distinct(codes)
-        counts_GB = np.zeros((GROUPS, len(kept)), np.int64)
-        np.add.at(counts_GB.T, np.searchsorted(kept, codes), self.counts_GB.T)
-        self.level, self.codes, self.counts_GB = level, kept, counts_GB
+        counts_RB = np.zeros((ROWS, len(kept)), np.int64)
+        np.add.at(counts_RB.T, np.searchsorted(kept, codes), self.counts_RB.T)
+        self.level, self.codes, self.counts_RB = level, kept, counts_RB
 
     def on_edges(self) -> tuple[list[float], Integers]:
-        """Return inner edges and counts per group: one more than edges. The outer bins are empty,
+        """Return inner edges and counts per owner: one more than edges. The outer bins are empty,
         and so are those between bins that do not touch."""
         low, high = edges_of(self.codes, self.level)
         edges = np.unique(np.concatenate([low, high]))
-        counts_GB = np.zeros((GROUPS, len(edges) + 1), np.int64)
-        counts_GB[:, np.searchsorted(edges, low, side="right")] = self.counts_GB
-        return edges.tolist(), counts_GB
+        counts_RB = np.zeros((ROWS, len(edges) + 1), np.int64)
+        counts_RB[:, np.searchsorted(edges, low, side="right")] = self.counts_RB
+        return edges.tolist(), counts_RB
 
 
 def _distinct(codes: Integers) -> Integers:
@@ -189,13 +187,16 @@ def _recounted(side: Feature, edges: Floats) -> Feature:
     low = np.concatenate([[-np.inf], np.asarray(side.edges, dtype=np.float64)])
     place = np.searchsorted(edges, low, side="right")
     counts = np.bincount(place, weights=side.counts, minlength=len(edges) + 1).astype(np.int64)
-    cells: list[list[int]] = []
-    for cell in side.cells:
-        moved: dict[int, int] = {}
-        for bin_number, count in zip(cell[::2], cell[1::2], strict=True):
-            moved[int(place[bin_number])] = moved.get(int(place[bin_number]), 0) + count
-        cells.append([number for pair in sorted(moved.items()) for number in pair])
-    return side.model_copy(update={"edges": edges.tolist(), "counts": counts.tolist(), "cells": cells})
+    moved = {"cells": [_moved(cell, place) for cell in side.cells], "days": [_moved(cell, place) for cell in side.days]}
+    return side.model_copy(update={"edges": edges.tolist(), "counts": counts.tolist()} | moved)
+
+
+def _moved(cell: list[int], place: Integers) -> list[int]:
+    """Move counts to other bins: in turn, a bin and its count."""
+    counts: dict[int, int] = {}
+    for bin_number, count in zip(cell[::2], cell[1::2], strict=True):
+        counts[int(place[bin_number])] = counts.get(int(place[bin_number]), 0) + count
+    return [number for pair in sorted(counts.items()) for number in pair]
 
 
 # -- exact sums ------------------------------------------------------------------------------------

@@ -6,13 +6,13 @@
     features(partial, ...)      what the sum says
 
 Each sum is exact (rft/windows/{bins,labels,sample}.py), so it does not matter how the rows were
-split into batches and parts, nor which process counted which. Counts are kept per group of units,
-of which there are 256, because noise is measured between units (rft/snapshots/schema.py).
+split into batches and parts, nor which process counted which. Counts are kept per group of users
+and per day, because noise is measured between these (rft/windows/owners.py).
 
 Columns are counted by Arrow and NumPy. Only a recipe's own `features(messages)` is Python for every
 conversation, and runs only for a recipe that has one.
 
-Suffixes of arrays: G = groups, B = bins.
+Suffixes of arrays: R = groups and days, B = bins.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from rft import recipe
 from rft.errors import UserError
 from rft.recipe import Recipe
 from rft.reports import Feature
-from rft.snapshots.schema import GROUPS, OWN
+from rft.snapshots.schema import OWN
+from rft.windows import owners
 from rft.windows.bins import LIMIT, Histogram, Moments
 from rft.windows.features import Plan, Spec, names, specs
 from rft.windows.labels import Labels, items
+from rft.windows.owners import ROWS, Integers, Owners
 from rft.windows.sample import Sample
 from rft.windows.words import input_messages, messages_of
-
-Integers = NDArray[np.int64]
 
 
 # -- one feature -----------------------------------------------------------------------------------
@@ -45,21 +45,19 @@ class Numbers:
     """Counts of numbers in fixed bins."""
 
     edges: tuple[float, ...]
-    counts_GB: Integers = field(init=False)
+    counts_RB: Integers = field(init=False)
 
     def __post_init__(self) -> None:
-        self.counts_GB = np.zeros((GROUPS, len(self.edges) + 1), np.int64)
+        self.counts_RB = np.zeros((ROWS, len(self.edges) + 1), np.int64)
 
-    def add(self, numbers: NDArray[np.float64], groups: Integers) -> None:
-        width = len(self.edges) + 1
-        place = groups * width + np.searchsorted(self.edges, numbers)
-        self.counts_GB += np.bincount(place, minlength=GROUPS * width).reshape(GROUPS, width)
+    def add(self, numbers: NDArray[np.float64], of: Owners) -> None:
+        self.counts_RB += of.count(np.searchsorted(self.edges, numbers), len(self.edges) + 1)
 
     def merge(self, other: Numbers) -> None:
-        self.counts_GB += other.counts_GB
+        self.counts_RB += other.counts_RB
 
     def on_edges(self) -> tuple[list[float], Integers]:
-        return list(self.edges), self.counts_GB
+        return list(self.edges), self.counts_RB
 
 
 @dataclass(slots=True)
@@ -70,25 +68,25 @@ class Tally:
     n: int = 0
     moments: Moments = field(default_factory=Moments)
 
-    def add(self, spec: Spec, column: pa.Array, groups: Integers) -> None:
+    def add(self, spec: Spec, column: pa.Array, of: Owners) -> None:
         column = spec.prepare(column)
         if column.null_count:
             present = column.is_valid()
-            groups = groups[present.to_numpy(zero_copy_only=False)]
+            of = of.take(present.to_numpy(zero_copy_only=False))
             column = column.filter(present)
         if isinstance(self.counts, Labels):
             self.n += len(column)
             if pa.types.is_list(column.type):
-                column, groups = items(column, groups)
-            self.counts.add(column, groups, spec.name_of)
+                column, of = items(column, of)
+            self.counts.add(column, of, spec.name_of)
             return
         numbers = column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
         usable = np.abs(numbers) < LIMIT  # False for NaN
         if not usable.all():
-            numbers, groups = numbers[usable], groups[usable]
+            numbers, of = numbers[usable], of.take(usable)
         self.n += len(numbers)
         self.moments.add(numbers)
-        self.counts.add(numbers, groups)
+        self.counts.add(numbers, of)
 
     def merge(self, other: Tally) -> None:
         self.n += other.n
@@ -105,21 +103,12 @@ class Tally:
             nulls=num_conversations - self.n,
         )
         if isinstance(self.counts, Labels):
-            values, counts_GB = self.counts.on_values(spec.values)
+            values, counts_RB = self.counts.on_values(spec.values)
             axis: dict[str, Any] = {"values": values}
         else:
-            edges, counts_GB = self.counts.on_edges()
+            edges, counts_RB = self.counts.on_edges()
             axis = {"edges": edges, "mean": self.moments.mean, "sd": self.moments.sd}
-        return bare.model_copy(update=axis | counted(counts_GB))
-
-
-def counted(counts_GB: Integers) -> dict[str, Any]:
-    """Return the fields `counts` and `cells` of a feature."""
-    group_of, bin_of = np.nonzero(counts_GB)
-    pairs = np.stack([bin_of, counts_GB[group_of, bin_of]], axis=1)
-    ends = np.searchsorted(group_of, np.arange(1, GROUPS))
-    cells = [part.ravel().tolist() for part in np.split(pairs, ends)]
-    return {"counts": counts_GB.sum(axis=0).tolist(), "cells": cells}
+        return bare.model_copy(update=axis | owners.fields(counts_RB))
 
 
 def _empty(spec: Spec) -> Tally:
@@ -169,18 +158,18 @@ def add(found: Partial, batches: Iterable[pa.RecordBatch], plan: Plan, part: int
     first_row = 0
     loaded = recipe.load(plan.recipe, plan.keys) if plan.recipe else None
     for batch in batches:
-        groups = batch.column("group").to_numpy().astype(np.int64)
+        of = Owners.of(batch)
         draw, pick = (batch.column(name).to_numpy() for name in ("draw", "pick"))
         found.sample.add(draw, pick, part, first_row)
         for spec in counted_by:
-            found.tallies[spec.name].add(spec, batch.column(spec.column), groups)
+            found.tallies[spec.name].add(spec, batch.column(spec.column), of)
         if loaded:
-            _count_named(found, batch.column("messages"), groups, loaded, plan)
+            _count_named(found, batch.column("messages"), of, loaded, plan)
         first_row += batch.num_rows
         found.num_conversations += batch.num_rows
 
 
-def _count_named(found: Partial, messages: pa.Array, groups: Integers, loaded: Recipe, plan: Plan) -> None:
+def _count_named(found: Partial, messages: pa.Array, of: Owners, loaded: Recipe, plan: Plan) -> None:
     rows = [loaded.features(input_messages(messages_of(text))) for text in messages.to_pylist()]
     for name in sorted({name for row in rows for name in row}):
         if name in names(plan) or name.startswith(OWN):
@@ -188,7 +177,7 @@ def _count_named(found: Partial, messages: pa.Array, groups: Integers, loaded: R
             raise UserError(f"{what}. Use another name.")
         column = pa.array([_as_list(row.get(name)) for row in rows], pa.list_(pa.string()))
         tally = found.named.setdefault(name, Tally(Labels()))
-        tally.add(named_spec(name), column, groups)
+        tally.add(named_spec(name), column, of)
 
 
 def named_spec(name: str) -> Spec:

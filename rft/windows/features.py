@@ -190,7 +190,7 @@ def _graded(value: bool) -> str:
 
 def columns_of(plan: Plan) -> list[str]:
     """List the columns of a snapshot that the plan reads for every conversation."""
-    needed = ["draw", "pick", "group", *(spec.column for spec in specs(plan))]
+    needed = ["draw", "pick", "group", "time", *(spec.column for spec in specs(plan))]
     return list(dict.fromkeys([*needed, "messages"] if plan.recipe else needed))
 
 

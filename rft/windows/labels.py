@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from rft.snapshots.schema import GROUPS
+from rft.windows import owners
+from rft.windows.owners import ROWS, Integers, Owners
 
 MAX_DISTINCT = 4096
 """Distinct values that are counted each on its own."""
@@ -32,7 +32,6 @@ NUM_BUCKETS = 64
 LONGEST = 440
 """Characters of a value's name in a profile."""
 
-Integers = NDArray[np.int64]
 Name = Callable[[Any], str]
 
 
@@ -51,66 +50,65 @@ def bucket(name: str) -> str:
 
 @dataclass(slots=True)
 class Labels:
-    """Counts per value and group of units."""
+    """Counts per value and owner."""
 
     values: dict[str, int] = field(default_factory=dict)
-    counts_VG: Integers = field(default_factory=lambda: np.zeros((0, GROUPS), np.int64))
+    counts_VR: Integers = field(default_factory=lambda: np.zeros((0, ROWS), np.int64))
     is_hashed: bool = False
 
-    def add(self, column: pa.Array, groups: Integers, name: Name = shown) -> None:
+    def add(self, column: pa.Array, of: Owners, name: Name = shown) -> None:
         """Count the items of a column without nulls. `name` may give several items one name."""
         if not len(column):
             return
         encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         codes = encoded.indices.to_numpy().astype(np.int64)
-        size = len(encoded.dictionary)
-        counts_DG = np.bincount(codes * GROUPS + groups, minlength=size * GROUPS).reshape(size, GROUPS)
-        met = np.flatnonzero(counts_DG.any(axis=1))  # a dictionary may hold values of other rows
+        counts_DR = of.count(codes, len(encoded.dictionary)).T
+        met = np.flatnonzero(counts_DR.any(axis=1))  # a dictionary may hold values of other rows
         names = [name(value) for value in encoded.dictionary.take(pa.array(met)).to_pylist()]
-        self._add(names, counts_DG[met])
+        self._add(names, counts_DR[met])
 
     def merge(self, other: Labels) -> None:
         if other.is_hashed and not self.is_hashed:
             self._hash()
-        self._add(list(other.values), other.counts_VG[: len(other.values)])
+        self._add(list(other.values), other.counts_VR[: len(other.values)])
 
-    def _add(self, names: list[str], counts_DG: Integers) -> None:
+    def _add(self, names: list[str], counts_DR: Integers) -> None:
         if self.is_hashed:
             names = [_hashed(name) for name in names]
         places = np.array([self.values.setdefault(name, len(self.values)) for name in names], dtype=np.int64)
-        if len(self.values) > len(self.counts_VG):  # grow by halves, so that growing stays cheap
-            larger = np.zeros((max(len(self.values), len(self.counts_VG) * 3 // 2), GROUPS), np.int64)
-            larger[: len(self.counts_VG)] = self.counts_VG
-            self.counts_VG = larger
-        np.add.at(self.counts_VG, places, counts_DG)
+        if len(self.values) > len(self.counts_VR):  # grow by halves, so that growing stays cheap
+            larger = np.zeros((max(len(self.values), len(self.counts_VR) * 3 // 2), ROWS), np.int64)
+            larger[: len(self.counts_VR)] = self.counts_VR
+            self.counts_VR = larger
+        np.add.at(self.counts_VR, places, counts_DR)
         if len(self.values) > MAX_DISTINCT:
             self._hash()
 
     def _hash(self) -> None:
-        names, counts_VG = list(self.values), self.counts_VG[: len(self.values)]
-        self.values, self.counts_VG, self.is_hashed = {}, np.zeros((0, GROUPS), np.int64), True
-        self._add(names, counts_VG)
+        names, counts_VR = list(self.values), self.counts_VR[: len(self.values)]
+        self.values, self.counts_VR, self.is_hashed = {}, np.zeros((0, ROWS), np.int64), True
+        self._add(names, counts_VR)
 
     def on_values(self, fixed: tuple[str, ...] = ()) -> tuple[list[str], Integers]:
-        """Return the values to name and their counts per group: the `fixed` ones, or the most
+        """Return the values to name and their counts per owner: the `fixed` ones, or the most
         frequent ones by name and then OTHER."""
-        counts_VG = self.counts_VG[: len(self.values)]
-        totals = dict(zip(self.values, counts_VG.sum(axis=1).tolist(), strict=True))
+        counts_VR = self.counts_VR[: len(self.values)]
+        totals = dict(zip(self.values, owners.totals(counts_VR.T).tolist(), strict=True))
         unknown = sorted(totals.keys() - set(fixed))
         assert not (fixed and unknown), f"a category with fixed values met {unknown[:1]}"
         frequent = sorted(totals.keys() - {OTHER}, key=lambda value: (-totals[value], value))[:MAX_VALUES]
         named = list(fixed) or [*sorted(frequent), OTHER]
         place = {value: number for number, value in enumerate(named)}
-        counts_GB = np.zeros((GROUPS, len(named)), np.int64)
+        counts_RB = np.zeros((ROWS, len(named)), np.int64)
         for value, number in self.values.items():
-            counts_GB[:, place.get(value, len(named) - 1)] += counts_VG[number]
-        return named, counts_GB
+            counts_RB[:, place.get(value, len(named) - 1)] += counts_VR[number]
+        return named, counts_RB
 
 
 def _hashed(name: str) -> str:
     return name if name.startswith("(bucket ") else bucket(name)
 
 
-def items(column: pa.ListArray, groups: Integers) -> tuple[pa.Array, Integers]:
-    """Return the items of all lists, and the group of each."""
-    return column.flatten(), groups[column.value_parent_indices().to_numpy()]
+def items(column: pa.ListArray, of: Owners) -> tuple[pa.Array, Owners]:
+    """Return the items of all lists, and whom each belongs to."""
+    return column.flatten(), of.take(column.value_parent_indices().to_numpy())

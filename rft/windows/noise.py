@@ -23,6 +23,16 @@ noise is taken for small just where the window is far off. So the residuals of a
 until they vary at least as much as independent counts would, and values that are expected less
 than five times are joined (`dense_bins`).
 
+*Days.* A campaign, an outage or a weekend moves all users of a day at once, which users cannot
+show. So the reference's counts per day are asked how much more they vary around its own shares
+than its users explain. That variance t2_b of a day's share is added to both sides: to each as much
+as its days let through,
+
+    t2_b sum_d n_d^2 / N^2              n_d: all counts of day d
+
+so that a window of one day is allowed more than one of a month. Fewer than MIN_DAYS days measure
+nothing. Examples have no days, and nor has the sample of words.
+
 Sums of signs and counts are whole numbers, which no order of adding changes: the draws are the
 same on every machine.
 
@@ -30,21 +40,18 @@ A profile of an earlier version has no cells. Then each count is drawn alone (a 
 many fewer as the other side's *design effect* says: how much more its shares vary between groups
 than if every count were a unit (Rao and Scott 1981).
 
-Arrays: D = draws, G = groups, B = bins.
+Arrays: D = draws, G = groups, T = days, B = bins.
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rft.reports import Feature
-from rft.snapshots.schema import GROUPS
-from rft.windows import effects
+from rft.windows import effects, owners
 from rft.windows.effects import Floats
 
 TIE = 1e-9
@@ -53,6 +60,8 @@ EXPECTED = 5.0
 """A bin stands alone if so many independent counts are expected in it on either side ..."""
 MET = 10
 """... or so many groups have met it."""
+MIN_DAYS = 5
+"""A reference of so many days tells how days differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,7 @@ class Side:
 
     counts_B: Floats
     cells_GB: Floats | None  # without empty groups
+    days_TB: Floats | None = None  # without empty days
 
     @property
     def total(self) -> float:
@@ -77,34 +87,24 @@ class Side:
     def placed(self, bin_B: NDArray[np.int64], num_bins: int) -> Side:
         """Move each bin to its place among `num_bins`."""
         cells = None if self.cells_GB is None else effects.joined(self.cells_GB, bin_B, num_bins)
-        return Side(effects.joined(self.counts_B, bin_B, num_bins), cells)
+        days = None if self.days_TB is None else effects.joined(self.days_TB, bin_B, num_bins)
+        return Side(effects.joined(self.counts_B, bin_B, num_bins), cells, days)
 
-
-def matrix_GB(feature: Feature) -> Floats:
-    """Return the counts of a profile's feature, per group of units and bin."""
-    cells = np.fromiter(itertools.chain.from_iterable(feature.cells), dtype=np.int64)
-    group = np.repeat(np.arange(len(feature.cells)), [len(row) // 2 for row in feature.cells])
-    matrix = np.zeros((GROUPS, len(feature.counts)))
-    matrix[group, cells[::2]] = cells[1::2]
-    return matrix
-
-
-def cells_of(matrix: Any) -> list[list[int]]:
-    """Return what `matrix_GB` reads: for each group, in turn, a bin and its count."""
-    matrix = np.asarray(matrix)
-    groups, bins = np.nonzero(matrix)
-    cells = np.stack([bins, matrix[groups, bins]], axis=1).astype(np.int64).ravel().tolist()
-    ends = [0, *(2 * np.cumsum(np.bincount(groups, minlength=len(matrix)))).tolist()]
-    return [cells[start:end] for start, end in itertools.pairwise(ends)]
+    @property
+    def of_one_day(self) -> float:
+        """How much of a day's noise the window lets through: 1 / days, if all are equally full."""
+        if self.days_TB is None:
+            return 1.0
+        return float((self.days_TB.sum(axis=1) ** 2).sum()) / self.total**2
 
 
 def side(feature: Feature) -> Side:
     """Read one side from a profile."""
     counts_B = np.asarray(feature.counts, dtype=np.float64)
-    if not feature.cells:
-        return Side(counts_B, None)
-    cells_GB = matrix_GB(feature)
-    return Side(counts_B, cells_GB[cells_GB.sum(axis=1) > 0])
+    num_bins = len(counts_B)
+    cells_GB = owners.matrix(feature.cells, num_bins) if feature.cells else None
+    days_TB = owners.matrix(feature.days, num_bins) if feature.days else None
+    return Side(counts_B, *(None if rows is None else rows[rows.sum(axis=1) > 0] for rows in (cells_GB, days_TB)))
 
 
 # -- bins that are too rare ------------------------------------------------------------------------
@@ -157,21 +157,62 @@ def null_draws(
     """Draw the shares of pairs of windows that differ by chance alone, or the cumulative sums of
     these over the bins. A share that was drawn may lie below 0."""
     pooled_B = effects.shares(reference.counts_B + current.counts_B)
-    reference_DB = _drawn(reference, current, pooled_B, num_draws, rng, cumulative)
-    current_DB = _drawn(current, reference, pooled_B, num_draws, rng, cumulative)
+    day_B = day_variance(reference, cumulative)
+    reference_DB = _drawn(reference, current, pooled_B, day_B, num_draws, rng, cumulative)
+    current_DB = _drawn(current, reference, pooled_B, day_B, num_draws, rng, cumulative)
     return reference_DB, current_DB
 
 
+def day_variance(reference: Side, cumulative: bool = False) -> Floats:
+    """Return the variance of a day's shares, or of their cumulative sums, beyond what its users
+    explain."""
+    cells_GB, days_TB = reference.cells_GB, reference.days_TB
+    if cells_GB is None or days_TB is None or len(days_TB) < MIN_DAYS:
+        return np.zeros(len(reference.counts_B))
+    share_B = effects.shares(reference.counts_B)
+    by_user_B, by_day_B = (_spread(rows, share_B, cumulative) for rows in (cells_GB, days_TB))
+    # As a variance measured on T days allows: that of t with T - 1 degrees of freedom.
+    few = (len(days_TB) - 1) / (len(days_TB) - 3)
+    return few * np.maximum(by_day_B - by_user_B, 0) / (days_TB.sum(axis=1) ** 2).sum()
+
+
+def day_factor(reference: Side) -> float:
+    """Return how many times wider than that of its users its days make the noise of a window."""
+    if reference.cells_GB is None:
+        return 1.0
+    by_user_B = _spread(reference.cells_GB, effects.shares(reference.counts_B), cumulative=False)
+    more_B = day_variance(reference) * reference.of_one_day * reference.total**2
+    return float(np.sqrt(1 + more_B.sum() / by_user_B.sum())) if by_user_B.any() else 1.0
+
+
+def _spread(rows: Floats, share_B: Floats, cumulative: bool) -> Floats:
+    """Return the variance of a window's counts as its rows show it, at least that of independent
+    counts."""
+    size = rows.sum(axis=1)
+    if cumulative:
+        rows, share_B = np.cumsum(rows, axis=1), np.cumsum(share_B)
+    measured_B = ((rows - size[:, None] * share_B) ** 2).sum(axis=0) * len(rows) / max(len(rows) - 1, 1)
+    return np.maximum(measured_B, size.sum() * share_B * np.maximum(1 - share_B, 0))
+
+
 def _drawn(
-    side: Side, other: Side, pooled_B: Floats, num_draws: int, rng: np.random.Generator, cumulative: bool
+    side: Side,
+    other: Side,
+    pooled_B: Floats,
+    day_B: Floats,
+    num_draws: int,
+    rng: np.random.Generator,
+    cumulative: bool,
 ) -> Floats:
-    """Draw shares of one side around `pooled_B`, or their cumulative sums."""
+    """Draw shares of one side around `pooled_B`, or their cumulative sums. `day_B`: the variance of
+    a day's shares."""
     total = float(side.counts_B.sum())
     if side.cells_GB is None:
         size = max(1, round(total / design_effect(other, pooled_B)))
         drawn_DB = rng.multinomial(size, pooled_B, size=num_draws) / size
         return np.cumsum(drawn_DB, axis=1) if cumulative else drawn_DB
     size_G, cells_GB = side.cells_GB.sum(axis=1), side.cells_GB
+    wanted_B = _spread(cells_GB, pooled_B, cumulative) + day_B * side.of_one_day * total**2
     if cumulative:
         pooled_B, cells_GB = np.cumsum(pooled_B), np.cumsum(cells_GB, axis=1)
     num_groups = side.num_groups
@@ -181,18 +222,15 @@ def _drawn(
     signs_DG = np.unpackbits(bits, axis=1, count=num_groups).astype(dtype) * 2 - 1
     cells_DB = (signs_DG @ cells_GB.astype(dtype)).astype(np.float64)
     size_D = (signs_DG @ size_G.astype(dtype)).astype(np.float64)
-    beyond_DB = (cells_DB - size_D[:, None] * pooled_B) * _wider(cells_GB, size_G, pooled_B)
+    beyond_DB = (cells_DB - size_D[:, None] * pooled_B) * _wider(cells_GB, size_G, pooled_B, wanted_B)
     return pooled_B + beyond_DB / total
 
 
-def _wider(cells_GB: Floats, size_G: Floats, pooled_B: Floats) -> Floats:
-    """Return the factor per bin that its residuals are stretched by: G / (G - 1) of their variance,
-    or as much as makes it that of independent counts, whichever is more."""
-    few = len(size_G) / max(len(size_G) - 1, 1)
+def _wider(cells_GB: Floats, size_G: Floats, pooled_B: Floats, wanted_B: Floats) -> Floats:
+    """Return the factor per bin that its residuals are stretched by, so that they vary as much as
+    is wanted."""
     measured_B = ((cells_GB - size_G[:, None] * pooled_B) ** 2).sum(axis=0)
-    by_count_B = size_G.sum() * pooled_B * np.maximum(1 - pooled_B, 0)
-    ratio_B = np.divide(by_count_B, measured_B, out=np.zeros_like(measured_B), where=measured_B > TIE)
-    return np.sqrt(np.maximum(few, ratio_B))
+    return np.sqrt(np.divide(wanted_B, measured_B, out=np.zeros_like(measured_B), where=measured_B > TIE))
 
 
 def p_value(observed: float, null_D: Floats) -> float:

@@ -28,9 +28,8 @@ from rft.errors import UserError
 from rft.recipe import Recipe
 from rft.reports import Feature, Profile
 from rft.snapshots import columns
-from rft.snapshots.schema import GROUPS
 from rft.types import Example
-from rft.windows import counting
+from rft.windows import counting, owners
 from rft.windows.counting import Partial
 from rft.windows.engines import Engine
 from rft.windows.features import Plan, columns_of
@@ -125,9 +124,9 @@ def _texts_of_parts(chosen: Sample, tasks: Sequence[Task], engine: Engine) -> li
 def _sampled(chosen: Sample, texts: Sequence[str], encoder: Encoder | None) -> dict[str, Feature]:
     """Count words of the sample by hash, and keep those of its first conversations in order."""
     hashes = [[word_hash(word) for word in words(text)] for text in texts]
-    counts_GB = np.zeros((GROUPS, BUCKETS), np.int64)
+    counts_RB = np.zeros((owners.ROWS, BUCKETS), np.int64)  # a sample is too small for its days
     for group, row in zip(chosen.groups.tolist(), hashes, strict=True):
-        counts_GB[group] += np.bincount(np.array(row, np.int64) % BUCKETS, minlength=BUCKETS)
+        counts_RB[group] += np.bincount(np.array(row, np.int64) % BUCKETS, minlength=BUCKETS)
     vocabulary = Feature(
         kind="category",
         group="input",
@@ -137,7 +136,7 @@ def _sampled(chosen: Sample, texts: Sequence[str], encoder: Encoder | None) -> d
     )
     rows = [" ".join(map(str, row[:WORDS])) for row in hashes[:PHRASES]]
     phrasing = Feature(kind="text", group="input", statistic="classifier_auc", n=len(rows), sample=rows)
-    found = {"vocabulary": vocabulary.model_copy(update=counting.counted(counts_GB)), "phrasing": phrasing}
+    found = {"vocabulary": vocabulary.model_copy(update=owners.fields(counts_RB)), "phrasing": phrasing}
     if encoder:
         meaning = Feature(
             kind="embedding",

@@ -11,7 +11,7 @@ import pytest
 
 from bench import drift_false_alarms, drift_power
 from bench.drift_worlds import CHANGES, Change, World, pair
-from rft.windows import apart, effects, noise
+from rft.windows import apart, effects, noise, owners
 
 USERS = World("users of 10, ICC 0.5", per_user=10, icc=0.5)
 
@@ -21,7 +21,7 @@ def test_a_window_holds_what_it_says() -> None:
     assert (reference.profile.num_conversations, current.profile.num_conversations) == (2000, 300)
     for name, feature in reference.profile.features.items():
         if feature.kind != "text":
-            assert noise.matrix_GB(feature).sum(axis=0).tolist() == feature.counts, name
+            assert owners.matrix(feature.cells, len(feature.counts)).sum(axis=0).tolist() == feature.counts, name
     assert {feature.statistic for feature in reference.profile.features.values()} == {
         "wasserstein_sd", "psi", "total_variation", "classifier_auc",
     }  # fmt: skip

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from rft.reports import Feature
 from rft.snapshots.schema import GROUPS
-from rft.windows import bins
+from rft.windows import bins, owners
 from rft.windows.bins import MAX_BINS, Histogram, Moments, on_common_edges
-from rft.windows.counting import counted
+from rft.windows.owners import Owners
 
 NUMBERS = st.lists(
     st.one_of(
@@ -30,14 +30,15 @@ NUMBERS = st.lists(
 def histogram(numbers: Sequence[float], groups: Sequence[int] | None = None) -> Histogram:
     found = Histogram()
     array = np.array(numbers, dtype=np.float64)
-    found.add(array, np.zeros(len(array), np.int64) if groups is None else np.asarray(groups, dtype=np.int64))
+    group_N = np.zeros(len(array), np.int64) if groups is None else np.asarray(groups, dtype=np.int64)
+    found.add(array, Owners(group_N, group_N % 7))
     return found
 
 
 def feature(numbers: Sequence[float]) -> Feature:
-    edges, counts_GB = histogram(numbers).on_edges()
+    edges, counts_RB = histogram(numbers).on_edges()
     bare = Feature(kind="numeric", group="input", statistic="wasserstein_sd", n=len(numbers), edges=edges)
-    return bare.model_copy(update=counted(counts_GB))
+    return bare.model_copy(update=owners.fields(counts_RB))
 
 
 @given(NUMBERS, st.integers(0, 40))

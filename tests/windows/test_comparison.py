@@ -12,7 +12,7 @@ from rft.config import Drift
 from rft.errors import ConfigError, UserError
 from rft.reports import Feature, FeatureDrift, Profile
 from rft.snapshots.schema import GROUPS
-from rft.windows import comparison, discrepancy, noise
+from rft.windows import comparison, discrepancy, owners
 from rft.windows.labels import OTHER
 
 EDGES = [k + 0.5 for k in range(32)]
@@ -30,7 +30,7 @@ def counted(bins: Any, width: int, users: int = 0, seed: int = 0) -> dict[str, A
     owner = np.arange(len(bins)) * users // max(len(bins), 1) if users else np.arange(len(bins))
     groups = rng.permutation(GROUPS)[owner] if users else rng.integers(0, GROUPS, len(bins))
     matrix = np.bincount(groups * width + bins, minlength=GROUPS * width).reshape(GROUPS, width)
-    return {"counts": matrix.sum(axis=0).tolist(), "cells": noise.cells_of(matrix), "n": len(bins)}
+    return {"counts": matrix.sum(axis=0).tolist(), "cells": owners.cells_of(matrix), "n": len(bins)}
 
 
 def number(values: Any, statistic: Any = "wasserstein_sd", edges: list[float] = EDGES, **more: Any) -> Feature:

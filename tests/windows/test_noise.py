@@ -10,8 +10,9 @@ import pytest
 
 from rft.reports import Feature
 from rft.snapshots.schema import GROUPS
-from rft.windows import effects, noise
+from rft.windows import effects, noise, owners
 from rft.windows.noise import Side
+from rft.windows.owners import Owners
 
 SHARES = 1 / np.arange(1, 41) / (1 / np.arange(1, 41)).sum()
 
@@ -132,13 +133,13 @@ def test_the_design_effect_of_users_is_how_much_they_repeat() -> None:
 def test_cells_are_read_as_they_were_written() -> None:
     matrix: Any = np.zeros((GROUPS, 3), dtype=np.int64)
     matrix[5], matrix[200] = [0, 2, 7], [1, 0, 0]
-    cells = noise.cells_of(matrix)
+    cells = owners.cells_of(matrix)
     assert (cells[5], cells[200], cells[0]) == ([1, 2, 2, 7], [0, 1], [])
     feature = Feature(
         kind="category", group="input", statistic="total_variation", values=["a", "b", "c"], counts=[1, 2, 7],
         cells=cells, n=10,
     )  # fmt: skip
-    assert (noise.matrix_GB(feature) == matrix).all()
+    assert (owners.matrix(feature.cells, len(feature.counts)) == matrix).all()
     assert noise.side(feature).num_groups == 2
 
 
@@ -149,3 +150,59 @@ def test_draws_are_the_same_whatever_the_order_of_adding() -> None:
     reference, current = drawn(rng, 300, 0.2), drawn(rng, 300, 0.2)
     once, again = (noise.null_draws(reference, current, 100, np.random.default_rng(1)) for _ in range(2))
     assert all((a == b).all() for a, b in zip(once, again, strict=True))
+
+
+# -- days ------------------------------------------------------------------------------------------
+def by_days(rng: np.random.Generator, num_days: int, differ: float, per_day: int = 200) -> Side:
+    """Conversations of a category, each of a user of its own. A day is busy with one value."""
+    shares = np.array([0.5, 0.3, 0.15, 0.05])
+    busy_T = rng.choice(4, num_days)
+    day_N = np.repeat(np.arange(num_days), per_day)
+    value_N = np.where(rng.random(len(day_N)) < differ, busy_T[day_N], rng.choice(4, len(day_N), p=shares))
+    counts_RB = Owners(rng.integers(0, GROUPS, len(day_N)), day_N).count(value_N, 4)
+    fields = owners.fields(counts_RB)
+    return noise.side(Feature(kind="category", group="input", statistic="total_variation", n=len(day_N), **fields))
+
+
+def blind(side: Side) -> Side:
+    return Side(side.counts_B, side.cells_GB)
+
+
+def test_what_differs_between_days_is_no_drift() -> None:
+    rng = np.random.default_rng(8)
+    pairs = [(by_days(rng, 14, 0.15), by_days(rng, 7, 0.15)) for _ in range(60)]
+    assert np.mean([p_of(reference, current) < 0.02 for reference, current in pairs]) <= 0.1
+    assert np.mean([p_of(blind(reference), blind(current)) < 0.02 for reference, current in pairs]) > 0.4
+
+
+def test_days_that_are_alike_cost_little() -> None:
+    rng = np.random.default_rng(9)
+    factors = [noise.day_factor(by_days(rng, 14, 0.0)) for _ in range(40)]
+    assert 1.0 <= np.mean(factors) < 1.15
+    assert noise.day_factor(by_days(rng, 14, 0.3)) > 2
+
+
+def test_a_shift_beyond_what_days_do_is_seen() -> None:
+    rng = np.random.default_rng(10)
+    reference, current = by_days(rng, 14, 0.05), by_days(rng, 7, 0.05)
+    assert current.cells_GB is not None
+    moved = Side(current.counts_B[::-1], current.cells_GB[:, ::-1], current.days_TB)
+    assert p_of(reference, moved) < 0.01
+
+
+def test_one_day_is_allowed_more_than_a_month() -> None:
+    rng = np.random.default_rng(11)
+    reference = by_days(rng, 28, 0.2)
+    spreads: list[float] = []
+    for num_days in (1, 28):
+        current = by_days(rng, num_days, 0.2, 5600 // num_days)
+        assert current.of_one_day == pytest.approx(1 / num_days)
+        drawn_DB = noise.null_draws(reference, current, 300, np.random.default_rng(0))[1]
+        spreads.append(float(drawn_DB.std(axis=0).mean()))
+    assert spreads[0] > 3 * spreads[1]
+
+
+def test_a_few_days_measure_nothing() -> None:
+    rng = np.random.default_rng(12)
+    assert not noise.day_variance(by_days(rng, noise.MIN_DAYS - 1, 0.3)).any()
+    assert noise.day_variance(by_days(rng, noise.MIN_DAYS, 0.3)).any()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ from hypothesis import strategies as st
 from rft import config, recipe
 from rft.errors import UserError
 from rft.reports import Feature, Profile
-from rft.snapshots.schema import GROUPS, OWN
+from rft.snapshots.schema import DAYS, GROUPS, OWN
 from rft.windows import counting, labels, profile
 from rft.windows.engines import Engine
-from rft.windows.features import Plan, columns_of, plan_of
+from rft.windows.features import SAMPLED, Plan, columns_of, plan_of
 from rft.windows.words import input_messages, user_text, words
 
 SCHEMA = {
@@ -156,6 +157,19 @@ def test_cells_are_counts_by_group_of_units(whole: Profile) -> None:
     expected = Counter(tools.values.index(name) for row in rows if row["group"] == group for name in row["tools"])
     cell = tools.cells[group]
     assert dict(zip(cell[::2], cell[1::2], strict=True)) == expected
+
+
+def test_days_are_counts_by_day(whole: Profile) -> None:
+    per_day = Counter(row["time"].toordinal() - date(1970, 1, 1).toordinal() for row in ROWS.to_pylist())
+    assert len(per_day) > 1
+    found = whole.features["num_turns"].days
+    assert len(found) == DAYS
+    for day, count in per_day.items():
+        assert sum(found[day % DAYS][1::2]) == count
+    for name, feature in whole.features.items():
+        if name not in SAMPLED:
+            assert sum(sum(cell[1::2]) for cell in feature.days) == sum(feature.counts), name
+    assert not whole.features["vocabulary"].days
 
 
 def test_every_group_has_its_features(whole: Profile) -> None:
