@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = peer.WORK / "drift_speed"
 PART_ROWS = 62_500
 ROWS, LARGE, REFERENCE_ROWS = 1_000_000, 10_000_000, 1_000_000
-USERS = 100_000
+USERS, DAYS = 100_000, 28
 ROUNDS = 3
 TEXTS = 5_000
 """Distinct texts: writing a million of them would measure the writing."""
@@ -113,7 +113,7 @@ def _against_evidently(reference: Path, window: Path, seconds: float, small: boo
 def _made(name: str, rows: int, seed: int) -> Path:
     """Return a folder of parts, which is made once."""
     folder = FOLDER / f"{name}-{rows}"
-    ready = folder / "ready"
+    ready = folder / "ready-2"  # 1 had no times
     if not ready.exists():
         print(f"[drift_speed] making {rows:,} conversations", file=sys.stderr, flush=True)
         shutil.rmtree(folder, ignore_errors=True)
@@ -156,6 +156,7 @@ def _write(path: Path, first: int, count: int, seed: int) -> None:
         "draw": draw,
         "pick": rng.integers(0, 2**64, count, dtype=np.uint64),
         "group": (draw % np.uint64(GROUPS)).astype(np.uint8),
+        "time": pa.array(rng.integers(0, DAYS * 86_400_000_000, count), pa.timestamp("us", "UTC")),
         "messages": pa.array(messages).take(pa.array(rng.integers(0, TEXTS, count))),
         "input_words": rng.integers(5, 40, count).astype(np.int32),
     }
