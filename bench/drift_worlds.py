@@ -22,12 +22,13 @@ from functools import cache
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 from scipy.special import ndtr
 
 from rft.reports import Feature, FeatureGroup, Profile, Statistic
 from rft.snapshots.schema import GROUPS
 from rft.windows import owners
-from rft.windows.labels import MAX_VALUES, OTHER
+from rft.windows.labels import Labels
 from rft.windows.owners import Owners
 from rft.windows.words import BUCKETS, HASHES
 
@@ -289,17 +290,21 @@ def _number(
 
 
 def _category(name: str, group: FeatureGroup, num: int, values: Any, of: Owners, n: int) -> tuple[str, Feature]:
-    """Count values, the most frequent ones by name."""
-    met = np.bincount(values, minlength=num)
-    kept = np.flatnonzero(met)
-    names = [f"{value:03}" for value in kept]
-    if len(kept) > MAX_VALUES and num != BUCKETS:
-        kept = np.sort(np.argsort(-met, kind="stable")[:MAX_VALUES])
-        names = [*(f"{value:03}" for value in kept), OTHER]
-    place = np.full(num, len(kept))
-    place[kept] = np.arange(len(kept))
-    counted = owners.fields(of.count(place[values], len(names)))
-    return name, Feature(kind="category", group=group, statistic="total_variation", values=names, n=n, **counted)
+    """Count values as a profile does: words by bucket, and of other values the frequent ones by
+    name."""
+    names = [f"{value:03}" for value in range(num)]
+    if num == BUCKETS:
+        held: tuple[Sequence[str], Any] = names, of.count(values, num)
+    else:
+        labels = Labels()
+        labels.add(pa.DictionaryArray.from_arrays(pa.array(values, pa.int32()), pa.array(names)), of)
+        held = labels.on_values()
+    counted = owners.fields(held[1])
+    if num == BUCKETS:
+        counted["days"] = []  # the sample of words has none
+    return name, Feature(
+        kind="category", group=group, statistic="total_variation", values=list(held[0]), n=n, **counted
+    )
 
 
 def _text(said: Any, word_N: Any, num: int) -> tuple[str, Feature]:

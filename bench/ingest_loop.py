@@ -1,8 +1,10 @@
 """How a window was read before there were snapshots, kept as it was, to compare with.
 
 One process reads line after line with `json.loads`, normalizes each row, drops repeats, and writes
-the normalized conversations as JSON lines. Two things are kinder to it than it was: the file is not
-read as a whole, and of a conversation only a hash stays in memory, so it can run on any size.
+the normalized conversations as JSON lines, as stage traffic did. It then also sorted and profiled
+the window, which is not part of the loop. Three things are kinder to it than it was: the file is
+not read as a whole, it is not hashed, and of a conversation only its id stays in memory, so it can
+run on any size.
 
     python -m bench.ingest_loop LOG OUT          reads, normalizes, writes
     python -m bench.ingest_loop LOG              reads and normalizes only
@@ -17,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rft import secrets
 from rft.errors import UserError
 from rft.reports import Conversation, parse_line
 from rft.rows import ROLES
@@ -38,8 +41,8 @@ def loop(log: Path, out: Path | None) -> int:
             if seen.setdefault(conversation.conversation_id, number) != number:
                 rejected["repeated"] += 1
             elif writer is not None:
-                json.dump(conversation.model_dump(mode="json"), writer, ensure_ascii=False)
-                writer.write("\n")
+                row = conversation.model_dump(mode="json")
+                writer.write(secrets.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
     if writer is not None:
         writer.close()
     return len(seen)

@@ -1,7 +1,8 @@
 """Show what `rft drift` found: a table for people, JSON for programs, a page with pictures.
 
 The table is grouped as the page is: the input, the agent, its performance; in each, what it was
-compared with. What drifted stands first, with a line that says what moved.
+compared with. What drifted stands first, with a line that says what moved. `brief` is the verdict
+and a few rows, where drift is not what was asked about.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from tasks.runs.clone import Clone
 
 _COLORS = {"good": "green", "bad": "red", "open": "yellow", "off": ""}
 _NARROWEST = 60
+_BRIEF = 4
+"""Rows of the short form."""
 
 
 def tell(here: Clone, report: DriftReport, console: Console | None = None, name: str = "") -> None:
@@ -39,9 +42,7 @@ def lines(report: DriftReport, width: int = 0, name: str = "") -> Iterator[Text]
     """Yield the table, then what is wrong with the log, then the verdict."""
     width = max(width or shutil.get_terminal_size().columns, _NARROWEST)
     yield _text(f"{name}: {drift_words.size(report)}" if name else drift_words.size(report), "bold")
-    widths = [
-        max((len(cell) for cell in column), default=0) for column in zip(*map(_cells, report.features), strict=True)
-    ]
+    widths = _widths(report.features)
     for part in drift_words.sections(report):
         for compared in part.compared:
             yield Text()
@@ -54,10 +55,32 @@ def lines(report: DriftReport, width: int = 0, name: str = "") -> Iterator[Text]
     for contract in broken:
         yield _text(f"broken contract: {contract.name} on {contract.column}: {contract.observed}", "red")
     yield Text()
+    yield from _verdict(report)
+
+
+def brief(report: DriftReport, all_of_it: str, width: int = 0) -> Iterator[Text]:
+    """Yield the verdict, the features that drifted farthest or came nearest to it, and how many
+    more were compared. `all_of_it`: the command that shows them."""
+    width = max(width or shutil.get_terminal_size().columns, _NARROWEST)
+    yield next(_verdict(report))
+    shown = drift_words.farthest(report, _BRIEF)
+    for feature in shown:
+        yield from _row(feature, _widths(shown), width, f", against {drift_words.AGAINST[feature.against]}")
+    rest = sum(feature.effect is not None for feature in report.features) - len(shown)
+    drifted = sum(feature.drifted for feature in report.features) - sum(feature.drifted for feature in shown)
+    also = f", {drifted:,} of them drifted" if drifted else ""
+    yield _text(f"{counted(rest, 'more comparison')}{also}; all with their numbers: {all_of_it}")
+
+
+def _verdict(report: DriftReport) -> Iterator[Text]:
     tone, _ = drift_words.VERDICTS[report.verdict]
     yield _text(f"{report.verdict}: ", _COLORS[tone]).append_text(_text(report.advice or report.reason))
     if report.advice:
         yield _text(report.reason)
+
+
+def _widths(features: Sequence[FeatureDrift]) -> list[int]:
+    return [max((len(cell) for cell in column), default=0) for column in zip(*map(_cells, features), strict=True)]
 
 
 def _cells(feature: FeatureDrift) -> tuple[str, ...]:
@@ -65,10 +88,10 @@ def _cells(feature: FeatureDrift) -> tuple[str, ...]:
     return feature.feature, drift_words.measured(feature), q, drift_words.state(feature)
 
 
-def _row(feature: FeatureDrift, widths: Sequence[int], width: int) -> Iterator[Text]:
+def _row(feature: FeatureDrift, widths: Sequence[int], width: int, aside: str = "") -> Iterator[Text]:
     state = drift_words.state(feature)
     name, measured, q, word = _cells(feature)
-    aligned = f"{name:<{widths[0]}}  {measured:>{widths[1]}}  {q:<{widths[2]}}  {word}"
+    aligned = f"{name:<{widths[0]}}  {measured:>{widths[1]}}  {q:<{widths[2]}}  {word}{aside}"
     yield _text(f"  {drift_words.SIGNS[state]} {aligned}".rstrip(), _COLORS[drift_words.TONES[state]])
     if state in ("as before", "too small to count"):
         return

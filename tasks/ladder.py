@@ -59,6 +59,7 @@ def recorded(
     run: Run | None = None
     try:
         with runs.start(clone, plan) as run:
+            repro.load(run.dvc, run.tree, clone.state, run.name, run.deadline)
             asked = commands.from_the_top(clone.root, str(window)) if window else None
             run.update(
                 flow_run_id=flow_run_id,
@@ -149,6 +150,7 @@ def drive(run: Run, stage: str, overhear: Callable[[str], bool] | None = None) -
                 note_group=note,
                 overhear=hear,
                 deadline=run.deadline,
+                loaded=run.dvc,
             )
             completed(outcome.how)
         shown.end(outcome.how)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from tasks.runs import clone
 
 if TYPE_CHECKING:
     from rft import config
+    from rft.reports import DriftReport
 
 DRIFTED = "data/inbox/drifted.jsonl"
 START = datetime.date(2026, 3, 2)
@@ -78,10 +80,23 @@ def run(options: argparse.Namespace) -> int:
     report, made = drift.check(here, params, drifted)
     if not made:
         say("     (nothing changed since it was judged)")
-    drift.tell(here, report)
+    _tell(report, [setting for setting in overrides if setting.startswith("examples.")])
     say()
     results.show(here, record)
     return 0
+
+
+def _tell(report: DriftReport, changed: Sequence[str]) -> None:
+    """Print the verdict and what moved the most. `changed`: settings that drift depends on."""
+    from rich.console import Console
+
+    from flows.drift import brief
+    from rft import commands
+
+    console = Console(highlight=False)
+    settings = [word for setting in changed for word in ("--set", setting)]
+    for line in brief(report, commands.command("drift", DRIFTED, settings=settings), console.width):
+        console.print(line, soft_wrap=True)
 
 
 def _invent(params: config.Params, path: Path, start: datetime.date, drifted: bool) -> None:

@@ -33,8 +33,6 @@ from tasks.runs import clone
 from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from rft import config
     from rft.reports import DriftReport
 
@@ -118,12 +116,6 @@ def _history(options: argparse.Namespace) -> int:
         if not options.json:
             say(f"Page: {options.html}")
     return 0
-
-
-def tell(here: Clone, report: DriftReport, console: Console | None = None) -> None:
-    from flows import drift
-
-    drift.tell(here, report, console)
 
 
 def check(

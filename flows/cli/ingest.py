@@ -58,6 +58,8 @@ def run(options: argparse.Namespace) -> int:
 
 def tell(manifest: Manifest, console: Console | None = None) -> None:
     """Print what the log holds, and what of it was not taken."""
+    from rft.snapshots import reading
+
     console = console or Console(highlight=False)
     table = Table(box=None, pad_edge=False)
     for column in ("file", "format", "rows", "bytes"):
@@ -69,8 +71,11 @@ def tell(manifest: Manifest, console: Console | None = None) -> None:
         say(f"... and {counted(more, 'file')} more")
     graded = f"{manifest.num_with_feedback:,} graded"
     say(f"{counted(manifest.num_conversations, 'conversation')} from {manifest.first} to {manifest.last}, {graded}")
+    lost = {reason: count for reason, count in manifest.rejected.items() if not reason.startswith(reading.KEPT)}
+    kept = {reason: count for reason, count in manifest.rejected.items() if reason not in lost}
     for what, counts in (
-        ("not taken", manifest.rejected),
+        ("not taken", lost),
+        ("taken, though there is", kept),
         ("keys without a meaning", manifest.ignored_keys),
         ("redacted", manifest.redacted),
     ):

@@ -84,11 +84,12 @@ def _refuse_unknown(until: str | None) -> None:
 def retrain(place: Clone, **asked: Any) -> RunRecord:
     """Run the flow `retrain`, with progress bars."""
     from flows.server import prefect_server
+    from tasks.display import tracking
     from tasks.runs import records
 
     with prefect_server(place) as server, watched() as lines:
         flow = importlib.import_module("flows.pipeline").retrain
-        importlib.import_module("mlflow")  # a second of import, while the server boots
+        tracking.load(place)  # two seconds of imports, while the server boots
         if server:
             server.ready()
         state = flow(**asked, return_state=True)

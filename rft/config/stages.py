@@ -30,7 +30,8 @@ class Traffic(Section):
     category."""
     redact: dict[str, str] = {}
     """What to replace in every text before it is stored: the name of a rule and its regular
-    expression (RE2). `email: [^ ]+@[^ ]+` leaves `[email]`."""
+    expression (RE2). `email: [^ ]+@[^ ]+` leaves `[email]`. A conversation's id, a unit or a
+    category in which a rule finds something is stored as a hash."""
     max_line_mb: int = Field(default=64, ge=1)
     """A line or record larger than this is not read, and counted as unreadable."""
     processes: int = Field(default=2, ge=1)

@@ -7,7 +7,8 @@ Nothing is computed here that a report says already.
 
 Of the test set the page shows sums, slices and counts. Dialogues, ids and rewards of examples are
 those of the validation examples that each arm plays for the page (rft/reports/shown.py), unless
-somebody opened the test set, by an entry in the ledger.
+somebody opened the test set, by an entry in the ledger. Where inputs nearly repeat each other, the
+ids of test examples are shown, and no text.
 
     markup     HTML that escapes what it is given
     charts     the pictures
@@ -17,6 +18,7 @@ somebody opened the test set, by an entry in the ledger.
     detail     prompt, training, tool calls, best of k, stop reasons
     drift      what moved in production, and over the last runs
     learned    train reward beside test reward
+    nearly     inputs of one split that nearly repeat those of another
     worse      the examples that got worse
     dialogues  rollouts side by side
     cost       wall time, rollouts, tokens, steps
@@ -31,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rft.page import checks, cost, detail, dialogues, drift, story, worse
+from rft.page import checks, cost, detail, dialogues, drift, nearly, story, worse
 from rft.page.cost import Spent
 from rft.page.drift_looks import Look
 from rft.page.drift_style import DRIFT
@@ -67,6 +69,7 @@ def render(
         detail.untrained(shelves),
         h("div", pictures, class_="grid") if (pictures := [*detail.pictures(shelves)]) else None,
         *(drift.cards(shelves.drift, looks) if shelves.drift is not None else ()),
+        nearly.card_of(shelves),
         detail.candidates(shelves),
         dialogues.side_by_side(shelves, rollouts),
         detail.stop_reasons(shelves),

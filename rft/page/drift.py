@@ -157,8 +157,9 @@ def _part(report: DriftReport, part: Part, told: set[str]) -> Html:
         folded = [_feature(report, feature, told) for feature in rest]
         blocks.append(h("h4", compared.title[:1].upper() + compared.title[1:]))
         blocks += shown
-        if folded and shown:
-            words = drift_words.summary(rest)
+        why = drift_words.uncompared(compared.features)
+        if folded and (shown or why):
+            words = f"{drift_words.summary(rest)}{f'; {why}' if why else ''}"
             blocks.append(h("details", h("summary", words), folded, class_="rest"))
         else:
             blocks += folded

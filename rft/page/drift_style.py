@@ -23,7 +23,7 @@ p.legend { display: flex; flex-wrap: wrap; gap: 2px 18px; margin-bottom: 4px; }
 .drift-part h4 { font-size: 13.5px; font-weight: 600; margin: 12px 0 2px; overflow-wrap: anywhere; }
 .drift-part > .note { margin: 4px 0 0; }
 .advice { font-size: 16px; margin: 8px 0 4px; max-width: 78ch; overflow-wrap: anywhere; }
-.because { max-width: 90ch; overflow-wrap: anywhere; }
+.because { margin-top: 4px; max-width: 90ch; overflow-wrap: anywhere; }
 details.feature { border-bottom: 1px solid var(--line); padding: 6px 0; }
 details.feature:last-child { border-bottom: 0; }
 details.feature > summary, .feature-line {

@@ -156,6 +156,10 @@ svg .track { fill: var(--soft); }
 .talk .assistant { border-left-color: var(--challenger); }
 .talk .tool { font-family: var(--mono); font-size: 12px; }
 .talk .call { font-family: var(--mono); font-size: 12px; }
+.nearly { border-bottom: 1px solid var(--line); padding: 8px 0 10px; }
+.nearly:last-child { border-bottom: 0; }
+.nearly .note { margin: 0; }
+.nearly .grid { margin-top: 0; }
 details summary { cursor: pointer; color: var(--muted); font-size: 13px; margin-top: 8px; }
 .rollout-head {
   display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 13px; color: var(--muted); margin: 4px 0 8px;

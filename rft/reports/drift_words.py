@@ -6,6 +6,7 @@ They order it and name it by this module, so that no two of them differ.
     sections    the features in the order of reading: the input, the agent, its performance; in
                 each, what it was compared with; there, what drifted first
     state       drifted, or which of its conditions is not met
+    farthest    the few features that drifted farthest
     ratio       how far an effect goes, where 1 is the threshold: comparable over features
 
 Nothing here is in a report, so a better sentence repeats no stage.
@@ -157,6 +158,13 @@ def summary(features: Sequence[FeatureDrift]) -> str:
     return "; ".join(parts)
 
 
+def uncompared(features: Sequence[FeatureDrift]) -> str:
+    """Say why none of several features was compared, where it is one reason; else empty."""
+    reasons = {feature.detail for feature in features}
+    alike = len(features) > 1 and len(reasons) == 1 and all(state(each) == "not compared" for each in features)
+    return reasons.pop() if alike else ""
+
+
 def no_effect(feature: FeatureDrift) -> float:
     """Return the effect of two equal windows."""
     return _NO_EFFECT.get(feature.statistic, 0.0)
@@ -188,6 +196,20 @@ def worst(report: DriftReport, group: FeatureGroup | None = "input") -> FeatureD
         if feature.effect is not None and (group is None or feature.group == group)
     ]
     return max(compared, key=lambda feature: (feature.drifted, ratio(feature)), default=None)
+
+
+def farthest(report: DriftReport, most: int) -> list[FeatureDrift]:
+    """Find what drifted farthest, the input first, or else came nearest to it: each feature once,
+    with the reference that it is farthest from."""
+
+    def order(feature: FeatureDrift) -> tuple[int, tuple[int, float, str]]:
+        return [*GROUPS].index(feature.group) if feature.drifted else len(GROUPS), _rank(feature)
+
+    found: dict[str, FeatureDrift] = {}
+    for feature in sorted(report.features, key=order):
+        if feature.effect is not None:
+            found.setdefault(feature.feature, feature)
+    return list(found.values())[:most]
 
 
 def named(name: str) -> str:

@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, Protocol
 from rft.errors import InfrastructureError
 
 SIZE = 5 << 20
-"""Bytes of a block. A part is compressed to about a fourth of that. With 8 MB, four processes need
-1 GB; with less than 4, starting queries costs more than what they do."""
+"""Bytes of a block. A part is compressed to about a fourth of that. A process needs ten times as
+much memory, and its parent three times."""
 _STEP = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 
@@ -130,7 +130,8 @@ def _lines(
             continue
         end = len(buffer) if is_over else end
         if end:
-            data = bytes(buffer[:end])
+            with memoryview(buffer) as view:
+                data = bytes(view[:end])
             del buffer[:end]
             yield Piece(source, line, data, is_end=is_over)
             line += data.count(b"\n")

@@ -11,6 +11,7 @@ as system prompts and shapes of replies, and at graded answers that differ in th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -23,7 +24,8 @@ import pyarrow as pa
 from rft.errors import UserError
 from rft.snapshots import normal, schema, shapes, words
 from rft.snapshots.arrow import pc
-from rft.snapshots.lines import Engine, Lookup, offsets, take, whole
+from rft.snapshots.lines import Lookup, Parsed, take
+from rft.snapshots.schema import ROLES
 
 REFUSALS = (
     "i'm sorry, but i can",
@@ -70,6 +72,12 @@ class Own:
         return named + [Lookup(name, name) for name in sorted(self.columns or {})]
 
     @property
+    def names(self) -> list[str]:
+        """The keys whose values only tell things apart: the unit, and categories."""
+        unit = [] if self.unit is None else [self.unit]
+        return [*unit, *(name for name, kind in sorted((self.columns or {}).items()) if kind == "category")]
+
+    @property
     def schema(self) -> pa.Schema:
         return schema.with_own(dict(self.columns or {}))
 
@@ -94,76 +102,74 @@ def of_rows(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
             written.append(normal.line(normal.conversation(row)))
         except normal.Unreadable as error:
             raise UserError(f"conversation {row.get('conversation_id')!r}: {error}. Fix the row.") from None
-    engine = Engine()
     own = Own()
     parts: list[pa.Table] = []
     for first in range(0, len(written), 4096):
         some = written[first : first + 4096]
-        parsed, _ = take(engine, pa.array(some, pa.string()), [], trusted=True)
+        parsed, _ = take([line.encode() for line in some], [], trusted=True)
         numbers = pa.array(range(first + 1, first + 1 + len(some)), pa.int64())
-        parts.append(build(engine, parsed, own, pa.array([0] * len(some), pa.int32()), numbers).table)
+        parts.append(build(parsed, own, pa.array([0] * len(some), pa.int32()), numbers).table)
     return pa.concat_tables(parts) if parts else own.schema.empty_table()
 
 
-def build(engine: Engine, parsed: pa.Table, own: Own, source: pa.Array, line: pa.Array) -> Built:
+def build(parsed: Parsed, own: Own, source: pa.Array, line: pa.Array) -> Built:
     """Make the columns of parsed rows. `source` and `line`: where each row stands."""
-    lists = whole(parsed["messages"])
-    bounds, items = offsets(lists), lists.flatten()
-    role, text, raw, calls = (items.field(name) for name in ("role", "text", "json", "calls"))
-    is_assistant, is_tool = _is(role, "assistant"), _is(role, "tool")
+    bounds, text = parsed.bounds, parsed.texts
+    is_assistant, is_tool = _is(parsed, "assistant"), _is(parsed, "tool")
     given = _since(is_assistant | is_tool, bounds) == 0
     last_answer = _last(is_assistant, bounds)
     answer = text.take(pa.array(last_answer, mask=last_answer < 0))
-    call_bounds, called = offsets(calls), calls.flatten()
-    per_row = call_bounds[bounds]
-    names = called.field("name")
-    ids = whole(parsed["conversation_id"])
-    unit, kept, met, columns = _own(engine, parsed, own)
-    known = ids if unit is None else pc.coalesce(unit, ids)
-    drawn, picked = _draws(engine, known, ids)
-    call_shapes, reply_shapes = shapes.both(engine, names, called.field("arguments"), text.filter(pa.array(is_tool)))
+    call_bounds = parsed.call_bounds[bounds]
+    unit, kept, met, columns = _own(parsed, own)
+    picked = _draws(parsed.ids)
+    drawn = picked if unit is None else _draws(pc.coalesce(unit, parsed.ids))
+    roles = pa.DictionaryArray.from_arrays(pa.array(parsed.roles[bounds[1:] - 1].astype(np.int32)), list(ROLES))
     found: dict[str, Any] = {
-        "conversation_id": ids,
-        "time": parsed["time"].cast(pa.timestamp("us", "UTC")),
-        "unit": pa.nulls(len(ids), pa.string()) if unit is None else unit,
-        "draw": drawn,
-        "pick": picked,
-        "group": pa.array(drawn.to_numpy() % schema.GROUPS, pa.uint8()),
+        "conversation_id": parsed.ids,
+        "time": parsed.time,
+        "unit": pa.nulls(len(parsed), pa.string()) if unit is None else unit,
+        "draw": pa.array(drawn),
+        "pick": pa.array(picked),
+        "group": pa.array(drawn % schema.GROUPS, pa.uint8()),
         "source": source,
         "line": line,
-        "messages": _joined(bounds, raw),
-        "latency_s": parsed["latency_s"],
-        "tool_errors": parsed["tool_errors"],
-        "feedback": parsed["feedback"],
-        "last_role": role.take(pa.array(bounds[1:] - 1)),
+        "messages": parsed.messages,
+        "latency_s": parsed.latency_s,
+        "tool_errors": parsed.tool_errors,
+        "feedback": parsed.feedback,
+        "last_role": roles,
         "num_messages": pa.array(np.diff(bounds), pa.int32()),
         "num_turns": pa.array(_sum(is_assistant, bounds), pa.int32()),
-        "num_tool_calls": pa.array(np.diff(per_row), pa.int32()),
-        "input_words": pa.array(_input_words(text, _is(role, "user") & given, bounds), pa.int32()),
-        "tools": _list(per_row, names),
-        "calls": _list(per_row, call_shapes),
-        "replies": _list(np.concatenate([[0], np.cumsum(is_tool, dtype=np.int64)])[bounds], reply_shapes),
-        "system": _system(text, (_is(role, "system") | _is(role, "developer")) & given, bounds),
-        "offered": _hashed(whole(parsed["tools"]), _canonical_json),
+        "num_tool_calls": pa.array(np.diff(call_bounds), pa.int32()),
+        "input_words": pa.array(_input_words(text, _is(parsed, "user") & given, bounds), pa.int32()),
+        "tools": _list(call_bounds, parsed.names),
+        "calls": _list(call_bounds, shapes.of_calls(parsed.names, parsed.arguments)),
+        "replies": _list(_count(is_tool)[bounds], shapes.of_replies(parsed.replies)),
+        "system": _system(text, (_is(parsed, "system") | _is(parsed, "developer")) & given, bounds),
+        "offered": _hashed(parsed.tools, _canonical_json),
         "refused": pc.fill_null(pc.match_substring_regex(answer, _REFUSED, ignore_case=True), False),
-        "grade": _grades(answer, last_answer >= 0, whole(parsed["feedback"])),
+        "grade": _grades(answer, last_answer >= 0, parsed.feedback),
     } | columns
     target = own.schema
     return Built(pa.table([_as(found[field.name], field.type) for field in target], schema=target), kept, met)
 
 
 def _as(values: Any, kind: pa.DataType) -> pa.Array:
-    values = whole(values) if isinstance(values, pa.ChunkedArray) else values
     return values if values.type == kind else values.cast(kind)
 
 
 # -- flat columns ----------------------------------------------------------------------------------
-def _is(role: pa.StringArray, name: str) -> np.ndarray:
-    return pc.fill_null(pc.equal(role, name), False).to_numpy(zero_copy_only=False)
+def _is(parsed: Parsed, role: str) -> np.ndarray:
+    return parsed.roles == ROLES.index(role)
+
+
+def _count(values: np.ndarray) -> np.ndarray:
+    """Count how many are true before each item, and in all."""
+    return np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
 
 
 def _sum(values: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    total = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
+    total = _count(values)
     return total[bounds[1:]] - total[bounds[:-1]]
 
 
@@ -187,12 +193,7 @@ def _list(bounds: np.ndarray, values: pa.Array) -> pa.ListArray:
 
 def _some(values: pa.Array, mask: np.ndarray, bounds: np.ndarray) -> pa.ListArray:
     """Keep some items of each list."""
-    ends = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[bounds]
-    return _list(ends, values.filter(pa.array(mask)))
-
-
-def _joined(bounds: np.ndarray, raw: pa.StringArray) -> pa.StringArray:
-    return pc.binary_join_element_wise("[", pc.binary_join(_list(bounds, raw), ","), "]", "")
+    return _list(_count(mask)[bounds], values.filter(pa.array(mask)))
 
 
 def _input_words(text: pa.StringArray, mask: np.ndarray, bounds: np.ndarray) -> np.ndarray:
@@ -218,11 +219,10 @@ def _canonical_json(text: str) -> str:
     return json.dumps(json.loads(text), sort_keys=True)
 
 
-def _draws(engine: Engine, known: pa.StringArray, ids: pa.StringArray) -> tuple[pa.Array, pa.Array]:
-    """Hash who each row belongs to, and its id."""
-    names = ids if known is ids else pa.concat_arrays([known, ids])
-    found = whole(engine.run("select md5_number_lower(t) as t from texts", t=names)["t"])
-    return found.slice(0, len(ids)), found.slice(len(names) - len(ids))
+def _draws(names: pa.StringArray) -> np.ndarray:
+    """Hash names to 64 bits each, as `schema.draw` does."""
+    digests = [hashlib.md5(name.encode(), usedforsecurity=False).digest() for name in names.to_pylist()]
+    return np.frombuffer(b"".join(digests), dtype="<u8")[1::2]
 
 
 # -- grades ----------------------------------------------------------------------------------------
@@ -265,32 +265,39 @@ def _compared(value: Any) -> str:
 
 
 # -- the owner's columns ---------------------------------------------------------------------------
-_OWN = """
-select
-    case when left(t, 1) = '"' and strlen(t) > 2 then t::json->>'$'
-        when regexp_full_match(t, '-?[0-9]+') then t end as unit,
-    case when left(t, 1) = '"' then t::json->>'$' when left(t, 1) not in ('{', '[', 'n') then t end as category,
-    case when isfinite(try_cast(t as double)) and left(t, 1) not in ('"', 't', 'f') then try_cast(t as double) end as number,
-    t is not null and t <> 'null' as met
-from texts
-"""  # noqa: E501
-
-
-def _own(
-    engine: Engine, parsed: pa.Table, own: Own
-) -> tuple[pa.StringArray | None, dict[str, int], dict[str, int], dict[str, pa.Array]]:
+def _own(parsed: Parsed, own: Own) -> tuple[pa.StringArray | None, dict[str, int], dict[str, int], dict[str, pa.Array]]:
     """Return the unit, what rows lack, how many rows have each key, and the columns by name."""
     unit, kept, met, columns = None, {}, {}, {}
-    for n, lookup in enumerate(own.lookups):
-        found = engine.run(_OWN, t=whole(parsed[f"own_{n}"]))
-        met[lookup.key] = met.get(lookup.key, 0) + (pc.sum(found["met"]).as_py() or 0)
+    for n, (lookup, values) in enumerate(zip(own.lookups, parsed.own, strict=True)):
+        met[lookup.key] = met.get(lookup.key, 0) + len(values) - values.count(None)
         if n == 0 and own.unit is not None:
-            unit = whole(found["unit"])
+            unit = pa.array(map(_name, values), pa.string(), size=len(values))
             kept[_NO_UNIT] = unit.null_count
             continue
-        kind = (own.columns or {})[lookup.name]
-        values = whole(found[kind])
-        lacking = values.null_count
-        kept[f"no {lookup.name}"] = lacking
-        columns[schema.OWN + lookup.name] = values
+        is_number = (own.columns or {})[lookup.name] == "number"
+        found = list(map(_number if is_number else _category, values))
+        column = pa.array(found, pa.float64() if is_number else pa.string())
+        kept[f"no {lookup.name}"] = column.null_count
+        columns[schema.OWN + lookup.name] = column
     return unit, {reason: count for reason, count in kept.items() if count}, met, columns
+
+
+def _name(value: Any) -> str | None:
+    """Name a unit: a text that is not empty, or a whole number."""
+    if isinstance(value, str):
+        return value or None
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _category(value: Any) -> str | None:
+    if isinstance(value, str):
+        return value
+    return None if value is None or isinstance(value, list | dict) else json.dumps(value)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    with contextlib.suppress(OverflowError):  # a whole number that is too large
+        return float(value)
+    return None

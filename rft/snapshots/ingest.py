@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -38,10 +37,9 @@ from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.reports import Manifest, Part, Source, Unread
 from rft.snapshots import blocks, formats, joins, normal, parts, pool, reading, redact, schema, sources
 from rft.snapshots.arrow import pc
-from rft.snapshots.lines import Engine
 from rft.snapshots.parts import Plan, Tally
 
-VERSION = 1
+VERSION = 2
 """Raised whenever the same log would give other bytes."""
 _WORK = ".work"
 
@@ -71,7 +69,11 @@ def ingest(spec: str, section: config.Traffic, root: Path, into: Path, say: Call
     unit or column that cannot be honored; InfrastructureError when reading or writing fails.
     """
     redact.check(section.redact)
-    job = _job(spec, section, root, into)
+    with redact.quoting(section.redact):
+        return _ingest(_job(spec, section, root, into), say)
+
+
+def _ingest(job: _Job, say: Callable[[str], None]) -> Path:
     if (job.folder / schema.MANIFEST).exists():
         return job.folder
     job.work.mkdir(parents=True, exist_ok=True)
@@ -140,13 +142,14 @@ def _alone(work: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _disk(work: Path) -> Iterator[None]:
-    """Turn what the disk or DuckDB cannot do into an InfrastructureError."""
+    """Turn what the disk cannot do into an InfrastructureError."""
     try:
         yield
-    except (OSError, duckdb.Error) as error:
+    except OSError as error:
         why = getattr(error, "strerror", None) or str(error).splitlines()[0]
         where = getattr(error, "filename", None) or work
-        remedy = f"Free the disk, and start again to continue; or delete {work} to begin anew."
+        what = "Lower traffic.max_line_mb" if "Out of Memory" in why else "Free the disk"
+        remedy = f"{what}, and start again to continue; or delete {work} to begin anew."
         raise InfrastructureError(f"{where}: ingesting failed ({why}). {remedy}") from error
 
 
@@ -182,9 +185,8 @@ def _chained(first: list[blocks.Block], rest: Iterator[blocks.Block]) -> Iterato
 
 
 def _stage_here(first: list[blocks.Block], rest: Iterator[blocks.Block], plan: Plan) -> None:
-    engine = Engine()
     for block in _chained(first, rest):
-        parts.make(engine, plan, block)
+        parts.make(plan, block)
 
 
 def _tally(path: Path) -> Tally:
@@ -304,8 +306,8 @@ def _manifest(job: _Job, total: Tally, changes: joins.Changes, made: list[Part],
 
 
 def _too_few(job: _Job, manifest: Manifest) -> UserError:
-    number = manifest.num_conversations
-    what = f"{number} conversations, traffic.min_conversations asks for {job.section.min_conversations}"
+    number = words.counted(manifest.num_conversations, "conversation")
+    what = f"{number}, traffic.min_conversations asks for {job.section.min_conversations}"
     lost = reading.num_rejected(manifest)
     why = f" {words.counted(lost, 'row')} of {manifest.num_rows} were rejected" if lost else ""
     first = (

@@ -1,9 +1,10 @@
 """Keep conversations whole: rows of one conversation may stand anywhere in a log.
 
 A log that was delivered twice, a request that repeats the history, a conversation that went on in
-the next file: all of them give an id that stands in several rows. DuckDB finds these ids over all
-staged parts with bounded memory, whatever their number; everything else is untouched. Rows of one
-id are then looked at in the order of the log:
+the next file: all of them give an id that stands in several rows. Where all ids differ, which a
+sort tells, there is nothing to do. Otherwise DuckDB finds these ids over all staged parts with
+bounded memory, whatever their number; everything else is untouched. Rows of one id are then looked
+at in the order of the log:
 
     equal content                      one stays; "repeated"
     the messages of one begin another  the longer one stays; "continued"
@@ -22,20 +23,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rft.snapshots import formats, normal, parts, schema
 from rft.snapshots.columns import Own, build
-from rft.snapshots.lines import Engine, take
+from rft.snapshots.lines import take
+
+if TYPE_CHECKING:  # loaded where it is needed: most logs have each id once
+    import duckdb
 
 REPEATED, CONTINUED, JOINED = "repeated", "continued", "joined"
 OTHER = "other content"
 _MEMORY = "300MB"
+_MOST_SORTED = 4_000_000
+"""Rows whose ids are sorted in memory: 32 MB of hashes, and as much again."""
 _CONTENT = ("time", "messages", "latency_s", "tool_errors", "feedback", "offered", "unit")
 
 Place = tuple[int, int]
@@ -70,18 +75,37 @@ class Fragments:
 
 def find(staged: Sequence[Path], fragments: Fragments, names: Sequence[str], scratch: Path) -> Changes:
     """Find the rows to drop and to join. `names`: of the sources. `scratch`: a folder for what does
-    not fit into memory."""
+    not fit into memory. Raises OSError where that fails."""
     changes = Changes()
-    with duckdb.connect(config={"threads": 1, "memory_limit": _MEMORY, "temp_directory": str(scratch)}) as connection:
-        connection.execute("set timezone = 'UTC'")
-        if not _index(connection, staged, fragments):
-            return changes
-        for rows in _groups(connection, staged):
-            _resolve(rows, fragments, names, changes)
+    if not fragments.roots and _all_differ(staged):
+        return changes
+    import duckdb
+
+    settings = {"threads": 1, "memory_limit": _MEMORY, "temp_directory": str(scratch)}
+    try:
+        with duckdb.connect(config=settings) as connection:
+            connection.execute("set timezone = 'UTC'")
+            if _index(connection, staged, fragments):
+                for rows in _groups(connection, staged):
+                    _resolve(rows, fragments, names, changes)
+    except duckdb.Error as error:
+        raise OSError(str(error).splitlines()[0]) from error
     return changes
 
 
 # -- which ids stand in several rows ---------------------------------------------------------------
+def _all_differ(staged: Sequence[Path]) -> bool:
+    """Tell whether the hashes of all ids differ; False also where they are too many to sort."""
+    found: list[np.ndarray] = []
+    for path in staged:
+        with pq.ParquetFile(path) as file:
+            found.append(file.read(columns=["pick"], use_threads=False)["pick"].to_numpy())
+        if sum(map(len, found)) > _MOST_SORTED:
+            return False
+    picks = np.sort(np.concatenate(found)) if found else np.zeros(0, np.uint64)
+    return not bool((picks[1:] == picks[:-1]).any())
+
+
 def _index(connection: duckdb.DuckDBPyConnection, staged: Sequence[Path], fragments: Fragments) -> int:
     """Make the table `several`: part, row, known (the hash of the id) and hash of the content."""
     known = "pick"
@@ -267,11 +291,9 @@ def apply(path: Path, number: int, changes: Changes, own: Own, target: Path) -> 
 
 def _with(table: pa.Table, put: dict[int, dict[str, Any]], own: Own) -> pa.Table:
     places = sorted(put)
-    engine = Engine()
-    lines = pa.array([normal.line(put[place]) for place in places], pa.string())
-    parsed, _ = take(engine, lines, [], trusted=True)
+    parsed, _ = take([normal.line(put[place]).encode() for place in places], [], trusted=True)
     old = table.take(pa.array(places))
-    made = build(engine, parsed, Own(), old["source"].combine_chunks(), old["line"].combine_chunks()).table
+    made = build(parsed, Own(), old["source"].combine_chunks(), old["line"].combine_chunks()).table
     kept = {"unit", "offered", *(("draw", "group") if own.unit else ())}
     columns = [
         old[field.name] if field.name in kept or field.name.startswith(schema.OWN) else made[field.name]

@@ -1,6 +1,6 @@
 """Turn a block of a log into a part of a snapshot: what one process does.
 
-Lines of our own format go through DuckDB by the thousand (rft/snapshots/lines.py). What is left,
+Lines of our own format are parsed by the thousand (rft/snapshots/lines.py). What is left,
 rows of other formats, and all rows where something is redacted, are read one by one
 (rft/snapshots/normal.py), written as normal lines, and then take the same way. So each column is
 made in one place, whatever the row came from.
@@ -18,6 +18,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from rft.snapshots import normal, redact
 from rft.snapshots.arrow import pc
 from rft.snapshots.blocks import Block, Piece, too_long
 from rft.snapshots.columns import Own, build
-from rft.snapshots.lines import Engine, take
+from rft.snapshots.lines import Parsed, take
 
 UNREAD = 100
 """How many unreadable rows are named."""
@@ -110,10 +111,21 @@ def write(table: pa.Table, path: Path) -> None:
     )
 
 
-def make(engine: Engine, plan: Plan, block: Block) -> None:
+def make(plan: Plan, block: Block) -> None:
     """Stage a block."""
     parquet, tally_path = staged(plan, block.number)
-    part = _Part(engine, plan)
+    part = _Part(plan)
+    with redact.quoting(plan.redact):
+        _fill(part, plan, block)
+    table = part.table()
+    with files.replacing(parquet) as path:
+        write(table, path)
+    part.tally.num_conversations = table.num_rows
+    tally = redacted(part.tally, plan.redact) if plan.redact else part.tally
+    files.write_text(json.dumps(dataclasses.asdict(tally)) + "\n", tally_path)
+
+
+def _fill(part: _Part, plan: Plan, block: Block) -> None:
     for skipped in block.skipped:
         part.tally.count(skipped.source, 1)
         part.tally.reject(skipped.source, skipped.line, skipped.why)
@@ -122,11 +134,6 @@ def make(engine: Engine, plan: Plan, block: Block) -> None:
             part.add_rows(piece.source, _foreign(plan, piece))
         else:
             part.add_lines(piece)
-    table = part.table()
-    with files.replacing(parquet) as path:
-        write(table, path)
-    part.tally.num_conversations = table.num_rows
-    files.write_text(json.dumps(dataclasses.asdict(part.tally)) + "\n", tally_path)
 
 
 def _foreign(plan: Plan, piece: Piece) -> Iterator[tuple[int, Any]]:
@@ -138,8 +145,8 @@ def _foreign(plan: Plan, piece: Piece) -> Iterator[tuple[int, Any]]:
 class _Part:
     """The rows of a block, as they come in."""
 
-    def __init__(self, engine: Engine, plan: Plan) -> None:
-        self.engine, self.plan, self.tally = engine, plan, Tally()
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.tally = plan, Tally()
         self.own = plan.own
         self._tables: list[pa.Table] = []
         self._num_rows = 0
@@ -149,72 +156,45 @@ class _Part:
 
     # -- lines of our own format --
     def add_lines(self, piece: Piece) -> None:
-        texts, numbers = self._split(piece)
-        sizes = np.cumsum(pc.binary_length(texts).to_numpy().astype(np.int64)) if len(texts) else np.zeros(0, np.int64)
+        lines, numbers = self._split(piece)
+        ends = np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)))
         first = 0
-        while first < len(texts):
-            begun = sizes[first - 1] if first else 0
-            after = max(first + 1, int(np.searchsorted(sizes, begun + _CHUNK, side="right")))
-            is_last = piece.is_end and after == len(texts) and not piece.data.endswith(b"\n")
-            self._add_chunk(piece.source, texts.slice(first, after - first), numbers[first:after], is_last)
+        while first < len(lines):
+            begun = ends[first - 1] if first else 0
+            after = max(first + 1, int(np.searchsorted(ends, begun + _CHUNK, side="right")))
+            is_last = piece.is_end and after == len(lines) and not piece.data.endswith(b"\n")
+            self._add_chunk(piece.source, lines[first:after], numbers[first:after], is_last)
             first = after
 
-    def _split(self, piece: Piece) -> tuple[pa.StringArray, np.ndarray]:
+    def _split(self, piece: Piece) -> tuple[list[bytes], np.ndarray]:
         """Return the lines that are texts and not blank, and their numbers."""
-        data = np.frombuffer(piece.data, dtype=np.uint8)
-        ends = np.flatnonzero(data == ord("\n"))
-        if len(data) and data[-1] != ord("\n"):
-            ends = np.append(ends, len(data))
-        starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
-        numbers = piece.first_line + np.arange(len(ends))
-        lengths = ends - starts
-        fits = lengths <= self.plan.largest
-        for line in numbers[~fits]:
-            self.tally.count(piece.source, 1)
-            self.tally.reject(piece.source, int(line), too_long(self.plan.largest))
-        bounds = np.append(starts, len(data)).astype(np.int32)  # each line with its line break
-        lines = pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(bounds), pa.py_buffer(piece.data)])
-        lines = lines.filter(pa.array(fits)) if not fits.all() else lines
-        numbers = numbers[fits]
-        try:
-            texts = lines.cast(pa.string())
-        except pa.ArrowInvalid:
-            texts, numbers = self._texts(piece.source, lines, numbers)
-        blank = [
-            int(n)
-            for n in np.flatnonzero(pc.less(pc.binary_length(texts), _SHORTEST).to_numpy(zero_copy_only=False))
-            if not texts[int(n)].as_py().strip(" \t\r\n")
-        ]
-        if not blank:
-            return texts, numbers
-        there = np.ones(len(texts), dtype=bool)
-        there[blank] = False
-        return texts.filter(pa.array(there)), numbers[there]
+        lines = piece.data.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        refused = np.zeros(len(lines), dtype=bool)
+        is_text = _is_utf8(piece.data)
+        for place, line in enumerate(lines):
+            if len(line) < _SHORTEST and not line.strip(b" \t\r\n"):
+                refused[place] = True
+                continue
+            why = too_long(self.plan.largest) if len(line) > self.plan.largest else "" if is_text else _not_utf8(line)
+            if why:
+                refused[place] = True
+                self.tally.count(piece.source, 1)
+                self.tally.reject(piece.source, piece.first_line + place, why)
+        numbers = piece.first_line + np.flatnonzero(~refused)
+        return (list(compress(lines, ~refused)) if refused.any() else lines), numbers
 
-    def _texts(self, source: int, lines: pa.BinaryArray, numbers: np.ndarray) -> tuple[pa.StringArray, np.ndarray]:
-        """Leave out the lines that are not UTF-8."""
-        good = np.ones(len(lines), dtype=bool)
-        for n, line in enumerate(lines):
-            try:
-                line.as_py().decode()
-            except UnicodeDecodeError as error:
-                good[n] = False
-                self.tally.count(source, 1)
-                self.tally.reject(source, int(numbers[n]), f"not UTF-8: byte {error.start + 1} of the line")
-        return lines.filter(pa.array(good)).cast(pa.string()), numbers[good]
-
-    def _add_chunk(self, source: int, lines: pa.StringArray, numbers: np.ndarray, is_last: bool) -> None:
-        if self.plan.redact:
-            parsed, good = None, np.zeros(len(lines), dtype=bool)
-        else:
-            parsed, good = take(self.engine, lines, self.own.lookups)
+    def _add_chunk(self, source: int, lines: list[bytes], numbers: np.ndarray, is_last: bool) -> None:
+        good = np.zeros(len(lines), dtype=bool)
         tables: list[pa.Table] = []
-        if parsed is not None and parsed.num_rows:
-            tables.append(self._build(parsed, [source] * parsed.num_rows, numbers[good]))
-            self._ignored(parsed["keys"])
+        if not self.plan.redact:
+            parsed, good = take(lines, self.own.lookups)
+            if len(parsed):
+                tables.append(self._build(parsed, source, numbers[good]))
+                self._count(self.tally.ignored_keys, {k: n for k, n in parsed.unknown.items() if k not in self._known})
         exact = (
-            (int(numbers[n]), self._exact(lines[int(n)].as_py(), is_last and n == len(lines) - 1))
-            for n in np.flatnonzero(~good)
+            (int(numbers[n]), self._exact(lines[n], is_last and n == len(lines) - 1)) for n in np.flatnonzero(~good)
         )
         tables += self._normal(source, exact)
         self.tally.count(source, int(good.sum()))
@@ -223,9 +203,9 @@ class _Part:
             tables = [whole.take(pc.sort_indices(whole["line"]))]
         self._take_in(tables)
 
-    def _exact(self, line: str, is_last: bool) -> dict[str, Any] | normal.Unreadable:
+    def _exact(self, line: bytes, is_last: bool) -> dict[str, Any] | normal.Unreadable:
         try:
-            row = normal.parse(line.encode().strip(b" \t\r\n"), is_last)
+            row = normal.parse(line.strip(b" \t\r\n"), is_last)
         except normal.Unreadable as error:
             return error
         return {key: row.get(key) for key in normal.KEYS} | {"record": row, "unknown": row.keys() - self._known}
@@ -280,13 +260,16 @@ class _Part:
         if self.plan.redact:
             rows, counts = redact.redact(rows, self.plan.redact)
             self._count(self.tally.redacted, counts)
-        lines = pa.array([normal.line(row) for row in rows], pa.string())
-        parsed, _ = take(self.engine, lines, self.own.lookups, below="/record", trusted=True)
-        return self._build(parsed, [source] * len(rows), np.asarray(numbers))
+            rows, counts = redact.hide(rows, self.own.names, self.plan.redact)
+            self._count(self.tally.redacted, counts)
+        lines = [normal.line(row).encode() for row in rows]
+        parsed, _ = take(lines, self.own.lookups, below="record", trusted=True)
+        return self._build(parsed, source, np.asarray(numbers))
 
     # -- tables --
-    def _build(self, parsed: pa.Table, source: list[int], numbers: np.ndarray) -> pa.Table:
-        built = build(self.engine, parsed, self.own, pa.array(source, pa.int32()), pa.array(numbers, pa.int64()))
+    def _build(self, parsed: Parsed, source: int, numbers: np.ndarray) -> pa.Table:
+        sources = pa.array(np.full(len(parsed), source, dtype=np.int32))
+        built = build(parsed, self.own, sources, pa.array(numbers, pa.int64()))
         self._count(self.tally.kept, built.kept)
         self._count(self.tally.met, built.met)
         return built.table
@@ -294,13 +277,6 @@ class _Part:
     def _take_in(self, tables: list[pa.Table]) -> None:
         self._tables += tables
         self._num_rows += sum(table.num_rows for table in tables)
-
-    def _ignored(self, keys: pa.ChunkedArray) -> None:
-        counted = pc.value_counts(pc.list_flatten(keys)).to_pylist()
-        self._count(
-            self.tally.ignored_keys,
-            {each["values"]: each["counts"] for each in counted if each["values"] not in self._known},
-        )
 
     @property
     def _known(self) -> set[str]:
@@ -314,6 +290,37 @@ class _Part:
     def _count(into: dict[str, int], found: dict[str, int]) -> None:
         for key, number in found.items():
             into[key] = into.get(key, 0) + number
+
+
+def redacted(tally: Tally, rules: dict[str, str]) -> Tally:
+    """Return a tally that quotes the log without what the rules match."""
+    whys = redact.quotable([why for _, _, why in tally.unread], rules)
+    ignored: dict[str, int] = {}
+    for key, number in zip(redact.quotable([*tally.ignored_keys], rules), tally.ignored_keys.values(), strict=True):
+        ignored[key] = ignored.get(key, 0) + number
+    return dataclasses.replace(
+        tally,
+        unread=[[source, line, why] for (source, line, _), why in zip(tally.unread, whys, strict=True)],
+        ignored_keys=ignored,
+        aliases=[redact.hidden(names, rules)[0] for names in tally.aliases],
+    )
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _not_utf8(line: bytes) -> str:
+    """Say where a line is not UTF-8; nothing where it is."""
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        return f"not UTF-8: byte {error.start + 1} of the line"
+    return ""
 
 
 def summed(tallies: list[Tally]) -> Tally:

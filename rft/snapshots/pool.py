@@ -8,6 +8,7 @@ per process is in memory, and one that is being read.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pickle
@@ -29,10 +30,15 @@ _LIBRARIES = {
     "OPENBLAS_NUM_THREADS": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_THRESHOLD_": "1000000",
-    "MALLOC_TRIM_THRESHOLD_": "1000000",
+    "MALLOC_MMAP_THRESHOLD_": "32000000",
+    "MALLOC_TRIM_THRESHOLD_": "100000000",
 }
-"""Memory goes back to the system as soon as it is free: a fifth less of it, 5 % more time."""
+"""A process keeps the memory of a block for the next one. To get it anew from the system each time
+took 40 % more time."""
+
+
+_PIPE = 1 << 20
+"""Bytes that a pipe holds: the reader is woken 5 times for a block, not 80 times."""
 
 
 @dataclass(slots=True)
@@ -81,6 +87,8 @@ def _started(plan: Plan) -> Iterator[_Worker]:
         )
         assert popen.stdin is not None
         assert popen.stdout is not None
+        with contextlib.suppress(AttributeError, OSError):  # Linux; more than the limit of the system
+            fcntl.fcntl(popen.stdin, fcntl.F_SETPIPE_SZ, _PIPE)
         worker = _Worker(popen, popen.stdin, popen.stdout, errors)
         try:
             content = pickle.dumps(plan)

@@ -23,6 +23,7 @@ so that counts of two files add up.
 from __future__ import annotations
 
 import hashlib
+from typing import Literal, get_args
 
 import pyarrow as pa
 
@@ -31,6 +32,9 @@ DAYS = 64
 OWN = "own_"
 """Prefix of the columns that the owner declares."""
 MANIFEST = "manifest.json"
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+ROLES: tuple[str, ...] = get_args(Role)
+"""Those of rft/rows.py, which a process that makes columns does not load."""
 
 SCHEMA = pa.schema(
     [
@@ -70,5 +74,5 @@ def with_own(columns: dict[str, str]) -> pa.Schema:
 
 
 def draw(name: str) -> int:
-    """Hash a name to 64 bits, as `md5_number_lower` of DuckDB does: columns are hashed there."""
+    """Hash a name to 64 bits, as `md5_number_lower` of DuckDB does (rft/snapshots/joins.py)."""
     return int.from_bytes(hashlib.md5(name.encode(), usedforsecurity=False).digest()[8:], "little")

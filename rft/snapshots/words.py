@@ -51,7 +51,10 @@ def _bytes(texts: pa.StringArray) -> np.ndarray:
 def _starts(characters: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Count the places in each text where a word begins."""
     bounds = np.concatenate([[0], np.cumsum(lengths.astype(np.int64))])
-    kinds = _table(128 if characters.dtype == np.uint8 else 0x110000)[characters]
+    if characters.dtype == np.uint8:
+        kinds = np.frombuffer(characters.tobytes().translate(_table(256).tobytes()), dtype=np.uint8)
+    else:
+        kinds = _table(0x110000)[characters]
     before = np.zeros_like(kinds)
     before[1:] = kinds[:-1]
     before[bounds[:-1][lengths > 0]] = 0  # a text does not go on in the next

@@ -170,6 +170,10 @@ def decide(settings: Drift, facts: Facts) -> tuple[Verdict, str]:
     drifted = [row for row in tested if row.drifted]
     also = _also(facts)
     if not tested:
+        if (row := _too_few_units(settings, facts)) is not None:
+            sizes = f"{row.groups_current} in the window, {row.groups_reference} in the reference"
+            limit = f"drift.min_units = {settings.min_units}, and traffic.unit says what a unit is"
+            return "continue", f"too few groups of units to judge drift: {sizes}, {limit}.{also}"
         sizes = f"{facts.num_current} in the window, {facts.num_reference} in the reference"
         limit = f"drift.min_conversations = {settings.min_conversations}"
         return "continue", f"too few conversations to judge drift: {sizes}, {limit}.{also}"
@@ -208,6 +212,8 @@ def advice(verdict: Verdict, settings: Drift, facts: Facts) -> str:
     if others := [row.feature for row in moved if row.group != "input"]:
         return f"Find out why {', '.join(dict.fromkeys(others))} moved before you trust what is measured next."
     if not any(row.q_value is not None for row in facts.statistics):
+        if _too_few_units(settings, facts) is not None:
+            return "Take a window of more units: what belongs to one of them counts as one, not as many."
         return "Take a longer window: this one is too small to judge."
     return "Nothing to do: production looks like what the agent is trained and measured on."
 
@@ -217,6 +223,16 @@ def _decides(row: FeatureDrift, facts: Facts) -> bool:
     are compared alone, against the earlier one."""
     is_of_examples = any(other.against == "train" for other in facts.statistics)
     return row.group == "input" and row.against == ("train" if is_of_examples else "window")
+
+
+def _too_few_units(settings: Drift, facts: Facts) -> FeatureDrift | None:
+    """Find a feature with enough conversations, which belong to too few units."""
+    for row in facts.statistics:
+        groups = min(row.groups_reference, row.groups_current)
+        enough = min(row.n_reference, row.n_current) >= settings.min_conversations
+        if _decides(row, facts) and enough and 0 < groups < settings.min_units:
+            return row
+    return None
 
 
 def _also(facts: Facts) -> str:

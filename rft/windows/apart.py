@@ -2,7 +2,8 @@
 
     wasserstein_sd    numbers: how far the values moved, in standard deviations of the reference
     psi               numbers in ten quantile bins of the reference
-    total_variation   categories: values that are too rare for their noise to be measured are joined
+    total_variation   categories: what not both sides name is counted by the hash of its name, and
+                      values that are too rare for their noise to be measured are joined
     classifier_auc    text: rft/windows/text.py
     mmd               embeddings: rft/windows/discrepancy.py
 
@@ -24,7 +25,7 @@ from rft.errors import UserError
 from rft.reports import Bar, Feature
 from rft.windows import discrepancy, effects, noise, shown, text
 from rft.windows.effects import Floats
-from rft.windows.labels import OTHER
+from rft.windows.labels import OTHER, bucket, is_bucket
 from rft.windows.noise import Side
 from rft.windows.shown import Names
 
@@ -75,6 +76,8 @@ def _by_counts(before: Feature, now: Feature, names: Names, seed: int) -> Apart:
         found = _psi(reference, current, rng)
     else:
         found = _total_variation(reference, current, values.index(OTHER) if OTHER in values else None, rng)
+    if values == [OTHER]:
+        detail = "neither side names a value that the other one could have: nothing can be told. Profile both again"
     said = [detail, found.detail]
     without = [side for side, feature in (("reference", before), ("window", now)) if not feature.cells]
     if without:
@@ -123,26 +126,51 @@ def _total_variation(reference: Side, current: Side, rest: int | None, rng: np.r
     return Apart(float(effects.total_variation(reference.counts_B, current.counts_B)), drawn, said)
 
 
-def on_one_axis(before: Feature, now: Feature) -> tuple[Side, Side, list[str]]:
-    """Return both sides on the same bins, and the values of these.
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The bins on which two categories can be compared: values that stand `alone`, and bins for the
+    others."""
 
-    A value that one side names stands alone if the other side names it, or has no bin `(other)`
-    that could hold it. Otherwise it joins that bin, on both sides.
+    alone: frozenset[str]
+    has_buckets: bool
+
+    def of(self, value: str) -> str:
+        """Name the bin of a value."""
+        if value in self.alone:
+            return value
+        if not self.has_buckets:
+            return OTHER
+        return value if is_bucket(value) else bucket(value)
+
+
+def axis(before: Feature, now: Feature) -> Axis:
+    """Find the bins that both sides have.
+
+    A value that one side names stands alone if the other side names it too, or has counted no value
+    without its name. Otherwise it is counted in its bucket, on both sides; or in OTHER, where a
+    profile of an earlier version did that.
     """
+    counts = [dict(zip(side.values, side.counts, strict=True)) for side in (before, now)]
+    named = [frozenset(value for value in side if value != OTHER and not is_bucket(value)) for side in counts]
+    nameless = [any(side[value] for value in side.keys() - names) for side, names in zip(counts, named, strict=True)]
+    alone = named[0] & named[1]
+    alone |= frozenset() if nameless[1] else named[0] - named[1]
+    alone |= frozenset() if nameless[0] else named[1] - named[0]
+    return Axis(alone, has_buckets=not any(side.get(OTHER) for side in counts))
+
+
+def on_one_axis(before: Feature, now: Feature) -> tuple[Side, Side, list[str]]:
+    """Return both sides on the same bins, and the values of these."""
     if before.kind == "numeric":
         return noise.side(before), noise.side(now), []
-    named = [set(side.values) - {OTHER} for side in (before, now)]
-    others = [dict(zip(side.values, side.counts, strict=True)).get(OTHER, 0) for side in (before, now)]
-    alone = named[0] & named[1]
-    alone |= set() if others[1] else named[0] - named[1]
-    alone |= set() if others[0] else named[1] - named[0]
-    values = sorted(alone)
-    if others[0] or others[1] or not values:
-        values.append(OTHER)
+    bins = axis(before, now)
+    named = {bins.of(value) for side in (before, now) for value, n in zip(side.values, side.counts, strict=True) if n}
+    values = sorted(named | bins.alone, key=lambda value: (value == OTHER, value)) or [OTHER]
     place = {value: n for n, value in enumerate(values)}
     sides: list[Side] = []
     for feature in (before, now):
-        bin_B = np.array([place.get(value, len(values) - 1) for value in feature.values], dtype=np.int64)
+        # a value without counts may have no bin
+        bin_B = np.array([place.get(bins.of(value), len(values) - 1) for value in feature.values], dtype=np.int64)
         sides.append(noise.side(feature).placed(bin_B, len(values)))
     return sides[0], sides[1], values
 

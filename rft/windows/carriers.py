@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 from rft import secrets
 from rft.recipe import Recipe
 from rft.reports import Against, Carrier, Feature, FeatureDrift, Profile
-from rft.windows import effects
+from rft.windows import apart, effects
+from rft.windows.apart import Axis
 from rft.windows.bins import on_common_edges
 from rft.windows.features import Plan, Spec, specs
 from rft.windows.words import BUCKETS, input_messages, user_text, word_hash, words
@@ -85,11 +86,12 @@ def _test(
     value = _grown(before, now)
     if value is None:
         return None, []
+    bins = apart.axis(before, now)
     if name == "vocabulary":
         return _has_word(int(value), bucket_words.get(value, "")), []
     if spec is None:
-        return _named_by(loaded, name, value), []
-    return _has_value(spec, value), [spec.column]
+        return _named_by(loaded, name, value, bins), []
+    return _has_value(spec, value, bins), [spec.column]
 
 
 def _beyond(before: Feature, now: Feature, spec: Spec) -> Carries | None:
@@ -107,21 +109,24 @@ def _beyond(before: Feature, now: Feature, spec: Spec) -> Carries | None:
 
 
 def _grown(before: Feature, now: Feature) -> str | None:
-    """Name the value whose share grew most."""
-    old = dict(zip(before.values, effects.shares(before.counts), strict=True))
-    new = dict(zip(now.values, effects.shares(now.counts), strict=True))
-    value = max(new, key=lambda value: (new[value] - old.get(value, 0.0), value), default=None)
-    return value if value is not None and new[value] > old.get(value, 0.0) else None
+    """Name the value, or bucket of values, whose share grew most."""
+    old, new, values = apart.on_one_axis(before, now)
+    grown = dict(zip(values, effects.shares(new.counts_B) - effects.shares(old.counts_B), strict=True))
+    value = max(grown, key=lambda value: (grown[value], value), default=None)
+    return value if value is not None and grown[value] > 0 else None
 
 
-def _has_value(spec: Spec, value: str) -> Carries:
+def _has_value(spec: Spec, value: str, bins: Axis) -> Carries:
     def carries(row: Mapping[str, Any]) -> str | None:
         found = row[spec.column]
-        held = found if isinstance(found, list) else [found]
-        is_in = any(each is not None and spec.name_of(each) == value for each in held)
-        return f"{spec.name} {value}" if is_in else None
+        names = [spec.name_of(each) for each in (found if isinstance(found, list) else [found]) if each is not None]
+        return _first(spec.name, names, value, bins)
 
     return carries
+
+
+def _first(feature: str, names: Sequence[str], value: str, bins: Axis) -> str | None:
+    return next((f"{feature} {name}" for name in names if bins.of(name) == value), None)
 
 
 def _has_word(bucket: int, word: str) -> Carries:
@@ -132,10 +137,10 @@ def _has_word(bucket: int, word: str) -> Carries:
     return carries
 
 
-def _named_by(loaded: Recipe, name: str, value: str) -> Carries:
+def _named_by(loaded: Recipe, name: str, value: str, bins: Axis) -> Carries:
     def carries(row: Mapping[str, Any]) -> str | None:
         found = loaded.features(input_messages(json.loads(row["messages"]))).get(name)
-        held = found if isinstance(found, list) else [found]
-        return f"{name} {value}" if value in [str(each) for each in held if each is not None] else None
+        names = [str(each) for each in (found if isinstance(found, list) else [found]) if each is not None]
+        return _first(name, names, value, bins)
 
     return carries

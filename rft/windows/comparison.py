@@ -34,7 +34,7 @@ from rft.config import Drift
 from rft.errors import ConfigError, UserError, did_you_mean
 from rft.reports import Feature, FeatureDrift, Profile
 from rft.reports.drift import Against
-from rft.snapshots.schema import OWN
+from rft.snapshots.schema import GROUPS, OWN
 from rft.windows import apart, noise, shown
 from rft.windows.apart import Apart
 from rft.windows.bins import on_common_edges
@@ -42,6 +42,7 @@ from rft.windows.effects import Floats
 from rft.windows.shown import Names
 
 BATCH = 1000
+_AGAIN = "Run the stage that wrote it again."
 FAR_ENOUGH = 100
 """Draws that go as far, after which no more are made."""
 
@@ -109,6 +110,9 @@ def _row(
     name: str, against: Against, source: str, before: Feature, now: Feature, settings: Drift, names: Names
 ) -> FeatureDrift:
     """Compare one feature, without its q-value: that needs all rows."""
+    for side, of in ((before, source), (now, "the window")):
+        if not _fits(side):
+            raise UserError(f"the profile of {of} is damaged: bins and counts of '{name}' do not fit. {_AGAIN}")
     if name.startswith(OWN) and before.kind == now.kind == "numeric":
         before, now = on_common_edges(before, now)
     _comparable(name, source, before, now)
@@ -162,11 +166,20 @@ def _bare(
 def _comparable(name: str, source: str, before: Feature, now: Feature) -> None:
     if before.statistic != now.statistic or before.kind != now.kind or before.edges != now.edges:
         what = f"the profile of {source} has other bins for '{name}' than this version of agent-rft"
-        raise UserError(f"{what}. Run the stage that wrote it again.")
+        raise UserError(f"{what}. {_AGAIN}")
     if before.model != now.model:
         what = f"'{name}' of {source} was embedded by {before.model or 'an unnamed model'}"
         remedy = f"params.yaml: set drift.embedder to what made it, or profile {source} again"
         raise UserError(f"{what}, and that of the window by {now.model or 'an unnamed model'}. {remedy}.")
+
+
+def _fits(side: Feature) -> bool:
+    """Tell whether a feature has a count for each of its bins, and no others."""
+    if side.kind in ("text", "embedding"):
+        return True
+    width = len(side.edges) + 1 if side.kind == "numeric" else len(side.values)
+    cells = all(len(cell) % 2 == 0 and all(0 <= n < width for n in cell[::2]) for cell in side.cells)
+    return len(side.counts) == width and len(side.cells) <= GROUPS and cells
 
 
 def _num_groups(side: Feature) -> int:

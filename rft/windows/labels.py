@@ -7,6 +7,11 @@ the place of each item's conversation beside it.
 A category with more than MAX_DISTINCT values, such as an id, is none that could be listed. Its
 values are then counted by the hash of their name, in NUM_BUCKETS buckets. Whether that is so is a
 fact about all rows together, so no split of them changes it.
+
+Of fewer values a profile names the most frequent ones, and counts the rest in the same buckets. So
+two windows can be compared whatever each could name (rft/windows/apart.py): a value that one of
+them does not name is counted in its bucket on both sides. Profiles of an earlier version have one
+bin OTHER instead.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ MAX_VALUES = 100
 """Of these, the most frequent ones that a profile names."""
 OTHER = "(other)"
 NUM_BUCKETS = 64
+_BUCKET = "(bucket "
 LONGEST = 440
 """Characters of a value's name in a profile."""
 
@@ -45,7 +51,11 @@ def shown(value: Any) -> str:
 
 def bucket(name: str) -> str:
     """Name the bucket of a value, where there are too many values to count each."""
-    return f"(bucket {zlib.crc32(name.encode()) % NUM_BUCKETS:02d})"
+    return f"{_BUCKET}{zlib.crc32(name.encode()) % NUM_BUCKETS:02d})"
+
+
+def is_bucket(name: str) -> bool:
+    return name.startswith(_BUCKET)
 
 
 @dataclass(slots=True)
@@ -90,23 +100,25 @@ class Labels:
         self._add(names, counts_VR)
 
     def on_values(self, fixed: tuple[str, ...] = ()) -> tuple[list[str], Integers]:
-        """Return the values to name and their counts per owner: the `fixed` ones, or the most
-        frequent ones by name and then OTHER."""
+        """Return the values to name and their counts per owner: the `fixed` ones; or the most
+        frequent ones by name, then the buckets of the rest, and OTHER, in which only a value of
+        that name is."""
         counts_VR = self.counts_VR[: len(self.values)]
         totals = dict(zip(self.values, owners.totals(counts_VR.T).tolist(), strict=True))
         unknown = sorted(totals.keys() - set(fixed))
         assert not (fixed and unknown), f"a category with fixed values met {unknown[:1]}"
         frequent = sorted(totals.keys() - {OTHER}, key=lambda value: (-totals[value], value))[:MAX_VALUES]
-        named = list(fixed) or [*sorted(frequent), OTHER]
+        buckets = {value: bucket(value) for value in totals.keys() - {OTHER, *frequent}}
+        named = list(fixed) or [*sorted(frequent), *sorted({*buckets.values()} - {*frequent}), OTHER]
         place = {value: number for number, value in enumerate(named)}
         counts_RB = np.zeros((ROWS, len(named)), np.int64)
         for value, number in self.values.items():
-            counts_RB[:, place.get(value, len(named) - 1)] += counts_VR[number]
+            counts_RB[:, place[value if value in place else buckets[value]]] += counts_VR[number]
         return named, counts_RB
 
 
 def _hashed(name: str) -> str:
-    return name if name.startswith("(bucket ") else bucket(name)
+    return name if is_bucket(name) else bucket(name)
 
 
 def items(column: pa.ListArray, of: Owners) -> tuple[pa.Array, Owners]:

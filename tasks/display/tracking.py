@@ -15,6 +15,7 @@ with a tag that says so.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import logging
 import math
@@ -43,6 +44,14 @@ Row = Mapping[str, Any]
 
 def address(clone: Clone) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{clone.root / 'mlruns' / 'mlflow.db'}"
+
+
+def load(clone: Clone) -> None:
+    """Import what a client will need. The store itself is not opened yet."""
+    quiet()
+    importlib.import_module("mlflow")
+    if not address(clone).startswith("http"):
+        importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
 
 
 def client(clone: Clone) -> Any:

@@ -84,11 +84,21 @@ class Revision:
         rows = [row.partition("\t") for row in then if row]
         return dict(zip(now, hashes, strict=True)) == {name: head.split()[2] for head, _, name in rows}
 
-    @cached_property
+    @property
     def outs(self) -> dict[str, Out]:
+        return self._made | self._brought
+
+    @cached_property
+    def _made(self) -> dict[str, Out]:
+        """By stages."""
         with self._whole("dvc.lock") as lock:
             rows = [row for stage in lock.get("stages", {}).values() for row in stage.get("outs", [])]
-            found = list(map(_out, rows))
+            return {out.path: out for out in map(_out, rows)}
+
+    @cached_property
+    def _brought(self) -> dict[str, Out]:
+        """By the champion. It is three files more: a report is read without them."""
+        found: list[Out] = []
         for path in (WEIGHTS, PROFILE, WINDOW):
             with self._whole(f"{path}.dvc") as pointer:
                 found += [_out(row | {"path": path}) for row in pointer.get("outs", [])]
@@ -124,7 +134,7 @@ class Revision:
     def read(self, name: str | Path) -> bytes | None:
         """Bytes of an output, or of a file in an output folder; None when the run has none."""
         path = str(name)
-        if out := self.outs.get(path):
+        if out := self._made.get(path) or self._brought.get(path):
             return self._cached(out.md5, path)
         for parent in map(str, PurePosixPath(path).parents):
             if (out := self.outs.get(parent)) and out.is_folder:

@@ -39,5 +39,6 @@ def sha256(tree: Path) -> str | None:
 
 def installed() -> dict[str, str]:
     """Name -> version of every installed distribution, by name."""
-    found = {each.metadata["Name"]: each.version for each in metadata.distributions() if each.metadata["Name"]}
+    read = (each.metadata for each in metadata.distributions())  # once: each time is a file to parse
+    found = {each["Name"]: each["Version"] for each in read if each["Name"]}
     return dict(sorted(found.items(), key=lambda row: row[0].casefold()))

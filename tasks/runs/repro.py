@@ -2,14 +2,8 @@
 
 DVC alone decides whether a stage must run. It says `didn't change` when this worktree holds the
 result already, or takes it from the run cache when any earlier run had the same inputs. People are
-told which of the three it was.
-
-Killing is the hard part (each of these happened): the death signal reaches one generation only,
-DVC's shell may stand between DVC and the stage, and a stage that outlives its driver writes into
-the next run. So DVC gets a session of its own and asks to die with us; the stage is `exec`ed, so
-that its parent is DVC, and asks the same; on every way out we signal the whole group; and the group
-is noted for the janitor. The signal is tied to the thread that started the child, so that thread
-waits for it.
+told which of the three it was. The process of DVC, and how it ends: dvc_process.py. Its group is
+noted for the janitor.
 
 A stage's result is not safe before DVC has hashed and cached it. Until DVC returns 0 its work
 folder stays (rft/progress.py), so that a kill in between, or a full disk, costs seconds and not the
@@ -20,12 +14,8 @@ at once, or an older try with other settings, must not lose theirs.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
-import subprocess
-import sys
-import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -36,17 +26,12 @@ from typing import Literal, TextIO
 from rft import commands, config, files, progress, secrets, stopping
 from rft.__main__ import STAGES
 from rft.errors import InfrastructureError, RftError, Stopped, UserError
-from rft.process import DIES_WITH_PARENT
-from tasks.runs.clone import TELEMETRY_OFF
+from tasks.runs import dvc_process
 from tasks.runs.console import Lines
 
 How = Literal["ran", "unchanged", "restored"]
 listener: ContextVar[Lines] = ContextVar("listener", default=Lines())  # noqa: B039 - one voice a process is meant
 
-_DVC = f"""{DIES_WITH_PARENT}
-from dvc.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
 _UNCHANGED = re.compile(r"^Stage '[^']+' didn't change, skipping")
 _RESTORED = re.compile(r"^Stage '[^']+' is cached - skipping run")
 _EXITED = re.compile(r"exited with (-?\d+)")
@@ -56,7 +41,6 @@ DVC_SAYS = re.compile(
     r"|WARNING: '.*' is empty|WARNING: Process '.*had been killed|$)"
 )
 """DVC's own lines, which are not for people."""
-_GRACE_S = 5.0
 
 
 class StageFailed(RftError):
@@ -88,6 +72,7 @@ def repro(
     note_group: Callable[[int], None] | None = None,
     overhear: Callable[[str], bool] | None = None,
     deadline: float | None = None,
+    loaded: dvc_process.Loaded | None = None,
 ) -> Outcome:
     """Bring one stage's shelf up to date. Lines for which `overhear` is true are not shown.
 
@@ -97,8 +82,7 @@ def repro(
     """
     lines = listener.get()
     lines.begin(stage)
-    environment = {files.STATE: str(state), stopping.RUN: run or "", stopping.DEADLINE: f"{deadline or ''}"}
-    environment["PYTHONUNBUFFERED"] = "1"
+    environment = _of_stages(state, run, deadline)
     how: How = "ran"
     last: deque[str] = deque(maxlen=400)
     error: list[str] = []  # what the stage ends with: told once, by whoever catches it
@@ -107,7 +91,7 @@ def repro(
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(log.open("a", encoding="utf-8"))
-        process = stack.enter_context(_started(tree, ["repro", "--single-item", stage], environment))
+        process = stack.enter_context(dvc_process.started(tree, ["repro", "--single-item", stage], environment, loaded))
         if note_group:
             note_group(process.pid)
         assert process.stdout is not None
@@ -138,6 +122,17 @@ def repro(
     return Outcome(stage, how)
 
 
+def load(loaded: dvc_process.Loaded, tree: Path, state: Path, run: str, deadline: float | None) -> None:
+    """Start to load DVC for the stages of a run."""
+    loaded.start(tree, _of_stages(state, run, deadline))
+
+
+def _of_stages(state: Path, run: str | None, deadline: float | None) -> dict[str, str]:
+    """What a stage finds in its environment."""
+    found = {files.STATE: str(state), stopping.RUN: run or "", stopping.DEADLINE: f"{deadline or ''}"}
+    return found | {"PYTHONUNBUFFERED": "1"}
+
+
 def _hear(lines: Lines, several: list[str]) -> None:
     for line in several:
         lines.hear(line)
@@ -145,50 +140,13 @@ def _hear(lines: Lines, several: list[str]) -> None:
 
 def dvc(tree: Path, *arguments: str) -> str:
     """Run a DVC command and return its output. Raises InfrastructureError with DVC's own words."""
-    with _started(tree, list(arguments), {}) as process:
-        output = process.communicate()[0]
-    if process.returncode != 0:
+    with dvc_process.started(tree, list(arguments), {}) as process:
+        assert process.stdout is not None
+        output = process.stdout.read()
+        code = process.wait()
+    if code != 0:
         raise InfrastructureError(f"dvc {' '.join(arguments)} failed in {tree}: {output.strip()}")
     return output
-
-
-@contextlib.contextmanager
-def _started(tree: Path, arguments: list[str], more: dict[str, str]):
-    environment = os.environ | TELEMETRY_OFF | more
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
-    environment["TQDM_DISABLE"] = "1"  # stages say how far they are in lines of their own
-    environment["SHELL"] = "/bin/sh"  # DVC runs commands through it; one shell everywhere
-    environment.pop("DVC_ROOT", None)
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-c", _DVC, str(os.getpid()), *arguments],
-        cwd=tree,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-    )
-    # A grandchild that survives DVC would hold the pipe open, and us with it.
-    threading.Thread(target=lambda: (process.wait(), _signal_group(process.pid, signal.SIGKILL)), daemon=True).start()
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            _signal_group(process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE_S)
-        _signal_group(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
-
-
-def _signal_group(group: int, which: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, which)
 
 
 def _failure(stage: str, lines: list[str], log: Path | None, killed: bool = False) -> RftError:

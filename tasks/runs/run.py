@@ -41,6 +41,7 @@ from tasks.runs import edits as user_edits
 from tasks.runs import environment, records, windows
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
+from tasks.runs.dvc_process import Loaded
 from tasks.runs.edits import Edits
 from tasks.runs.git import GitError, git
 from tasks.runs.records import RunRecord, State
@@ -70,6 +71,8 @@ class Run:
     """What its stages reported since this start."""
     lineage: Any = None
     """tasks.provenance.live.Live, where run.openlineage asks for it."""
+    dvc: Loaded = field(default_factory=Loaded)
+    """For its stages: loaded once."""
     max_hours: float | None = None
     since: float = 0.0
     """When this start of the run began, in seconds since 1970."""
@@ -209,6 +212,7 @@ def start(clone: Clone, what: Plan) -> Iterator[Run]:
                 run.update(state="finished")
         finally:
             with _undisturbed():
+                run.dvc.stop()
                 run.update(ended=records.now(), resumed=None, spent_s=run.record.spent_s + time.time() - run.since)
                 if run.record.state == "paused":
                     _group_file(clone, run.name).unlink(missing_ok=True)

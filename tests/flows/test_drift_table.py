@@ -14,7 +14,7 @@ from rich.console import Console
 from flows import cli, drift
 from rft import reports
 from rft.page import Look
-from rft.reports import DriftReport, TrafficReport
+from rft.reports import DriftReport, TrafficReport, drift_words
 from tasks.display import looks
 from tasks.display.looks import History
 from tasks.runs import records
@@ -41,6 +41,33 @@ def test_the_table_is_grouped_and_what_drifted_stands_first() -> None:
     assert "".join(signs) == "✗✗✗✗✓✓"
     assert lines[-2].startswith("refresh: Rebuild the examples from this window")
     assert "broken contract: values to be between on latency_s: 0.11 to 9,212" in lines
+
+
+def test_the_short_form_is_the_verdict_and_each_of_a_few_features_once() -> None:
+    report = sample_drift.full()
+    lines = [line.plain for line in drift.brief(report, "rft drift w.jsonl", 100)]
+    assert lines[0].startswith("refresh: Rebuild the examples from this window")
+    rows = [line for line in lines if line[2:3] in "✗✓?" and " of " in line]
+    names = [row.split()[1] for row in rows]
+    assert len(rows) == len(set(names)) == 4
+    compared = [feature for feature in report.features if feature.effect is not None]
+    ratios: dict[str, float] = {}
+    for feature in compared:
+        if feature.drifted and feature.group == "input":
+            ratios[feature.feature] = max(drift_words.ratio(feature), ratios.get(feature.feature, 0))
+    assert names[: len(ratios)] == sorted(ratios, key=lambda name: -ratios[name])[:4]
+    assert all(", against the " in row for row in rows)
+    hidden = sum(feature.drifted for feature in compared) - 4
+    words = f"{len(compared) - 4} more comparisons, {hidden} of them drifted; all with their numbers: rft drift w.jsonl"
+    assert lines[-1] == words
+
+
+def test_the_short_form_of_a_quiet_window_has_what_came_nearest() -> None:
+    lines = [line.plain for line in drift.brief(sample_drift.quiet(), "rft drift w.jsonl", 100)]
+    assert len([line for line in lines if line[2:3] == "✓"]) == 4
+    assert "of them drifted" not in lines[-1]
+    bare = sample_drift.quiet().model_copy(update={"features": []})
+    assert len(list(drift.brief(bare, "rft drift w.jsonl"))) <= 3
 
 
 def test_columns_are_aligned_over_all_groups() -> None:

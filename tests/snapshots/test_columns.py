@@ -6,13 +6,14 @@ import hashlib
 import json
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rft.errors import UserError
-from rft.snapshots import columns, schema, words
+from rft.snapshots import columns, schema, shapes, words
 from rft.windows.words import input_messages, user_text
 from rft.windows.words import words as split
 
@@ -163,3 +164,43 @@ def test_a_row_that_is_none_is_named() -> None:
     with pytest.raises(UserError, match=r"conversation 'c': messages is \[\]"):
         columns.of_rows([{"conversation_id": "c", "time": "2026-03-02T08:14:05Z", "messages": []}])
     assert columns.of_rows([]).schema == schema.SCHEMA
+
+
+# -- shapes ----------------------------------------------------------------------------------------
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text("ab"),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def structure(engine: duckdb.DuckDBPyConnection, text: str) -> Any:
+    (found,) = engine.execute("select json_structure(?)::varchar", [text]).fetchone() or ("",)
+    return json.loads(found.replace("UBIGINT", "BIGINT").replace("HUGEINT", "BIGINT"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(values, min_size=1, max_size=3), st.integers(1, 30))
+def test_shapes_are_those_of_duckdb(drawn: list[Any], times: int) -> None:
+    """Also of texts that come often, for which there is a shorter way."""
+    texts = [json.dumps(value) for value in drawn] * times
+    with duckdb.connect() as engine:
+        expected = [structure(engine, json.dumps(value)) for value in drawn] * times
+    assert [json.loads(shape) for shape in shapes.of_replies(texts).to_pylist()] == expected
+
+
+@pytest.mark.parametrize("text", ["{", '{"a":1,}', "[NaN]", "1e999", "{'a': 1}", '"\\ud800"', "a:b", '{"a":1} x'])
+def test_what_is_no_json_has_no_shape(text: str) -> None:
+    assert shapes.of_replies([text, None, " \n", ""]).to_pylist() == ["text", "empty", "empty", "empty"]
+    assert shapes.of_calls(pa.array(["f"]), [text]).to_pylist() == ["f!not-json"]
+
+
+def test_deep_texts_are_not_looked_at() -> None:
+    deep, wide = "[" * 101 + "]" * 101, "[" + "[" * 100 + "]" * 100 + ",1" * 200 + "]"
+    shallow = [json.dumps(["[" * 300] * 200), json.dumps([[]] * 300)]
+    found = shapes.of_replies([deep, wide, "[" * 5000, *shallow]).to_pylist()
+    assert found == ["too deep", "too deep", "too deep", '["VARCHAR"]', '[["NULL"]]']

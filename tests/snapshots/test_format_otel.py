@@ -242,9 +242,10 @@ def test_an_image_is_not_guessed_at() -> None:
     assert why.startswith("not text: gen_ai.input.messages[0].parts[0]")
 
 
-def test_latency_is_that_of_the_last_trace() -> None:
+def traced(*given: tuple[bytes, int, int]) -> bytes:
+    """Traces of one conversation, each of one span from one second to another."""
     found = exported()
-    for trace, start, end in ((b"a", 1, 9), (b"b", 100, 103)):
+    for trace, start, end in given:
         span = Span(
             trace_id=trace * 16,
             span_id=trace * 8,
@@ -254,8 +255,18 @@ def test_latency_is_that_of_the_last_trace() -> None:
             + exported_pairs({"gen_ai.prompt.0.content": trace.decode()}),
         )
         found.resource_spans[0].scope_spans[0].spans.append(span)
-    (row,) = read(found.SerializeToString())
+    return found.SerializeToString()
+
+
+def test_latency_is_that_of_the_last_trace() -> None:
+    (row,) = read(traced((b"a", 1, 9), (b"b", 100, 103)))
     assert (row["latency_s"], row["time"]) == (3.0, "1970-01-01T00:00:01Z")
+
+
+@pytest.mark.parametrize(("end", "latency"), [(98, -2.0), (0, None)])
+def test_a_clock_that_ran_backwards_is_seen_in_the_latency(end: int, latency: float | None) -> None:
+    (row,) = read(traced((b"a", 100, end)))
+    assert row["latency_s"] == latency
 
 
 def exported_pairs(raw: dict[str, str]) -> list[KeyValue]:

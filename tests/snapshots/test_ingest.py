@@ -124,9 +124,7 @@ def test_what_only_looks_odd_is_read(name: str, tmp_path: Path) -> None:
 
 def test_one_conversation_is_a_snapshot_but_a_window_asks_for_more(tmp_path: Path) -> None:
     assert manifest(tmp_path, lines(row(1))).num_conversations == 1
-    what = (
-        r"window.jsonl: 1 conversations, traffic.min_conversations asks for 50. 1 row of 2 were rejected; the first: "
-    )
+    what = r"window.jsonl: 1 conversation, traffic.min_conversations asks for 50. 1 row of 2 were rejected; the first: "
     with pytest.raises(UserError, match=what):
         made(tmp_path, lines(row(1), b"oops"), min_conversations=50)
 

@@ -183,6 +183,18 @@ def test_a_window_too_small_to_judge_continues_and_says_so(clone: Path) -> None:
     assert row(report, "input_words").detail == "too few to judge: 60, drift.min_conversations = 100"
 
 
+def test_many_conversations_of_one_user_are_too_few_units_and_the_report_says_so(clone: Path) -> None:
+    log = windows.write(Path("data/inbox/window.jsonl"), [each | {"user": "u-1"} for each in windows.rows(200)])
+    windows.take_in(log, params().traffic, unit="user")
+    traffic.run(params())
+    drift.run(params())
+    report = reports.read(DriftReport, Path("data/drift/report.json"))
+    assert report.verdict == "continue"
+    assert report.reason.startswith("too few groups of units to judge drift: 1 in the window, ")
+    assert "drift.min_units = 20, and traffic.unit says what a unit is" in report.reason
+    assert report.advice.startswith("Take a window of more units")
+
+
 def feature(name: str, group: Any, drifted: bool) -> FeatureDrift:
     return FeatureDrift(
         feature=name,

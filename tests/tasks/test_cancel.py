@@ -41,12 +41,13 @@ from rft import config
 from rft.errors import Stopped
 from tasks import ladder as climb
 from tasks.promotion import champions
-from tasks.runs import run as runs
+from tasks.runs import repro, run as runs
 from tasks.runs.clone import Clone
 root = Path(sys.argv[1])
 clone, params = Clone(root), config.load(root / "params.yaml")
 try:
     with runs.start(clone, runs.plan(clone, params, champions.of_params(clone, params))) as run:
+        repro.load(run.dvc, run.tree, clone.state, run.name, run.deadline)
         climb.drive(run, "policy")
 except Stopped as stop:
     sys.exit(stop.exit_code)

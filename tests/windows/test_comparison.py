@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rft import config
@@ -12,8 +13,9 @@ from rft.config import Drift
 from rft.errors import ConfigError, UserError
 from rft.reports import Feature, FeatureDrift, Profile
 from rft.snapshots.schema import GROUPS
-from rft.windows import comparison, discrepancy, owners
-from rft.windows.labels import OTHER
+from rft.windows import comparison, discrepancy, noise, owners
+from rft.windows.labels import OTHER, Labels, is_bucket
+from rft.windows.owners import Owners
 
 EDGES = [k + 0.5 for k in range(32)]
 SETTINGS = Drift(thresholds={})
@@ -53,6 +55,33 @@ def compared(before: Feature, now: Feature, settings: Drift = SETTINGS, name: st
 
 def poisson(mean: float, size: int = 400, seed: int = 0) -> Any:
     return np.random.default_rng(seed).poisson(mean, size)
+
+
+def met(values: Any) -> Feature:
+    """A category as a profile counts it: each value its own unit."""
+    held, column = Labels(), pa.array([str(value) for value in values])
+    group_N = np.random.default_rng(5).integers(0, GROUPS, len(column))
+    held.add(column, Owners(group_N, np.zeros_like(group_N)))
+    named, counts_RB = held.on_values()
+    return Feature(kind="category", group="input", statistic="total_variation", values=named, n=len(column),
+                   **owners.fields(counts_RB))  # fmt: skip
+
+
+def earlier(feature: Feature) -> Feature:
+    """The same in a profile of an earlier version: one bin for the rest."""
+    kept = [n for n, value in enumerate(feature.values) if not is_bucket(value)]
+    place = np.array([kept.index(n) if n in kept else len(kept) - 1 for n in range(len(feature.values))])
+    moved = noise.side(feature).placed(place, len(kept))
+    cells = owners.cells_of(moved.cells_GB)
+    counts = moved.counts_B.astype(int).tolist()
+    return feature.model_copy(update={"values": [feature.values[n] for n in kept], "counts": counts, "cells": cells})
+
+
+def ids(size: int, seed: int, share: float = 0.0) -> Any:
+    """Ids of which few are frequent and most are rare; a share of them are new ones."""
+    rng = np.random.default_rng(seed)
+    found = np.where(rng.random(size) < 0.6, rng.integers(0, 50, size), rng.integers(100, 20_000, size))
+    return np.where(rng.random(size) < share, 200_000 + rng.integers(0, 10, size), found)
 
 
 # -- drift, or none --------------------------------------------------------------------------------
@@ -205,6 +234,52 @@ def test_one_value_on_both_sides_is_no_drift() -> None:
     assert (row.effect, row.p_value, row.drifted) == (0.0, 1.0, False)
 
 
+def num_distinct(values: Any) -> int:
+    return len(set(values.tolist()))
+
+
+def test_too_many_values_to_name_on_one_side_alone_are_no_drift() -> None:
+    """One side counts 5,000 values by their hash, the other names the most frequent of 3,000."""
+    before, now = ids(17_000, 1), ids(9_000, 2)
+    assert num_distinct(before) > 4096 > num_distinct(now) > 2500
+    many, fewer = met(before), met(now)
+    assert all(is_bucket(value) for value in many.values[:-1])
+    assert sum(not is_bucket(value) for value in fewer.values) > 100
+    for sides in ((many, fewer), (fewer, many)):
+        row = compared(*sides)
+        assert not row.drifted
+        assert (row.effect or 0) < 0.05
+        assert (row.p_value or 0) > 0.05
+
+
+def test_and_what_really_changed_is_drift() -> None:
+    for share, drifted in ((0.3, True), (0.0, False)):
+        row = compared(met(ids(17_000, 1)), met(ids(9_000, 2, share)))
+        assert row.drifted is drifted
+    assert row.q_value is not None
+
+
+def test_a_value_that_one_window_names_and_the_other_counts_as_rare_is_no_drift() -> None:
+    """Of about equally rare values, two windows name different ones."""
+    rng = np.random.default_rng(3)
+    sides = [met(rng.integers(0, 2000, 4000)) for _ in range(2)]
+    assert len(set(sides[0].values) & set(sides[1].values)) < 90
+    assert not compared(*sides).drifted
+    assert (compared(*sides).effect or 0) < 0.1
+    assert compared(sides[0], met(rng.integers(1000, 3000, 4000))).drifted is False  # hashed alike
+    assert compared(sides[0], met(rng.integers(0, 60, 4000))).drifted
+
+
+def test_a_profile_of_an_earlier_version_is_compared_in_its_bins() -> None:
+    before, now, changed = (met(ids(9_000, seed, share)) for seed, share in ((1, 0.0), (2, 0.0), (3, 0.3)))
+    assert OTHER in earlier(before).values
+    assert not compared(earlier(before), now).drifted
+    assert compared(earlier(before), changed).drifted
+    row = compared(earlier(before), met(ids(17_000, 4)))
+    assert (row.drifted, row.effect) == (False, 0)
+    assert "nothing can be told. Profile both again" in row.detail
+
+
 def test_one_value_that_became_another_is_drift() -> None:
     assert compared(category(["a"] * 200), category(["b"] * 300)).drifted
     assert compared(number(np.full(200, 3)), number(np.full(300, 5))).drifted
@@ -288,6 +363,23 @@ def test_embeddings_are_compared_and_their_models_must_agree() -> None:
 
 
 # -- settings and profiles that do not fit ---------------------------------------------------------
+@pytest.mark.parametrize("kind", ["numeric", "category"])
+@pytest.mark.parametrize("change", ["counts", "cells", "odd", "groups"])
+def test_a_damaged_profile_is_named(kind: str, change: str) -> None:
+    good = number(poisson(4)) if kind == "numeric" else category(["a", "b"] * 200)
+    bad = {
+        "counts": {"counts": good.counts[:-1]},
+        "cells": {"cells": [[len(good.counts), 1]]},
+        "odd": {"cells": [[0]]},
+        "groups": {"cells": [[0, 1]] * (GROUPS + 1)},
+    }[change]
+    broken = good.model_copy(update=bad)
+    with pytest.raises(UserError, match="the profile of before is damaged: bins and counts of 'x' do not fit"):
+        compared(broken, good)
+    with pytest.raises(UserError, match="the profile of the window is damaged"):
+        compared(good, broken)
+
+
 def test_other_bins_are_refused() -> None:
     with pytest.raises(UserError, match="the profile of before has other bins for 'x'"):
         compared(number(poisson(4)), number(poisson(4), edges=[1.0, 2.0]))

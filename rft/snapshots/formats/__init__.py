@@ -28,6 +28,7 @@ from rft.snapshots.formats.chat import extend
 from rft.snapshots.formats.format import Format, of_documents, of_lines
 from rft.snapshots.formats.responses import roots
 from rft.snapshots.formats.row import Numbered, Row, Unreadable, parse
+from rft.snapshots.quoting import cleaned
 
 __all__ = ["KNOWN", "OWN", "Format", "Row", "extend", "recognize", "roots"]
 
@@ -143,8 +144,9 @@ _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+)', re.DOT
 
 
 def _first_line(head: bytes) -> str:
-    line = head.lstrip(b" \t\r\n").split(b"\n", 1)[0][:60]
+    line = head.lstrip(b" \t\r\n").split(b"\n", 1)[0]
     try:
-        return json.dumps(line.decode(), ensure_ascii=False)
+        line[:60].decode()
+        return json.dumps(cleaned(line.decode(errors="replace"))[:60], ensure_ascii=False)
     except UnicodeDecodeError:
         return f"the bytes {head[:16].hex(' ')}"

@@ -17,8 +17,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rft.rows import ROLES
-from rft.snapshots.formats.row import Unreadable, mapping, shown
+from rft.snapshots.formats.row import Unreadable, mapping
+from rft.snapshots.quoting import shown
+from rft.snapshots.schema import ROLES
 
 Message = dict[str, Any]
 OTHER = "calls of the model for something else"

@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 from rft.snapshots.formats import chat, pair, responses
-from rft.snapshots.formats.row import Read, Unreadable, listing, mapping, shown
+from rft.snapshots.formats.row import Read, Unreadable, listing, mapping
+from rft.snapshots.quoting import shown
 
 
 def is_mine(record: dict[str, Any]) -> bool:

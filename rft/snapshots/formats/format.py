@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
-from rft.snapshots.formats.row import Numbered, Read, Row, Unreadable, parse, shown
+from rft.snapshots.formats.row import Numbered, Read, Row, Unreadable, parse
+from rft.snapshots.quoting import shown
 
 LARGEST = 64 << 20
 """Bytes of the largest record that is read, as traffic.max_line_mb has it by default."""

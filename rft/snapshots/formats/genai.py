@@ -17,7 +17,8 @@ from typing import Any
 
 from rft.snapshots.formats import chat
 from rft.snapshots.formats.otlp import Item
-from rft.snapshots.formats.row import Unreadable, listing, loaded, mapping, name_of, shown
+from rft.snapshots.formats.row import Unreadable, listing, loaded, mapping, name_of
+from rft.snapshots.quoting import shown
 
 CONVERSATIONS = (
     "gen_ai.conversation.id",

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from rft.snapshots.formats.format import LARGEST, documents
-from rft.snapshots.formats.row import Unreadable, listing, mapping, shown
+from rft.snapshots.formats.row import Unreadable, listing, mapping
+from rft.snapshots.quoting import shown
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rft.snapshots.formats.row import NO_ID, Row, Unreadable, is_number, iso, listing, loaded, mapping, name_of, shown
+from rft.snapshots.formats.row import NO_ID, Row, Unreadable, is_number, iso, listing, loaded, mapping, name_of
+from rft.snapshots.quoting import shown
 
 _IDS = ("conversation_id", "session_id", "thread_id")
 _TIMES = ("created", "created_at", "time", "timestamp", "start_time", "startTime")

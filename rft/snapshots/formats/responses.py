@@ -19,7 +19,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from rft.snapshots.formats import chat, pair
-from rft.snapshots.formats.row import Read, Unreadable, listing, mapping, name_of, shown
+from rft.snapshots.formats.row import Read, Unreadable, listing, mapping, name_of
+from rft.snapshots.quoting import shown
 
 _UNSEEN = frozenset({"reasoning", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "compaction"})
 """Items that are no part of what was said or done."""

@@ -12,11 +12,14 @@ count them. Inside a format the trouble travels as `Unreadable`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NotRequired, TypedDict, TypeGuard
+
+import msgspec
 
 NO_ID = "no conversation id"
 """Note of a row whose log names no conversation: it stands for its request or trace alone."""
@@ -49,6 +52,8 @@ class Unreadable(Exception):
 
 def parse(text: str | bytes) -> Any:
     """Parse JSON. Raises Unreadable for what is none, or could not be written again."""
+    with contextlib.suppress(msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return _DECODER.decode(text)
     try:
         found = text.decode("utf-8-sig") if isinstance(text, bytes) else text
     except UnicodeDecodeError as error:
@@ -64,6 +69,9 @@ def parse(text: str | bytes) -> Any:
     except ValueError as error:
         raise Unreadable(f"not JSON: {error}") from None
     return value
+
+
+_DECODER = msgspec.json.Decoder()
 
 
 def _refuse(constant: str) -> Any:
@@ -111,13 +119,6 @@ def mapping(value: Any) -> dict[str, Any]:
 def listing(value: Any) -> list[Any]:
     """Return a list as it is, and anything else as an empty one."""
     return value if isinstance(value, list) else []
-
-
-def shown(value: Any) -> str:
-    """Show the beginning of a value in a message."""
-    if value is None:
-        return "missing"
-    return json.dumps(value, ensure_ascii=False, default=str)[:60]
 
 
 def name_of(value: Any) -> str | None:

@@ -135,7 +135,7 @@ def _row(name: str | None, trace: str, items: list[Item]) -> Row:
         conversation_id=name or trace,
         time=time,
         messages=said,
-        latency_s=max(0, max(span.end for span in last) - min(span.start for span in last)) / 1e9,
+        latency_s=_latency(last),
         tool_errors=errors,
         feedback=None,
         tools=offered[-1] if offered else None,
@@ -157,6 +157,13 @@ def _stand_in(found: list[Item]) -> Item:
         attributes |= {key: value for key, value in log.attributes.items() if key.startswith("gen_ai.")}
     end = max(log.end for log in found)
     return Item(first.trace, first.span, first.name, first.start, end, attributes, first.resource)
+
+
+def _latency(spans: list[Item]) -> float | None:
+    """Return the seconds from the first start to the last end. They are negative where a clock ran
+    backwards: that is for the contracts to say."""
+    ends = [span.end for span in spans if span.end]
+    return (max(ends) - min(span.start for span in spans)) / 1e9 if ends else None
 
 
 def _described(spans: list[Item]) -> dict[str, Any]:

@@ -1,0 +1,129 @@
+"""Inputs that nearly repeat one of an earlier split: how many, and some of them side by side.
+
+Whether a pair matters, only its two texts tell: one question in other words is a leak, and two
+questions from one template are none. So pairs of training and validation examples are shown as
+texts. Of a pair with a test example the page shows both ids and neither text, unless the test set
+is open: who reads what nearly repeats a test input has read the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast, get_args
+
+from rft import commands, config
+from rft import shelves as places
+from rft.errors import UserError
+from rft.page.inputs import Shelves
+from rft.page.markup import Html, card, h, table
+from rft.reports import NearDuplicates, NearPair
+from rft.types import Split
+from rft.windows.words import user_text
+from rft.words import counted
+
+_LONGEST = 600  # characters of one input
+_CLOSED = "Of a test example the page shows the id alone, and of what nearly repeats it too: the test set stays closed."
+Texts = dict[str, dict[str, str]]
+"""Split -> id -> what the user wrote; only splits that people may read."""
+
+
+def card_of(shelves: Shelves) -> Html | None:
+    """None where nothing was looked for."""
+    found = shelves.examples.near_duplicates if shelves.examples is not None else []
+    if not found:
+        return None
+    title = "Inputs that nearly repeat each other"
+    some = [one for one in found if one.num_examples]
+    if not some:
+        return card(title, h("p", "None: no input nearly repeats one of an earlier split.", class_="note"))
+    rows = [_row(one) for one in found]
+    texts = _texts(shelves, some)
+    return card(
+        title,
+        h("p", _advice(some, shelves.opened is None), class_="note"),
+        table(("inputs of", "like one of", "examples", "share"), rows),
+        [_pairs(one, texts) for one in some],
+    )
+
+
+def _advice(some: list[NearDuplicates], closed: bool) -> str:
+    tested = any(_is_test(one.inside) for one in some)
+    why = (
+        "A score on inputs that were nearly trained on says little about new ones. "
+        if tested
+        else "What was nearly trained on is easy to choose a prompt or a step by. "
+    )
+    which = " of train and validation" if tested and closed else ""
+    return (
+        f"{why}Read a few pairs{which}. If both ask the same, let the recipe keep what was made from one source in one "
+        "split, and set examples.max_near_duplicates, so that it stays an error. If they come from one template and "
+        "ask different things, there is nothing to do."
+    )
+
+
+def _row(one: NearDuplicates) -> Html:
+    share = f"{100 * one.share:.1f} %" if one.num_examples else "–"
+    cells = [h("td", one.of), h("td", f"{one.num_examples:,}"), h("td", share)]
+    return h("tr", h("th", one.inside, scope="row"), cells)
+
+
+def _pairs(one: NearDuplicates, texts: Texts) -> Html:
+    words = f"{counted(one.num_examples, 'example')} of {one.inside} like one of {one.of}"
+    if len(one.pairs) < one.num_examples:
+        words += f"; the first {len(one.pairs)}"
+    if one.inside in texts and one.of in texts:
+        body = [h("div", [*_side_by_side(one, pair, texts)], class_="nearly") for pair in one.pairs]
+        return h("details", h("summary", words), body)
+    rows = [
+        h("tr", h("td", h("code", pair.id)), h("td", h("code", pair.repeats)), h("td", _alike(pair)))
+        for pair in one.pairs
+    ]
+    closed = h("p", _CLOSED, class_="note") if _is_test(one.inside) or _is_test(one.of) else None
+    return h("details", h("summary", words), closed, table((one.inside, one.of, "alike"), rows))
+
+
+def _side_by_side(one: NearDuplicates, pair: NearPair, texts: Texts) -> Iterator[Html]:
+    yield h("p", f"{_alike(pair)} alike", class_="note")
+    sides = ((one.inside, pair.id), (one.of, pair.repeats))
+    columns = [
+        h("li", h("span", f"{split}, {name}", class_="who"), _clipped(texts[split].get(name, "(not on the shelf)")))
+        for split, name in sides
+    ]
+    yield h("div", [h("ul", column, class_="talk") for column in columns], class_="grid")
+
+
+def _alike(pair: NearPair) -> str:
+    return f"{100 * pair.similarity:.0f} %"
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text) - _LONGEST:,} more characters)"
+
+
+def _texts(shelves: Shelves, some: list[NearDuplicates]) -> Texts:
+    """Read the inputs of the pairs, where people may read both."""
+    found: Texts = {}
+    for one in some:
+        if shelves.opened is None and (_is_test(one.inside) or _is_test(one.of)):
+            continue
+        for name in (one.inside, one.of):
+            split = cast(Split, name if name in get_args(Split) else "test")  # a block is a part of it
+            if name not in found and (shelves.root / places.examples_file(split)).exists():
+                found[name] = _of_split(shelves, split)
+    return found
+
+
+def _of_split(shelves: Shelves, split: Split) -> dict[str, str]:
+    keys = shelves.root / places.KEYS
+    try:
+        known = config.Keys.model_validate_json(keys.read_bytes())
+    except (OSError, ValueError):
+        again = commands.stage("examples")
+        raise UserError(f"{keys}: missing, or not the keys of the rows beside it. Run again: {again}") from None
+    rows = places.load_examples(split, shelves.root / places.examples_file(split), known)
+    return {row.id: user_text(row.messages) for row in rows}
+
+
+def _is_test(name: str) -> bool:
+    """Whether it is the test set, or a block of it."""
+    return name not in ("train", "validation")
