@@ -65,7 +65,7 @@ def _list(options: argparse.Namespace) -> int:
     from tasks.runs import records
 
     here = clone.find()
-    every = sorted(records.load_all(here), key=lambda record: record.started, reverse=True)
+    every = records.load_all(here)[::-1]
     if not every:
         say(f"No run yet. Start one: {command('run')}\nTo run the ladder on the example recipe: {command('demo')}")
         return 0

@@ -4,10 +4,14 @@ A run of another recipe has other features, so only runs of one recipe stand tog
 ended before drift has no report, and is only counted. One whose report cannot be read any more is
 told with the reason. Runs in a row with the very same report are one look: a schedule that found no
 new window looked at nothing new.
+
+After a year such a schedule has hundreds of runs behind it. One question to Git says which of them
+have the same params.yaml and the same dvc.lock, and only one of these is read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from rft.reports import DriftReport, TrafficReport
 from tasks.runs import records
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
+from tasks.runs.git import git
 from tasks.runs.records import RunRecord
 
 SHOWN = 12
@@ -35,19 +40,24 @@ class History:
 def history(clone: Clone, model: str, last: int | None = None, before: str | None = None) -> History:
     """Read the looks of a recipe's runs, at most the `last` ones. `before`: only runs that were
     started earlier than this one."""
-    every = sorted(records.load_all(clone), key=lambda record: record.started, reverse=True)
+    every = records.load_all(clone)[::-1]
     if before is not None:
         names = [record.name for record in every]
         every = every[names.index(before) + 1 :] if before in names else every
     found: list[Look] = []
     without = 0
-    for record in every:
-        if not _is_of(clone, record, model):
+    read: dict[str, tuple[bool, Look | None]] = {}
+    for record, content in zip(every, _contents(clone, every), strict=True):
+        if content not in read:
+            is_of = _is_of(clone, record, model)
+            read[content] = is_of, _look(clone, record) if is_of else None
+        is_of, look = read[content]
+        if not is_of:
             continue
-        look = _look(clone, record)
         if look is None:
             without += 1
             continue
+        look = replace(look, name=record.name, window=record.window)
         _put_first(found, look)
         if last is not None and len(found) > last:
             found.pop(0)  # its later runs may not all have been counted
@@ -67,6 +77,18 @@ def with_own(clone: Clone, record: RunRecord, root: Path, model: str) -> list[Lo
     if found and found[-1].report == own.report:
         return [*found[:-1], replace(found[-1], alike=found[-1].alike + 1)]
     return [*found, own]
+
+
+def _contents(clone: Clone, every: Sequence[RunRecord]) -> list[str]:
+    """Name what is read of each run: equal names, equal contents."""
+    paths = ("params.yaml", "dvc.lock")
+    asked = "\n".join(f"{record.revision or ''}:{path}" for record in every for path in paths)
+    lines = iter(git(clone.root, "cat-file", "--batch-check", given=asked.encode()).splitlines() if every else ())
+    held = [" ".join(next(lines) for _ in paths) for _ in every]
+    return [
+        record.name if record.revision is None or record.bytes_removed or "missing" in content else content
+        for record, content in zip(every, held, strict=True)
+    ]
 
 
 def _is_of(clone: Clone, record: RunRecord, model: str) -> bool:

@@ -250,7 +250,7 @@ def beginnings(clone: Clone, state: State) -> dict[str, str]:
 def _measured(clone: Clone) -> dict[str, RunRecord]:
     """Model -> the newest run with a baseline of its base policy, whose bytes are here."""
     found: dict[str, RunRecord] = {}
-    for record in sorted(records.load_all(clone), key=lambda one: one.started, reverse=True):
+    for record in reversed(records.load_all(clone)):
         if record.revision is None or record.bytes_removed or champion.number(record.champion_version):
             continue
         at = Revision(clone, record.revision)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import ladder_clone
 import pytest
@@ -17,8 +18,9 @@ from rft.page import Look
 from rft.reports import DriftReport, TrafficReport, drift_words
 from tasks.display import looks
 from tasks.display.looks import History
-from tasks.runs import records
+from tasks.runs import artifacts, records
 from tasks.runs.clone import Clone
+from tasks.runs.git import git_bytes
 from tests.page import sample_drift
 
 
@@ -162,6 +164,30 @@ def test_the_runs_of_a_clone_are_read_from_their_revisions(clone: tuple[ladder_c
     assert found.looks[0].when == f"{traffic.first[:10]} to {traffic.last[:10]}"
     assert looks.history(scripted.clone, "another") == History([], 0)
     assert [look.name for look in looks.history(scripted.clone, "tiny", last=2).looks] == names[2:]
+
+
+def test_of_many_runs_with_the_same_content_one_is_read(
+    clone: tuple[ladder_clone.Scripted, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted, names = clone
+    calls: list[tuple[str, ...]] = []
+
+    def counted(where: Path, *arguments: str, **more: Any) -> bytes:
+        calls.append(arguments)
+        return git_bytes(where, *arguments, **more)
+
+    record = records.find(scripted.clone, names[0])
+    idle = [record.model_copy(update={"name": f"idle-{n:03}", "started": "2026-03-01T00:00:00Z"}) for n in range(100)]
+    for each in idle:
+        records.save(scripted.clone, each)
+    try:
+        monkeypatch.setattr(artifacts, "git_bytes", counted)
+        found = looks.history(scripted.clone, "tiny").looks
+    finally:
+        for each in idle:
+            records.path(scripted.clone, each.name).unlink()
+    assert [(look.name, look.alike) for look in found[:1]] == [("idle-000", 101)]
+    assert len(calls) < 20, "one question for all, and the files of three runs"
 
 
 def test_the_page_of_a_run_has_the_course_of_the_runs_before_it(
