@@ -84,7 +84,7 @@ class Revision:
         rows = [row.partition("\t") for row in then if row]
         return dict(zip(now, hashes, strict=True)) == {name: head.split()[2] for head, _, name in rows}
 
-    @property
+    @cached_property
     def outs(self) -> dict[str, Out]:
         return self._made | self._brought
 

@@ -331,7 +331,7 @@ def test_other_bins_are_refused(clone: Path) -> None:
     kept(windows.rows(200))
     path = shelves.REFERENCE_PROFILE
     known = reports.read(Profile, path)
-    words = known.features["input_words"].model_copy(update={"edges": [1.0, 2.0], "counts": [1, 2, 3]})
+    words = known.features["input_words"].model_copy(update={"edges": [1.0, 2.0], "counts": [1, 2, 3], "cells": []})
     reports.write(known.model_copy(update={"features": known.features | {"input_words": words}}), path)
     with pytest.raises(UserError, match="has other bins for 'input_words'"):
         drift.run(params())
