@@ -63,13 +63,17 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     (scripted.script / "pause-train").write_text("0.1")
-    with scripted.start("up", "--port", str(port), PREFECT_HOME=str(tmp_path / "prefect")) as up:
+    with (
+        scripted.start("up", "--port", str(port), PREFECT_HOME=str(tmp_path / "prefect")) as up,
+        contextlib.ExitStack() as after,
+    ):
+        after.callback(up.kill)  # where something below fails, it would be waited for
         api = f"http://127.0.0.1:{port}/api"
         [deployment] = waited_for(lambda: post(f"{api}/deployments/filter", {}), up)
         planned = waited_for(lambda: post(f"{api}/flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC"}), up)
         assert {run["state_type"] for run in planned} == {"SCHEDULED"}
         assert planned[0]["parameters"]["window"] == "data/inbox/*.jsonl"
-        post(f"{api}/deployments/{deployment['id']}/create_flow_run", {})
+        assert post(f"{api}/deployments/{deployment['id']}/create_flow_run", {}), "it was not taken in time"
         [record] = waited_for(
             lambda: [one for one in records.load_all(scripted.clone) if one.stages.get("challenger")], up
         )
@@ -84,7 +88,7 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(
         waited_for(lambda: records.find(scripted.clone, record.name).revision, up)
         waited_for(lambda: hook.taken, up)
         (scripted.root / "notes.txt").write_text("not committed")
-        post(f"{api}/deployments/{deployment['id']}/create_flow_run", {})
+        assert post(f"{api}/deployments/{deployment['id']}/create_flow_run", {}), "it was not taken in time"
         waited_for(lambda: hook.taken[1:], up)
         (scripted.root / "notes.txt").unlink()
         up.send_signal(signal.SIGINT)
