@@ -73,7 +73,7 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(
         planned = waited_for(lambda: post(f"{api}/flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC"}), up)
         assert {run["state_type"] for run in planned} == {"SCHEDULED"}
         assert planned[0]["parameters"]["window"] == "data/inbox/*.jsonl"
-        assert post(f"{api}/deployments/{deployment['id']}/create_flow_run", {}), "it was not taken in time"
+        waited_for(lambda: post(f"{api}/deployments/{deployment['id']}/create_flow_run", {}), up)
         [record] = waited_for(
             lambda: [one for one in records.load_all(scripted.clone) if one.stages.get("challenger")], up
         )
@@ -88,7 +88,7 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(
         waited_for(lambda: records.find(scripted.clone, record.name).revision, up)
         waited_for(lambda: hook.taken, up)
         (scripted.root / "notes.txt").write_text("not committed")
-        assert post(f"{api}/deployments/{deployment['id']}/create_flow_run", {}), "it was not taken in time"
+        waited_for(lambda: post(f"{api}/deployments/{deployment['id']}/create_flow_run", {}), up)
         waited_for(lambda: hook.taken[1:], up)
         (scripted.root / "notes.txt").unlink()
         up.send_signal(signal.SIGINT)
