@@ -57,6 +57,7 @@ def _measure(place: Path, is_small: bool, is_large: bool) -> Figure:
     log = place / "log.jsonl"
     num_rows = traffic_log.write(log, SMALL if is_small else FULL)
     _say(f"{num_rows} rows, {log.stat().st_size / 1e6:.0f} MB")
+    os.sync()  # the first to read it would pay for its writing
     two = _ingest(log, place / "two", 2)
     loop = _run(["-m", "bench.ingest_loop", str(log), str(place / "loop.jsonl")])
     bare = _run(["-m", "bench.ingest_loop", str(log)])
