@@ -25,13 +25,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rft.snapshots.schema import GROUPS
 from rft.windows import owners
 from rft.windows.owners import ROWS, Integers, Owners
 
 MAX_DISTINCT = 4096
 """Distinct values that are counted each on its own."""
 MAX_VALUES = 100
-"""Of these, the most frequent ones that a profile names."""
+"""Of these, the most frequent ones that a profile names in any case ..."""
+MAX_CELLS = MAX_VALUES * GROUPS
+"""... and as many more as do not take more room than that. So a short window names all that it met:
+which ones were met often enough to be named is chance there, and was taken for drift in 3 % of
+unchanged windows of 300 beside 10,000."""
 OTHER = "(other)"
 NUM_BUCKETS = 64
 _BUCKET = "(bucket "
@@ -107,7 +112,10 @@ class Labels:
         totals = dict(zip(self.values, owners.totals(counts_VR.T).tolist(), strict=True))
         unknown = sorted(totals.keys() - set(fixed))
         assert not (fixed and unknown), f"a category with fixed values met {unknown[:1]}"
-        frequent = sorted(totals.keys() - {OTHER}, key=lambda value: (-totals[value], value))[:MAX_VALUES]
+        ranked = sorted(totals.keys() - {OTHER}, key=lambda value: (-totals[value], value))
+        met = np.count_nonzero(counts_VR[:, :GROUPS], axis=1)
+        room = np.cumsum([met[self.values[value]] for value in ranked], dtype=np.int64)
+        frequent = ranked[: max(MAX_VALUES, int(np.searchsorted(room, MAX_CELLS, side="right")))]
         buckets = {value: bucket(value) for value in totals.keys() - {OTHER, *frequent}}
         named = list(fixed) or [*sorted(frequent), *sorted({*buckets.values()} - {*frequent}), OTHER]
         place = {value: number for number, value in enumerate(named)}

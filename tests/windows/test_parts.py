@@ -229,7 +229,8 @@ def test_an_empty_window_and_one_conversation(tmp_path: Path, count: int) -> Non
 
 
 # -- categories ------------------------------------------------------------------------------------
-def test_rare_values_join_the_rest() -> None:
+def test_rare_values_join_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labels, "MAX_CELLS", 0)
     values = [f"v{number:03d}" for number in range(labels.MAX_VALUES + 20)]
     found = of(own_plan=values + values[:5])["own_plan"]
     rare = [place for place, value in enumerate(found.values) if labels.is_bucket(value)]
