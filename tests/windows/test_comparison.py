@@ -13,7 +13,7 @@ from rft.config import Drift
 from rft.errors import ConfigError, UserError
 from rft.reports import Feature, FeatureDrift, Profile
 from rft.snapshots.schema import GROUPS
-from rft.windows import comparison, discrepancy, noise, owners
+from rft.windows import comparison, discrepancy, labels, noise, owners
 from rft.windows.labels import OTHER, Labels, is_bucket
 from rft.windows.owners import Owners
 
@@ -259,8 +259,11 @@ def test_and_what_really_changed_is_drift() -> None:
     assert row.q_value is not None
 
 
-def test_a_value_that_one_window_names_and_the_other_counts_as_rare_is_no_drift() -> None:
+def test_a_value_that_one_window_names_and_the_other_counts_as_rare_is_no_drift(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of about equally rare values, two windows name different ones."""
+    monkeypatch.setattr(labels, "MAX_CELLS", 0)  # as in windows that are long
     rng = np.random.default_rng(3)
     sides = [met(rng.integers(0, 2000, 4000)) for _ in range(2)]
     assert len(set(sides[0].values) & set(sides[1].values)) < 90
@@ -270,7 +273,18 @@ def test_a_value_that_one_window_names_and_the_other_counts_as_rare_is_no_drift(
     assert compared(sides[0], met(rng.integers(0, 60, 4000))).drifted
 
 
-def test_a_profile_of_an_earlier_version_is_compared_in_its_bins() -> None:
+def test_a_short_window_beside_a_long_one_is_no_drift() -> None:
+    """It names what it met: had it named the frequent values alone, their shares would be high."""
+    shares = 1 / np.arange(1, 401) / (1 / np.arange(1, 401)).sum()
+    rng = np.random.default_rng(6)
+    long = met(rng.choice(400, 10_000, p=shares))
+    rows = [compared(long, met(rng.choice(400, 300, p=shares))) for _ in range(40)]
+    assert np.mean([(row.p_value or 0) < 0.1 for row in rows]) <= 0.25
+    assert not any(row.drifted for row in rows)
+
+
+def test_a_profile_of_an_earlier_version_is_compared_in_its_bins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labels, "MAX_CELLS", 0)
     before, now, changed = (met(ids(9_000, seed, share)) for seed, share in ((1, 0.0), (2, 0.0), (3, 0.3)))
     assert OTHER in earlier(before).values
     assert not compared(earlier(before), now).drifted
