@@ -316,4 +316,4 @@ def _too_few(job: _Job, manifest: Manifest) -> UserError:
         else ""
     )
     named = manifest.sources[0].name if len(manifest.sources) == 1 else f"{len(manifest.sources)} files"
-    return UserError(f"{named}: {what}.{why}{first}{'.' if why else ''} Take a longer window.")
+    return UserError(f"{named}: {what}.{why}{first}{'. Mend these rows, or take' if why else ' Take'} a longer window.")
