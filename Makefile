@@ -45,11 +45,12 @@ failed() {
 }
 endef
 
-.PHONY: help setup demo test stories check figures figure record dvc docs clean
+.PHONY: help setup demo model test stories check figures figure record dvc docs clean
 
 help:
 	@echo "make setup    the virtual environment .venv with every package, a few minutes"
 	echo "make demo     the whole ladder on the ICD-10 recipe; run again, it skips what has not changed"
+	echo "make model    a small pretrained model, SmolLM2-135M-Instruct, into .rft/models"
 	echo "make test     linters, types, tests; ARGS='-k gate' chooses tests"
 	echo "make stories  the tests that take half a minute or more each: whole sessions at the command line"
 	echo "make figures  the figures that the project promises; make figure NAME=demo_time measures one"
@@ -93,6 +94,9 @@ check: setup
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-cache > .venv/imports.log || { cat .venv/imports.log; exit 1; }
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+model: setup
+	@$(BIN)/python -m bench.smollm
 
 figures: setup
 	@$(BIN)/python -m bench.figure

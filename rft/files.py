@@ -130,6 +130,11 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def sha256_of_text(text: str) -> str:
+    """Hash a text in UTF-8."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def tree_sha256(path: Path) -> str:
     """Hash a file, or the relative names and bytes of a folder. A missing path has its own hash."""
     if path.is_file():

@@ -37,7 +37,7 @@ _SPLITS = (
 """Which examples the recipe gives. Not `examples.source`, which the flow sets after drift."""
 _COUNTED = ("drift.embedder", "drift.engine", "drift.spark_master", "drift.text_sample")
 """How a profile is counted."""
-_AGENT = (RECIPE, f"{DATA}/policy", _CHAMPION)
+_AGENT = (RECIPE, f"{DATA}/model", f"{DATA}/policy", _CHAMPION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ NEEDS = {
         ("recipe", "drift.embedder", "drift.min_feedback", "drift.text_sample", "examples"),
         (RECIPE, *leaves("traffic", "conversations", "report.json")),
     ),
-    "policy": Needs(("recipe", "policy"), (RECIPE,)),
+    "policy": Needs(("recipe", "policy"), (RECIPE, f"{DATA}/model")),
     "baseline": Needs(
         ("recipe", "tools", "rollout", "policy", "baseline"),
         (*_AGENT, *leaves("examples", "keys.json", "validation.jsonl")),

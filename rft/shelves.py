@@ -8,6 +8,8 @@ path. rft/needs.py lists the files that a stage depends on.
                                    (tasks/promotion/champions.py), read by every stage
     data/registration/             which look at the test set it is, written by
                                    tasks/promotion/registration.py
+    data/model/model.json          the bytes of a given base model, written by the flow
+                                   (rft/models/source.py)
     data/policy/report.json        the base model of this run. Like champion.json it only points to
                                    weights, which rft/sampling/policies.py loads
     data/examples/SPLIT.jsonl      the user's rows, byte for byte; `keys.json` says how to read
@@ -28,6 +30,7 @@ R = TypeVar("R", bound=reports.Report)
 DATA = Path(needs.DATA)
 REPORTS: dict[type[reports.Report], Path] = {
     reports.Champion: DATA / "champion/champion.json",
+    reports.Model: DATA / "model/model.json",
     reports.TrafficReport: DATA / "traffic/report.json",
     reports.DriftReport: DATA / "drift/report.json",
     reports.ExamplesReport: DATA / "examples/report.json",
@@ -104,6 +107,12 @@ def write(report: reports.Report) -> None:
 def champion() -> reports.Champion:
     """Read what is served now: before any promotion version 1, the base policy and seed prompt."""
     return read(reports.Champion) if path(reports.Champion).exists() else reports.Champion()
+
+
+def model() -> reports.Model:
+    """Read what the flow found of the given base model. A run of a version that pinned no bytes has
+    none."""
+    return read(reports.Model) if path(reports.Model).exists() else reports.Model()
 
 
 # -- rows ------------------------------------------------------------------------------------------

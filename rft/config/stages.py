@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from rft.config.section import Section
 
@@ -312,8 +312,16 @@ class Policy(Section):
     """The model that acts: the embedded one, a model of yours, or one behind a server."""
 
     model: str | None = None
-    """Hub id or folder of a model. null: the embedded policy, built here and warm-started on the
-    recipe's demonstrations."""
+    """Folder, GGUF file or hub id of a model. null: the embedded policy, built here and
+    warm-started on the recipe's demonstrations."""
+    revision: str | None = None
+    """Commit, tag or branch of a hub id. A run pins the commit that it found; null: the newest."""
+    chat_template: str | None = None
+    """File of a Jinja chat template, in place of the model's own. For a model without tools in its
+    template: rft/chat/templates/chatml-hermes.jinja."""
+    template_arguments: dict[str, JsonValue] = {}
+    """Arguments of the chat template, such as enable_thinking: false. One that the template does
+    not read is an error."""
     server: PolicyServer | None = None
     """The server that samples from the policy. null: it is sampled in this process."""
     tool_format: Literal["auto", "hermes", "llama3", "mistral", "gpt-oss"] = "auto"
@@ -329,6 +337,16 @@ class Policy(Section):
     """Number format of the weights."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the policy runs. auto: on a GPU if PyTorch finds one, else on the CPU."""
+
+    @model_validator(mode="after")
+    def _given(self) -> Policy:
+        for key in ("revision", "chat_template", "template_arguments"):
+            if self.model is None and getattr(self, key):
+                raise ValueError(
+                    f"{key} is for a given model, and model is null. Remove {key}, or name a model: a folder, a GGUF "
+                    "file or a hub id"
+                )
+        return self
 
     @model_validator(mode="after")
     def _server(self) -> Policy:

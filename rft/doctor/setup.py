@@ -12,7 +12,8 @@ from typing import Any
 from rft import commands, config, recipe, reports, secrets, shelves
 from rft.chat.renderer import Chat
 from rft.doctor.finding import Skip
-from rft.errors import UserError
+from rft.models import source
+from rft.models.source import Source
 from rft.recipe import Recipe, Split
 from rft.stages import examples
 from rft.tools import signatures
@@ -67,12 +68,14 @@ class Setup:
 
     # -- the model ---------------------------------------------------------------------------------
     @cached_property
-    def model_source(self) -> str:
-        """Folder or hub id of the base model. Raises Skip when there is none yet."""
-        if self.params.policy.model:
-            return self.params.policy.model
+    def model_source(self) -> Source:
+        """Where the base model lies, of which only the texts are fetched from a hub. Raises Skip
+        when there is none yet."""
+        section = self.params.policy
+        if section.model:
+            return self._given(weights=False)
         if kept := self._find_policy(self.params):
-            return str(kept / "model")
+            return Source(kept / "model")
         pointer = shelves.path(reports.PolicyReport)
         if not pointer.exists():
             raise Skip(
@@ -85,20 +88,21 @@ class Setup:
                 f"{pointer.parent} points to {report.model}, but policy.model is null now",
                 f"Bring it up to date: {commands.stage('policy')}",
             )
-        return report.model
+        return Source(Path(report.model), name=report.model)
+
+    def _given(self, weights: bool) -> Source:
+        section = self.params.policy
+        assert section.model is not None
+        kind, folder, _ = source.place(section, Path(), weights=weights)
+        gguf = Path(section.model).name if kind == "gguf" else None
+        template = source.read_template(section, Path())
+        return Source(folder, gguf, section.model, template, section.template_arguments)
 
     def model_config(self) -> Any:
         """The model's configuration, without weights. Raises UserError."""
-        from transformers import AutoConfig
+        from rft.models import weights
 
-        try:
-            return AutoConfig.from_pretrained(self.model_source)
-        except (OSError, ValueError) as error:
-            why = str(error).splitlines()[0]
-            raise UserError(
-                f"policy.model = {self.model_source!r} cannot be loaded: {why} Name a folder, or a hub id that this "
-                "machine reaches."
-            ) from None
+        return weights.model_config(self.model_source)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
@@ -117,9 +121,10 @@ class Setup:
         from rft.sampling import policies
 
         pointer = shelves.path(reports.PolicyReport)
-        if pointer.exists() and shelves.read(reports.PolicyReport).model == self.model_source:
+        if self.params.policy.model is None and pointer.exists():
             return policies.base_model(self.params, self.params.train.from_, device, self.schemas)
-        return weights.load(self.model_source, self.params.policy, device)[0], self.chat()
+        found = self._given(weights=True) if self.params.policy.model else self.model_source
+        return weights.load(found, self.params.policy, device)[0], self.chat()
 
 
 def _json_or_none(path: Path) -> Any:

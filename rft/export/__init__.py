@@ -20,7 +20,7 @@ in a folder that holds the agent as a stage finds it (data/policy, data/champion
 
 Everything is verified: weights and base model must have the hashes that their reports name, and the
 exported prompt, tools, tokenizer and template must render the openings of recorded rollouts to the
-very tokens that the policy was given. A hub's base model is hashed only when it is merged.
+very tokens that the policy was given. A given base model is hashed too, by what the run pinned.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from rft.config import response_format
 from rft.errors import UserError
 from rft.export import merge as merging
 from rft.export import vllm
+from rft.models import source as sources
 from rft.models import weights as model
 from rft.recipe import Recipe
 from rft.reports import Champion, PolicyReport, PromptSettings, Report
@@ -138,9 +139,10 @@ def write(
         what = f"the weights of {pointer.model!r} are at its endpoint, so there is nothing to merge or to cast"
         raise UserError(f"{what}. Leave --merge and --dtype out.")
     tools = _tools(ours, params.tools)
-    chat = None if pointer.kind == "served" else Chat(model.tokenizer(pointer.model), tools, params.policy.tool_format)
+    source = None if pointer.kind == "served" else sources.base(pointer, params.policy)
+    chat = None if source is None else Chat(model.tokenizer(source), tools, params.policy.tool_format)
     compared = _assert_seen(chat, seen, prompt, params)
-    base, weights = _weights(params, made, pointer, target, merge, dtype)
+    base, weights = _weights(params, made, pointer, source, target, merge, dtype)
     if chat is not None and base.path is None and weights.path != "model":
         chat.tokenizer.save_pretrained(target / "tokenizer")
     request = _request(params, prompt, chat, tools, origin)
@@ -181,14 +183,22 @@ def write(
 
 # -- weights ---------------------------------------------------------------------------------------
 def _weights(
-    params: config.Params, made: Champion, pointer: PolicyReport, target: Path, merge: bool, dtype: Dtype | None
+    params: config.Params,
+    made: Champion,
+    pointer: PolicyReport,
+    source: sources.Source | None,
+    target: Path,
+    merge: bool,
+    dtype: Dtype | None,
 ) -> tuple[Base, Weights]:
     base = Base(kind=pointer.kind, name=pointer.model, sha256=pointer.sha256)
-    if pointer.kind == "served":
+    if source is None:
         return base, Weights(kind="none", sha256=None, path=None)
-    if Path(pointer.model).is_dir():
-        _assert_hash("the base model", files.tree_sha256(Path(pointer.model)), pointer.sha256)
-        base = base.model_copy(update={"verified": True})
+    if pointer.kind == "embedded":
+        _assert_hash("the base model", files.tree_sha256(source.folder), pointer.sha256)
+    # a given one was verified when its source was found, unless nothing of it was pinned
+    is_pinned = shelves.model().sha256 is not None or Path(pointer.model).exists()
+    base = base.model_copy(update={"verified": is_pinned})
     folder = shelves.folder("champion") / made.weights_path if made.weights_path else None
     if folder is not None:
         if made.base_sha256 not in (None, pointer.sha256):
@@ -202,11 +212,8 @@ def _weights(
         rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"]
     if merge or made.weights == "full" or (dtype and made.weights == "none"):
         as_dtype: Dtype = dtype or params.policy.dtype
-        moved, sha256 = merging.write(pointer.model, made.weights, folder, target / "model", as_dtype)
-        if not base.verified:
-            _assert_hash("the base model", sha256, pointer.sha256)
+        moved = merging.write(source, made.weights, folder, target / "model", as_dtype)
         weights = Weights(kind=made.weights, sha256=made.weights_sha256, path="model", rank=rank)
-        base = base.model_copy(update={"verified": True})
         return base, weights.model_copy(update={"dtype": as_dtype, "moved": moved})
     if dtype:
         why = "an adapter is exported byte for byte as it was trained"

@@ -19,6 +19,7 @@ import torch
 from rft import config, reports
 from rft.errors import UserError
 from rft.models import weights
+from rft.models.source import Source
 from rft.models.weights import Weights
 
 
@@ -31,11 +32,10 @@ class Moved(reports.Report):
 
 
 @torch.no_grad()
-def write(source: str, kind: Weights, folder: Path | None, target: Path, dtype: str) -> tuple[Moved, str]:
-    """Write a model folder with its tokenizer; return what moved and the base weights' hash."""
+def write(source: Source, kind: Weights, folder: Path | None, target: Path, dtype: str) -> Moved:
+    """Write a model folder with its tokenizer; return what moved."""
     device = torch.device("cpu")
     network, tokenizer = weights.load(source, config.Policy(dtype="float32", device="cpu"), device)
-    sha256 = weights.weights_sha256(network)
     cast = getattr(torch, dtype)
     learned = _Cosine()
     for base, delta in _changes(network, kind, folder):
@@ -47,7 +47,7 @@ def write(source: str, kind: Weights, folder: Path | None, target: Path, dtype: 
         raise UserError(f"--dtype {dtype}: some weights are larger than it can hold. Choose bfloat16 or float32.")
     whole.to(cast).save_pretrained(target)
     tokenizer.save_pretrained(target)
-    return Moved(by_training=learned.largest, by_cast=by_cast, kept=learned.value), sha256
+    return Moved(by_training=learned.largest, by_cast=by_cast, kept=learned.value)
 
 
 def _changes(network: Any, kind: Weights, folder: Path | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -1,6 +1,6 @@
 """Weights: load a base model and its tokenizer, put an adapter on it, save, merge, hash.
 
-A policy's weights are a base model (the embedded one, a folder, or a hub id) and perhaps an adapter
+A policy's weights are a base model (rft/models/source.py says where it lies) and perhaps an adapter
 or a whole set of trained weights on top. `load` gives the base; `with_weights` applies what a
 champion or a train stage left; `trainable` prepares for learning: LoRA through peft, or all
 weights. `merged_copy` and `sync` keep the plain copy that the sampler decodes with.
@@ -8,9 +8,11 @@ weights. `merged_copy` and `sync` keep the plain copy that the sampler decodes w
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import hashlib
+import io
 import json
 import os
 import warnings
@@ -20,9 +22,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 
 from rft import config
 from rft.errors import ConfigError, UserError
+from rft.models.source import Source
+from rft.models.templates import with_arguments
 
 Weights = Literal["lora", "full", "none"]
 
@@ -58,19 +63,61 @@ def prepare_process(section: config.Policy) -> torch.device:
     return torch.device(section.device)
 
 
-def load(source: str, section: config.Policy, device: torch.device) -> tuple[Any, Any]:
-    """Load model and tokenizer of a folder or hub id. Raises UserError naming what is missing."""
+def load(source: Source | str, section: config.Policy, device: torch.device) -> tuple[Any, Any]:
+    """Load model and tokenizer. Raises UserError naming what is missing."""
     from transformers import AutoModelForCausalLM
 
     _quiet()
+    source = _source(source)
     ours = tokenizer(source)
+    more = {"gguf_file": source.gguf} if source.gguf else {}
+    dtype = getattr(torch, section.dtype)
+    bars = contextlib.redirect_stderr(io.StringIO()) if source.gguf else contextlib.nullcontext()
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            source, dtype=getattr(torch, section.dtype), attn_implementation="sdpa"
-        )
-    except (OSError, ValueError) as error:
-        raise _unreachable(source, error) from error
+        with bars:  # of the dequantization, which asks no setting whether to draw them
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                source.folder, dtype=dtype, attn_implementation="sdpa", local_files_only=True, **more
+            )
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise _unloadable(source, error) from error
+    if source.gguf:
+        _forget_quantization(model)
     return model.to(device).eval(), ours
+
+
+def _forget_quantization(model: Any) -> None:
+    """Make a plain model of one that was read from GGUF. Its weights were dequantized, but
+    transformers goes on calling it quantized, and refuses to save it."""
+    model.hf_quantizer, model.is_quantized = None, False
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+
+
+def model_config(source: Source | str) -> Any:
+    """Read a model's configuration, without weights. Raises UserError."""
+    from transformers import AutoConfig
+
+    _quiet()
+    source = _source(source)
+    more = {"gguf_file": source.gguf} if source.gguf else {}
+    try:
+        return AutoConfig.from_pretrained(source.folder, local_files_only=True, **more)
+    except (OSError, ValueError, KeyError) as error:
+        raise _unloadable(source, error) from None
+
+
+def num_parameters(source: Source | str) -> int:
+    """Count the parameters from the configuration alone. Tied weights count once."""
+    from transformers import AutoModelForCausalLM
+
+    description = model_config(source)
+    with torch.device("meta"):
+        network: Any = AutoModelForCausalLM.from_config(description)
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def _source(source: Source | str) -> Source:
+    return source if isinstance(source, Source) else Source(Path(source), name=source)
 
 
 def _quiet() -> None:
@@ -81,27 +128,38 @@ def _quiet() -> None:
     logging.disable_progress_bar()
 
 
-def tokenizer(source: str) -> Any:
-    """Load the tokenizer of a folder or hub id. Raises UserError if there is none."""
+def tokenizer(source: Source | str) -> Any:
+    """Load the tokenizer with its chat template. Raises UserError if there is none."""
     from transformers import AutoTokenizer
 
-    folder = Path(source)
-    if folder.is_dir() or source.startswith((".", "/")):
+    source = _source(source)
+    if source.gguf is None:
         for needed, remedy in (
             ("config.json", "is it a model folder?"),
             ("tokenizer_config.json", "save the tokenizer beside the model"),
         ):
-            if not (folder / needed).exists():
-                raise UserError(f"policy.model: {folder} holds no {needed}; {remedy}.")
+            if not (source.folder / needed).exists():
+                raise UserError(f"policy.model: {source.folder} holds no {needed}; {remedy}.")
+    more = {"gguf_file": source.gguf} if source.gguf else {}
     try:
-        return AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise _unreachable(source, error) from error
+        found = AutoTokenizer.from_pretrained(source.folder, local_files_only=True, **more)
+    except (OSError, ValueError, KeyError) as error:
+        raise _unloadable(source, error) from error
+    if source.template is not None:
+        found.chat_template = source.template
+    if source.arguments:
+        found.chat_template = with_arguments(found.chat_template, source.arguments)
+    return found
 
 
-def _unreachable(source: str, error: Exception) -> UserError:
-    what = f"policy.model = {source!r} cannot be loaded: {str(error).splitlines()[0]}"
-    return UserError(f"{what} Name a folder, or a hub id that this machine reaches.")
+def _unloadable(source: Source, error: Exception) -> UserError:
+    why = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+    what = f"policy.model = {source.words!r} cannot be loaded: {why}"
+    if source.gguf:
+        remedy = "Name a GGUF file of an architecture that transformers reads, or the model's folder of safetensors."
+    else:
+        remedy = "Name a whole model folder, a GGUF file or a hub id, of an architecture that transformers knows."
+    return UserError(f"{what}. {remedy}")
 
 
 def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.device) -> Any:

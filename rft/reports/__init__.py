@@ -6,6 +6,7 @@ auditors.
     prompt, train, gate
     evaluation                              those of stages baseline and challenger
     champion                                what is served now, written by the flow
+    model                                   the bytes of the given base model, written by the flow
     registration                            which look at the test set it is, written by the flow
     shown                                   the arms on validation examples, for people to read
     environment                             the packages that a run worked with, written by the flow
@@ -34,6 +35,7 @@ from rft.reports.drift import Against, Bar, Carrier, Contract, DriftReport, Feat
 from rft.reports.evaluation import Arm, BaselineReport, ChallengerReport, Evaluation, HackSource, Row
 from rft.reports.examples import ExamplesReport, NearDuplicates, NearPair
 from rft.reports.gate import Check, Decision, PromotionRequest
+from rft.reports.model import Model, ModelFile, ModelKind
 from rft.reports.policy import PolicyReport
 from rft.reports.prompt import Candidate, PromptReport, PromptSettings
 from rft.reports.registration import Registration
@@ -56,8 +58,8 @@ from rft.types import Metric
 __all__ = [
     "SCHEMA", "Against", "Arm", "Bar", "BaselineReport", "Candidate", "Carrier", "ChallengerReport", "Champion",
     "Check", "Contract", "Conversation", "Decision", "DriftReport", "Evaluation", "ExamplesReport", "Feature",
-    "FeatureDrift", "FeatureGroup", "HackSource", "Manifest", "Metric", "NearDuplicates", "NearPair", "Part",
-    "PolicyReport", "Profile", "PromotionRequest", "PromptReport", "PromptSettings", "Registration", "Report",
-    "Row", "Shown", "Source", "Statistic", "TrafficReport", "TrainReport", "Unread", "parse", "parse_line", "read",
-    "read_jsonl", "write", "write_json", "write_jsonl", "write_lines",
+    "FeatureDrift", "FeatureGroup", "HackSource", "Manifest", "Metric", "Model", "ModelFile", "ModelKind",
+    "NearDuplicates", "NearPair", "Part", "PolicyReport", "Profile", "PromotionRequest", "PromptReport",
+    "PromptSettings", "Registration", "Report", "Row", "Shown", "Source", "Statistic", "TrafficReport", "TrainReport",
+    "Unread", "parse", "parse_line", "read", "read_jsonl", "write", "write_json", "write_jsonl", "write_lines",
 ]  # fmt: skip

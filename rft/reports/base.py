@@ -68,7 +68,7 @@ def read(kind: type[R], path: Path) -> R:
 
 
 def _remedy(path: Path) -> str:
-    if path.parent.name in ("champion", "registration"):  # written by the flow
+    if path.parent.name in ("champion", "model", "registration"):  # written by the flow
         return f"Git holds it: git checkout -- {path}"
     return f"Run the stage that writes it: {commands.stage(path.parent.name)}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rft.reports.base import Report
+from rft.reports.base import Report, added
 
 
 class PolicyReport(Report):
@@ -17,3 +17,5 @@ class PolicyReport(Report):
     steps: int = 0
     final_loss: float | None = None
     losses: list[tuple[int, float]] = []
+    revision: str | None = added(None)
+    """The commit, of a given model of the hub."""

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from rft import commands, config, files, recipe, shelves
 from rft.chat.renderer import Chat
 from rft.errors import ConfigError, UserError
-from rft.models import weights
+from rft.models import source, weights
 from rft.models.weights import Weights
 from rft.reports import Champion, PolicyReport
 from rft.rollouts.policy import Policy
@@ -89,7 +89,7 @@ def base_model(
     """Load the model that a stage starts from, with an adapter merged in, and its chat. `tools`:
     None for the recipe's."""
     pointer = shelves.read(PolicyReport)
-    network, tokenizer = weights.load(pointer.model, params.policy, device)
+    network, tokenizer = weights.load(source.base(pointer, params.policy), params.policy, device)
     served = shelves.champion()
     if which == "champion" and served.weights_path:
         if served.base_sha256 not in (None, pointer.sha256):
@@ -108,7 +108,8 @@ def base_model(
 
 def chat_of(bench: Workbench) -> Chat:
     """Load the tokenizer and template of the base model, without its weights."""
-    return Chat(weights.tokenizer(shelves.read(PolicyReport).model), bench.schemas, bench.params.policy.tool_format)
+    section = bench.params.policy
+    return Chat(weights.tokenizer(source.base(shelves.read(PolicyReport), section)), bench.schemas, section.tool_format)
 
 
 class InProcess:

@@ -1,11 +1,11 @@
 """Stage `policy`: the base model that everything starts from.
 
-With `policy.model` it is a pointer: the hub id or folder, and a hash of its bytes. Without, the
-embedded policy is built here and warm-started on the recipe's demonstrations: next-token loss, full
-weight on what the policy will write itself and a tenth on the rest (prompts and tool results),
-which teaches copying too. Batches hold dialogues of one length, because at this size the number of
-optimizer steps matters more than the number of tokens. The first quarter of the steps sees the
-shortest third of the dialogues.
+With `policy.model` it is a pointer to the given model, whose bytes data/model/model.json pins.
+Without, the embedded policy is built here and warm-started on the recipe's demonstrations:
+next-token loss, full weight on what the policy will write itself and a tenth on the rest (prompts
+and tool results), which teaches copying too. Batches hold dialogues of one length, because at this
+size the number of optimizer steps matters more than the number of tokens. The first quarter of the
+steps sees the shortest third of the dialogues.
 
 Everything is a function of seed and step, so a warm start that was cut off continues bit for bit
 from its last checkpoint.
@@ -30,7 +30,7 @@ import torch
 from rft import config, files, progress, recipe, reports, shelves, stopping
 from rft.chat.renderer import Chat, assistant_text
 from rft.errors import UserError
-from rft.models import embedded, weights
+from rft.models import embedded, source, weights
 from rft.tools.signatures import schemas
 from rft.types import Message
 
@@ -48,7 +48,7 @@ class Dialogue:
 def run(params: config.Params) -> None:
     section = params.policy
     if section.model:
-        shelves.write(_pointer(section.model))
+        shelves.write(_pointer(section))
         return
     if section.server is not None:  # a chat endpoint: config asks for policy.model with all others
         sha256 = hashlib.sha256(f"{section.server.url} {section.server.model}".encode()).hexdigest()
@@ -188,14 +188,19 @@ def texts(demonstrations: list[list[Message]]) -> Iterator[str]:
             yield assistant_text(message) if message["role"] == "assistant" else message["content"]
 
 
-def _pointer(source: str) -> reports.PolicyReport:
-    """Describe a given model. A folder is hashed whole, a model of the hub by its weights."""
-    folder = Path(source)
-    section = config.Policy(model=source, device="cpu", threads=None)
-    loaded, _ = weights.load(source, section, torch.device("cpu"))
-    sha256 = files.tree_sha256(folder) if folder.is_dir() else weights.weights_sha256(loaded)
-    count = sum(parameter.numel() for parameter in loaded.parameters())
-    return reports.PolicyReport(kind="given", model=source, sha256=sha256, num_parameters=count)
+def _pointer(section: config.Policy) -> reports.PolicyReport:
+    """Point to a given model, whose bytes are those that the run began with."""
+    given, told = source.given(section), shelves.model()
+    assert told.model is not None
+    assert told.sha256 is not None
+    weights.tokenizer(given)
+    return reports.PolicyReport(
+        kind="given",
+        model=told.model,
+        sha256=told.sha256,
+        num_parameters=weights.num_parameters(given),
+        revision=told.revision,
+    )
 
 
 def _checkpoint(

@@ -14,7 +14,9 @@ from typing import Any
 
 from rft import files, reports, shelves
 from rft.errors import RftError
-from rft.reports import Decision, ExamplesReport, PolicyReport, TrafficReport, TrainReport
+from rft.models import hub
+from rft.reports import Decision, ExamplesReport, Model, PolicyReport, TrafficReport, TrainReport
+from rft.reports.model import sha256_of
 from rft.words import counted
 from tasks.audit import traffic
 from tasks.audit.graph import SHORT, Broken, altered, fits, missing, unverifiable
@@ -120,13 +122,28 @@ class _Meanings(Recorded):
                 raise missing("the run left no data/policy")
             fits(self.tree_sha256(policy, "model/"), told.sha256, "its folder")
             return "SHA-256 of its folder recomputed"
-        folder = self.ctx.clone.root / told.model
-        if not folder.is_dir():
+        place = self.ctx.clone.root / told.model
+        if told.revision is not None:
+            return self._of_the_hub(told, told.revision)
+        if not place.exists():
             if Path(told.model).is_absolute() or told.model in self.record.inputs:
-                raise missing(f"{told.model} is not here: restore the folder that had SHA-256 {told.sha256}")
+                raise missing(f"{told.model} is not here: restore what had SHA-256 {told.sha256}")
             raise unverifiable(f"{told.model} is no folder here: a model of the hub, whose revision is not pinned")
-        fits(self.ctx.store.folder_sha256(folder), told.sha256, f"the folder {told.model}")
-        return f"SHA-256 of the folder {told.model} recomputed"
+        fits(self.ctx.store.model_sha256(place), told.sha256, f"the model {told.model}")
+        return f"SHA-256 of {told.model} recomputed"
+
+    def _of_the_hub(self, told: PolicyReport, revision: str) -> str:
+        """The commit's files, by the names that the run recorded, from this machine's cache."""
+        named = self.report(Model)
+        fits(sha256_of(named.files, revision), told.sha256, "the hashes in model.json")
+        folder = hub.find(told.model, revision)
+        if folder is None:
+            raise missing(f"commit {revision[:10]} of {told.model} is not in the hub's cache of this machine (HF_HOME)")
+        for name, file in named.files.items():
+            if not (folder / name).exists():
+                raise missing(f"{name} of {told.model} at {revision[:10]} is not in the hub's cache of this machine")
+            fits(files.sha256(folder / name), file.sha256, f"{name} of {told.model}")
+        return f"SHA-256 of {counted(len(named.files), 'file')} of {told.model} at {revision[:10]} recomputed"
 
     def _weights(self) -> None:
         try:

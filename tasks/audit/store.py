@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from rft import files
 from rft.errors import InfrastructureError, RftError
+from rft.models import hashes
 from tasks.audit.graph import Broken, altered, missing
 from tasks.ledger import objects
 from tasks.ledger.objects import Commit, Damaged, Objects
@@ -184,11 +184,12 @@ class Store:
             digest.update(f"{relative}\0".encode() + bytes.fromhex(self._sha256[md5]))
         return digest.hexdigest()
 
-    def folder_sha256(self, folder: Path) -> str:
-        """`rft.files.tree_sha256` of a folder outside of the cache, once per audit."""
-        if folder not in self._folders:
-            self._folders[folder] = files.tree_sha256(folder)
-        return self._folders[folder]
+    def model_sha256(self, place: Path) -> str:
+        """The hash of a given model outside of the cache, a folder or a GGUF file, once per
+        audit."""
+        if place not in self._folders:
+            self._folders[place] = hashes.sha256(place)
+        return self._folders[place]
 
     def sha256(self, md5: str) -> str:
         """The SHA-256 of bytes that were verified before."""

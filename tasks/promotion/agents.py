@@ -143,7 +143,7 @@ def _link_model(clone: Clone, tree: Path) -> None:
     """A given base model lies in the clone, where Git need not know it."""
     pointer = reports.read(PolicyReport, tree / POLICY / "report.json")
     given, place = clone.root / pointer.model, tree / pointer.model
-    if pointer.kind == "given" and given.is_dir() and not place.exists():
+    if pointer.kind == "given" and given.exists() and not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         os.symlink(given, place)
 

@@ -17,11 +17,12 @@ from pathlib import Path
 
 from rft import commands, config, needs, shelves
 from rft.errors import UserError
+from rft.models import source
 from tasks.runs import edits, records, repro, windows
 from tasks.runs import run as runs
 from tasks.runs.clone import Clone
 
-_BROUGHT = (str(shelves.folder("champion")), str(shelves.SNAPSHOT))
+_BROUGHT = (str(shelves.folder("champion")), str(shelves.folder("model")), str(shelves.SNAPSHOT))
 """What the flow writes, and no stage."""
 
 
@@ -35,7 +36,7 @@ def run_stage(clone: Clone, params: config.Params, name: str) -> repro.Outcome:
             raise UserError(f"stage {name} reads {path}, which is missing. Run the stage that writes it: {before}")
     with _worktree(clone, params, name) as tree:
         for path in _shelves(name):
-            if path != str(shelves.SNAPSHOT) and (clone.root / path).exists():
+            if path not in (str(shelves.SNAPSHOT), str(shelves.folder("model"))) and (clone.root / path).exists():
                 _copy(clone.root / path, tree / path)
         outcome = repro.repro(tree, name, clone.state, log=clone.log("by-hand", name))
         fresh = folder(clone) / "shelf"
@@ -70,6 +71,7 @@ def _worktree(clone: Clone, params: config.Params, name: str) -> Iterator[Path]:
                 params, inputs = runs.with_inputs(clone, params)
             carried = edits.find(clone, [*inputs, *windows.inside(clone, params.traffic.file)])
             runs.lay_out(clone, tree, clone.git("rev-parse", "HEAD"), carried, inputs)
+            source.write(source.resolve(params.policy, clone.root, clone.state), tree)
             runs.write_params(tree / "params.yaml", params.model_dump(mode="json", by_alias=True))
             yield tree
         finally:

@@ -2,7 +2,7 @@
 
 Changes of tracked files travel as a binary patch, files that are neither tracked nor ignored as
 copies. Not counted are params.yaml (a run writes its own, and records it), dvc.lock (a result),
-data/champion, data/registration and data/environment.json (written by the flow) and
+data/champion, data/model, data/registration and data/environment.json (written by the flow) and
 infra/ledger.yaml (written when the first person approves, and read in the clone alone). A dirty run
 carries the hash of its edits, and cannot be promoted without an override, because no branch holds
 its code.
@@ -34,6 +34,7 @@ _NOT_EDITS = (
     "infra/ledger.yaml",
     str(shelves.ENVIRONMENT),
     str(shelves.folder("champion")),
+    str(shelves.folder("model")),
     str(shelves.folder("registration")),
 )
 _MAX_BYTES = 50 * 2**20

@@ -36,7 +36,9 @@ import yaml
 from rft import commands, config, files, reports, secrets, shelves, stopping
 from rft.errors import RftError, Stopped, UserError
 from rft.grading import margins
-from rft.reports import Registration
+from rft.models import source
+from rft.models.source import Resolved
+from rft.reports import Model, Registration
 from tasks.runs import edits as user_edits
 from tasks.runs import environment, records, windows
 from tasks.runs.champion import Served
@@ -54,6 +56,8 @@ _FORCED = (
     "dvc.lock",
     *(f"{shelves.folder('champion')}/{name}" for name in ("champion.json", *_POINTERS)),
     str(shelves.path(Registration)),
+    str(shelves.path(Model)),
+    f"{shelves.folder('model')}/{source.TEMPLATE}",
     str(shelves.ENVIRONMENT),
 )
 
@@ -128,11 +132,14 @@ class Plan:
     inputs: dict[str, Path]
     """Path in the worktree -> where it comes from."""
     served: Served
+    base: Resolved = field(default_factory=lambda: Resolved(Model(), None))
+    """The given base model."""
 
     @property
     def key(self) -> str:
         parts = [self.commit, self.edits.sha256, self.params.identity(), self.served.champion.model_dump(mode="json")]
-        return files.digest(parts)
+        given = [self.base.model.model_dump(mode="json")] if self.base.source is not None else []
+        return files.digest([*parts, *given])
 
 
 def plan(
@@ -150,16 +157,17 @@ def plan(
     margins.check(params, clone.root)
     refuse_missing_recipe(clone, params)
     served.refuse_other_base(params)
+    base = source.resolve(params.policy, clone.root, clone.state, say)
     params, inputs = with_inputs(clone, params, window, say)
     if code is not None and code.revision is not None:
-        return Plan(code.commit, user_edits.between(clone, code.commit, code.revision), params, inputs, served)
+        return Plan(code.commit, user_edits.between(clone, code.commit, code.revision), params, inputs, served, base)
     edits = user_edits.find(clone, [*inputs, *windows.inside(clone, params.traffic.file)])
     if clean_only and edits.dirty:
         raise UserError(
             f"the tree has uncommitted work ({', '.join((*edits.changed, *edits.untracked)[:5])}), and a scheduled "
             "run takes none along. Commit it."
         )
-    return Plan(clone.git("rev-parse", "HEAD"), edits, params, inputs, served)
+    return Plan(clone.git("rev-parse", "HEAD"), edits, params, inputs, served, base)
 
 
 def refuse_missing_recipe(clone: Clone, params: config.Params) -> None:
@@ -179,10 +187,10 @@ def with_inputs(
 
 
 def given_model(clone: Clone, params: config.Params) -> dict[str, Path]:
-    """Return the folder of the given base model, where it is in the clone: path there -> its
-    source."""
+    """Return the folder or file of the given base model, where it is in the clone: path there ->
+    its source."""
     model = clone.root / (params.policy.model or "")
-    inside = _inside(model, clone) if params.policy.model and model.is_dir() else None
+    inside = _inside(model, clone) if params.policy.model and model.exists() else None
     return {inside: model.resolve()} if inside else {}
 
 
@@ -353,14 +361,15 @@ def _prepare(clone: Clone, tree: Path, what: Plan) -> None:
     secret = user_edits.declared_secrets(what.params.model_dump())  # those of section `run` too
     user_edits.refuse_secrets(tree, user_edits.recorded_files(tree), secret)
     what.served.place(tree)
+    source.write(what.base, tree)
 
 
 def lay_out(clone: Clone, tree: Path, commit: str, edits: Edits, inputs: dict[str, Path]) -> None:
     """Make a worktree of this commit with the user's edits and inputs, on the clone's DVC cache."""
     lay_out_commit(clone, tree, commit)
     user_edits.carry(edits, clone, tree)
-    for inside, source in inputs.items():
-        _bring(source, tree / inside)
+    for inside, place in inputs.items():
+        _bring(place, tree / inside)
 
 
 def lay_out_commit(clone: Clone, tree: Path, commit: str) -> None:
@@ -398,7 +407,7 @@ def _name(clone: Clone, key: str) -> str:
 
 def _inside(path: Path, clone: Clone) -> str | None:
     try:
-        return path.resolve().relative_to(clone.root).as_posix()
+        return Path(os.path.abspath(path)).relative_to(clone.root).as_posix()
     except ValueError:
         return None
 

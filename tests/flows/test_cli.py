@@ -28,6 +28,7 @@ VERBS = (
     "report",
     "cancel",
     "gc",
+    "model",
     "ingest",
     "export",
     "play",

@@ -1,0 +1,114 @@
+"""Models of a hub: which commit a name means, and its files in the local cache.
+
+A hub's branch moves, so a run pins the commit that it found, and every stage opens that commit from
+the cache, without asking the hub again. Only what a model is made of is fetched: safetensors,
+configuration and tokenizer. Pickled weights are not: to load them is to run them. The hub's own
+variables hold (HF_ENDPOINT, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from pathlib import Path
+
+from rft import secrets
+from rft.errors import InfrastructureError, UserError
+
+ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_TEXTS = ["*.json", "*.jinja", "*.txt", "*.model", "*.jsonl"]
+_WEIGHTS = ["*.safetensors"]
+_PATIENCE_S = 30.0
+
+
+def commit(model: str, revision: str | None) -> str:
+    """Find the commit that a branch, a tag or a commit's name means now. Raises UserError for what
+    the hub does not have, InfrastructureError when it cannot be asked."""
+    from huggingface_hub import HfApi
+
+    if revision and _COMMIT.fullmatch(revision) and find(model, revision):
+        return revision
+    with _asking(model, revision):
+        found = HfApi().model_info(model, revision=revision, timeout=_PATIENCE_S).sha
+    if not found:
+        raise InfrastructureError(f"policy.model = {model!r}: {_endpoint()} names no commit. Pin policy.revision.")
+    return found
+
+
+def fetch(model: str, commit: str, weights: bool = True) -> Path:
+    """Return the folder of a commit, downloaded if need be. `weights`: False for its texts alone.
+    Raises UserError and InfrastructureError like `commit`."""
+    from huggingface_hub import snapshot_download
+
+    wanted = [*_TEXTS, *(_WEIGHTS if weights else [])]
+    with _asking(model, commit):
+        return Path(snapshot_download(model, revision=commit, allow_patterns=wanted))
+
+
+def cached(model: str, commit: str) -> Path:
+    """Return the folder of a commit that `fetch` brought. Raises UserError if it is gone."""
+    if (found := find(model, commit)) is None:
+        raise UserError(
+            f"policy.model = {model!r}: commit {commit} is not in the hub's cache on this machine (HF_HOME). Start the "
+            "run again: its first step downloads it."
+        )
+    return found
+
+
+def is_taken(name: str) -> bool:
+    """Whether a file of a snapshot is one that `fetch` brings. Other programs share the cache."""
+    return any(fnmatch(name, pattern) for pattern in (*_TEXTS, *_WEIGHTS))
+
+
+def find(model: str, commit: str) -> Path | None:
+    """Return the folder of a commit in the cache, if it is there."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, revision=commit, local_files_only=True))
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError):
+        return None
+
+
+@contextmanager
+def _asking(model: str, revision: str | None) -> Iterator[None]:
+    import httpx
+    from huggingface_hub import errors
+
+    if token := os.environ.get("HF_TOKEN"):
+        secrets.add("HF_TOKEN", token)
+    what = f"policy.model = {model!r}"
+    folder = "Or name a folder or a GGUF file on this machine."
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise UserError(f"{what}: {_endpoint()} shows it only to those whom its owner lets in ({_first(error)}). Ask "
+                        f"there for access and set HF_TOKEN. {folder}") from None  # fmt: skip
+    except errors.RepositoryNotFoundError as error:
+        raise UserError(f"{what}: {_endpoint()} has no such model, or shows it only with a token ({_first(error)}). "
+                        f"Correct the name, or set HF_TOKEN. {folder}") from None  # fmt: skip
+    except errors.RevisionNotFoundError:
+        raise UserError(f"policy.revision = {revision!r}: {model} has no such commit, tag or branch at {_endpoint()}. "
+                        "Name one that it has, or leave it out for the newest.") from None  # fmt: skip
+    except errors.HFValidationError as error:
+        raise UserError(f"{what}: neither a folder, nor a GGUF file, nor a hub id: {_first(error)}") from None
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, errors.HfHubHTTPError, httpx.HTTPError,
+            OSError) as error:  # fmt: skip
+        raise InfrastructureError(
+            f"{what}: {_endpoint()} cannot be reached: {_first(error)}. Once a commit is in the cache of this machine, "
+            f"policy.revision with its 40 digits needs no hub. {folder}"
+        ) from None
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+
+def _first(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return secrets.redact((lines[0] if lines else type(error).__name__).rstrip("."))
