@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rft import config, files
+from rft.models import source
 from tests import small_policy, tiny_recipe
 
 STAGES = ("examples", "policy", "baseline", "prompt", "train", "challenger")
@@ -57,6 +58,8 @@ def params(recipe: Path, **changes: dict[str, Any]) -> config.Params:
 
 
 def run(stage: str, settings: config.Params) -> None:
+    """Run a stage, with data/model as the flow writes it."""
+    source.write(source.resolve(settings.policy, Path(), Path(".rft")), Path())
     importlib.import_module(f"rft.stages.{stage}").run(settings)
 
 

@@ -82,6 +82,7 @@ COPIED = (
     "constraints.txt",
     "data/README.md",
     "data/champion/champion.json",
+    "data/model/model.json",
     "data/registration/registration.json",
     "mlruns/README.md",
 )

@@ -354,7 +354,8 @@ def of(tokenizer: Any, setting: str = "auto") -> Format:
         found = f"a call is written as {written[:120]!r}" if written else "it writes no tool calls"
         raise UserError(
             f"{tokenizer.name_or_path or 'the tokenizer'}: its chat template has no known format: {found}. Set "
-            f"policy.tool_format to one of {', '.join(FAMILIES)}, or choose a model whose chat template has tools."
+            f"policy.tool_format to one of {', '.join(FAMILIES)}, or give it a chat template that has tools by "
+            "policy.chat_template, such as rft/chat/templates/chatml-hermes.jinja."
         )
     return seen
 

@@ -30,7 +30,7 @@ def commit(model: str, revision: str | None) -> str:
     the hub does not have, InfrastructureError when it cannot be asked."""
     from huggingface_hub import HfApi
 
-    if revision and _COMMIT.fullmatch(revision) and find(model, revision):
+    if revision and _COMMIT.fullmatch(revision) and find(model, revision, weights=False):
         return revision
     with _asking(model, revision):
         found = HfApi().model_info(model, revision=revision, timeout=_PATIENCE_S).sha
@@ -44,9 +44,10 @@ def fetch(model: str, commit: str, weights: bool = True) -> Path:
     Raises UserError and InfrastructureError like `commit`."""
     from huggingface_hub import snapshot_download
 
-    wanted = [*_TEXTS, *(_WEIGHTS if weights else [])]
+    if (here := find(model, commit, weights)) is not None:
+        return here
     with _asking(model, commit):
-        return Path(snapshot_download(model, revision=commit, allow_patterns=wanted))
+        return Path(snapshot_download(model, revision=commit, allow_patterns=_wanted(weights)))
 
 
 def cached(model: str, commit: str) -> Path:
@@ -64,20 +65,22 @@ def is_taken(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in (*_TEXTS, *_WEIGHTS))
 
 
-def find(model: str, commit: str) -> Path | None:
-    """Return the folder of a commit in the cache, if it is there."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+def find(model: str, commit: str, weights: bool = True) -> Path | None:
+    """Return the folder of a commit in the cache, if all that is wanted of it is there."""
+    from huggingface_hub import errors, snapshot_download
 
     try:
-        return Path(snapshot_download(model, revision=commit, local_files_only=True))
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError):
+        return Path(snapshot_download(model, revision=commit, allow_patterns=_wanted(weights), local_files_only=True))
+    except (errors.LocalEntryNotFoundError, errors.IncompleteSnapshotError, errors.HTTPError, OSError, ValueError):
         return None
+
+
+def _wanted(weights: bool) -> list[str]:
+    return [*_TEXTS, *(_WEIGHTS if weights else [])]
 
 
 @contextmanager
 def _asking(model: str, revision: str | None) -> Iterator[None]:
-    import httpx
     from huggingface_hub import errors
 
     if token := os.environ.get("HF_TOKEN"):
@@ -97,8 +100,7 @@ def _asking(model: str, revision: str | None) -> Iterator[None]:
                         "Name one that it has, or leave it out for the newest.") from None  # fmt: skip
     except errors.HFValidationError as error:
         raise UserError(f"{what}: neither a folder, nor a GGUF file, nor a hub id: {_first(error)}") from None
-    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, errors.HfHubHTTPError, httpx.HTTPError,
-            OSError) as error:  # fmt: skip
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, errors.HTTPError, OSError) as error:
         raise InfrastructureError(
             f"{what}: {_endpoint()} cannot be reached: {_first(error)}. Once a commit is in the cache of this machine, "
             f"policy.revision with its 40 digits needs no hub. {folder}"

@@ -18,6 +18,7 @@ reads them once. rft/models/weights.py loads what a Source names.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from rft.reports.model import Model, ModelFile, sha256_of
 
 TEMPLATE = "chat_template.jinja"
 """In data/model: a copy of the file that `policy.chat_template` names."""
+SHIPPED = "rft/chat/templates/chatml-hermes.jinja"
+"""A chat template of our own, for a model that has none with tools."""
 _RESTART = "Start the run again: it takes the model as it is now"
 
 
@@ -79,6 +82,7 @@ def resolve(
         wanted = [name for name in wanted if hub.is_taken(name)]
     if gguf is None:
         _assert_a_model(section.model, wanted)
+        _assert_whole(section.model, folder, wanted)
     found = hashes.of(folder, wanted, state, say)
     template = read_template(section, root)
     model = Model(
@@ -139,9 +143,6 @@ def read_template(section: config.Policy, root: Path) -> str | None:
     return text
 
 
-SHIPPED = "rft/chat/templates/chatml-hermes.jinja"
-
-
 def _assert_a_model(name: str, found: Iterable[str]) -> None:
     here = set(found)
     if "config.json" not in here:
@@ -159,6 +160,19 @@ def _assert_a_model(name: str, found: Iterable[str]) -> None:
         f"policy.model: {name} holds no weights (*.safetensors). Is the download whole? Pickled weights are not taken, "
         "because they run code when they are loaded."
     )
+
+
+def _assert_whole(name: str, folder: Path, found: Iterable[str]) -> None:
+    """Compare the shards with their index, if there is one."""
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return
+    try:
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError):
+        raise UserError(f"policy.model: {index} is no index of shards. Fetch it again.") from None
+    if missing := sorted(shards - set(found)):
+        raise UserError(f"policy.model: {name} lacks {missing[0]}, a shard of its weights. Fetch it again.")
 
 
 def _assert_gguf(path: Path) -> None:
@@ -185,24 +199,31 @@ def base(pointer: reports.PolicyReport, section: config.Policy, verify: bool = T
     that is not there, or whose bytes are not those that the run began with."""
     if pointer.kind != "given":
         return Source(Path(pointer.model), name=pointer.model)
-    found = given(section, verify)
-    told = shelves.model()
-    if told.sha256 is not None and told.sha256 != pointer.sha256:
+    if not shelves.path(Model).exists():
+        return _of_old(pointer, section, verify)
+    found, told = given(section, verify), shelves.model()
+    if told.sha256 != pointer.sha256:
         raise UserError(
             f"{shelves.path(Model)}: names a model with hash {told.sha256[:12]}, and data/policy points to "
             f"{pointer.sha256[:12]}. Run the stage again: {commands.stage('policy')}"
         )
-    if told.sha256 is None and verify and found.folder.is_dir() and found.gguf is None:
-        _assert_same("it", hashes.sha256(found.folder), pointer.sha256, found.words)
     return found
+
+
+def _of_old(pointer: reports.PolicyReport, section: config.Policy, verify: bool) -> Source:
+    """Find the model of a run whose version of agent-rft pinned no bytes: a folder by its hash, and
+    the newest commit of a hub's model."""
+    folder = Path(pointer.model)
+    if not folder.is_dir():
+        _, folder, _ = place(section, Path())
+    elif verify:
+        _assert_same("it", hashes.sha256(folder), pointer.sha256, pointer.model)
+    return Source(folder, name=pointer.model)
 
 
 def given(section: config.Policy, verify: bool = True) -> Source:
     """Find the given model of this run, by data/model/model.json, and verify its bytes."""
     told = shelves.model()
-    if told.model is None and section.model is not None and not shelves.path(Model).exists():
-        # a run of a version that pinned no bytes
-        told = Model(kind="folder" if Path(section.model).is_dir() else "hub", model=section.model)
     if told.model != section.model or section.model is None:
         raise UserError(
             f"{shelves.path(Model)}: describes {told.model or 'no model'}, but policy.model = {section.model!r}. A run "
@@ -221,7 +242,7 @@ def given(section: config.Policy, verify: bool = True) -> Source:
 def _folder(told: Model, name: str) -> Path:
     path = Path(name)
     if told.kind == "hub":
-        return hub.cached(name, told.revision) if told.revision else hub.fetch(name, hub.commit(name, None))
+        return hub.cached(name, told.revision or "")
     folder = path.parent if told.kind == "gguf" else path
     if not path.exists():
         raise UserError(f"policy.model = {name!r}: {path.absolute()} is gone. Put it back, or name another model.")

@@ -118,7 +118,7 @@ def test_a_change_in_a_module_reaches_exactly_its_stages(repository: Path) -> No
 def test_what_a_stage_opens_by_name_is_among_what_it_reads(repository: Path) -> None:
     """The table of shelves is written by hand; the code speaks of paths such as
     "data/prompt/prompt.json"."""
-    known = {f"data/{stage}" for stage in STAGES} | {"data/champion"}
+    known = {f"data/{stage}" for stage in STAGES} | {"data/champion", "data/model"}
     for stage in STAGES:
         text = (repository / "rft/stages" / f"{stage}.py").read_text(encoding="utf-8")
         for path in set(re.findall(r'Path\("(data/[\w./]+)"\)', text)):
@@ -131,7 +131,7 @@ def test_what_a_stage_opens_by_name_is_among_what_it_reads(repository: Path) -> 
 
 def test_the_pipeline_is_in_order_and_test_examples_have_one_reader(repository: Path) -> None:
     pipeline = yaml.safe_load(dependencies.render(repository))["stages"]
-    made: set[str] = {"data/champion", "data/window", "data/registration/registration.json"}  # the flow's
+    made: set[str] = {"data/champion", "data/model", "data/window", "data/registration/registration.json"}  # the flow's
     for stage, row in pipeline.items():
         shelves = {path for path in row["deps"] if path.startswith("data/")}
         assert shelves <= made | {out for out in made if out.endswith("/")}, (
@@ -151,6 +151,7 @@ def test_a_stage_leaves_every_file_that_the_engine_looks_for() -> None:
     known = {path for path in asked if path in left or any(path.startswith(f"{folder}/") for folder in left)}
     flows = {
         "data/champion/champion.json",
+        "data/model/model.json",
         "data/registration/registration.json",
         "data/environment.json",
         "data/window",
@@ -159,7 +160,7 @@ def test_a_stage_leaves_every_file_that_the_engine_looks_for() -> None:
     assert len(single) == 12
     read = {path for needed in NEEDS.values() for path in needed.files if path.startswith("data/")}
     others = {path for path in read if path not in left and f"{path}/" not in left}
-    assert others == {"data/champion", "data/window", "data/registration/registration.json"}
+    assert others == {"data/champion", "data/model", "data/window", "data/registration/registration.json"}
 
 
 def test_the_command_compares_and_writes(
