@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rft import files, reports
-from rft.errors import UserError
+from rft.errors import InfrastructureError, UserError
 from rft.stages import policy
 from tests import small_policy
 from tests.ladder import SECTIONS, inside, params, run
@@ -81,5 +81,5 @@ def test_a_model_folder_without_a_tokenizer_is_named(tmp_path: Path, ladder_reci
 
 
 def test_a_hub_id_out_of_reach_is_one_message(tmp_path: Path, ladder_recipe: Path):
-    with inside(tmp_path), pytest.raises(UserError, match="cannot be loaded"):
+    with inside(tmp_path), pytest.raises(InfrastructureError, match="nobody/no-such-model'.* cannot be reached"):
         run("policy", params(ladder_recipe, policy={"model": "nobody/no-such-model"}))
