@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from rft import algorithms, commands, config
+from rft import algorithms, commands, config, progress
 from rft.algorithms.tokens import Tokens, Totals
 from rft.errors import RftError, UserError
 from rft.models import weights
@@ -196,7 +196,10 @@ class Learner:
             owner.optimizer.zero_grad(set_to_none=True)
         sums: Counter[str] = Counter()
         mismatch = 0.0
+        learned, rows = 0, sum(len(micro.layout.samples) for micro in micros)
         for micro in micros:
+            progress.within("train", f"learning: {learned} of {rows} rollouts")
+            learned += len(micro.layout.samples)
             with self._clock("forward"):
                 tokens = self._tokens(micro)
                 loss = self.algorithm.loss(tokens, totals)
