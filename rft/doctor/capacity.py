@@ -262,7 +262,8 @@ def _memory_remedy(need: dict[str, int], params: config.Params) -> str:
         "optimizer": "Set train.weights: lora, or lower train.lora.r.",
         "gradients": "Set train.weights: lora, or lower train.lora.r.",
         "keys and values": "Lower rollout.batch or rollout.max_tokens.",
-        "activations": "Lower train.microbatch_tokens or rollout.max_tokens, or set train.gradient_checkpointing: true.",
+        "activations": "Lower train.microbatch_tokens or rollout.max_tokens, or set "
+        "train.gradient_checkpointing: true.",
         "logits of a draw": "Lower rollout.batch.",
     }
     largest = max((name for name in need if name in helps), key=lambda name: need[name])

@@ -1,9 +1,9 @@
 """The kernels' functions in plain torch: the standard that they are tested and timed against, and
 the path without a GPU.
 
-It holds the N x V logits up to three times. With a small vocabulary or few tokens that is the fastest
-way as well. The head's product is in the model's own type, as in the model itself; in bfloat16 that
-rounds a logit of 20 to the nearest 1/8. Where digits matter, give float32.
+It holds the N x V logits up to three times. With a small vocabulary or few tokens that is the
+fastest way as well. The head's product is in the model's own type, as in the model itself; in
+bfloat16 that rounds a logit of 20 to the nearest 1/8. Where digits matter, give float32.
 
 Shapes: N tokens, D hidden size, V vocabulary.
 """

@@ -195,9 +195,7 @@ async def run_rollouts(
     return trajectories
 
 
-async def _play_in_time(
-    live: _Live, client: ToolClient, conditions: Conditions, start: float, heard: Heard
-) -> None:
+async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions, start: float, heard: Heard) -> None:
     """Run `_play` within the rollout's deadline, with optional start and end lifecycle calls."""
     limits = conditions.limits
     live.began = time.monotonic()

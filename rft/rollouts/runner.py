@@ -224,9 +224,7 @@ class Workbench:
         async def play_once(some: Sequence[Request], word: str) -> list[Trajectory]:
             under = replace(conditions, name=f"{conditions.name} {word}") if word else conditions
             phases = self.times.phases
-            play = functools.partial(
-                run_rollouts, policy, self._client, self._grader, some, under, phases, heard=heard
-            )
+            play = functools.partial(run_rollouts, policy, self._client, self._grader, some, under, phases, heard=heard)
             if waiting is None:
                 return await play()
             holder = _Holder(waiting, under, stage, word)

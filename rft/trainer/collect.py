@@ -31,8 +31,8 @@ from rft.grading import alarm, budget
 from rft.reports import PromptSettings
 from rft.rollouts.log import LogRow
 from rft.rollouts.loop import Conditions, Request
-from rft.rollouts.policy import Policy
 from rft.rollouts.pace import Pace
+from rft.rollouts.policy import Policy
 from rft.rollouts.recovery import Superseded
 from rft.rollouts.runner import Waiting, Workbench
 from rft.rollouts.store import RolloutStore

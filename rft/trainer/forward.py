@@ -38,9 +38,7 @@ def knows(decoder: Any) -> bool:
     return is_full and config.hidden_act == "silu" and not config.attention_dropout
 
 
-def own_hidden(
-    decoder: Any, layout: Layout, places: tuple[torch.Tensor, torch.Tensor] | None = None
-) -> torch.Tensor:
+def own_hidden(decoder: Any, layout: Layout, places: tuple[torch.Tensor, torch.Tensor] | None = None) -> torch.Tensor:
     """Return the N E hidden states that predict completion tokens. `places`: those that are read,
     where they are known already."""
     x_RTE = decoder.embed_tokens(layout.ids_RT)
