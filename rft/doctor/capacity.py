@@ -177,7 +177,7 @@ def _slots(shape: Shape, params: config.Params, width: int) -> tuple[int, int]:
     """Return the rows that are sampled at a time, and the bytes of their keys and values: half of
     them twice while they grow, and a layer's, repeated for its query heads."""
     rows = params.rollout.batch if params.policy.server is None else 0
-    positions = rows * (_longest(params) + ROOM) * shape.head_dim * width
+    positions = rows * (longest(params) + ROOM) * shape.head_dim * width
     cache = 2 * positions * shape.layers * shape.kv_heads
     return rows, cache + cache // 2 + 2 * positions * shape.heads
 
@@ -186,13 +186,13 @@ def microbatch(params: config.Params) -> Microbatch:
     """Of long rollouts: `own` is all that the policy may write, or all of the row."""
     from rft.doctor.activations import Microbatch
 
-    rollout, longest = params.rollout, _longest(params)
-    own = min(rollout.max_turns * rollout.max_turn_tokens, longest - 1)
-    rows = max(1, params.train.microbatch_tokens // longest)
-    return Microbatch(min(rows, params.train.examples_per_step * params.train.group), longest, own)
+    rollout, width = params.rollout, longest(params)
+    own = min(rollout.max_turns * rollout.max_turn_tokens, width - 1)
+    rows = max(1, params.train.microbatch_tokens // width)
+    return Microbatch(min(rows, params.train.examples_per_step * params.train.group), width, own)
 
 
-def _longest(params: config.Params) -> int:
+def longest(params: config.Params) -> int:
     """Tokens of a long rollout. Where a server sets the limit, those of a microbatch: few rollouts
     fill a context of 32,000."""
     return params.rollout.max_tokens or params.train.microbatch_tokens
@@ -200,31 +200,34 @@ def _longest(params: config.Params) -> int:
 
 def disk_need(shape: Shape, params: config.Params) -> dict[str, int]:
     """Bytes by what they are for. A shelf lies in the worktree and in DVC's cache."""
-    train, width = params.train, 4 if params.policy.dtype == "float32" else 2
+    train = params.train
     trained = num_trained(shape, train)
-    is_lora = train.weights == "lora"
-    out = trained * (4 if is_lora else width)
+    out = trained * 4  # what learns is float32, and so is what is saved
     made = shape.parameters * 4 if params.policy.model is None else 0
     return {
         "policy": 3 * made,
         "checkpoints": ((train.keep_checkpoints + 1) * 3 + (train.keep == "best") * 2) * trained * 4,
         "trained weights": 3 * out,
-        "rollout logs": num_rollouts(params) * (_longest(params) * BYTES_A_TOKEN + BYTES_A_ROLLOUT),
+        "rollout logs": num_rollouts(params) * (longest(params) * BYTES_A_TOKEN + BYTES_A_ROLLOUT),
+    }
+
+
+def rollouts_by_stage(params: config.Params) -> dict[str, int]:
+    """Count rollouts, greedy ones included; the prompt search as if no candidate were dropped
+    early."""
+    validation, train, prompt = params.examples.validation, params.train, params.prompt
+    return {
+        "baseline": params.baseline.examples * (params.baseline.k + 1),
+        "prompt": prompt.rounds * prompt.first_examples * prompt.k * 8 + 2 * validation * prompt.confirm_k,
+        "train": train.steps * train.examples_per_step * train.group
+        + train.steps // train.validate_every * train.validation_examples,
+        "challenger": 3 * params.examples.num_test * (params.challenger.k + 1),
     }
 
 
 def num_rollouts(params: config.Params) -> int:
-    """Of a whole ladder, greedy ones included; the prompt search is counted as if no candidate were
-    dropped early."""
-    validation, train, prompt = params.examples.validation, params.train, params.prompt
-    return (
-        params.baseline.examples * (params.baseline.k + 1)
-        + prompt.rounds * prompt.first_examples * prompt.k * 8
-        + 2 * validation * prompt.confirm_k
-        + train.steps * train.examples_per_step * train.group
-        + train.steps // train.validate_every * train.validation_examples
-        + 3 * params.examples.num_test * (params.challenger.k + 1)
-    )
+    """Of a whole ladder."""
+    return sum(rollouts_by_stage(params).values())
 
 
 def available_memory(device: str) -> int:

@@ -13,16 +13,20 @@ the trainer's optimizer. Nothing is graded, and nothing is kept.
                 ones) moves after `train.steps` such steps. Zeros are not counted: they take any
                 addend
     base        with LoRA, no weight of the base model moved
+
+How long sampling and step took gives a rough range of hours per stage (rft/doctor/hours.py).
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from rft import config
 from rft.chat.dialogue import opening_of
+from rft.doctor import hours
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 
@@ -49,7 +53,9 @@ def look(setup: Setup) -> Finding:
     sampler = Engine(weights.merged_copy(learner.model), chat, device)
     shared = _shared(learner.model, sampler.model)
     start = [parameter.detach().clone() for parameter in learner.parameters]
+    began = time.monotonic()
     samples = _group(setup, sampler)
+    sampling_s = time.monotonic() - began
 
     learner.model.train()
     planned = layout([[one] for one in samples], device)
@@ -60,6 +66,15 @@ def look(setup: Setup) -> Finding:
     (-advantage_B[planned.row_N] * scored.logprobs_N / (len(samples) * params.rollout.max_turn_tokens)).sum().backward()
     norm = torch.nn.utils.clip_grad_norm_(learner.parameters, section.clip_grad).item()
     learner.optimizer.step()
+    speed = hours.Speed(
+        rows=len(samples),
+        sampled=sum(one.num_own for one in samples),
+        sampling_s=sampling_s,
+        learned=sum(len(one.ids) for one in samples),
+        learning_s=time.monotonic() - began - sampling_s,
+    )
+    typical = hours.typical(setup, chat, samples[0].prompt, speed.sampled / speed.rows)
+    stages = hours.by_stage(params, speed, typical)
 
     changed = sum(int((now.detach() != then).sum()) for now, then in zip(learner.parameters, start, strict=True))
     total = sum(then.numel() for then in start)
@@ -75,8 +90,10 @@ def look(setup: Setup) -> Finding:
         "weights_changed": changed,
         "weights_trained": total,
         "tokens": len(sampled_N),
+        "hours": {stage: [round(seconds / 3600, 4) for seconds in ends] for stage, ends in stages.items()},
     }
     words = f"{changed} of {total} trained weights changed by one step; sampler and trainer agree within {mismatch:.1e}"
+    words += hours.in_words(stages)
     return together(problems, words, **facts)
 
 
