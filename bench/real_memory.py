@@ -196,6 +196,7 @@ def _learn(learner: Any, prompts: list[list[int]], said: list[list[int]], case: 
         for number in range(count)
     ]
     learner.update(samples, Counted(count, sum(sample.num_own for sample in samples)))
+    learner.free_gradients()
 
 
 def _estimate(network: Any, params: Any, device: Any) -> dict[str, int]:

@@ -133,8 +133,6 @@ class Learner:
                 with self._clock("optimizer"):
                     facts |= {"grad_norm": self._apply(learns)}
                 found = facts | {name: found[name] for name in FIRST if name in found}
-            for owner in self._owners():
-                owner.optimizer.zero_grad(set_to_none=True)  # sampling comes next, which needs the room
             self._gather()
         change = self.weight_change()
         if not math.isfinite(change):
@@ -280,6 +278,11 @@ class Learner:
         if self.team.shards:
             for mine, theirs in zip(self._plain, self.parameters, strict=True):
                 mine.copy_(sharding.whole(theirs))
+
+    def free_gradients(self) -> None:
+        """Make room for the sampling that comes next. An update starts from none anyway."""
+        for owner in self._owners():
+            owner.optimizer.zero_grad(set_to_none=True)
 
     def _owners(self) -> list[Any]:
         """List who has an optimizer."""

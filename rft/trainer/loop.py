@@ -85,6 +85,7 @@ class Trainer:
                 batch = batches.next()
                 rate = schedule.rate(self.section, self.step + 1)
                 learned = self.learner.update(batch.samples, batch.counted, rate)
+                self.learner.free_gradients()
                 self.step += 1
                 with batches.between:
                     self._sync_weights()
