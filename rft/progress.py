@@ -28,7 +28,8 @@ whether a run will continue with one.
 A stage holds its folder by a lock (flock) that ends with its process. So a second process is
 refused there, and a live folder is never deleted.
 
-`say` prints a stage's lines, and `Reporter` those that become bars (rft/lines.py).
+`say` prints a stage's lines, and `Reporter` those that become bars (rft/lines.py); `within` tells
+how far a long step is.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ import os
 import re
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -311,17 +313,61 @@ def _now() -> str:
 
 
 # -- progress lines --------------------------------------------------------------------------------
+A_STEP_S = 2.0
+"""Seconds between two lines about the same step."""
+EVIDENCE_S = 10.0
+"""Seconds of finished steps before a time left is told."""
+_reporters: dict[str, Reporter] = {}
+
+
 class Reporter:
-    """Prints progress lines, at most four per second, and always the last one."""
+    """Prints progress lines, at most four per second, and always the last one. Once steps took a
+    while, a line ends with the time left: for as many further steps at the pace of the last ones.
+    """
 
     def __init__(self, stage: str, total: int):
         self.stage, self.total, self._last = stage, total, 0.0
+        self._done, self._message = 0, ""
+        self._pace: deque[tuple[float, int]] = deque(maxlen=20)  # when how much was done
+        _reporters[stage] = self
 
     def __call__(self, done: int, message: str) -> None:
         now = time.monotonic()
+        self._pace.append((now, done))
+        self._done, self._message = done, message
         if done >= self.total or now - self._last >= 0.25:
-            self._last = now
-            say(self.stage, lines.counted(done, self.total, message))
+            self._say(now, f"{message}{self._left()}")
+
+    def within(self, words: str) -> None:
+        """Tell how far the step is that has begun, beside what was told of the last one."""
+        now = time.monotonic()
+        if self._done < self.total and now - self._last >= A_STEP_S:
+            self._say(now, "; ".join(part for part in (self._message + self._left(), words) if part))
+
+    def _say(self, now: float, message: str) -> None:
+        self._last = now
+        say(self.stage, lines.counted(self._done, self.total, message))
+
+    def _left(self) -> str:
+        if not self._pace or self._done >= self.total:
+            return ""
+        (began, first), (ended, last) = self._pace[0], self._pace[-1]
+        if last <= first or ended - began < EVIDENCE_S:
+            return ""
+        return f", about {duration((self.total - last) * (ended - began) / (last - first))} left"
+
+
+def within(stage: str, words: str) -> None:
+    """Tell how far the stage's present step is, if the stage counts steps."""
+    if (reporter := _reporters.get(stage)) is not None:
+        reporter.within(words)
+
+
+def duration(seconds: float) -> str:
+    """Round a time for people: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def say(stage: str, message: str) -> None:

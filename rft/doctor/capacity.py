@@ -1,18 +1,23 @@
 """Will it fit? Memory and disk, from the model's shape alone: no weight is loaded, parameters are
 counted on PyTorch's `meta` device.
 
-Memory peaks in one of two places, and the larger counts, on top of the weights (with LoRA twice:
-the learner's and the sampler's plain copy):
+What a stage `train` holds all the time, trained numbers counted as T:
 
-    sampling    keys and values of rollout.batch rows x rollout.max_tokens, a working copy of them,
-                and the logits of a draw; nothing here where a server samples
-    learning    gradients, AdamW's two moments, the start and the last state of what is trained;
-                activations of a microbatch
+    weights     the learner's, and with LoRA the sampler's plain copy, without the embeddings that
+                both share
+    optimizer   AdamW's two moments, and the start, from which `weights/change` is measured: 3 T.
+                An algorithm that needs a reference policy keeps the start as that policy
+    ahead       with full weights and train.lag, the sampler's own copy
 
-Activations are the rough part: values that backward needs, a token and layer, counted from the
-shape of a Llama-like block. Against it stands what is free now, in the machine and in this
-process's cgroup, or on the GPU. Disk holds the shelves, DVC's copy of them, checkpoints (the new
-one beside the old) and the rollout log.
+On top comes the larger of two:
+
+    sampling    keys and values of rollout.batch rows x rollout.max_tokens, what grows of them while
+                they are copied, a layer's view of them, and the logits of a draw; nothing here
+                where a server samples
+    learning    gradients (T) and a microbatch's passes (rft/doctor/activations.py)
+
+Against it stands what is free now, in the machine and in this process's cgroup, or on the GPU. Disk
+holds the shelves, DVC's copy of them, checkpoints (the new one beside the old) and the rollout log.
 """
 
 from __future__ import annotations
@@ -20,16 +25,22 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rft import config
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.errors import UserError
+from rft.models.shape import skeleton
+
+if TYPE_CHECKING:
+    from rft.doctor.activations import Microbatch
 
 TIGHT = 0.8
 GIB = 2**30
-MEBIBYTES_OF_LIBRARIES = 700  # torch, transformers and peft, imported
+MEBIBYTES_OF_LIBRARIES = 500  # torch, transformers and peft, imported
+ROOM = 64
+"""Positions by which the sampler's slots grow (rft/sampling/kv_cache.py)."""
 BYTES_A_TOKEN, BYTES_A_ROLLOUT = 40, 4000  # of the rollout log, in lines and in Parquet
 
 
@@ -39,6 +50,9 @@ class Shape:
     LoRA would wrap, by name."""
 
     parameters: int
+    shared: int
+    """Of the embeddings, and of a head of its own: the learner and its plain copy have them in
+    common."""
     linear: dict[str, int]
     layers: int
     hidden: int
@@ -51,8 +65,9 @@ class Shape:
 
 def look(setup: Setup) -> Finding:
     params = setup.params
-    shape = shape_of(setup.model_config())
-    need, disk = memory_need(shape, params), disk_need(shape, params)
+    description = setup.model_config()
+    shape = shape_of(description)
+    need, disk = memory_need(shape, params, description), disk_need(shape, params)
     where = _device(params.policy)
     free = available_memory(where)
     free_disk = shutil.disk_usage(Path.cwd()).free
@@ -91,12 +106,11 @@ def look(setup: Setup) -> Finding:
 def shape_of(description: Any) -> Shape:
     """From transformers' configuration of a model."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     text = description.get_text_config()
-    with torch.device("meta"):
-        network: Any = AutoModelForCausalLM.from_config(description)
+    network = skeleton(description)
     head = network.get_output_embeddings()
+    ends = {id(end.weight): end.weight.numel() for end in (network.get_input_embeddings(), head)}
     linear = {
         name: module.in_features + module.out_features
         for name, module in network.named_modules()
@@ -105,6 +119,7 @@ def shape_of(description: Any) -> Shape:
     heads = text.num_attention_heads
     return Shape(
         parameters=sum(parameter.numel() for parameter in network.parameters()),
+        shared=sum(ends.values()),
         linear=linear,
         layers=text.num_hidden_layers,
         hidden=text.hidden_size,
@@ -128,71 +143,91 @@ def num_trained(shape: Shape, section: config.Train) -> int:
     return section.lora.r * sum(wrapped)
 
 
-def memory_need(shape: Shape, params: config.Params) -> dict[str, int]:
+def memory_need(shape: Shape, params: config.Params, description: Any) -> dict[str, int]:
     """Bytes by what they are for."""
-    rollout, trained = params.rollout, num_trained(shape, params.train)
+    from rft.doctor import activations
+
+    train, on_gpu = params.train, _device(params.policy) == "cuda"
+    trained, is_lora = num_trained(shape, train), train.weights == "lora"
     width = 4 if params.policy.dtype == "float32" else 2
-    is_lora = params.train.weights == "lora"
-    weights = shape.parameters * width * (2 if is_lora else 1)
-    state = trained * (4 if is_lora else width) * 5  # gradient, two moments, the start, the state before the step
-    rows = rollout.batch if params.policy.server is None else 0
-    cache = 2 * rows * (_longest(params) + 1) * shape.layers * shape.kv_heads * shape.head_dim * width
+    sampled_here = params.policy.server is None
+    weights = shape.parameters * (width if is_lora else 4)  # what learns is float32
+    if is_lora and sampled_here:
+        weights += (shape.parameters - shape.shared) * width
+    ahead = shape.parameters * 4 if not is_lora and sampled_here and train.lag else 0
+    rows, held = _slots(shape, params, width if is_lora else 4)
     draw = rows * shape.vocabulary * 20
-    sampling, learning = (
-        2 * cache + draw,
-        _activations(shape, max(params.train.microbatch_tokens, _longest(params)), width),
-    )
+    micro = microbatch(params)
+    passes = activations.peak(description, train, micro, width == 2 and (is_lora or on_gpu), on_gpu)
+    gradients = trained * 4
+    sampling, learning = held + draw, passes + gradients
     return {
         "libraries": MEBIBYTES_OF_LIBRARIES * 2**20,
-        "weights": weights,
+        "weights": weights + ahead,
         "adapter": trained * 4 if is_lora else 0,
-        "optimizer": state,
-        "keys and values": 2 * cache if sampling >= learning else 0,
+        "optimizer": trained * 4 * 3,
+        "gradients": gradients if learning > sampling else 0,
+        "keys and values": held if sampling >= learning else 0,
         "logits of a draw": draw if sampling >= learning else 0,
-        "activations": learning if learning > sampling else 0,
+        "activations": passes if learning > sampling else 0,
     }
 
 
-def _longest(params: config.Params) -> int:
+def _slots(shape: Shape, params: config.Params, width: int) -> tuple[int, int]:
+    """Return the rows that are sampled at a time, and the bytes of their keys and values: half of
+    them twice while they grow, and a layer's, repeated for its query heads."""
+    rows = params.rollout.batch if params.policy.server is None else 0
+    positions = rows * (longest(params) + ROOM) * shape.head_dim * width
+    cache = 2 * positions * shape.layers * shape.kv_heads
+    return rows, cache + cache // 2 + 2 * positions * shape.heads
+
+
+def microbatch(params: config.Params) -> Microbatch:
+    """Of long rollouts: `own` is all that the policy may write, or all of the row."""
+    from rft.doctor.activations import Microbatch
+
+    rollout, width = params.rollout, longest(params)
+    own = min(rollout.max_turns * rollout.max_turn_tokens, width - 1)
+    rows = max(1, params.train.microbatch_tokens // width)
+    return Microbatch(min(rows, params.train.examples_per_step * params.train.group), width, own)
+
+
+def longest(params: config.Params) -> int:
     """Tokens of a long rollout. Where a server sets the limit, those of a microbatch: few rollouts
     fill a context of 32,000."""
     return params.rollout.max_tokens or params.train.microbatch_tokens
 
 
-def _activations(shape: Shape, tokens: int, width: int) -> int:
-    """Of a microbatch, or of one rollout that is longer. The head runs on the policy's own tokens,
-    here half of all."""
-    block = 8 * shape.hidden + 4 * shape.feed_forward + 4 * (shape.heads + shape.kv_heads) * shape.head_dim
-    return tokens * (shape.layers * block * width + shape.vocabulary * 4 * 2)
-
-
 def disk_need(shape: Shape, params: config.Params) -> dict[str, int]:
     """Bytes by what they are for. A shelf lies in the worktree and in DVC's cache."""
-    train, width = params.train, 4 if params.policy.dtype == "float32" else 2
+    train = params.train
     trained = num_trained(shape, train)
-    is_lora = train.weights == "lora"
-    out = trained * (4 if is_lora else width)
+    out = trained * 4  # what learns is float32, and so is what is saved
     made = shape.parameters * 4 if params.policy.model is None else 0
     return {
         "policy": 3 * made,
-        "checkpoints": (train.keep_checkpoints + 1 + (train.keep == "best")) * 3 * trained * 4,
+        "checkpoints": ((train.keep_checkpoints + 1) * 3 + (train.keep == "best") * 2) * trained * 4,
         "trained weights": 3 * out,
-        "rollout logs": num_rollouts(params) * (_longest(params) * BYTES_A_TOKEN + BYTES_A_ROLLOUT),
+        "rollout logs": num_rollouts(params) * (longest(params) * BYTES_A_TOKEN + BYTES_A_ROLLOUT),
+    }
+
+
+def rollouts_by_stage(params: config.Params) -> dict[str, int]:
+    """Count rollouts, greedy ones included; the prompt search as if no candidate were dropped
+    early."""
+    validation, train, prompt = params.examples.validation, params.train, params.prompt
+    return {
+        "baseline": params.baseline.examples * (params.baseline.k + 1),
+        "prompt": prompt.rounds * prompt.first_examples * prompt.k * 8 + 2 * validation * prompt.confirm_k,
+        "train": train.steps * train.examples_per_step * train.group
+        + train.steps // train.validate_every * train.validation_examples,
+        "challenger": 3 * params.examples.num_test * (params.challenger.k + 1),
     }
 
 
 def num_rollouts(params: config.Params) -> int:
-    """Of a whole ladder, greedy ones included; the prompt search is counted as if no candidate were
-    dropped early."""
-    validation, train, prompt = params.examples.validation, params.train, params.prompt
-    return (
-        params.baseline.examples * (params.baseline.k + 1)
-        + prompt.rounds * prompt.first_examples * prompt.k * 8
-        + 2 * validation * prompt.confirm_k
-        + train.steps * train.examples_per_step * train.group
-        + train.steps // train.validate_every * train.validation_examples
-        + 3 * params.examples.num_test * (params.challenger.k + 1)
-    )
+    """Of a whole ladder."""
+    return sum(rollouts_by_stage(params).values())
 
 
 def available_memory(device: str) -> int:
@@ -228,8 +263,10 @@ def _memory_remedy(need: dict[str, int], params: config.Params) -> str:
         "weights": "Choose a smaller model"
         + (", or policy.dtype: bfloat16." if params.policy.dtype == "float32" else "."),
         "optimizer": "Set train.weights: lora, or lower train.lora.r.",
+        "gradients": "Set train.weights: lora, or lower train.lora.r.",
         "keys and values": "Lower rollout.batch or rollout.max_tokens.",
-        "activations": "Lower rollout.max_tokens, or choose a smaller model.",
+        "activations": "Lower train.microbatch_tokens or rollout.max_tokens, or set "
+        "train.gradient_checkpointing: true.",
         "logits of a draw": "Lower rollout.batch.",
     }
     largest = max((name for name in need if name in helps), key=lambda name: need[name])

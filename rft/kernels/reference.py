@@ -1,9 +1,9 @@
 """The kernels' functions in plain torch: the standard that they are tested and timed against, and
 the path without a GPU.
 
-It holds the N x V logits several times. With a small vocabulary or few tokens that is the fastest
-way as well. The head's product is in the model's own type, as in the model itself; in bfloat16 that
-rounds a logit of 20 to the nearest 1/8. Where digits matter, give float32.
+It holds the N x V logits up to three times. With a small vocabulary or few tokens that is the
+fastest way as well. The head's product is in the model's own type, as in the model itself; in
+bfloat16 that rounds a logit of 20 to the nearest 1/8. Where digits matter, give float32.
 
 Shapes: N tokens, D hidden size, V vocabulary.
 """
@@ -26,11 +26,12 @@ def linear_logprobs(
     if temperature != 1.0:
         logits_NV = logits_NV / temperature
     logprobs_NV = torch.log_softmax(logits_NV, -1)
+    del logits_NV  # backward reads the log-probabilities alone
     chosen_N = logprobs_NV.gather(1, ids_N[:, None]).squeeze(1)
     if not with_entropy:
         return chosen_N, None
     with torch.no_grad():
-        return chosen_N, -(logprobs_NV.exp() * logprobs_NV).sum(-1)
+        return chosen_N, -(logprobs_NV.exp().mul_(logprobs_NV)).sum(-1)
 
 
 def linear_policy_loss(

@@ -139,6 +139,8 @@ class _Live:
 
 
 Ended = Callable[[Request, Trajectory], None]
+Heard = Callable[[int, bool], None]
+"""Is told the tokens of each turn as it comes, and with True that a rollout was played."""
 """Called once per rollout, as soon as it has its grade."""
 
 
@@ -150,6 +152,7 @@ async def run_rollouts(
     conditions: Conditions,
     times: dict[str, float],
     ended: Ended = lambda request, trajectory: None,
+    heard: Heard = lambda tokens, played: None,
 ) -> list[Trajectory]:
     """Return one trajectory per request, in order. Adds sampling, tools and grading to `times`.
 
@@ -166,7 +169,8 @@ async def run_rollouts(
         return live.record
 
     async def play_and_grade(live: _Live) -> None:
-        await _play_in_time(live, client, conditions, start)
+        await _play_in_time(live, client, conditions, start, heard)
+        heard(0, True)
         if not policy.blocks:
             await _grade(grader, live, conditions.limits)
             close(live)
@@ -191,7 +195,7 @@ async def run_rollouts(
     return trajectories
 
 
-async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions, start: float) -> None:
+async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions, start: float, heard: Heard) -> None:
     """Run `_play` within the rollout's deadline, with optional start and end lifecycle calls."""
     limits = conditions.limits
     live.began = time.monotonic()
@@ -201,7 +205,7 @@ async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions,
         if failure is not None:
             live.end(StopReason.tool_error, failure)
         else:
-            await _play(live, client, conditions)
+            await _play(live, client, conditions, heard)
     except TimeoutError:
         live.end_overdue(limits.deadline_s)
         _keep_unanswered(live, client)
@@ -214,7 +218,7 @@ async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions,
     await client.end(live.context, live.stop)
 
 
-async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None:
+async def _play(live: _Live, client: ToolClient, conditions: Conditions, heard: Heard) -> None:
     limits, prompt = conditions.limits, conditions.prompt
     last = num_turns(prompt, limits) - 1
     added = live.dialogue.prompt_ids
@@ -224,6 +228,7 @@ async def _play(live: _Live, client: ToolClient, conditions: Conditions) -> None
         sampled = await live.dialogue.sample(limits.max_turn_tokens, min(limits.turn_deadline_s, left_s))
         live.sampling_s += sampled.seconds
         live.queued_s += sampled.queued_s
+        heard(len(sampled.ids), False)
         _stop_before_calls(live, sampled, limits, left_s)
         calls = sampled.reading.calls
         live.unanswered, live.arrived = (sampled, added, time.monotonic()), {}

@@ -38,6 +38,7 @@ from rft.rollouts import determinism, recovery, serving
 from rft.rollouts import log as rollout_log
 from rft.rollouts.log import LogRow
 from rft.rollouts.loop import Conditions, Request, run_rollouts
+from rft.rollouts.pace import Pace
 from rft.rollouts.policy import Policy
 from rft.rollouts.prompting import too_many_turns
 from rft.rollouts.recovery import Played, Resumed
@@ -213,18 +214,22 @@ class Workbench:
         conditions: Conditions,
         stage: str,
         waiting: Waiting | None = None,
+        pace: Pace | None = None,
     ) -> Played:
         """Play one batch, through outages and kills (rft/rollouts/recovery.py). The store holds
-        what it returns until the batch is added; without a store, a kill loses it."""
+        what it returns until the batch is added; without a store, a kill loses it. `pace`: of
+        several batches; None: of this one."""
+        heard = pace or Pace(stage, len(requests))
 
         async def play_once(some: Sequence[Request], word: str) -> list[Trajectory]:
             under = replace(conditions, name=f"{conditions.name} {word}") if word else conditions
-            play = functools.partial(run_rollouts, policy, self._client, self._grader, some, under, self.times.phases)
+            phases = self.times.phases
+            play = functools.partial(run_rollouts, policy, self._client, self._grader, some, under, phases, heard=heard)
             if waiting is None:
                 return await play()
             holder = _Holder(waiting, under, stage, word)
             try:
-                return await play(holder.add)
+                return await play(ended=holder.add)
             finally:
                 await holder.flush()
 

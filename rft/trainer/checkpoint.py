@@ -6,7 +6,8 @@ or not at all.
                          validation, RNG, and the hash of
         state.pt         weights, optimizer, critic
     best/000020/
-        weights.pt       the weights that were best on validation
+        weights.pt       the weights that were best on validation, without the optimizer: nothing
+                         learns on from them
 
 The best weights have a folder per step, because after a kill another step may turn out best
 (sampling on a GPU is not repeatable), and what a checkpoint names must still be there. A folder

@@ -31,6 +31,7 @@ from rft.grading import alarm, budget
 from rft.reports import PromptSettings
 from rft.rollouts.log import LogRow
 from rft.rollouts.loop import Conditions, Request
+from rft.rollouts.pace import Pace
 from rft.rollouts.policy import Policy
 from rft.rollouts.recovery import Superseded
 from rft.rollouts.runner import Waiting, Workbench
@@ -158,8 +159,10 @@ class Collector:
         )
         waiting = Waiting(self._store, batch.name, "challenger")
         trajectories: list[Trajectory] = []
+        pace = Pace("train", len(requests))
         for start in range(0, len(requests), limits.batch):
-            played = self._bench.run(self._policy, requests[start : start + limits.batch], conditions, "train", waiting)
+            some = requests[start : start + limits.batch]
+            played = self._bench.run(self._policy, some, conditions, "train", waiting, pace)
             trajectories += played.trajectories
             batch.superseded += played.superseded
         waves = [tuple(trajectories[n : n + section.group]) for n in range(0, len(trajectories), section.group)]

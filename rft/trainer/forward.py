@@ -38,8 +38,9 @@ def knows(decoder: Any) -> bool:
     return is_full and config.hidden_act == "silu" and not config.attention_dropout
 
 
-def own_hidden(decoder: Any, layout: Layout) -> torch.Tensor:
-    """Return the N E hidden states that predict completion tokens."""
+def own_hidden(decoder: Any, layout: Layout, places: tuple[torch.Tensor, torch.Tensor] | None = None) -> torch.Tensor:
+    """Return the N E hidden states that predict completion tokens. `places`: those that are read,
+    where they are known already."""
     x_RTE = decoder.embed_tokens(layout.ids_RT)
     turn = decoder.rotary_emb(x_RTE, layout.positions_RT)
     mask = None if layout.mask_RTT is None else layout.mask_RTT[:, None]
@@ -47,7 +48,7 @@ def own_hidden(decoder: Any, layout: Layout) -> torch.Tensor:
     for number, layer in enumerate(decoder.layers):
         if number < last:
             x_RTE = _layer(layer, x_RTE, x_RTE, turn, turn, mask)
-    place_RQ, read_N = _places(layout)
+    place_RQ, read_N = places or _places(layout)
     rows = torch.arange(len(place_RQ), device=place_RQ.device)[:, None]
     if layout.mask_RTT is None:
         seen_RQT = torch.arange(layout.ids_RT.shape[1], device=place_RQ.device) <= place_RQ[:, :, None]

@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from rft import algorithms, commands, config
+from rft import algorithms, commands, config, progress
 from rft.algorithms.tokens import Tokens, Totals
 from rft.errors import RftError, UserError
 from rft.models import weights
@@ -44,6 +44,10 @@ from rft.trainer.packing import Counted, Layout, TrainingSample, bundles, layout
 FIRST = ("loss", "grad_norm", "logprob_mismatch", "mismatch_kl", "entropy")
 """Metrics of a step's first update, under the weights that sampled. The others are of its last,
 where the ratio has moved farthest."""
+
+LOOKED_AT = 2**16
+"""Values of a weight that are compared before and after an update. A copy of all would be as large
+as the model."""
 
 
 @dataclass(slots=True)
@@ -87,7 +91,7 @@ class Learner:
         """The hidden size, which bounds rows; None: samples are laid side by side."""
         self.critic = Critic(self.model, section.ppo.critic_lr, device) if "values" in self.algorithm.needs else None
         self.optimizer = torch.optim.AdamW(self.parameters, lr=section.lr, betas=(0.9, 0.95), weight_decay=0.0)
-        self.start = [parameter.detach().clone() for parameter in self._plain]
+        self.start = self._started()
         self.num_updates = 0
         phases = ("preparing", "forward", "backward", "optimizer", *(["exchange"] if self.team.size > 1 else []))
         self.seconds: dict[str, float] = dict.fromkeys(phases, 0.0)
@@ -185,12 +189,15 @@ class Learner:
     def _accumulate(self, micros: list[_Micro], totals: Totals, num_own: int) -> dict[str, float]:
         """Accumulate gradients of the step's loss; return the loss, and means over its `num_own`
         tokens."""
-        owners = [self] if self.critic is None else [self, self.critic]
+        owners = self._owners()
         for owner in owners:
             owner.optimizer.zero_grad(set_to_none=True)
         sums: Counter[str] = Counter()
         mismatch = 0.0
+        learned, rows = 0, sum(len(micro.layout.samples) for micro in micros)
         for micro in micros:
+            progress.within("train", f"learning: {learned} of {rows} rollouts")
+            learned += len(micro.layout.samples)
             with self._clock("forward"):
                 tokens = self._tokens(micro)
                 loss = self.algorithm.loss(tokens, totals)
@@ -248,11 +255,11 @@ class Learner:
             look = commands.command("rollouts", "--live", "--stage", "train")
             remedy = f"Lower train.lr, or look at its rollouts: {look}"
             raise RftError(f"update {self.num_updates}: the gradient is not finite. {remedy}")
-        before = [_held(parameter).clone() for parameter in self.parameters]
+        before = [_some(parameter) for parameter in self.parameters]
         self.optimizer.step()
         if self.critic is not None:
             self.critic.learn(self.section.clip_grad)
-        still = all(torch.equal(_held(now), then) for now, then in zip(self.parameters, before, strict=True))
+        still = all(torch.equal(_some(now), then) for now, then in zip(self.parameters, before, strict=True))
         if learns and norm > 0 and (self.team.most(0 if still else 1) == 0 if self.team.shards else still):
             dtype, lr = self.parameters[0].dtype, self.optimizer.param_groups[0]["lr"]
             why = f"A learning rate of {lr:.2g} is too small for {dtype}: raise train.lr."
@@ -271,6 +278,21 @@ class Learner:
         if self.team.shards:
             for mine, theirs in zip(self._plain, self.parameters, strict=True):
                 mine.copy_(sharding.whole(theirs))
+
+    def free_gradients(self) -> None:
+        """Make room for the sampling that comes next. An update starts from none anyway."""
+        for owner in self._owners():
+            owner.optimizer.zero_grad(set_to_none=True)
+
+    def _owners(self) -> list[Any]:
+        """List who has an optimizer."""
+        return [self] if self.critic is None else [self, self.critic]
+
+    def _started(self) -> list[torch.Tensor]:
+        """Keep the weights that training starts from: those of the frozen copy, if there is one."""
+        if self._frozen is not None and not self.team.shards:
+            return [parameter.detach() for parameter in self._frozen.parameters()]
+        return [parameter.detach().clone() for parameter in self._plain]
 
     def _copy(self) -> Any:
         frozen = copy.deepcopy(self.model).requires_grad_(False)
@@ -305,6 +327,17 @@ class Learner:
             "num_updates": self.num_updates,
         }
 
+    def best(self) -> dict[str, Any]:
+        """Return the weights alone, as `state` does: who keeps them will not learn on."""
+        return {"parameters": {name: parameter.detach() for name, parameter in self._named()}}
+
+    def load_best(self, state: dict[str, Any]) -> None:
+        """Restore what `best` returned, or the weights of a whole state. Raises UserError for
+        another configuration's."""
+        self._fits(state | {"critic": self.critic and self.critic.state()})
+        self.team.order("load_parameters", state["parameters"])
+        self.do_load_parameters(state["parameters"])
+
     def load(self, state: dict[str, Any]) -> None:
         """Restore a state. Raises UserError for another configuration's."""
         self._fits(state)
@@ -320,13 +353,17 @@ class Learner:
             raise UserError(f"{what}. Start over, or go back to its params.yaml.")
 
     @torch.no_grad()
-    def do_load(self, state: dict[str, Any]) -> None:
-        """Do this process's share of `load`."""
+    def do_load_parameters(self, parameters: dict[str, torch.Tensor]) -> None:
+        """Do this process's share of `load_best`."""
         for name, parameter in self._named():
-            parameter.copy_(state["parameters"][name])
+            parameter.copy_(parameters[name])
         for theirs, mine in zip(self.parameters, self._plain, strict=True):
             if theirs is not mine:
                 theirs.copy_(sharding.part(mine.detach(), theirs))
+
+    def do_load(self, state: dict[str, Any]) -> None:
+        """Do this process's share of `load`."""
+        self.do_load_parameters(state["parameters"])
         cut = {
             place: {name: sharding.part(value, self.parameters[place]) for name, value in values.items()}
             for place, values in state["optimizer"]["state"].items()
@@ -340,9 +377,11 @@ class Learner:
         return ((name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad)
 
 
-def _held(parameter: Any) -> torch.Tensor:
-    """Return the part that this process holds."""
-    return parameter.detach().to_local() if hasattr(parameter, "to_local") else parameter.detach()
+def _some(parameter: Any) -> torch.Tensor:
+    """Copy some values of the part that this process holds, evenly spaced; of a small one all."""
+    held = parameter.detach().to_local() if hasattr(parameter, "to_local") else parameter.detach()
+    flat = held.reshape(-1)
+    return flat[:: max(1, len(flat) // LOOKED_AT)].clone()
 
 
 def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:

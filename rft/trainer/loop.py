@@ -85,6 +85,7 @@ class Trainer:
                 batch = batches.next()
                 rate = schedule.rate(self.section, self.step + 1)
                 learned = self.learner.update(batch.samples, batch.counted, rate)
+                self.learner.free_gradients()
                 self.step += 1
                 with batches.between:
                     self._sync_weights()
@@ -106,7 +107,7 @@ class Trainer:
             progress.say("train", f"stopped at step {self.step}: {self.stopped}")
         if self.section.keep == "best" and self.best is not None and self.best["step"] != self.step:
             step, reward = self.best["step"], self.best["reward"]
-            self.learner.load(checkpoint.read_best(self.work / "best", step))
+            self.learner.load_best(checkpoint.read_best(self.work / "best", step))
             progress.say("train", f"keeps the weights of step {step}, the best on validation: {reward:.3f}")
 
     def _tell_unshared(self, batch: Batch, learned: Numbers) -> None:
@@ -147,7 +148,7 @@ class Trainer:
         return {"validation/reward": reward}
 
     def _keep_best(self, reward: float) -> None:
-        checkpoint.write_best(self.work / "best", self.step, self.learner.state())
+        checkpoint.write_best(self.work / "best", self.step, self.learner.best())
         self.best = {"step": self.step, "reward": reward}
 
     # -- kill and go on ----------------------------------------------------------------------------

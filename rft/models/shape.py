@@ -1,0 +1,33 @@
+"""The shape of a model, without its weights: on PyTorch's `meta` device tensors have a size and no
+memory, so a model of any size is there in a second.
+
+    skeleton         the whole model, or one of fewer layers
+    num_parameters   how many numbers its weights are; tied ones count once
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+
+def skeleton(description: Any, layers: int | None = None) -> Any:
+    """Build a model without memory. `description`: transformers' configuration of it; `layers`:
+    None for all."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if layers is not None:
+        description = copy.deepcopy(description)
+        text = description.get_text_config()
+        text.num_hidden_layers = layers
+        if getattr(text, "layer_types", None):
+            text.layer_types = text.layer_types[:layers]
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(description, attn_implementation="sdpa", dtype=torch.float32)
+
+
+def num_parameters(description: Any) -> int:
+    """Count the parameters of the model that `description` (transformers' configuration) tells
+    of."""
+    return sum(parameter.numel() for parameter in skeleton(description).parameters())
