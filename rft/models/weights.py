@@ -82,7 +82,10 @@ def _quiet() -> None:
 
 
 def tokenizer(source: str) -> Any:
-    """Load the tokenizer of a folder or hub id. Raises UserError if there is none."""
+    """Load the tokenizer of a folder or hub id. Raises UserError if there is none.
+
+    With it comes `model_ends`, the model's end tokens, which rft/chat/renderer.py ends turns at.
+    """
     from transformers import AutoTokenizer
 
     folder = Path(source)
@@ -94,9 +97,25 @@ def tokenizer(source: str) -> Any:
             if not (folder / needed).exists():
                 raise UserError(f"policy.model: {folder} holds no {needed}; {remedy}.")
     try:
-        return AutoTokenizer.from_pretrained(source)
+        loaded = AutoTokenizer.from_pretrained(source)
+        loaded.model_ends = _model_ends(source)
     except (OSError, ValueError) as error:
         raise _unreachable(source, error) from error
+    return loaded
+
+
+def _model_ends(source: str) -> tuple[int, ...]:
+    """Read the tokens at which the model itself stops: often more than the tokenizer's own end
+    token, such as <|endoftext|> beside <|im_end|>."""
+    from transformers import AutoConfig, GenerationConfig
+
+    try:
+        found = GenerationConfig.from_pretrained(source).eos_token_id
+    except OSError:  # a folder without generation_config.json
+        found = AutoConfig.from_pretrained(source).get_text_config().eos_token_id
+    if found is None:
+        return ()
+    return tuple(found) if isinstance(found, list) else (found,)
 
 
 def _unreachable(source: str, error: Exception) -> UserError:
