@@ -260,8 +260,12 @@ class Chat:
 
     def _spoken(self, message: Message) -> str:
         """Write a recorded message as the policy would after what the template opened: if it opened
-        a thought and the message has none, close it."""
-        text, (start, end) = self.format.write(message), self.format.tags
+        a thought and the message has none, close it. If it closed the thought as well (thinking is
+        off), leave out a recorded one: a second thought would read as an error."""
+        start, end = self.format.tags
+        if end in self._opened:
+            message = {key: value for key, value in message.items() if key != "reasoning_content"}
+        text = self.format.write(message)
         closed = start not in self._opened or end in self._opened or text.startswith(self._opened)
         return text.removeprefix(self._opened) if closed else f"\n{end}\n\n{text}"
 

@@ -209,9 +209,9 @@ def learned(climbed: Ladder, kind: str) -> Any:
 def test_the_doctor_finds_nothing_wrong(climbed: Ladder, tmp_path: Path):
     with inside(tmp_path):
         found = examine(climbed.params["lora"], "template", "capacity", "step")
-    said = {name: (one.status, one.words) for name, one in found.items() if one.status != "ok"}
-    template = said.pop("template", None)  # warns of what a server would render otherwise
-    assert template is None or template[0] == "warning"
-    assert said == {}
-    assert found["template"].facts["longest_opening"] > 4096
+    assert found["step"].status == "ok", found["step"].words
     assert found["step"].facts["logprob_mismatch"] < 1e-3
+    assert found["template"].status in ("ok", "warn"), "some templates write a second question's past otherwise"
+    assert found["template"].facts["longest_opening"] > 4096
+    network = transformers_model(climbed.model)
+    assert found["capacity"].facts["parameters"] == sum(one.numel() for one in network.parameters())
