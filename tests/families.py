@@ -83,10 +83,15 @@ def tokenizer(name: str) -> Any:
 
 
 def build(name: str, template: str | None = None, texts: Iterable[str] = TEXTS, merges: int = 300) -> Any:
+    if template is None:
+        template = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
+    return build_of(FAMILIES[name], template, texts, merges)
+
+
+def build_of(family: Family, template: str, texts: Iterable[str] = TEXTS, merges: int = 300) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    family = FAMILIES[name]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
@@ -104,5 +109,5 @@ def build(name: str, template: str | None = None, texts: Iterable[str] = TEXTS, 
         pad_token=family.special[0],
         clean_up_tokenization_spaces=False,
     )
-    made.chat_template = template if template is not None else (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
+    made.chat_template = template
     return made

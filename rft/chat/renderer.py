@@ -74,8 +74,12 @@ class Chat:
         added = tokenizer.added_tokens_encoder
         ends = {tokenizer.eos_token_id: tokenizer.eos_token}
         ends |= {added[end]: end for end in self.format.ends if end in added}
-        self.end_ids: tuple[int, ...] = tuple(ends)
-        """Any of these ends a turn."""
+        spelled = {token: entry.content for token, entry in tokenizer.added_tokens_decoder.items()}
+        model_ends: Sequence[int] = getattr(tokenizer, "model_ends", ())
+        ends |= {token: spelled[token] for token in model_ends if token in spelled}
+        self.end_ids: tuple[int, ...] = tuple(dict.fromkeys((*ends, *model_ends)))
+        """Any of these ends a turn: the tokenizer's, the format's, or one that the model's own
+        generation_config.json names."""
         self.end_id: int = self.end_ids[0]
         self._ends = {text: token for token, text in ends.items()}
         self._replies = lru_cache(KEPT_REPLIES)(self._reply_ids)
@@ -256,8 +260,12 @@ class Chat:
 
     def _spoken(self, message: Message) -> str:
         """Write a recorded message as the policy would after what the template opened: if it opened
-        a thought and the message has none, close it."""
-        text, (start, end) = self.format.write(message), self.format.tags
+        a thought and the message has none, close it. If it closed the thought as well (thinking is
+        off), leave out a recorded one: a second thought would read as an error."""
+        start, end = self.format.tags
+        if end in self._opened:
+            message = {key: value for key, value in message.items() if key != "reasoning_content"}
+        text = self.format.write(message)
         closed = start not in self._opened or end in self._opened or text.startswith(self._opened)
         return text.removeprefix(self._opened) if closed else f"\n{end}\n\n{text}"
 

@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 
 from rft import config
 from rft.errors import ConfigError, UserError
+from rft.models import shape
 from rft.models.source import Source
 from rft.models.templates import with_arguments
 
@@ -108,12 +109,7 @@ def model_config(source: Source | str) -> Any:
 
 def num_parameters(source: Source | str) -> int:
     """Count the parameters from the configuration alone. Tied weights count once."""
-    from transformers import AutoModelForCausalLM
-
-    description = model_config(source)
-    with torch.device("meta"):
-        network: Any = AutoModelForCausalLM.from_config(description)
-    return sum(parameter.numel() for parameter in network.parameters())
+    return shape.num_parameters(model_config(source))
 
 
 def _source(source: Source | str) -> Source:
@@ -129,7 +125,10 @@ def _quiet() -> None:
 
 
 def tokenizer(source: Source | str) -> Any:
-    """Load the tokenizer with its chat template. Raises UserError if there is none."""
+    """Load the tokenizer with its chat template. Raises UserError if there is none.
+
+    With it comes `model_ends`, the model's end tokens, which rft/chat/renderer.py ends turns at.
+    """
     from transformers import AutoTokenizer
 
     source = _source(source)
@@ -143,6 +142,7 @@ def tokenizer(source: Source | str) -> Any:
     more = {"gguf_file": source.gguf} if source.gguf else {}
     try:
         found = AutoTokenizer.from_pretrained(source.folder, local_files_only=True, **more)
+        found.model_ends = _model_ends(source)
     except (OSError, ValueError, KeyError) as error:
         raise _unloadable(source, error) from error
     if source.template is not None:
@@ -150,6 +150,22 @@ def tokenizer(source: Source | str) -> Any:
     if source.arguments:
         found.chat_template = with_arguments(found.chat_template, source.arguments)
     return found
+
+
+def _model_ends(source: Source) -> tuple[int, ...]:
+    """Read the tokens at which the model itself stops: often more than the tokenizer's own end
+    token, such as <|endoftext|> beside <|im_end|>. A GGUF file names that one alone."""
+    from transformers import AutoConfig, GenerationConfig
+
+    if source.gguf:
+        return ()
+    try:
+        found = GenerationConfig.from_pretrained(source.folder, local_files_only=True).eos_token_id
+    except OSError:  # a folder without generation_config.json
+        found = AutoConfig.from_pretrained(source.folder, local_files_only=True).get_text_config().eos_token_id
+    if found is None:
+        return ()
+    return tuple(found) if isinstance(found, list) else (found,)
 
 
 def _unloadable(source: Source, error: Exception) -> UserError:

@@ -1,4 +1,4 @@
-"""Hidden states for training with less work than the model's own forward: Qwen3 with full
+"""Hidden states for training with less work than the model's own forward: Qwen3 and Llama with full
 attention, with or without an adapter.
 
 The model's own forward computes every token in every layer. But the last layer's output is read
@@ -27,14 +27,14 @@ from rft.trainer.packing import Layout
 
 
 def knows(decoder: Any) -> bool:
-    """Tell whether this is Qwen3 with full attention, keeping its activations, whole on this
-    device."""
-    if type(decoder).__name__ != "Qwen3Model" or decoder.is_activation_checkpointing:
+    """Tell whether this is Qwen3 or Llama with full attention, keeping its activations, whole on
+    this device."""
+    if type(decoder).__name__ not in ("Qwen3Model", "LlamaModel") or decoder.is_activation_checkpointing:
         return False
     if hasattr(decoder.layers[0], "unshard"):  # FSDP2's hooks
         return False
     config = decoder.config
-    is_full = set(config.layer_types) == {"full_attention"}
+    is_full = set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
     return is_full and config.hidden_act == "silu" and not config.attention_dropout
 
 
@@ -79,9 +79,11 @@ def _layer(layer: Any, x_RTE: Any, read_RQE: Any, turn: Any, here: Any, mask: to
     seen = _norm(layer.input_layernorm, x_RTE)
     asks = seen if read_RQE is x_RTE else _norm(layer.input_layernorm, read_RQE)
     shape = (*seen.shape[:2], -1, attention.head_dim)
-    q = _turned(_norm(attention.q_norm, attention.q_proj(asks).view(*asks.shape[:2], -1, attention.head_dim)), here)
-    k = _turned(_norm(attention.k_norm, attention.k_proj(seen).view(shape)), turn)
-    v = attention.v_proj(seen).view(shape)
+    q = attention.q_proj(asks).view(*asks.shape[:2], -1, attention.head_dim)
+    k, v = attention.k_proj(seen).view(shape), attention.v_proj(seen).view(shape)
+    if hasattr(attention, "q_norm"):  # Qwen3
+        q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
+    q, k = _turned(q, here), _turned(k, turn)
     k, v = (one.repeat_interleave(attention.num_key_value_groups, 2).transpose(1, 2) for one in (k, v))
     out = functional.scaled_dot_product_attention(q.transpose(1, 2), k, v, attn_mask=mask, is_causal=mask is None)
     read_RQE = read_RQE + attention.o_proj(out.transpose(1, 2).flatten(2))

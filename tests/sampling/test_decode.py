@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from rft import config
 from rft.models import weights
@@ -20,7 +20,21 @@ from rft.sampling.kv_cache import Feed, ModelForward, Slots
 VOCABULARY = 300
 
 
-def network(seed: int = 0, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
+KINDS: dict[str, tuple[Any, Any]] = {
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "llama": (LlamaConfig, LlamaForCausalLM),
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def network(seed: int = 0, dtype: torch.dtype = torch.float32, kind: str = "qwen3", **more: Any) -> Any:
     """A shape in which no two sizes are equal, so that a mix-up shows."""
     torch.manual_seed(seed)
     shape: dict[str, Any] = {
@@ -30,9 +44,12 @@ def network(seed: int = 0, dtype: torch.dtype = torch.float32, **more: Any) -> A
         "num_attention_heads": 6,
         "num_key_value_heads": 2,
     }
-    settings = Qwen3Config(vocab_size=VOCABULARY, head_dim=8, max_position_embeddings=512, **(shape | more))
+    if kind == "llama":  # its hidden size is a multiple of its heads
+        shape["hidden_size"] = 48
+    described, made = KINDS[kind]
+    settings = described(vocab_size=VOCABULARY, head_dim=8, max_position_embeddings=512, **(shape | more))
     settings._attn_implementation = "sdpa"
-    built: Any = Qwen3ForCausalLM(settings)
+    built: Any = made(settings)
     built.to(dtype)
     with torch.no_grad():
         for parameter in built.parameters():
@@ -63,8 +80,19 @@ def begun(of: Any) -> torch.Tensor:
     return fast(of).prefill(slots(of, 1), [Feed(0, 0, ids(9, 1))])[0]
 
 
-def test_a_dialogue_of_prompts_tokens_and_results_has_the_models_own_logits():
-    ours = network()
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"kind": "qwen3"},
+        {"kind": "llama"},
+        {"kind": "llama", "tie_word_embeddings": True},
+        {"kind": "llama", "rope_parameters": LLAMA3},
+        {"kind": "llama", "hidden_size": 72, "num_attention_heads": 9, "num_key_value_heads": 3},
+    ],
+    ids=str,
+)
+def test_a_dialogue_of_prompts_tokens_and_results_has_the_models_own_logits(kind: dict[str, Any]):
+    ours = network(**kind)
     forward, held = fast(ours), slots(ours, 3)
     told = [ids(5, 1), ids(70, 2), ids(31, 3)]  # more than the slots have room for at first
     close = {"rtol": 0, "atol": 1e-4}
@@ -179,9 +207,16 @@ def test_an_unknown_architecture_has_none_and_the_reason_names_it():
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
     }
-    found, why = fast_forward.fast_forward(LlamaForCausalLM(LlamaConfig(vocab_size=50, **shape)))
+    found, why = fast_forward.fast_forward(MistralForCausalLM(MistralConfig(vocab_size=50, **shape)))
     assert found is None
-    assert "LlamaForCausalLM" in why
+    assert "MistralForCausalLM" in why
+
+
+@pytest.mark.parametrize("biased", ["attention_bias", "mlp_bias"])
+def test_a_llama_with_biases_has_none(biased: str):
+    found, why = fast_forward.fast_forward(network(kind="llama", **{biased: True}))
+    assert found is None
+    assert biased in why
 
 
 def test_an_adapter_that_is_not_merged_has_none():

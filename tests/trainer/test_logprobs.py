@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
+from rft import config
+from rft.models import weights
 from rft.trainer import forward
 from rft.trainer.logprobs import own_logprobs
 from rft.trainer.packing import layout
-from tests.small_learner import CPU, learner, network, samples
+from tests.small_learner import CPU, VOCABULARY, network, samples
+
+
+def llama() -> Any:
+    """A Llama with rotary positions of type llama3, and more query heads than key heads."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    scaled = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0}
+    description = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=48,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        initializer_range=0.1,
+        rope_parameters=scaled | {"high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+    )
+    return LlamaForCausalLM(description).eval()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -36,8 +60,11 @@ def test_values_entropy_and_gradients_are_those_of_the_whole_softmax(temperature
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("adapter", [False, True])
-def test_the_shorter_forward_is_the_models_own(packed: bool, adapter: bool, monkeypatch: pytest.MonkeyPatch):
-    policy = learner(weights="lora" if adapter else "full").model
+@pytest.mark.parametrize("plain", [network, llama])
+def test_the_shorter_forward_is_the_models_own(
+    plain: Callable[[], Any], packed: bool, adapter: bool, monkeypatch: pytest.MonkeyPatch
+):
+    policy = weights.trainable(plain(), config.Train(weights="lora" if adapter else "full"))
     given = samples()
     planned = layout([given[:4], given[4:8], given[8:]] if packed else [[one] for one in given], CPU)
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
@@ -63,7 +90,7 @@ def test_the_shorter_forward_is_the_models_own(packed: bool, adapter: bool, monk
 
 
 def test_any_other_architecture_is_read_by_its_own_forward():
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import MistralConfig, MistralForCausalLM
 
     torch.manual_seed(0)
     shape = {
@@ -72,8 +99,9 @@ def test_any_other_architecture_is_read_by_its_own_forward():
         "intermediate_size": 32,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
+        "num_key_value_heads": 2,
     }
-    policy = LlamaForCausalLM(LlamaConfig(**shape)).eval()
+    policy = MistralForCausalLM(MistralConfig(**shape)).eval()
     given = samples(groups=1)
     assert not forward.knows(policy.get_decoder())
     packed = own_logprobs(policy, layout([given], CPU), 1.0).logprobs_N
