@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rft import config, recipe
+from rft import config, files, recipe
 from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.grading.endpoint import EndpointGrader
 from rft.models import weights as model
@@ -259,6 +259,7 @@ PASSING = {
     "minus infinity": puts(LOGPROB, -9999.0),
     "one score too few": puts("choices.0.logprobs.content", lambda scores: scores[:-1]),
     "scores of other tokens": puts("choices.0.token_ids", lambda ids: [ids[0] + 1, *ids[1:]]),
+    "scores of other tokens, before 0.32": puts("choices.0.logprobs.content.0", {"token": "token_id:-1", "logprob": 0}),
     "more than asked for": puts("choices.0.token_ids", lambda ids: ids * 9),
     "an error under a 200": puts("error", {"message": "upstream"}),
 }
@@ -504,11 +505,8 @@ def test_new_weights_speak_from_the_next_turn_on(engine, adapters, kind):
             alone = served.session([OPENING], [(fold((1, 2), 0),)], 0.0, 200).sample([0], 40)[0]
             assert (said[-1].ids, said[-1].logprobs) == (alone.ids, pytest.approx(alone.logprobs, abs=1e-4))
         if kind == "vllm":
-            assert [body.get("cache_salt") for path, body in server.asked if path == GENERATE.path] == [
-                None,
-                "agent-rft-1",
-                "agent-rft-2",
-            ]
+            salts = [body.get("cache_salt") for path, body in server.asked if path == GENERATE.path]
+            assert salts == [None, *map(files.tree_sha256, adapters)]
         return said
 
     assert len({one.ids for one in through(engine, use)}) == 3
@@ -539,6 +537,55 @@ def test_a_refused_adapter_is_an_error_and_the_old_weights_stay(engine, adapters
             await policy.update(tmp_path / "nothing", 3)
 
     through(engine, use)
+
+
+async def forget(server: TokenServer) -> None:
+    """What a server that is started again has left."""
+    server.adapters.clear()
+
+
+def test_a_server_that_was_started_again_gets_its_adapter_again(engine, adapters):
+    async def use(server: TokenServer) -> None:
+        policy = tokens(server)
+        await policy.update(adapters[0], 1)
+        before = await first_turn(policy)
+        await forget(server)
+        again = await asyncio.gather(*(first_turn(policy) for _ in range(4)))
+        assert again == [before] * 4, "no turn is sampled with the weights that the server was started with"
+        loads = [body for path, body in server.asked if path == "/v1/load_lora_adapter"]
+        assert len(loads) == 2, "once for all turns"
+
+    through(engine, use)
+
+
+def test_a_server_that_does_not_answer_an_update_gets_it_before_the_next_turn(engine, adapters):
+    async def use(server: TokenServer) -> None:
+        policy = tokens(server)
+        await policy.update(adapters[0], 1)
+        first = await first_turn(policy)
+        there, policy._connection.url = policy._connection.url, "http://127.0.0.1:9"
+        await policy.update(adapters[1], 2)
+        assert policy.version == 2
+        with pytest.raises(PolicyFailed, match=r"127\.0\.0\.1:9/v1/load_lora_adapter"):
+            await first_turn(policy)
+        policy._connection.url = there
+        second = await first_turn(policy)
+        assert second.ids != first.ids
+        fresh = tokens(server)
+        await fresh.update(adapters[1], 2)
+        assert await first_turn(fresh) == second
+
+    through(engine, use)
+
+
+def test_a_token_route_that_is_closed_names_the_flag_that_opens_it(engine):
+    with pytest.raises(InfrastructureError, match=r"HTTP 403: .* Start vLLM with --enable-scale-out"):
+        through(engine, lambda server: first_turn(tokens(server)), scale_out=False)
+
+
+def test_a_server_that_takes_no_adapters_names_the_flags(engine, adapters):
+    with pytest.raises(InfrastructureError, match=r"HTTP 404: .*--enable-lora.*VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"):
+        through(engine, lambda server: tokens(server).update(adapters[0], 1), takes_adapters=False)
 
 
 # -- readers ---------------------------------------------------------------------------------------
