@@ -63,6 +63,10 @@ class TokenServer:
     """vLLM was started with --enable-scale-out."""
     takes_adapters: bool = True
     """vLLM was started with VLLM_ALLOW_RUNTIME_LORA_UPDATING."""
+    most: int | None = None
+    """With more requests at once it dies: all connections end, and nobody answers any more."""
+    largest_rank: int = 16
+    """vLLM's --max-lora-rank."""
     raw_logprobs: bool = False
     """vLLM's default --logprobs-mode."""
     says_length: str | None = "max_model_len"
@@ -74,6 +78,7 @@ class TokenServer:
     most_at_once: int = 0
     adapters: dict[str, Engine] = field(default_factory=dict)
     url: str = ""
+    is_dead: bool = False
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     _now: int = 0
 
@@ -104,6 +109,8 @@ class TokenServer:
             return web.json_response({"error": {"message": f"the key {given} opens nothing"}}, status=401)
         body = await request.json() if request.can_read_body else None
         self.asked.append((request.path, body))
+        if self.is_dead:
+            return await resets(self, request, None)
         try:
             return await handler(request)
         except web.HTTPBadRequest as refused:
@@ -120,6 +127,9 @@ class TokenServer:
             self.most_at_once = max(self.most_at_once, self._now)
             try:
                 await asyncio.sleep(0.001)  # others come in before the decode holds up the loop
+                if self.is_dead or (self.most is not None and self._now > self.most):
+                    self.is_dead = True
+                    return await resets(self, request, None)
                 if request.path == "/inference/v1/generate" and not self.scale_out:
                     return vllm_error(403, "PermissionDeniedError", CLOSED)
                 reply = answer(await request.json())
@@ -213,6 +223,10 @@ class TokenServer:
         if body["lora_name"] in self.adapters and not body.get("load_inplace"):
             words = f"The lora adapter '{body['lora_name']}' has already been loaded."
             return vllm_error(400, "InvalidUserInput", words)
+        rank = json.loads(_read(Path(body["lora_path"], "adapter_config.json"))).get("r", 0)
+        if rank > self.largest_rank:
+            words = f"LoRA rank {rank} is greater than max_lora_rank {self.largest_rank}."
+            return vllm_error(500, "InternalServerError", words)
         if (why := self._load(body)) is not None:
             return vllm_error(404, "NotFoundError", why)
         return web.Response(text=f"Success: LoRA adapter '{body['lora_name']}' added successfully.")
@@ -292,6 +306,10 @@ CLOSED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-sca
 
 def vllm_error(status: int, kind: str, words: str, param: str | None = None) -> web.Response:
     return web.json_response({"error": {"message": words, "type": kind, "param": param, "code": status}}, status=status)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else "{}"
 
 
 def _known(body: Any, names: set[str]) -> None:

@@ -215,6 +215,22 @@ class TokenPolicy:
             is_missing = True
         self._given, self.version, self._is_missing = given, version, is_missing
 
+    async def forget(self) -> None:
+        """Take the adapter of `update` away from the server. Raises InfrastructureError."""
+        if (given := self._given) is None:
+            return
+        self._given, self.version, self._is_missing = None, None, False
+        is_vllm = self._section.kind == "vllm"
+        path = "/v1/unload_lora_adapter" if is_vllm else "/unload_lora_adapter"
+        try:
+            await self._tell(path, {"lora_name": given.name if is_vllm else _versioned(given)})
+        except PolicyFailed as failure:
+            raise InfrastructureError(str(failure)) from None
+
+    async def is_up(self) -> bool:
+        """Return whether the server says that it is well."""
+        return await self._connection.is_up()
+
     async def _give(self, given: Adapter) -> None:
         """Raises Refused or PolicyFailed."""
         if self._section.kind == "sglang":
