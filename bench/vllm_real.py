@@ -128,7 +128,6 @@ def _params(url: str, model: Path) -> Any:
             "max_tokens": MAX_TOKENS,
             "max_turn_tokens": MAX_TURN_TOKENS,
             "batch": ROLLOUTS,
-            "turn_s": 600.0,
         },
         "train": {"weights": "lora", "from": "policy", "lr": 1e-3, "group_size": GROUP, "lora": {"r": 8, "alpha": 16}},
     }
@@ -136,7 +135,7 @@ def _params(url: str, model: Path) -> Any:
     whole = known.model_dump(mode="json", by_alias=True)
     for name, section in raw.items():
         whole[name] = section if name == "recipe" else whole[name] | section
-    whole["rollout"]["budget"] = None
+    del whole["rollout"]["budget"]  # the whole of a zero-shot rollout is compared
     return config.parse(whole, "bench/vllm_real.py", config.Params)
 
 

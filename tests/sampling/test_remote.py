@@ -477,6 +477,10 @@ def test_a_check_of_nobody_says_so(engine):
 
 @pytest.fixture(scope="module")
 def adapters(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return make_adapters(engine, tmp_path_factory)
+
+
+def make_adapters(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two LoRA folders that change what the policy says."""
     folders = []
     for number in (1, 2):
@@ -537,55 +541,6 @@ def test_a_refused_adapter_is_an_error_and_the_old_weights_stay(engine, adapters
             await policy.update(tmp_path / "nothing", 3)
 
     through(engine, use)
-
-
-async def forget(server: TokenServer) -> None:
-    """What a server that is started again has left."""
-    server.adapters.clear()
-
-
-def test_a_server_that_was_started_again_gets_its_adapter_again(engine, adapters):
-    async def use(server: TokenServer) -> None:
-        policy = tokens(server)
-        await policy.update(adapters[0], 1)
-        before = await first_turn(policy)
-        await forget(server)
-        again = await asyncio.gather(*(first_turn(policy) for _ in range(4)))
-        assert again == [before] * 4, "no turn is sampled with the weights that the server was started with"
-        loads = [body for path, body in server.asked if path == "/v1/load_lora_adapter"]
-        assert len(loads) == 2, "once for all turns"
-
-    through(engine, use)
-
-
-def test_a_server_that_does_not_answer_an_update_gets_it_before_the_next_turn(engine, adapters):
-    async def use(server: TokenServer) -> None:
-        policy = tokens(server)
-        await policy.update(adapters[0], 1)
-        first = await first_turn(policy)
-        there, policy._connection.url = policy._connection.url, "http://127.0.0.1:9"
-        await policy.update(adapters[1], 2)
-        assert policy.version == 2
-        with pytest.raises(PolicyFailed, match=r"127\.0\.0\.1:9/v1/load_lora_adapter"):
-            await first_turn(policy)
-        policy._connection.url = there
-        second = await first_turn(policy)
-        assert second.ids != first.ids
-        fresh = tokens(server)
-        await fresh.update(adapters[1], 2)
-        assert await first_turn(fresh) == second
-
-    through(engine, use)
-
-
-def test_a_token_route_that_is_closed_names_the_flag_that_opens_it(engine):
-    with pytest.raises(InfrastructureError, match=r"HTTP 403: .* Start vLLM with --enable-scale-out"):
-        through(engine, lambda server: first_turn(tokens(server)), scale_out=False)
-
-
-def test_a_server_that_takes_no_adapters_names_the_flags(engine, adapters):
-    with pytest.raises(InfrastructureError, match=r"HTTP 404: .*--enable-lora.*VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"):
-        through(engine, lambda server: tokens(server).update(adapters[0], 1), takes_adapters=False)
 
 
 # -- readers ---------------------------------------------------------------------------------------
