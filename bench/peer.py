@@ -7,7 +7,8 @@ and they with nothing of ours.
 
 A comparison is fair only on the same ground: the environment gets the very torch that runs here,
 the same build first of all, and the versions of constraints.txt for all else that both need. What
-differs is then the project that is measured.
+differs is then the project that is measured. Two are apart: Evidently needs no torch, and vLLM
+brings an exact list of its own (bench/vllm.txt).
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ PEERS: dict[str, tuple[str, ...]] = {
         "simple-icd-10-cm",
     ),
     "evidently": ("evidently==0.7.23", "pandas==2.3.3", "pyarrow"),
+    "vllm": tuple((ROOT / "bench" / "vllm.txt").read_text(encoding="utf-8").splitlines()),
 }
 ALONE = frozenset({"evidently"})
 """Peers that need no torch, and other versions than ours: Evidently's pandas is older."""
+EXACT = frozenset({"vllm"})
+"""Peers whose list is complete: beside torch nothing else is installed, whatever they ask for."""
 
 
 class PeerFailed(Exception):
@@ -81,7 +85,8 @@ def run(
 def _stamp(name: str) -> str:
     """Changes with anything that the environment is made from."""
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    torch, pins = ("", "") if name in ALONE else (_torch(), constraints)
+    torch = "" if name in ALONE else _torch()
+    pins = "" if name in ALONE | EXACT else constraints
     made_from = "\n".join([*PEERS[name], torch, platform.python_version(), pins, str(ROOT)])
     return hashlib.sha256(made_from.encode()).hexdigest()[:12]
 
@@ -113,13 +118,15 @@ def _build(name: str, folder: Path, interpreter: Path) -> None:
         if _logged([*pip, *PEERS[name]], log):
             raise PeerFailed(f"{name}: {PEERS[name][0]} cannot be installed; see {log}: {_end(log)}")
         return
-    pip += ["-c", str(ROOT / "constraints.txt")]
+    if name not in EXACT:
+        pip += ["-c", str(ROOT / "constraints.txt")]
     _say(f"{name}: 2/3 {_torch()}")
     if _logged([*pip, _torch()], log) and _logged([*pip, "--extra-index-url", TORCH_INDEX, _torch()], log):
         raise PeerFailed(f"{name}: {_torch()} cannot be installed; see {log}: {_end(log)}")
-    _say(f"{name}: 3/3 {PEERS[name][0]} and what it needs")
-    if _logged([*pip, _torch(), *PEERS[name]], log):
-        raise PeerFailed(f"{name}: {PEERS[name][0]} cannot be installed; see {log}: {_end(log)}")
+    _say(f"{name}: 3/3 {'its list' if name in EXACT else f'{PEERS[name][0]} and what it needs'}")
+    listed = ["--no-deps", "-r", str(ROOT / "bench" / f"{name}.txt")] if name in EXACT else [_torch(), *PEERS[name]]
+    if _logged([*pip, *listed], log):
+        raise PeerFailed(f"{name}: it cannot be installed; see {log}: {_end(log)}")
 
 
 def _logged(command: Sequence[str], log: Path) -> int:

@@ -6,9 +6,9 @@ test says.
                                                  all after the last: none
         ... server.url, server.asked
 
-Those engines need a GPU; their wire does not. One request is one decode of one row, so what comes
-out is the in-process engine's own under the request's seed. Bodies are checked as the real servers
-check them: an unknown sampling parameter or too long a context is a 400.
+One request is one decode of one row, so what comes out is the in-process engine's own under the
+request's seed. vLLM's routes answer in the form that a real vLLM 0.32 was seen to answer
+(tests/sampling/test_vllm_exchanges.py compares them); SGLang's follow its protocol only.
 """
 
 from __future__ import annotations
@@ -59,6 +59,14 @@ class TokenServer:
     engine: Engine
     without: frozenset[str] = frozenset()
     """Routes that an older version does not have."""
+    scale_out: bool = True
+    """vLLM was started with --enable-scale-out."""
+    takes_adapters: bool = True
+    """vLLM was started with VLLM_ALLOW_RUNTIME_LORA_UPDATING."""
+    most: int | None = None
+    """With more requests at once it dies: all connections end, and nobody answers any more."""
+    largest_rank: int = 16
+    """vLLM's --max-lora-rank."""
     raw_logprobs: bool = False
     """vLLM's default --logprobs-mode."""
     says_length: str | None = "max_model_len"
@@ -70,6 +78,7 @@ class TokenServer:
     most_at_once: int = 0
     adapters: dict[str, Engine] = field(default_factory=dict)
     url: str = ""
+    is_dead: bool = False
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     _now: int = 0
 
@@ -84,7 +93,9 @@ class TokenServer:
         for path, answer in sampling.items():
             if path not in self.without:
                 app.router.add_post(path, self._faulty(answer))
-        app.router.add_post("/v1/load_lora_adapter", self.load_vllm)
+        if self.takes_adapters:
+            app.router.add_post("/v1/load_lora_adapter", self.load_vllm)
+            app.router.add_post("/v1/unload_lora_adapter", self.unload_vllm)
         app.router.add_post("/load_lora_adapter", self.load_sglang)
         app.router.add_post("/unload_lora_adapter", self.unload)
         app.router.add_get("/v1/models", self.models)
@@ -98,10 +109,16 @@ class TokenServer:
             return web.json_response({"error": {"message": f"the key {given} opens nothing"}}, status=401)
         body = await request.json() if request.can_read_body else None
         self.asked.append((request.path, body))
+        if self.is_dead:
+            return await resets(self, request, None)
         try:
             return await handler(request)
         except web.HTTPBadRequest as refused:
-            return web.json_response({"error": {"message": refused.reason}}, status=400)
+            return vllm_error(400, "BadRequestError", refused.reason)
+        except web.HTTPNotFound as refused:
+            if request.match_info.route.resource is None:
+                return web.json_response({"detail": "Not Found"}, status=404)
+            return vllm_error(404, "NotFoundError", refused.text or "", "model")
 
     def _faulty(self, answer: Callable[[Any], Any]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -110,6 +127,11 @@ class TokenServer:
             self.most_at_once = max(self.most_at_once, self._now)
             try:
                 await asyncio.sleep(0.001)  # others come in before the decode holds up the loop
+                if self.is_dead or (self.most is not None and self._now > self.most):
+                    self.is_dead = True
+                    return await resets(self, request, None)
+                if request.path == "/inference/v1/generate" and not self.scale_out:
+                    return vllm_error(403, "PermissionDeniedError", CLOSED)
                 reply = answer(await request.json())
                 return await fault(self, request, reply) if fault else web.json_response(reply)
             finally:
@@ -122,7 +144,7 @@ class TokenServer:
         _known(body["sampling_params"], VLLM)
         ids, scores, finish = self._vllm(body["model"], body["token_ids"], body["sampling_params"])
         content = [
-            {"token": f"token_id:{token}", "logprob": score, "bytes": None, "top_logprobs": []}
+            {"token_id": token, "logprob": score, "rank": 1, "top_logprobs": []}
             for token, score in zip(ids, scores, strict=True)
         ]
         choice = {"index": 0, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": finish}
@@ -199,11 +221,14 @@ class TokenServer:
     async def load_vllm(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         if body["lora_name"] in self.adapters and not body.get("load_inplace"):
-            return web.json_response(
-                {"error": {"message": f"The lora adapter '{body['lora_name']}' has already been loaded."}}, status=400
-            )
+            words = f"The lora adapter '{body['lora_name']}' has already been loaded."
+            return vllm_error(400, "InvalidUserInput", words)
+        rank = json.loads(_read(Path(body["lora_path"], "adapter_config.json"))).get("r", 0)
+        if rank > self.largest_rank:
+            words = f"LoRA rank {rank} is greater than max_lora_rank {self.largest_rank}."
+            return vllm_error(500, "InternalServerError", words)
         if (why := self._load(body)) is not None:
-            return web.json_response({"error": {"message": why}}, status=404)
+            return vllm_error(404, "NotFoundError", why)
         return web.Response(text=f"Success: LoRA adapter '{body['lora_name']}' added successfully.")
 
     async def load_sglang(self, request: web.Request) -> web.StreamResponse:
@@ -215,6 +240,12 @@ class TokenServer:
                 "loaded_adapters": {name: name for name in self.adapters},
             }
         )
+
+    async def unload_vllm(self, request: web.Request) -> web.StreamResponse:
+        name = (await request.json())["lora_name"]
+        if self.adapters.pop(name, None) is None:
+            return vllm_error(404, "NotFoundError", f"The lora adapter '{name}' cannot be found.")
+        return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
 
     async def unload(self, request: web.Request) -> web.StreamResponse:
         name = (await request.json())["lora_name"]
@@ -233,7 +264,7 @@ class TokenServer:
 
     def _vllm(self, name: str, ids: list[int], asked: Any) -> tuple[list[int], list[float], str]:
         if name not in (MODEL, *self.adapters):
-            raise web.HTTPNotFound(text=json.dumps({"error": {"message": f"The model `{name}` does not exist."}}))
+            raise web.HTTPNotFound(text=f"The model `{name}` does not exist.")
         engine = self.adapters.get(name, self.engine)
         if only := asked.get("allowed_token_ids"):
             with torch.inference_mode():
@@ -268,6 +299,17 @@ async def serving(engine: Engine, **settings: Any) -> AsyncIterator[TokenServer]
         ours.closing.set()
         await asyncio.sleep(0.02)  # a connection that is just being accepted would outlive the loop
         await server.close()
+
+
+CLOSED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
+
+
+def vllm_error(status: int, kind: str, words: str, param: str | None = None) -> web.Response:
+    return web.json_response({"error": {"message": words, "type": kind, "param": param, "code": status}}, status=status)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else "{}"
 
 
 def _known(body: Any, names: set[str]) -> None:

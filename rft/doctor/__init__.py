@@ -12,7 +12,7 @@ in a fixed order, and says of each what it saw and what to do:
     grader.py           the grader at the declared burst; one body, one score; exploits refused
     wire.py             how both are opened and asked
     arguments.py        the arguments of these calls: the recipe's own, else made from the schema
-    serving.py          the policy's server, if there is one: one short turn
+    serving.py          the policy's server, if there is one: a turn, a burst of them, an adapter
     notify.py           the servers of those who are told, without sending anything
     template.py         prefixes kept from turn to turn, calls read back, room in the context
     capacity.py         memory and disk, estimated from the model's shape alone
@@ -21,7 +21,7 @@ in a fixed order, and says of each what it saw and what to do:
 
 A check can neither hang nor crash the doctor: it runs in a thread that is left behind at its
 deadline, and what it raises is its finding. A check is skipped, with the reason, when one that it
-`needs` did not pass or there is no model yet. Nothing is written anywhere.
+`needs` did not pass or there is no model yet. Nothing that is written stays.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from rft.wire.contract import Malformed
 BACKOFF_S = 0.2  # doubled at each retry, and jittered: rollouts that failed together do not return together
 LONGEST_BACKOFF_S = 20.0
 NOT_IMPLEMENTED = 501  # the one 5xx that will not pass
+LONGEST_HEALTH_S = 10.0
 MAX_SHOWN_CHARS = 300
 
 _OTHER_DIALECT = re.compile(
@@ -99,6 +100,14 @@ class Connection:
             raise InfrastructureError(
                 f"policy.server.url = {self.url!r}: {path}: {self._explain(error)}. Is that server running?"
             ) from None
+
+    async def is_up(self) -> bool:
+        """Return whether the server says that it is well. vLLM and SGLang have /health for that."""
+        try:
+            await self._once("GET", "/health", None, min(self._section.timeout_s, LONGEST_HEALTH_S))
+        except (InfrastructureError, NoReply, aiohttp.ClientError, OSError):
+            return False
+        return True
 
     async def _once(self, method: str, path: str, payload: bytes | None, left_s: float) -> bytes:
         session = await self._session()
@@ -183,6 +192,8 @@ def _address(url: str) -> str:
 
 
 def _remedy(status: int, why: str, section: config.PolicyServer) -> str:
+    if "--enable-scale-out" in why:  # vLLM's own words: its token route is closed by default
+        return "Start vLLM with --enable-scale-out: it opens /inference/v1/generate, which samples by tokens."
     if status in (401, 403):
         return "Fix policy.server.headers in params.yaml (a value `env:NAME` is read from the environment)."
     if 300 <= status < 400:

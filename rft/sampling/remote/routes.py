@@ -102,10 +102,12 @@ def _read_generate(reply: Any, ask: Ask) -> Said:
     content = field(choice, "logprobs.content", list)
     scores = [field(one, "logprob") for one in content]
     ids = field(choice, "token_ids", list)
-    # Each entry names its token, `token_id:17`: do the log-probabilities belong to these ids?
+    # Each entry names its token, by `token_id: 17` at 0.32 and by `token: "token_id:17"` before it:
+    # do the log-probabilities belong to these ids?
     for entry, token in zip(content, ids, strict=False):
         name = str(entry.get("token", ""))
-        if name.startswith("token_id:") and name != f"token_id:{token}":
+        is_other = name.startswith("token_id:") and name != f"token_id:{token}"
+        if is_other or entry.get("token_id", token) != token:
             raise Malformed("the log-probabilities are those of other tokens than token_ids")
     return _said_by_vllm(reply, choice, ids, scores, ask)
 

@@ -9,19 +9,26 @@ Each request has a seed, made of the rollout's seed and the turn's number, so th
 honors seeds repeats itself. A temperature of 0 is greedy. Log-probabilities must be those of the
 distribution that was sampled from. SGLang's are; vLLM's are only with `--logprobs-mode
 processed_logprobs`, which `check` finds out.
+
+A server that was started again has forgotten the adapter that `update` gave it. The next turn that
+hears so gives it again. A server that does not answer `update` gets the adapter before its next
+turn. Turns fail until then, and no turn is sampled with other weights.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-from rft import config
+from rft import config, files, progress
 from rft.chat.renderer import Chat
 from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.rollouts.policy import PolicyFailed
@@ -32,6 +39,21 @@ from rft.types import Opening, Sampled, ToolCall, ToolResult, Usage
 from rft.wire.contract import Malformed
 
 log = logging.getLogger("rft.sampling.remote")
+
+NO_MODEL = "does not exist"
+"""How vLLM refuses a model or adapter that it does not have; a route that it lacks is `Not
+Found`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """What `update` was given: a LoRA folder, the hash of its bytes, its version, and its name at
+    the server."""
+
+    folder: Path
+    sha256: str
+    version: int
+    name: str
 
 
 class TokenPolicy:
@@ -49,7 +71,11 @@ class TokenPolicy:
         """The version of `update`'s adapter; None: the weights that the server was started with."""
         self._section, self._connection = section, Connection(section)
         self._routes: list[Route] = [SGLANG] if section.kind == "sglang" else [GENERATE, COMPLETIONS]
-        self._adapter = self._salt = ""
+        self._given: Adapter | None = None
+        """The adapter that all turns are sampled with."""
+        self._is_missing = False
+        """The server does not have it: it did not answer, or was started again."""
+        self._loading: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -78,6 +104,19 @@ class TokenPolicy:
 
     async def turn(self, ask: Ask, deadline_s: float) -> Said:
         """Raises PolicyFailed for this turn, InfrastructureError if all others would fail too."""
+        ends = time.monotonic() + deadline_s
+        if self._is_missing:
+            await self._give_again(deadline_s)
+        try:
+            return await self._sampled(ask, ends - time.monotonic())
+        except Refused as refused:
+            if not self._has_forgotten(refused, ask):
+                raise
+        self._is_missing = True
+        await self._give_again(ends - time.monotonic())
+        return await self._sampled(ask, ends - time.monotonic())
+
+    async def _sampled(self, ask: Ask, deadline_s: float) -> Said:
         route = self._routes[0]
 
         def read(body: bytes) -> Said:
@@ -86,18 +125,26 @@ class TokenPolicy:
         try:
             said = await self._connection.post(route.path, route.body(ask), deadline_s, read)
         except Refused as refused:
-            if refused.status != 404 or route is not GENERATE or COMPLETIONS not in self._routes:
+            is_no_route = refused.status == 404 and NO_MODEL not in refused.body
+            if not is_no_route or route is not GENERATE or COMPLETIONS not in self._routes:
                 raise
             if self._routes[0] is route:
                 self._routes = [COMPLETIONS]
                 log.warning("%s has no %s: asking %s", self._connection.url, GENERATE.path, COMPLETIONS.path)
-            return await self.turn(ask, deadline_s)
+            return await self._sampled(ask, deadline_s)
         self._routes = [route]
         return said
 
     def ask(
         self, ids: Sequence[int], max_new: int, temperature: float, seed: int, only_ids: tuple[int, ...] = ()
     ) -> Ask:
+        given, is_vllm = self._given, self._section.kind == "vllm"
+        name = salt = ""
+        if given is not None:
+            name = given.name if is_vllm else _versioned(given)
+            # vLLM's prefix cache knows an adapter by name and path. Without the bytes in the salt,
+            # it would go on with keys and values of other weights that stood there before.
+            salt = given.sha256 if is_vllm else ""
         return Ask(
             ids=tuple(ids),
             max_new=max_new,
@@ -105,8 +152,8 @@ class TokenPolicy:
             seed=seed,
             end_ids=self.end_ids,
             model=self._section.model,
-            adapter=self._adapter,
-            salt=self._salt,
+            adapter=name,
+            salt=salt,
             only_ids=only_ids,
         )
 
@@ -155,33 +202,89 @@ class TokenPolicy:
             raise UserError(
                 f"{adapter}: holds no adapter_config.json. A server takes LoRA adapters only (train.weights: lora)."
             )
-        swap = self._swap_sglang if self._section.kind == "sglang" else self._swap_vllm
+        given = Adapter(adapter.resolve(), files.tree_sha256(adapter), version, name)
+        is_missing = False
         try:
-            await swap(adapter.resolve(), version, name)
-        except (Refused, PolicyFailed) as error:
-            raise InfrastructureError(
-                f"{adapter}: the server did not take this adapter. {error} Start vLLM with --enable-lora, a "
-                "--max-lora-rank of at least train.lora.r and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, or SGLang with "
-                "--enable-lora; it must see the folder under the same path."
+            await self._give(given)
+        except Refused as refused:
+            raise self._not_taken(given, refused) from None
+        except PolicyFailed as failure:
+            if await self._connection.is_up():  # vLLM answers 500 to an adapter that it cannot take
+                raise self._not_taken(given, failure) from None
+            progress.say("server", f"{failure}. It gets the adapter of version {version} when it is back; turns wait")
+            is_missing = True
+        self._given, self.version, self._is_missing = given, version, is_missing
+
+    async def forget(self) -> None:
+        """Take the adapter of `update` away from the server. Raises InfrastructureError."""
+        if (given := self._given) is None:
+            return
+        self._given, self.version, self._is_missing = None, None, False
+        is_vllm = self._section.kind == "vllm"
+        path = "/v1/unload_lora_adapter" if is_vllm else "/unload_lora_adapter"
+        try:
+            await self._tell(path, {"lora_name": given.name if is_vllm else _versioned(given)})
+        except PolicyFailed as failure:
+            raise InfrastructureError(str(failure)) from None
+
+    async def is_up(self) -> bool:
+        """Return whether the server says that it is well."""
+        return await self._connection.is_up()
+
+    async def _give(self, given: Adapter) -> None:
+        """Raises Refused or PolicyFailed."""
+        if self._section.kind == "sglang":
+            await self._swap_sglang(given)
+        else:
+            body = {"lora_name": given.name, "lora_path": str(given.folder), "load_inplace": True}
+            await self._tell("/v1/load_lora_adapter", body)
+
+    def _has_forgotten(self, refused: Refused, ask: Ask) -> bool:
+        """Return whether the server lacks the adapter that it had: it was started again."""
+        return self._given is not None and bool(ask.adapter) and refused.status == 404 and NO_MODEL in refused.body
+
+    async def _give_again(self, deadline_s: float) -> None:
+        """Give the server its adapter again, once for all turns that wait. Raises PolicyFailed if
+        it does not answer, InfrastructureError if it refuses."""
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.create_task(self._load_missing())
+            self._loading.add_done_callback(_heard)  # perhaps nobody waits for it any more
+        try:
+            async with asyncio.timeout(deadline_s):
+                await asyncio.shield(self._loading)
+        except TimeoutError:
+            raise PolicyFailed(
+                f"policy.server: {self._connection.url} did not take its adapter again within {deadline_s:g} s"
             ) from None
-        self.version = version
 
-    async def _swap_vllm(self, adapter: Path, version: int, name: str) -> None:
-        await self._tell("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(adapter), "load_inplace": True})
-        # The prefix cache knows an adapter by its name alone: without the salt it would go on with
-        # keys and values of the old weights.
-        self._adapter, self._salt = name, f"{name}-{version}"
+    async def _load_missing(self) -> None:
+        given = self._given
+        if given is None or not self._is_missing:
+            return
+        try:
+            await self._give(given)
+        except Refused as refused:
+            raise self._not_taken(given, refused) from None
+        if given is self._given:
+            self._is_missing = False
+        progress.say("server", f"{self._connection.url} was started again, and has its adapter again")
 
-    async def _swap_sglang(self, adapter: Path, version: int, name: str) -> None:
+    def _not_taken(self, given: Adapter, why: Exception) -> InfrastructureError:
+        return InfrastructureError(
+            f"{given.folder}: the server did not take this adapter. {why} Start vLLM with --enable-lora, a "
+            "--max-lora-rank of at least train.lora.r and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, or SGLang with "
+            "--enable-lora; it must see the folder under the same path."
+        )
+
+    async def _swap_sglang(self, given: Adapter) -> None:
         """Load the version under its own name, then unload the last one: SGLang cannot replace an
         adapter in place."""
-        new, old = f"{name}-{version}", self._adapter
+        new, old = _versioned(given), self._given
         with suppress(Refused):  # it is loaded only if a run was cut off and resumes
             await self._tell("/unload_lora_adapter", {"lora_name": new})
-        await self._tell("/load_lora_adapter", {"lora_name": new, "lora_path": str(adapter)})
-        self._adapter = new
-        if old not in ("", new):
-            await self._tell("/unload_lora_adapter", {"lora_name": old})
+        await self._tell("/load_lora_adapter", {"lora_name": new, "lora_path": str(given.folder)})
+        if old is not None and not self._is_missing and _versioned(old) != new:
+            await self._tell("/unload_lora_adapter", {"lora_name": _versioned(old)})
 
     async def _tell(self, path: str, body: dict[str, str | bool]) -> None:
         """Post a command. vLLM answers a sentence, SGLang an object, perhaps with `success` false
@@ -227,6 +330,15 @@ class TokenDialogue:
     @property
     def _room(self) -> int:
         return self._max_tokens - len(self._ids)
+
+
+def _versioned(given: Adapter) -> str:
+    return f"{given.name}-{given.version}"
+
+
+def _heard(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def fold(seed: Sequence[int], turn: int) -> int:
