@@ -201,7 +201,8 @@ def _weights(
     if folder is not None and made.weights == "lora":
         rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"]
     if merge or made.weights == "full" or (dtype and made.weights == "none"):
-        as_dtype: Dtype = dtype or params.policy.dtype
+        # all weights learned in float32, and were judged so
+        as_dtype: Dtype = dtype or ("float32" if made.weights == "full" else params.policy.dtype)
         moved, sha256 = merging.write(pointer.model, made.weights, folder, target / "model", as_dtype)
         if not base.verified:
             _assert_hash("the base model", sha256, pointer.sha256)

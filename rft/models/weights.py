@@ -3,7 +3,11 @@
 A policy's weights are a base model (the embedded one, a folder, or a hub id) and perhaps an adapter
 or a whole set of trained weights on top. `load` gives the base; `with_weights` applies what a
 champion or a train stage left; `trainable` prepares for learning: LoRA through peft, or all
-weights. `merged_copy` and `sync` keep the plain copy that the sampler decodes with.
+weights. `sampler_copy` and `sync` keep the plain copy that the sampler decodes with.
+
+What was learned must be what is sampled, judged and served (rft/models/effect.py). An adapter is
+merged into float32 weights, and runs beside all others (rft/models/unmerged.py). All weights learn
+in float32, and are float32 from then on.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import torch
 
 from rft import config
 from rft.errors import ConfigError, UserError
+from rft.models import unmerged
 
 Weights = Literal["lora", "full", "none"]
 
@@ -105,14 +110,16 @@ def _unreachable(source: str, error: Exception) -> UserError:
 
 
 def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.device) -> Any:
-    """Merge an adapter into the model, or load trained full weights. Raises UserError for those of
-    another base model."""
+    """Put an adapter on the model, merged into it if that is float32; or load trained full weights,
+    for which it becomes float32 as they are. Raises UserError for those of another base model."""
     if kind == "none" or folder is None:
         return model
     if kind == "full":
         from safetensors.torch import load_file
 
         state = load_file(folder / "model.safetensors", device=str(device))
+        if any(tensor.dtype == torch.float32 for tensor in state.values()):
+            model = model.float()  # what it loads would be rounded to its own format
         missing, unexpected = model.load_state_dict(state, strict=False)
         if unexpected or set(missing) - _tied(model):
             odd = (unexpected or list(missing))[0]
@@ -122,7 +129,8 @@ def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.d
 
     try:
         with _quiet_peft():
-            return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
+            adapted: Any = PeftModel.from_pretrained(model, str(folder))
+        return adapted.merge_and_unload() if _merges(model) else unmerged.beside(adapted.base_model.model)
     except (RuntimeError, ValueError) as error:
         why = str(error).splitlines()[0]
         raise UserError(f"{folder}: this adapter belongs to another base model: {why}") from error
@@ -158,8 +166,25 @@ def trainable(model: Any, section: config.Train) -> Any:
         bias="none",
         task_type="CAUSAL_LM",
     )
+    tied = model.get_input_embeddings().weight
     with _quiet_peft():
-        return get_peft_model(model, lora).train()
+        adapted: Any = get_peft_model(model, lora)
+    for name, module in adapted.base_model.model.named_modules():
+        if hasattr(module, "lora_A"):
+            _check_target(name, module.get_base_layer(), tied)
+    return adapted.train()
+
+
+def _check_target(name: str, layer: Any, tied: torch.Tensor) -> None:
+    """Refuse a layer whose adapter would be learned, and not sampled with as it was learned."""
+    why = ""
+    if not isinstance(layer, torch.nn.Linear):
+        why = f"is a layer of kind {type(layer).__name__}"
+    elif layer.weight is tied:
+        why = "shares its weight with the token embedding, which an adapter would not change"
+    if why:
+        what = f"params.yaml: train.lora.targets names {name}, which {why}"
+        raise ConfigError(f"{what}. Name linear layers of their own, or set it to all-linear.")
 
 
 def _check_honored(model: Any, section: config.Train) -> None:
@@ -173,17 +198,32 @@ def _check_honored(model: Any, section: config.Train) -> None:
         raise ConfigError(f"{what}. Choose another model.")
 
 
-def merged_copy(model: Any) -> Any:
-    """Make a plain model for the sampler. With full weights it is the model itself."""
+def sampler_copy(model: Any) -> Any:
+    """Make what the sampler decodes with: the adapter merged into a copy, or beside the learner's
+    own base weights. With full weights it is the model itself."""
     if not hasattr(model, "merge_and_unload"):
         return model
+    return merged_copy(model) if _merges(model) else unmerged.twin(model)
+
+
+def merged_copy(model: Any) -> Any:
+    """Make a plain model with the adapter in its weights, which must be float32."""
     return copy.deepcopy(model).merge_and_unload().requires_grad_(False).eval()
+
+
+def _merges(model: Any) -> bool:
+    """Tell whether an adapter's change survives in the weights: not in bfloat16."""
+    return model.get_input_embeddings().weight.dtype == torch.float32
 
 
 @torch.no_grad()
 def sync(learner: Any, sampler: Any) -> None:
-    """Copy the learner's weights to the sampler: with LoRA base + scaled B A, layer by layer."""
+    """Copy the learner's weights to the sampler: with LoRA base + scaled B A, layer by layer, or
+    the adapter alone."""
     if learner is sampler:
+        return
+    if unmerged.holds(sampler):
+        unmerged.follow(learner, sampler)
         return
     if not hasattr(learner, "merge_and_unload"):
         for theirs, mine in zip(sampler.parameters(), learner.parameters(), strict=True):
@@ -197,12 +237,15 @@ def sync(learner: Any, sampler: Any) -> None:
 
 
 def save(model: Any, folder: Path) -> None:
-    """Save an adapter (peft) or weights to `folder`, which must not exist yet."""
+    """Save an adapter (peft) or weights to `folder`, which must not exist yet. An adapter is one of
+    the base model, even if it learned on top of another."""
     folder.mkdir(parents=True)
     if hasattr(model, "merge_and_unload"):
         model.save_pretrained(str(folder))
         (folder / "README.md").unlink(missing_ok=True)  # peft's model card: empty headings
         _sort_targets(folder / "adapter_config.json")
+        if unmerged.is_stacked(model):
+            unmerged.save_stacked(model, folder)
         return
     from safetensors.torch import save_file
 
