@@ -203,7 +203,9 @@ def _weights(
     if merge or made.weights == "full" or (dtype and made.weights == "none"):
         # all weights learned in float32, and were judged so
         as_dtype: Dtype = dtype or ("float32" if made.weights == "full" else params.policy.dtype)
-        moved, sha256 = merging.write(pointer.model, made.weights, folder, target / "model", as_dtype)
+        moved, sha256 = merging.write(
+            pointer.model, made.weights, folder, target / "model", as_dtype, params.policy.dtype
+        )
         if not base.verified:
             _assert_hash("the base model", sha256, pointer.sha256)
         weights = Weights(kind=made.weights, sha256=made.weights_sha256, path="model", rank=rank)

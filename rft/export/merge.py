@@ -32,12 +32,14 @@ class Moved(reports.Report):
 
 
 @torch.no_grad()
-def write(source: str, kind: Weights, folder: Path | None, target: Path, dtype: str) -> tuple[Moved, str]:
-    """Write a model folder with its tokenizer; return what moved and the base weights' hash. Raises
-    UserError for a cast that would lose what was learned."""
+def write(source: str, kind: Weights, folder: Path | None, target: Path, dtype: str, judged: str) -> tuple[Moved, str]:
+    """Write a model folder with its tokenizer; return what moved and the base weights' hash. The
+    base weights are those that were judged, rounded to the format `judged`. Raises UserError for a
+    cast that would lose what was learned."""
     device = torch.device("cpu")
     network, tokenizer = weights.load(source, config.Policy(dtype="float32", device="cpu"), device)
     sha256 = weights.weights_sha256(network)
+    network = network.to(getattr(torch, judged)).float()
     cast = getattr(torch, dtype)
     learned = Cosine()
     for base, delta in _changes(network, kind, folder):

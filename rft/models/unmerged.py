@@ -66,6 +66,7 @@ def beside(network: Any) -> Any:
     """Replace the layers that peft wrapped, in place; return the network."""
     for name, layer in list(_wrapped(network)):
         _put(network, name, Unmerged(layer.get_base_layer(), *_paths(layer)))
+    network.__dict__.pop("peft_config", None)  # by which peft would know an adapter under the next one
     return network.requires_grad_(False)
 
 

@@ -158,6 +158,8 @@ def trainable(model: Any, section: config.Train) -> Any:
         return model.requires_grad_(True).train()
     from peft import LoraConfig, get_peft_model
 
+    if section.lora.targets != "all-linear":
+        _check_targets(model, section.lora.targets)
     lora = LoraConfig(
         r=section.lora.r,
         lora_alpha=section.lora.alpha,
@@ -166,25 +168,24 @@ def trainable(model: Any, section: config.Train) -> Any:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    tied = model.get_input_embeddings().weight
     with _quiet_peft():
-        adapted: Any = get_peft_model(model, lora)
-    for name, module in adapted.base_model.model.named_modules():
-        if hasattr(module, "lora_A"):
-            _check_target(name, module.get_base_layer(), tied)
-    return adapted.train()
+        return get_peft_model(model, lora).train()
 
 
-def _check_target(name: str, layer: Any, tied: torch.Tensor) -> None:
+def _check_targets(model: Any, targets: list[str]) -> None:
     """Refuse a layer whose adapter would be learned, and not sampled with as it was learned."""
-    why = ""
-    if not isinstance(layer, torch.nn.Linear):
-        why = f"is a layer of kind {type(layer).__name__}"
-    elif layer.weight is tied:
-        why = "shares its weight with the token embedding, which an adapter would not change"
-    if why:
-        what = f"params.yaml: train.lora.targets names {name}, which {why}"
-        raise ConfigError(f"{what}. Name linear layers of their own, or set it to all-linear.")
+    embedding = model.get_input_embeddings().weight
+    for name, layer in model.named_modules():
+        if not any(name == target or name.endswith(f".{target}") for target in targets):
+            continue
+        why = ""
+        if not isinstance(layer, torch.nn.Linear):
+            why = f"is a layer of kind {type(layer).__name__}"
+        elif layer.weight is embedding:
+            why = "shares its weight with the token embedding, which an adapter would not change"
+        if why:
+            what = f"params.yaml: train.lora.targets names {name}, which {why}"
+            raise ConfigError(f"{what}. Name linear layers of their own, or set it to all-linear.")
 
 
 def _check_honored(model: Any, section: config.Train) -> None:
