@@ -107,7 +107,7 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     network = _network(case, folder, device)
     marks = {"loaded": _peak(device)}
     learner = Learner(network, params.train, params.rollout.max_turn_tokens, device)
-    sampler: Any = Engine(weights.merged_copy(learner.model), _NoEnd(), device)  # type: ignore[arg-type]
+    sampler: Any = Engine(weights.sampler_copy(learner.model), _NoEnd(), device)  # type: ignore[arg-type]
     marks["learner"] = _peak(device)
     vocabulary = network.config.get_text_config().vocab_size
     prompts = torch.randint(vocabulary, (case.batch, case.prompt), generator=torch.Generator().manual_seed(0)).tolist()

@@ -5,7 +5,8 @@ RUN is what a run's gate judged, approved or not.
 
   rft export champion exports/today              the adapter as trained, and its base model or its
                                                  name
-  rft export 12 exports/12 --merge               one whole model, in the dtype that it was judged in
+  rft export 12 exports/12 --merge               one whole model, unless rounding loses what it
+                                                 learned
   rft export RUN exports/look --merge --dtype float32
 """
 
@@ -36,7 +37,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        help="dtype of the whole model (default: policy.dtype of its run, in which it was judged)",
+        help="dtype of the whole model (default: float32 for full weights, else policy.dtype of its run)",
     )
 
 

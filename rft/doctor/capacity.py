@@ -3,8 +3,8 @@ counted on PyTorch's `meta` device.
 
 What a stage `train` holds all the time, trained numbers counted as T:
 
-    weights     the learner's, and with LoRA the sampler's plain copy, without the embeddings that
-                both share
+    weights     the learner's, and with LoRA in float32 the sampler's plain copy, without the
+                embeddings that both share; in bfloat16 it shares all (rft/models/unmerged.py)
     optimizer   AdamW's two moments, and the start, from which `weights/change` is measured: 3 T.
                 An algorithm that needs a reference policy keeps the start as that policy
     ahead       with full weights and train.lag, the sampler's own copy
@@ -152,7 +152,7 @@ def memory_need(shape: Shape, params: config.Params, description: Any) -> dict[s
     width = 4 if params.policy.dtype == "float32" else 2
     sampled_here = params.policy.server is None
     weights = shape.parameters * (width if is_lora else 4)  # what learns is float32
-    if is_lora and sampled_here:
+    if is_lora and sampled_here and width == 4:
         weights += (shape.parameters - shape.shared) * width
     ahead = shape.parameters * 4 if not is_lora and sampled_here and train.lag else 0
     rows, held = _slots(shape, params, width if is_lora else 4)

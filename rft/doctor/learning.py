@@ -9,9 +9,10 @@ the trainer's optimizer. Nothing is graded, and nothing is kept.
                 ratio in the loss is wrong from the start
     change      some trained weight has other bytes than before. An lr below the float's resolution
                 changes none
-    effect      at least one in a hundred of the weights that are sampled with (with LoRA the merged
-                ones) moves after `train.steps` such steps. Zeros are not counted: they take any
-                addend
+    effect      with LoRA, what the step learned is in the weights that are sampled with: a cosine
+                of at least 0.99 (rft/models/effect.py). With full weights, which are sampled with
+                as they are, at least one in a hundred moves after `train.steps` such steps. Zeros
+                are not counted: they take any addend
     base        with LoRA, no weight of the base model moved
 
 How long sampling and step took gives a rough range of hours per stage (rft/doctor/hours.py).
@@ -19,6 +20,7 @@ How long sampling and step took gives a rough range of hours per stage (rft/doct
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,7 +42,7 @@ AGREEMENT = {"float32": (1e-3, 0.05), "bfloat16": (0.25, 1.0)}
 def look(setup: Setup) -> Finding:
     import torch
 
-    from rft.models import weights
+    from rft.models import effect, weights
     from rft.sampling.engine import Engine
     from rft.trainer.learner import Learner
     from rft.trainer.logprobs import own_logprobs
@@ -50,9 +52,10 @@ def look(setup: Setup) -> Finding:
     device = weights.prepare_process(params.policy)
     network, chat = setup.network(device)
     learner = Learner(network, section, params.rollout.max_turn_tokens, device)
-    sampler = Engine(weights.merged_copy(learner.model), chat, device)
-    shared = _shared(learner.model, sampler.model)
+    is_lora = section.weights == "lora"
+    sampler = Engine(weights.sampler_copy(learner.model), chat, device)
     start = [parameter.detach().clone() for parameter in learner.parameters]
+    before = _base_digests(learner.model) if is_lora else {}
     began = time.monotonic()
     samples = _group(setup, sampler)
     sampling_s = time.monotonic() - began
@@ -82,9 +85,13 @@ def look(setup: Setup) -> Finding:
         *_agreement(mismatch, params.policy.dtype),
         *_change(section, norm, changed, lambda times: _felt(_moves(learner.model, start), times)),
     ]
-    if section.weights == "lora":
-        problems += _base(learner.model, sampler.model, shared)
+    kept = 1.0 if changed else None
+    if is_lora:
+        weights.sync(learner.model, sampler.model)
+        kept = effect.kept(effect.by_adapter(learner.model), effect.of_sampler(learner.model, sampler.model))
+        problems += [*_kept(section, kept, params.policy.dtype), *_base(before, _base_digests(learner.model))]
     facts = {
+        "effect_kept": kept,
         "logprob_mismatch": mismatch if math.isfinite(mismatch) else None,
         "grad_norm": norm if math.isfinite(norm) else None,
         "weights_changed": changed,
@@ -135,7 +142,7 @@ def _agreement(mismatch: float, dtype: str) -> Iterator[Finding]:
 
 def _change(section: config.Train, norm: float, changed: int, felt: Callable[[int], float]) -> Iterator[Finding]:
     """`felt`: the share of weights that so many of this step's changes, one on top of the other,
-    would move."""
+    would move. With LoRA `_kept` tells it."""
     lost, remedy = (
         f"train.lr = {section.lr:g} is lost in rounding",
         "Raise train.lr: 1e-4 to 1e-2 is usual for LoRA, 1e-6 to 1e-4 for full weights.",
@@ -149,20 +156,29 @@ def _change(section: config.Train, norm: float, changed: int, felt: Callable[[in
         )
     elif not changed:
         yield fail(f"one step changed no weight: {lost}", remedy)
+    elif section.weights == "lora":
+        return
     elif felt(section.steps) < FELT:
         yield fail(f"not even {section.steps} such steps would move the weights that are sampled with: {lost}", remedy)
     elif (share := felt(1)) < FELT:
         yield warn(f"one step moves {share:.1%} of the weights that are sampled with: most of {lost} at first", remedy)
 
 
+def _kept(section: config.Train, kept: float | None, dtype: str) -> Iterator[Finding]:
+    """`kept`: the cosine of what the step learned and what the sampler got of it."""
+    from rft.models.effect import AT_LEAST
+
+    if kept is not None and not kept >= AT_LEAST:
+        yield fail(
+            f"of what one step learns, the weights that are sampled with have a cosine of {kept:.3f}, below {AT_LEAST} "
+            f"({dtype}): train.lr = {section.lr:g} is lost in rounding",
+            "Raise train.lr: 1e-5 to 1e-2 is usual for LoRA.",
+        )
+
+
 def _moves(learner: Any, start: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """For the weights that are sampled with: (a weight before the step, what the step adds)."""
-    if not hasattr(learner, "merge_and_unload"):
-        yield from ((then, now.detach() - then) for now, then in zip(learner.parameters(), start, strict=True))
-        return
-    for module in learner.modules():
-        if "default" in getattr(module, "lora_A", ()):
-            yield module.base_layer.weight, module.get_delta_weight("default")
+    """For full weights: (a weight before the step, what the step adds)."""
+    yield from ((then, now.detach() - then) for now, then in zip(learner.parameters(), start, strict=True))
 
 
 def _felt(moves: Iterable[tuple[Any, Any]], times: int) -> float:
@@ -178,31 +194,23 @@ def _felt(moves: Iterable[tuple[Any, Any]], times: int) -> float:
     return moved / max(total, 1)
 
 
-def _shared(learner: Any, sampled_with: Any) -> dict[str, int]:
-    """Add up the bits of each weight that both are made of."""
-    if learner is sampled_with:
-        return {}
-    theirs = {id(weight) for weight in sampled_with.parameters()}
-    return {name: _bits(weight) for name, weight in learner.named_parameters() if id(weight) in theirs}
-
-
-def _bits(weight: Any) -> int:
+def _base_digests(learner: Any) -> dict[str, str]:
+    """Hash the base model's weights, which the sampler may share."""
     import torch
 
-    return int(weight.detach().view(torch.int32 if weight.dtype == torch.float32 else torch.int16).sum())
+    found: dict[str, str] = {}
+    for name, tensor in learner.base_model.model.named_parameters():
+        if "lora_" not in name:
+            data = tensor.detach().cpu().contiguous().view(torch.uint8).numpy()
+            found[name.replace(".base_layer", "")] = hashlib.sha256(data).hexdigest()
+    return found
 
 
-def _base(learner: Any, sampled_with: Any, shared: dict[str, int]) -> Iterator[Finding]:
-    """Compare with the sampler, which still holds the base model: it was merged before the step.
-    `shared`: weights that both are made of, as they were then."""
-    before = dict(sampled_with.named_parameters())
-    mine = dict(learner.named_parameters())
-    moved = [name for name, bits in shared.items() if _bits(mine[name]) != bits]
-    for name, now in learner.base_model.model.named_parameters():
-        if "lora_" not in name and not bool((now.detach() == before[name.replace(".base_layer", "")]).all()):
-            moved.append(name)
-    for name in moved[:1]:
-        yield fail(
-            f"the step changed {name}, a weight of the base model",
-            "LoRA must leave the base alone; report which model it is.",
-        )
+def _base(before: dict[str, str], after: dict[str, str]) -> Iterator[Finding]:
+    for name, digest in after.items():
+        if digest != before[name]:
+            yield fail(
+                f"the step changed {name}, a weight of the base model",
+                "LoRA must leave the base alone; report which model it is.",
+            )
+            return

@@ -211,8 +211,9 @@ def _weights(
     if folder is not None and made.weights == "lora":
         rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"]
     if merge or made.weights == "full" or (dtype and made.weights == "none"):
-        as_dtype: Dtype = dtype or params.policy.dtype
-        moved = merging.write(source, made.weights, folder, target / "model", as_dtype)
+        # all weights learned in float32, and were judged so
+        as_dtype: Dtype = dtype or ("float32" if made.weights == "full" else params.policy.dtype)
+        moved = merging.write(source, made.weights, folder, target / "model", as_dtype, params.policy.dtype)
         weights = Weights(kind=made.weights, sha256=made.weights_sha256, path="model", rank=rank)
         return base, weights.model_copy(update={"dtype": as_dtype, "moved": moved})
     if dtype:

@@ -3,8 +3,8 @@
 A small change may be lost in the cast: bfloat16 has eight bits, and a change of less than half of
 the last one moves a weight not at all. So the export says how far training and cast moved the
 weights, and how much of the learned change is left: the cosine between the change as learned and
-the change in the files, over all trained weights. 1: all of it. Near 0: serve the adapter, or
-float32.
+the change in the files, over all trained weights (rft/models/effect.py). A cast that loses some of
+it is refused: an adapter beside its base, or float32, loses nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from rft import config, reports
 from rft.errors import UserError
 from rft.models import weights
+from rft.models.effect import AT_LEAST, Cosine
 from rft.models.source import Source
 from rft.models.weights import Weights
 
@@ -32,14 +33,23 @@ class Moved(reports.Report):
 
 
 @torch.no_grad()
-def write(source: Source, kind: Weights, folder: Path | None, target: Path, dtype: str) -> Moved:
-    """Write a model folder with its tokenizer; return what moved."""
+def write(source: Source, kind: Weights, folder: Path | None, target: Path, dtype: str, judged: str) -> Moved:
+    """Write a model folder with its tokenizer; return what moved. The base weights are those that
+    were judged, rounded to the format `judged`. Raises UserError for a cast that would lose what
+    was learned."""
     device = torch.device("cpu")
     network, tokenizer = weights.load(source, config.Policy(dtype="float32", device="cpu"), device)
+    network = network.to(getattr(torch, judged)).float()
     cast = getattr(torch, dtype)
-    learned = _Cosine()
+    learned = Cosine()
     for base, delta in _changes(network, kind, folder):
         learned.add(delta, (base + delta).to(cast).float() - base.to(cast).float())
+    if learned.value is not None and not learned.value >= AT_LEAST:
+        remedy = "Choose --dtype float32" + (
+            ", or leave --merge out: the adapter is exported as it was trained." if kind == "lora" else "."
+        )
+        what = f"--dtype {dtype}: of what was learned, only a cosine of {learned.value:.3f} would be in these weights"
+        raise UserError(f"{what}, below {AT_LEAST}. {remedy}")
     whole = weights.with_weights(network, kind, folder, device)
     moves = (float((each - each.to(cast).float()).abs().max()) for each in whole.parameters() if each.numel())
     by_cast = max(moves, default=0.0)
@@ -64,22 +74,3 @@ def _changes(network: Any, kind: Weights, folder: Path | None) -> Iterator[tuple
                     yield base[name], trained.get_tensor(name).float() - base[name]
         return
     yield from weights.adapter_changes(network, folder)
-
-
-class _Cosine:
-    def __init__(self) -> None:
-        self._dot = self._ours = self._theirs = 0.0
-        self.largest = 0.0
-
-    def add(self, one: torch.Tensor, other: torch.Tensor) -> None:
-        self.largest = max(self.largest, float(one.abs().max()))
-        one, other = one.double().flatten(), other.double().flatten()
-        self._dot += float(one @ other)
-        self._ours += float(one @ one)
-        self._theirs += float(other @ other)
-
-    @property
-    def value(self) -> float | None:
-        if not self._ours:
-            return None
-        return self._dot / math.sqrt(self._ours * self._theirs) if self._theirs else 0.0

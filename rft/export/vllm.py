@@ -104,14 +104,8 @@ def _weights(manifest: Manifest) -> str:
         said.append(f"`model/` was merged in float32 and cast once, to {weights.dtype}. {cast}")
         if moved.kept is not None:
             cosine = f"Cosine of the change as learned and as it stands here: {moved.kept:.4f}."
-            lost = _LOST if moved.kept < 0.99 else ""
-            said.append(f"Training had moved one by {moved.by_training:.3g} at most. {cosine}{lost}")
+            said.append(f"Training had moved one by {moved.by_training:.3g} at most. {cosine}")
     return "## Weights\n" + "\n".join(said)
-
-
-_LOST = (
-    " **A part of what was learned is lost in the cast.** Serve the adapter, or export with `--merge --dtype float32`."
-)
 
 
 def _serve(manifest: Manifest, policy: config.Policy) -> str:

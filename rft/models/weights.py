@@ -3,7 +3,11 @@
 A policy's weights are a base model (rft/models/source.py says where it lies) and perhaps an adapter
 or a whole set of trained weights on top. `load` gives the base; `with_weights` applies what a
 champion or a train stage left; `trainable` prepares for learning: LoRA through peft, or all
-weights. `merged_copy` and `sync` keep the plain copy that the sampler decodes with.
+weights. `sampler_copy` and `sync` keep the plain copy that the sampler decodes with.
+
+What was learned must be what is sampled, judged and served (rft/models/effect.py). An adapter is
+merged into float32 weights, and runs beside all others (rft/models/unmerged.py). All weights learn
+in float32, and are float32 from then on.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from safetensors import SafetensorError
 
 from rft import config
 from rft.errors import ConfigError, UserError
-from rft.models import shape
+from rft.models import shape, unmerged
 from rft.models.source import Source
 from rft.models.templates import with_arguments
 
@@ -179,14 +183,16 @@ def _unloadable(source: Source, error: Exception) -> UserError:
 
 
 def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.device) -> Any:
-    """Merge an adapter into the model, or load trained full weights. Raises UserError for those of
-    another base model."""
+    """Put an adapter on the model, merged into it if that is float32; or load trained full weights,
+    for which it becomes float32 as they are. Raises UserError for those of another base model."""
     if kind == "none" or folder is None:
         return model
     if kind == "full":
         from safetensors.torch import load_file
 
         state = load_file(folder / "model.safetensors", device=str(device))
+        if any(tensor.dtype == torch.float32 for tensor in state.values()):
+            model = model.float()  # what it loads would be rounded to its own format
         missing, unexpected = model.load_state_dict(state, strict=False)
         if unexpected or set(missing) - _tied(model):
             odd = (unexpected or list(missing))[0]
@@ -196,7 +202,8 @@ def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.d
 
     try:
         with _quiet_peft():
-            return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
+            adapted: Any = PeftModel.from_pretrained(model, str(folder))
+        return adapted.merge_and_unload() if _merges(model) else unmerged.beside(adapted.base_model.model)
     except (RuntimeError, ValueError) as error:
         why = str(error).splitlines()[0]
         raise UserError(f"{folder}: this adapter belongs to another base model: {why}") from error
@@ -224,6 +231,8 @@ def trainable(model: Any, section: config.Train) -> Any:
         return model.requires_grad_(True).train()
     from peft import LoraConfig, get_peft_model
 
+    if section.lora.targets != "all-linear":
+        _check_targets(model, section.lora.targets)
     lora = LoraConfig(
         r=section.lora.r,
         lora_alpha=section.lora.alpha,
@@ -234,6 +243,22 @@ def trainable(model: Any, section: config.Train) -> Any:
     )
     with _quiet_peft():
         return get_peft_model(model, lora).train()
+
+
+def _check_targets(model: Any, targets: list[str]) -> None:
+    """Refuse a layer whose adapter would be learned, and not sampled with as it was learned."""
+    embedding = model.get_input_embeddings().weight
+    for name, layer in model.named_modules():
+        if not any(name == target or name.endswith(f".{target}") for target in targets):
+            continue
+        why = ""
+        if not isinstance(layer, torch.nn.Linear):
+            why = f"is a layer of kind {type(layer).__name__}"
+        elif layer.weight is embedding:
+            why = "shares its weight with the token embedding, which an adapter would not change"
+        if why:
+            what = f"params.yaml: train.lora.targets names {name}, which {why}"
+            raise ConfigError(f"{what}. Name linear layers of their own, or set it to all-linear.")
 
 
 def _check_honored(model: Any, section: config.Train) -> None:
@@ -247,11 +272,17 @@ def _check_honored(model: Any, section: config.Train) -> None:
         raise ConfigError(f"{what}. Choose another model.")
 
 
-def merged_copy(model: Any) -> Any:
-    """Make a plain model for the sampler. With full weights it is the model itself; with LoRA it
-    shares the embeddings, and a head that LoRA leaves alone: a quarter of a model of 0.6 B."""
+def sampler_copy(model: Any) -> Any:
+    """Make what the sampler decodes with: the adapter merged into a copy, or beside the learner's
+    own base weights. With full weights it is the model itself."""
     if not hasattr(model, "merge_and_unload"):
         return model
+    return merged_copy(model) if _merges(model) else unmerged.twin(model)
+
+
+def merged_copy(model: Any) -> Any:
+    """Make a plain model with the adapter in its weights, which must be float32. It shares the
+    embeddings, and a head that LoRA leaves alone: a quarter of a model of 0.6 B."""
     shared = {id(weight): weight for weight in _unwrapped(model)}
     return copy.deepcopy(model, shared).merge_and_unload().requires_grad_(False).eval()
 
@@ -263,10 +294,19 @@ def _unwrapped(model: Any) -> list[torch.nn.Parameter]:
     return [end.weight for end in plain if not end.weight.requires_grad]
 
 
+def _merges(model: Any) -> bool:
+    """Tell whether an adapter's change survives in the weights: not in bfloat16."""
+    return model.get_input_embeddings().weight.dtype == torch.float32
+
+
 @torch.no_grad()
 def sync(learner: Any, sampler: Any) -> None:
-    """Copy the learner's weights to the sampler: with LoRA base + scaled B A, layer by layer."""
+    """Copy the learner's weights to the sampler: with LoRA base + scaled B A, layer by layer, or
+    the adapter alone."""
     if learner is sampler:
+        return
+    if unmerged.holds(sampler):
+        unmerged.follow(learner, sampler)
         return
     if not hasattr(learner, "merge_and_unload"):
         for theirs, mine in zip(sampler.parameters(), learner.parameters(), strict=True):
@@ -280,12 +320,15 @@ def sync(learner: Any, sampler: Any) -> None:
 
 
 def save(model: Any, folder: Path) -> None:
-    """Save an adapter (peft) or weights to `folder`, which must not exist yet."""
+    """Save an adapter (peft) or weights to `folder`, which must not exist yet. An adapter is one of
+    the base model, even if it learned on top of another."""
     folder.mkdir(parents=True)
     if hasattr(model, "merge_and_unload"):
         model.save_pretrained(str(folder))
         (folder / "README.md").unlink(missing_ok=True)  # peft's model card: empty headings
         _sort_targets(folder / "adapter_config.json")
+        if unmerged.is_stacked(model):
+            unmerged.save_stacked(model, folder)
         return
     from safetensors.torch import save_file
 

@@ -13,6 +13,10 @@ makes the model's parameters views of its parts. Whoever changes a weight in pla
 merge) changes what is sampled with; no second copy can go stale. Parameters that got other memory
 (`.to`, `.data =`) are noticed before the next token, and put side by side again.
 
+Adapters that run beside the weights (rft/models/unmerged.py) are fused likewise: the down
+projections of q, k and v below each other, and their up projections as the blocks of one matrix. So
+a product with adapters is two small ones more.
+
 `fast_forward` returns None, and why, for a model that it does not know, and for one whose own
 forward gives other logits on a small probe.
 
@@ -29,6 +33,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from rft.models.unmerged import Unmerged
 from rft.sampling.kv_cache import Feed, ModelForward, Slots
 
 KNOWN = ("Qwen3ForCausalLM", "LlamaForCausalLM")
@@ -37,17 +42,43 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 
 @dataclass(frozen=True, slots=True)
+class _Product:
+    """Linear layers side by side, as one product, with the adapters beside them."""
+
+    weight: torch.Tensor
+    weight_T: torch.Tensor
+    down: torch.Tensor | None = None
+    up: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.down is None or self.up is None:
+            return functional.linear(x, self.weight)
+        return torch.addmm(functional.linear(functional.linear(x, self.down), self.up), x, self.weight_T)
+
+    def onto(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Add the product to the residual."""
+        return torch.addmm(residual, x, self.weight_T) if self.down is None else residual + self(x)
+
+    def rows(self, first: int, end: int | None) -> _Product:
+        """Return the part that makes these outputs."""
+        weight = self.weight[first:end]
+        return _Product(weight, weight.T, self.down, None if self.up is None else self.up[first:end])
+
+
+@dataclass(frozen=True, slots=True)
 class _Layer:
     """A layer's weights as they are multiplied. `qk_norm_2D`: row 0 for queries, 1 for keys; None
     for Llama."""
 
     before: torch.Tensor
-    qkv: torch.Tensor
+    qkv: _Product
+    q: _Product
+    kv: _Product
     qk_norm_2D: torch.Tensor | None
-    out_T: torch.Tensor
+    out: _Product
     between: torch.Tensor
-    gate_up: torch.Tensor
-    down_T: torch.Tensor
+    gate_up: _Product
+    down: _Product
 
 
 def fast_forward(model: Any) -> tuple[FastForward | None, str]:
@@ -96,7 +127,7 @@ class FastForward:
         attend: Any,
         last: torch.Tensor | None,
     ) -> torch.Tensor:
-        if any(parameters["weight"].data_ptr() != place for parameters, place in self._places):
+        if any(tensors[name].data_ptr() != place for tensors, name, place in self._places):
             self._lay_out()
         if slots.length > len(self._cos_TD):
             self._rotary(slots.length)
@@ -109,26 +140,23 @@ class FastForward:
         for number, layer in enumerate(self._layers):
             x = self._norm(x_NE, layer.before)
             if number < final or last is None:
-                qkv = functional.linear(x, layer.qkv)
+                qkv = layer.qkv(x)
                 qk = self._turned(qkv[:, : heads * dim], self._kind, layer, cos, sin)
                 q, k, v = qk[:, : self.heads], qk[:, self.heads :], qkv[:, heads * dim :].view(rows, self.kv_heads, dim)
             else:
                 # The last layer's output is read at each row's last token alone; the other tokens
                 # only give it keys and values.
-                query, rest = layer.qkv[: self.heads * dim], layer.qkv[self.heads * dim :]
-                q = functional.linear(x[last], query)
-                q = self._turned(q, self._kind[: self.heads], layer, cos[last], sin[last])
-                kv = functional.linear(x, rest)
+                q = self._turned(layer.q(x[last]), self._kind[: self.heads], layer, cos[last], sin[last])
+                kv = layer.kv(x)
                 k = self._turned(kv[:, : self.kv_heads * dim], self._kind[self.heads :], layer, cos, sin)
                 v = kv[:, self.kv_heads * dim :].view(rows, self.kv_heads, dim)
                 x_NE, attend = x_NE[last], attend.last
             for held, new in ((slots.keys_LSHTD, k), (slots.values_LSHTD, v)):
                 held[number].view(-1, dim).index_copy_(0, at_N, new.reshape(-1, dim))
-            x_NE = torch.addmm(x_NE, attend(number, q, k, v), layer.out_T)
-            gate_up = functional.linear(self._norm(x_NE, layer.between), layer.gate_up)
-            gate, up = gate_up.chunk(2, -1)
-            x_NE = torch.addmm(x_NE, functional.silu(gate).mul_(up), layer.down_T)
-        return functional.linear(self._norm(x_NE, self._last_norm), self._head).float()
+            x_NE = layer.out.onto(x_NE, attend(number, q, k, v))
+            gate, up = layer.gate_up(self._norm(x_NE, layer.between)).chunk(2, -1)
+            x_NE = layer.down.onto(x_NE, functional.silu(gate).mul_(up))
+        return self._head(self._norm(x_NE, self._last_norm)).float()
 
     def _turned(
         self, x: torch.Tensor, kind: torch.Tensor, layer: _Layer, cos: torch.Tensor, sin: torch.Tensor
@@ -150,10 +178,10 @@ class FastForward:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _lay_out(self) -> None:
-        self._places: list[tuple[dict[str, Any], int]] = []
+        self._places: list[tuple[dict[str, Any], str, int]] = []
         body = self.model.model
         self._embedding, self._last_norm = self._as_is(body.embed_tokens), self._as_is(body.norm)
-        self._head = self._as_is(self.model.lm_head)
+        self._head = self._product(self.model.lm_head)
         self._layers = [self._layer(layer) for layer in body.layers]
         self._kind = torch.tensor([0] * self.heads + [1] * self.kv_heads, device=self._embedding.device)
         self._kv_head = torch.arange(self.kv_heads, device=self._embedding.device)
@@ -161,19 +189,51 @@ class FastForward:
     def _layer(self, layer: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
         is_normed = hasattr(attention, "q_norm")
+        qkv, queries = self._product(attention.q_proj, attention.k_proj, attention.v_proj), self.heads * self.dim
         return _Layer(
             before=self._as_is(layer.input_layernorm),
-            qkv=self._fuse(attention.q_proj, attention.k_proj, attention.v_proj),
+            qkv=qkv,
+            q=qkv.rows(0, queries),
+            kv=qkv.rows(queries, None),
             qk_norm_2D=self._fuse(attention.q_norm, attention.k_norm).view(2, -1) if is_normed else None,
-            out_T=self._as_is(attention.o_proj).T,
+            out=self._product(attention.o_proj),
             between=self._as_is(layer.post_attention_layernorm),
-            gate_up=self._fuse(mlp.gate_proj, mlp.up_proj),
-            down_T=self._as_is(mlp.down_proj).T,
+            gate_up=self._product(mlp.gate_proj, mlp.up_proj),
+            down=self._product(mlp.down_proj),
         )
 
     def _as_is(self, module: Any) -> torch.Tensor:
-        self._places.append((module._parameters, module.weight.data_ptr()))
+        self._at(module._parameters, "weight")
         return module.weight.detach()
+
+    def _at(self, tensors: dict[str, Any], name: str) -> None:
+        """Note where a tensor lies, to notice when it gets other memory."""
+        self._places.append((tensors, name, tensors[name].data_ptr()))
+
+    def _product(self, *modules: Any) -> _Product:
+        weight = self._fuse(*modules) if len(modules) > 1 else self._as_is(modules[0])
+        return _Product(weight, weight.T, *self._adapters(modules))
+
+    def _adapters(self, modules: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+        """Put the modules' adapters side by side; the modules hold views of them."""
+        adapted = [module for module in modules if isinstance(module, Unmerged)]
+        if not adapted:
+            return None, None
+        down = torch.cat([module.down for module in adapted])
+        up = down.new_zeros(sum(len(module.weight) for module in modules), len(down))
+        row, column = 0, 0
+        for module in modules:
+            outputs = len(module.weight)
+            if isinstance(module, Unmerged):
+                rank = len(module.down)
+                up[row : row + outputs, column : column + rank] = module.up
+                module.down = down[column : column + rank]
+                module.up = up[row : row + outputs, column : column + rank]
+                for name in ("down", "up"):
+                    self._at(module._buffers, name)
+                column += rank
+            row += outputs
+        return down, up
 
     def _fuse(self, *modules: Any) -> torch.Tensor:
         """Put the modules' weights side by side; from now on the modules hold views of them."""
@@ -280,7 +340,7 @@ def _unknown(model: Any) -> str:
     if biased or config.hidden_act != "silu" or model.dtype not in TOLERANCE:
         return f"attention_bias or mlp_bias {biased}, hidden_act {config.hidden_act}, {model.dtype}"
     linear = [module for module in model.modules() if hasattr(module, "in_features")]
-    if any(type(module) is not torch.nn.Linear for module in linear) or any(
+    if any(type(module) not in (torch.nn.Linear, Unmerged) for module in linear) or any(
         parameter.is_inference() for parameter in model.parameters()
     ):
         return "its weights are wrapped, quantized, or made in inference mode"

@@ -54,7 +54,8 @@ def of(
     """Make a policy. `name`: of the adapter at a server; arms that share one need two names."""
     if bench.params.policy.server is not None:
         return _served(bench, which, trained, name)
-    network, chat = base_model(bench.params, which, device, bench.schemas)
+    # trained weights are the base model's, also where training started from the champion's
+    network, chat = base_model(bench.params, "policy" if trained else which, device, bench.schemas)
     if trained is not None:
         network = weights.with_weights(network, *trained, device)
     return Sampling(Engine(network, chat, device, bench.params.rollout.deterministic), weights.weights_sha256(network))
@@ -86,8 +87,8 @@ def _served(bench: Workbench, which: Literal["policy", "champion"], trained: Tra
 def base_model(
     params: config.Params, which: Literal["policy", "champion"], device: Any, tools: list[dict[str, Any]] | None = None
 ) -> tuple[Any, Chat]:
-    """Load the model that a stage starts from, with an adapter merged in, and its chat. `tools`:
-    None for the recipe's."""
+    """Load the model that a stage starts from, with the champion's weights on it, and its chat.
+    `tools`: None for the recipe's."""
     pointer = shelves.read(PolicyReport)
     network, tokenizer = weights.load(source.base(pointer, params.policy), params.policy, device)
     served = shelves.champion()
@@ -113,12 +114,12 @@ def chat_of(bench: Workbench) -> Chat:
 
 
 class InProcess:
-    """The learner's twin in this process, with an adapter merged in. With full weights it is the
-    learner itself, unless it samples ahead."""
+    """The learner's twin in this process, with the adapter. With full weights it is the learner
+    itself, unless it samples ahead."""
 
     def __init__(self, bench: Workbench, learner: Any, chat: Chat, device: Any) -> None:
         self._learner = learner
-        twin = weights.merged_copy(learner)
+        twin = weights.sampler_copy(learner)
         if twin is learner and bench.params.train.lag:
             twin = copy.deepcopy(learner).requires_grad_(False)
         self.policy = Engine(twin, chat, device, bench.params.rollout.deterministic)

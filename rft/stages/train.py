@@ -18,7 +18,7 @@ import torch
 
 from rft import config, files, progress, recipe, reports, shelves
 from rft.grading import preflight
-from rft.models import weights
+from rft.models import unmerged, weights
 from rft.rollouts import determinism
 from rft.rollouts import log as rollout_log
 from rft.rollouts.prompting import num_turns
@@ -65,7 +65,8 @@ def _lead(params: config.Params, device: torch.device, team: distributed.Process
 
 def _publish(trainer: Trainer, section: config.Train, shelf: Path) -> None:
     learner, kind = trainer.learner, section.weights
-    if kind == "lora" and section.from_ == "champion" and shelves.champion().weights != "none":
+    on_champion = section.from_ == "champion" and shelves.champion().weights != "none"
+    if kind == "lora" and on_champion and not unmerged.is_stacked(learner.model):
         kind = "full"  # the adapter belongs to the champion's own weights: merge it, for the base model alone
     weights.save(learner.model if kind == section.weights else weights.merged_copy(learner.model), shelf / "weights")
     (shelf / "metrics.jsonl").write_text(trainer.metrics.text())

@@ -490,7 +490,8 @@ def test_the_estimate_counts_what_peft_wraps(recipe: Path, policy: Path):
             "not even 4 such steps would move the weights that are sampled with",
         ),
         ({"lr": 1e-30}, "fail", "train.lr = 1e-30 is lost in rounding"),
-        ({"lr": 1e-6, "steps": 80, "dtype": "bfloat16"}, "warn", "is lost in rounding at first"),
+        ({"weights": "full", "lr": 1e-11, "steps": 80}, "warn", "is lost in rounding at first"),
+        ({"lr": 1e-6, "steps": 80, "dtype": "bfloat16"}, "ok", "trained weights changed by one step"),
     ],
 )
 def test_one_step_must_change_the_weights(recipe: Path, policy: Path, train: dict[str, Any], status: str, words: str):
@@ -498,6 +499,19 @@ def test_one_step_must_change_the_weights(recipe: Path, policy: Path, train: dic
     section = {key: value for key, value in train.items() if key != "dtype"}
     found = examine(settings(recipe, policy=model, train=section), "step")["step"]
     assert (found.status, words in found.words) == (status, True), found.words
+
+
+def test_a_step_whose_effect_is_not_sampled_with_is_a_failure(
+    recipe: Path, policy: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What merging an adapter into bfloat16 does."""
+    params = settings(recipe, policy={"model": str(policy), "dtype": "bfloat16"}, train={"lr": 1e-4})
+    assert examine(params, "step")["step"].facts["effect_kept"] >= 0.99
+    monkeypatch.setattr(model, "sampler_copy", model.merged_copy)
+    found = examine(params, "step")["step"]
+    assert found.status == "fail"
+    assert "the weights that are sampled with have a cosine of 0." in found.words
+    assert found.facts["effect_kept"] < 0.99
 
 
 def test_a_step_that_moves_the_base_or_disagrees_is_a_failure(

@@ -81,5 +81,5 @@ def test_a_model_folder_without_a_tokenizer_is_named(tmp_path: Path, ladder_reci
 
 
 def test_a_hub_id_out_of_reach_is_one_message(tmp_path: Path, ladder_recipe: Path):
-    with inside(tmp_path), pytest.raises(InfrastructureError, match="nobody/no-such-model'.* cannot be reached"):
+    with inside(tmp_path), pytest.raises(InfrastructureError, match=r"nobody/no-such-model'.* cannot be reached"):
         run("policy", params(ladder_recipe, policy={"model": "nobody/no-such-model"}))

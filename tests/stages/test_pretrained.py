@@ -1,5 +1,5 @@
-"""Models in the shapes that people bring, through the ladder from files to files: Qwen3, Llama 3 and
-SmolLM with 150,000 rows of vocabulary, prompts of more than 4,096 tokens, sharded weights and
+"""Models in the shapes that people bring, through the ladder from files to files: Qwen3, Llama 3
+and SmolLM with 150,000 rows of vocabulary, prompts of more than 4,096 tokens, sharded weights and
 several end tokens. What is sampled, trained, judged and exported must be the same model.
 """
 
