@@ -1,7 +1,7 @@
 """The shape of a model, without its weights: on PyTorch's `meta` device tensors have a size and no
 memory, so a model of any size is there in a second.
 
-    skeleton         the whole model, or one of fewer layers
+    skeleton         the whole model, or one of another number of layers
     num_parameters   how many numbers its weights are; tied ones count once
 """
 
@@ -22,7 +22,7 @@ def skeleton(description: Any, layers: int | None = None) -> Any:
         text = description.get_text_config()
         text.num_hidden_layers = layers
         if getattr(text, "layer_types", None):
-            text.layer_types = text.layer_types[:layers]
+            text.layer_types = (list(text.layer_types) * layers)[:layers]
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(description, attn_implementation="sdpa", dtype=torch.float32)
 
