@@ -107,15 +107,24 @@ def tokenizer(source: str) -> Any:
 def _model_ends(source: str) -> tuple[int, ...]:
     """Read the tokens at which the model itself stops: often more than the tokenizer's own end
     token, such as <|endoftext|> beside <|im_end|>."""
-    from transformers import AutoConfig, GenerationConfig
+    for name in ("generation_config.json", "config.json"):
+        found = _settings(source, name).get("eos_token_id")
+        if found is not None:
+            return tuple(found) if isinstance(found, list) else (found,)
+    return ()
 
-    try:
-        found = GenerationConfig.from_pretrained(source).eos_token_id
-    except OSError:  # a folder without generation_config.json
-        found = AutoConfig.from_pretrained(source).get_text_config().eos_token_id
-    if found is None:
-        return ()
-    return tuple(found) if isinstance(found, list) else (found,)
+
+def _settings(source: str, name: str) -> dict[str, Any]:
+    """Read a JSON file of a folder or hub id; empty if there is none."""
+    from transformers.utils import cached_file
+
+    path: Any = Path(source, name)
+    if not Path(source).is_dir():
+        try:
+            path = cached_file(source, name)
+        except OSError:  # not every model has one
+            return {}
+    return json.loads(Path(path).read_text(encoding="utf-8")) if Path(path).exists() else {}
 
 
 def _unreachable(source: str, error: Exception) -> UserError:
