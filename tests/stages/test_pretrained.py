@@ -198,7 +198,7 @@ def exported(climbed: Ladder, kind: str, target: Path) -> export.Manifest:
     return export.write(params, target, origin, seen=climbed.rollouts("train", kind))
 
 
-def learned(climbed: Ladder, kind: str) -> Any:
+def learned(climbed: Ladder, kind: Any) -> Any:
     """The model as a stage of this project loads it."""
     from rft.models import weights
 
