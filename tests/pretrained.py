@@ -152,8 +152,8 @@ def _let_speak(built: Any, ours: Any, ends: list[int], call: int) -> None:
         weight.normal_(0, 0.2)
         weight[:, 0] = 4.0
         weight[: len(ours), 0] = 4.75
-        weight[ends, 0] = 5.15
-        weight[call, 0] = 5.2
+        weight[ends, 0] = 5.05
+        weight[call, 0] = 5.1
     built.model.norm.weight[0] = 3.0
 
 

@@ -159,17 +159,13 @@ def tokenizer(source: Source | str) -> Any:
 def _model_ends(source: Source) -> tuple[int, ...]:
     """Read the tokens at which the model itself stops: often more than the tokenizer's own end
     token, such as <|endoftext|> beside <|im_end|>. A GGUF file names that one alone."""
-    from transformers import AutoConfig, GenerationConfig
-
-    if source.gguf:
-        return ()
-    try:
-        found = GenerationConfig.from_pretrained(source.folder, local_files_only=True).eos_token_id
-    except OSError:  # a folder without generation_config.json
-        found = AutoConfig.from_pretrained(source.folder, local_files_only=True).get_text_config().eos_token_id
-    if found is None:
-        return ()
-    return tuple(found) if isinstance(found, list) else (found,)
+    for name in ("generation_config.json", "config.json"):
+        path = source.folder / name
+        if source.gguf is None and path.exists():
+            found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+            if found is not None:
+                return tuple(found) if isinstance(found, list) else (found,)
+    return ()
 
 
 def _unloadable(source: Source, error: Exception) -> UserError:

@@ -33,19 +33,19 @@ GRADING = (
 """Nobody answers right, so every answer has a small score of its own to learn from."""
 SECTIONS: dict[str, Any] = {
     "examples": {"train": 8, "validation": 4, "test": 2},
-    "rollout": {"max_turns": 3, "max_tokens": 5200, "max_turn_tokens": 12, "batch": 16},
-    "baseline": {"examples": 2, "k": 3, "not_worth_above": 1.0, "not_yet_below": 0.0},
+    "rollout": {"max_turns": 3, "max_tokens": 5200, "max_turn_tokens": 24, "batch": 16},
+    "baseline": {"examples": 3, "k": 3, "not_worth_above": 1.0, "not_yet_below": 0.0},
     "challenger": {"k": 2, "shown": 0},
 }
 TRAIN: dict[str, Any] = {
     "steps": 1,
     "examples_per_step": 2,
-    "group_size": 3,
+    "group_size": 4,
     "checkpoint_every": 1,
     "validate_every": 1,
     "validation_examples": 1,
     "lora": {"r": 4, "alpha": 8},
-    "microbatch_tokens": 10_000,
+    "microbatch_tokens": 6_000,
 }
 KINDS = {"lora": {"lr": 1e-2, "packing": True}, "full": {"lr": 1e-3}}
 CLOSE = {"rtol": 0, "atol": 1e-3}
@@ -124,8 +124,9 @@ def test_long_rollouts_call_tools_and_end_at_each_of_the_models_ends(climbed: La
     assert all(row.score is not None and row.num_forks == 0 for row in rows)
     assert sum(row.num_tool_calls for row in rows) > 0
     assert max(row.num_turns for row in rows) > 1, "a tool's result was read"
-    ended = [row.ids[-1] for row in rows if row.stop_reason == "completed"]
-    assert set(ended) == set(climbed.ends)
+    ended = {row.ids[-1] for row in rows if row.stop_reason == "completed"}
+    assert climbed.ends[1] in ended, "the end that only generation_config.json names"
+    assert ended <= set(climbed.ends)
     said = [json.loads(row.messages)[-1]["content"] for row in rows if row.stop_reason == "completed"]
     assert not [text for text in said if pretrained.PRETRAINED[climbed.family].other_end in text]
 
@@ -197,7 +198,7 @@ def exported(climbed: Ladder, kind: str, target: Path) -> export.Manifest:
     return export.write(params, target, origin, seen=climbed.rollouts("train", kind))
 
 
-def learned(climbed: Ladder, kind: str) -> Any:
+def learned(climbed: Ladder, kind: Any) -> Any:
     """The model as a stage of this project loads it."""
     from rft.models import weights
 
