@@ -7,8 +7,8 @@ test says.
         ... server.url, server.asked
 
 One request is one decode of one row, so what comes out is the in-process engine's own under the
-request's seed. vLLM's routes answer in the form that a real vLLM 0.32 was seen to answer
-(tests/sampling/test_vllm_exchanges.py compares them); SGLang's follow its protocol only.
+request's seed. The bodies of vLLM's routes and errors follow the source of vLLM 0.32, SGLang's its
+protocol; neither was compared with a running server.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ async def _burst(policy: TokenPolicy, params: config.Params, openings: list[Open
             raise
         raise InfrastructureError(
             f"the server took one turn, and died of {size} at once, each with its own seed: {failure}. Start it again "
-            "with other settings and see its log. vLLM's CPU build needs --no-enable-chunked-prefill, because its "
-            "engine cannot sample a chunk of a prompt with a seed of its own."
+            "with other settings and see its log. vLLM's CPU build needs --no-enable-chunked-prefill: a seed per "
+            "request and chunked prefill kill its engine."
         ) from None
     return size
 
