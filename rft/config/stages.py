@@ -334,7 +334,9 @@ class Policy(Section):
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of PyTorch. null: PyTorch's own choice."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format of the weights."""
+    """Number format of the base model's weights. With bfloat16 an adapter runs beside them, because
+    merged it would be lost; full weights learn in float32, and are sampled, judged and exported so.
+    """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the policy runs. auto: on a GPU if PyTorch finds one, else on the CPU."""
 

@@ -210,11 +210,12 @@ class FastForward:
         """Note where a tensor lies, to notice when it gets other memory."""
         self._places.append((tensors, name, tensors[name].data_ptr()))
 
-    def _product(self, *modules: Any) -> _Product:
-        weight = self._fuse(*modules) if len(modules) > 1 else self._as_is(modules[0])
-        return _Product(weight, weight.T, *self._adapters(modules))
+    def _product(self, first: Any, *others: Any) -> _Product:
+        weight = self._fuse(first, *others) if others else self._as_is(first)
+        down, up = self._adapters([first, *others])
+        return _Product(weight, weight.T, down, up)
 
-    def _adapters(self, modules: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+    def _adapters(self, modules: Sequence[Any]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Put the modules' adapters side by side; the modules hold views of them."""
         adapted = [module for module in modules if isinstance(module, Unmerged)]
         if not adapted:

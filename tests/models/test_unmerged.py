@@ -130,7 +130,7 @@ def test_an_adapter_on_an_adapter_is_one_of_the_base(tmp_path: Path):
     first = learner(lr=0.03, lora={"r": 4, "alpha": 8, "targets": ["q_proj", "up_proj"]})
     champion = saved(first, tmp_path / "first")
     start = logits(champion)
-    second = learner(champion, lr=0.03, lora={"r": 3, "alpha": 3, "targets": ["q_proj", "down_proj"]})
+    second = learner(champion, lr=0.1, steps=4, lora={"r": 3, "alpha": 3, "targets": ["q_proj", "down_proj"]})
     with second.model.disable_adapter():
         torch.testing.assert_close(logits(second.model), start, rtol=0, atol=0)
     sampler = weights.sampler_copy(second.model)

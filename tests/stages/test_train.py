@@ -281,6 +281,31 @@ def test_an_adapter_on_a_champions_adapter_is_saved_whole(ladder: Path, tmp_path
     assert weights.weights_sha256(whole) == arms[2].weights_sha256
 
 
+def test_in_bfloat16_an_adapter_on_a_champions_adapter_is_one_adapter(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path
+):
+    """Merged weights would lose it. What the challenger's arm plays with is what was learned."""
+    lora = {"weights": "lora", "steps": 2, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}, "validation_examples": 0}
+    bfloat16 = {"dtype": "bfloat16"}
+    first = again(ladder, tmp_path / "first", ladder_recipe, "train", train=lora, policy=bfloat16)
+    second = tmp_path / "second"
+    shutil.copytree(first / "data", second / "data")
+    shutil.copytree(first / "data/train/weights", second / "data/champion/weights")
+    champion = reports.Champion(version=1, weights="lora", weights_path="weights")
+    reports.write(champion, second / "data/champion/champion.json")
+    shutil.rmtree(second / "data/train")
+    with inside(second):
+        run("train", params(ladder_recipe, train=lora | {"seed": 1}, policy=bfloat16))
+        run("challenger", params(ladder_recipe, train=lora | {"seed": 1}, policy=bfloat16))
+    report = reports.read(reports.TrainReport, second / "data/train/report.json")
+    assert (report.trained, report.weights) == (True, "lora")
+    assert json.loads((second / "data/train/weights/adapter_config.json").read_text())["r"] == 8
+    arms = reports.read(reports.ChallengerReport, second / "data/challenger/report.json").arms
+    base, _ = weights.load(str(second / "data/policy/model"), config.Policy(dtype="bfloat16"), small_policy.device())
+    whole = weights.with_weights(base, "lora", second / "data/train/weights", small_policy.device())
+    assert weights.weights_sha256(whole) == arms[2].weights_sha256 != arms[0].weights_sha256
+
+
 def test_a_champion_of_another_base_model_is_refused(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     shutil.copytree(ladder / "data", tmp_path / "data", ignore=shutil.ignore_patterns("train", "challenger", "gate"))
     champion = reports.Champion(version=1, run="r-1", weights="lora", weights_path="weights", base_sha256="0" * 64)
