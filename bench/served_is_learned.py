@@ -214,10 +214,11 @@ def _merged(
     from rft.errors import UserError
     from rft.export import merge
     from rft.models import effect, weights
+    from rft.models.source import Source
 
     target = scratch / "merged"
     try:
-        merge.write(str(source), train.weights, saved, target, dtype or policy.dtype, policy.dtype)
+        merge.write(Source(source), train.weights, saved, target, dtype or policy.dtype, policy.dtype)
     except UserError as error:
         return None, f"refused: {error}"
     loaded = config.Policy(model=str(target), dtype=dtype or policy.dtype, device="cpu")  # type: ignore[arg-type]

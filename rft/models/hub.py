@@ -67,11 +67,12 @@ def is_taken(name: str) -> bool:
 
 def find(model: str, commit: str, weights: bool = True) -> Path | None:
     """Return the folder of a commit in the cache, if all that is wanted of it is there."""
+    import httpx2
     from huggingface_hub import errors, snapshot_download
 
     try:
         return Path(snapshot_download(model, revision=commit, allow_patterns=_wanted(weights), local_files_only=True))
-    except (errors.LocalEntryNotFoundError, errors.IncompleteSnapshotError, errors.HTTPError, OSError, ValueError):
+    except (errors.LocalEntryNotFoundError, errors.IncompleteSnapshotError, httpx2.HTTPError, OSError, ValueError):
         return None
 
 
@@ -81,6 +82,7 @@ def _wanted(weights: bool) -> list[str]:
 
 @contextmanager
 def _asking(model: str, revision: str | None) -> Iterator[None]:
+    import httpx2
     from huggingface_hub import errors
 
     if token := os.environ.get("HF_TOKEN"):
@@ -100,7 +102,7 @@ def _asking(model: str, revision: str | None) -> Iterator[None]:
                         "Name one that it has, or leave it out for the newest.") from None  # fmt: skip
     except errors.HFValidationError as error:
         raise UserError(f"{what}: neither a folder, nor a GGUF file, nor a hub id: {_first(error)}") from None
-    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, errors.HTTPError, OSError) as error:
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, httpx2.HTTPError, OSError) as error:
         raise InfrastructureError(
             f"{what}: {_endpoint()} cannot be reached: {_first(error)}. Once a commit is in the cache of this machine, "
             f"policy.revision with its 40 digits needs no hub. {folder}"

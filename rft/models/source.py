@@ -204,8 +204,8 @@ def base(pointer: reports.PolicyReport, section: config.Policy, verify: bool = T
     found, told = given(section, verify), shelves.model()
     if told.sha256 != pointer.sha256:
         raise UserError(
-            f"{shelves.path(Model)}: names a model with hash {told.sha256[:12]}, and data/policy points to "
-            f"{pointer.sha256[:12]}. Run the stage again: {commands.stage('policy')}"
+            f"{shelves.path(Model)}: names a model with SHA-256 {told.sha256}, and data/policy points to "
+            f"{pointer.sha256}. Run the stage again: {commands.stage('policy')}"
         )
     return found
 

@@ -52,8 +52,7 @@ class Unmerged(torch.nn.Linear):
         x = input.reshape(-1, self.in_features)
         low = functional.linear(functional.linear(x, self.down), self.up)
         y = torch.addmm(low, x, self.weight.T)
-        if self.bias is not None:
-            y = y + self.bias
+        y = y if self.bias is None else y + self.bias  # pyright: ignore[reportUnnecessaryComparison]
         return y.view(*input.shape[:-1], self.out_features)
 
 
