@@ -16,8 +16,10 @@ in a fixed order, and says of each what it saw and what to do:
     notify.py           the servers of those who are told, without sending anything
     template.py         prefixes kept from turn to turn, calls read back, room in the context
     capacity.py         memory and disk, estimated from the model's shape alone
+    activations.py      the part of the memory that a microbatch's passes need
     learning.py         one optimizer step, in memory: weights change, the base does not, sampler
                         and trainer agree
+    hours.py            roughly how long each stage will take, at the speed of that step
 
 A check can neither hang nor crash the doctor: it runs in a thread that is left behind at its
 deadline, and what it raises is its finding. A check is skipped, with the reason, when one that it

@@ -11,8 +11,8 @@ the trainer's optimizer. Nothing is graded, and nothing is kept.
                 changes none
     effect      with LoRA, what the step learned is in the weights that are sampled with: a cosine
                 of at least 0.99 (rft/models/effect.py). With full weights, which are sampled with
-                as they are, at least one in a hundred moves after `train.steps` such steps. Zeros
-                are not counted: they take any addend
+                as they are, at least one in a hundred moves. What rounding takes from one step it
+                takes from each. Zeros are not counted: they take any addend
     base        with LoRA, no weight of the base model moved
 
 How long sampling and step took gives a rough range of hours per stage (rft/doctor/hours.py).
@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rft import config
@@ -83,7 +83,7 @@ def look(setup: Setup) -> Finding:
     total = sum(then.numel() for then in start)
     problems = [
         *_agreement(mismatch, params.policy.dtype),
-        *_change(section, norm, changed, lambda times: _felt(_moves(learner.model, start), times)),
+        *_change(section, norm, changed, lambda: _moved(learner.model, start)),
     ]
     kept = 1.0 if changed else None
     if is_lora:
@@ -140,9 +140,8 @@ def _agreement(mismatch: float, dtype: str) -> Iterator[Finding]:
         yield warn(words, "Try policy.dtype: float32, or a lower train.lr.")
 
 
-def _change(section: config.Train, norm: float, changed: int, felt: Callable[[int], float]) -> Iterator[Finding]:
-    """`felt`: the share of weights that so many of this step's changes, one on top of the other,
-    would move. With LoRA `_kept` tells it."""
+def _change(section: config.Train, norm: float, changed: int, moved: Callable[[], float]) -> Iterator[Finding]:
+    """`moved`: the share of full weights that the step moved. With LoRA `_kept` tells it."""
     lost, remedy = (
         f"train.lr = {section.lr:g} is lost in rounding",
         "Raise train.lr: 1e-4 to 1e-2 is usual for LoRA, 1e-6 to 1e-4 for full weights.",
@@ -158,10 +157,8 @@ def _change(section: config.Train, norm: float, changed: int, felt: Callable[[in
         yield fail(f"one step changed no weight: {lost}", remedy)
     elif section.weights == "lora":
         return
-    elif felt(section.steps) < FELT:
-        yield fail(f"not even {section.steps} such steps would move the weights that are sampled with: {lost}", remedy)
-    elif (share := felt(1)) < FELT:
-        yield warn(f"one step moves {share:.1%} of the weights that are sampled with: most of {lost} at first", remedy)
+    elif (share := moved()) < FELT:
+        yield fail(f"one step moves {share:.2%} of the weights that are sampled with: most of {lost}", remedy)
 
 
 def _kept(section: config.Train, kept: float | None, dtype: str) -> Iterator[Finding]:
@@ -176,21 +173,13 @@ def _kept(section: config.Train, kept: float | None, dtype: str) -> Iterator[Fin
         )
 
 
-def _moves(learner: Any, start: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """For full weights: (a weight before the step, what the step adds)."""
-    yield from ((then, now.detach() - then) for now, then in zip(learner.parameters(), start, strict=True))
-
-
-def _felt(moves: Iterable[tuple[Any, Any]], times: int) -> float:
-    """The share of weights that change, without zeros: they take any addend."""
-    import torch
-
+def _moved(learner: Any, start: Sequence[Any]) -> float:
+    """The share of full weights that moved, without zeros: they take any addend."""
     moved, total = 0, 0
-    with torch.no_grad():
-        for base, move in moves:
-            there = base != 0
-            moved += int(((base + (move * times).to(base.dtype) != base) & there).sum())
-            total += int(there.sum())
+    for now, then in zip(learner.parameters(), start, strict=True):
+        there = then != 0
+        moved += int(((now.detach() != then) & there).sum())
+        total += int(there.sum())
     return moved / max(total, 1)
 
 

@@ -47,7 +47,10 @@ def _prefixes(setup: Setup, chat: Any) -> Iterator[Finding]:
         text for text in prefix_problems(chat) if setup.params.policy.server or not text.startswith("reasoning")
     ]
     if plain := [text for text in problems if text.startswith("tool calls")]:
-        remedy = "Use the model's training template, or one that only appends turns; policy.tool_format must fit it."
+        remedy = (
+            "Set policy.chat_template to the model's training template, or to one that has tools and only appends "
+            "turns, such as rft/chat/templates/chatml-hermes.jinja; policy.tool_format must fit it."
+        )
         yield fail(plain[0], remedy, prefix_problems=problems)
     elif problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

@@ -2,9 +2,9 @@
 cosine between two changes of the same base model.
 
 A change is taken over all weights, with what an unmerged adapter adds to them. Weights are compared
-rather than logits. Logits in bfloat16 carry the noise of every activation's rounding, which is a
-hundred times the effect of one step at 1e-5 however faithful the weights are. It is without bias,
-and every policy has it. What rounding takes from a weight is taken from every token.
+rather than logits. Logits in bfloat16 carry the noise of every activation's rounding, which hides
+the effect of one small step however faithful the weights are. That noise is without bias, and every
+policy has it. What rounding takes from a weight is taken from every token.
 
 A cosine of 1 is all of it. Below `AT_LEAST`, a change counts as lost.
 """

@@ -278,7 +278,10 @@ def sampler_copy(model: Any) -> Any:
 
 def merged_copy(model: Any) -> Any:
     """Make a plain model with the adapter in its weights, which must be float32. It shares the
-    embeddings, and a head that LoRA leaves alone: a quarter of a model of 0.6 B."""
+    embeddings, and a head that LoRA leaves alone: a quarter of a model of 0.6 B. A model without
+    an adapter is its own."""
+    if not hasattr(model, "merge_and_unload"):
+        return model
     shared = {id(weight): weight for weight in _unwrapped(model)}
     return copy.deepcopy(model, shared).merge_and_unload().requires_grad_(False).eval()
 

@@ -5,6 +5,7 @@ loop          THE loop: one rollout from the first message to its grade
 prompting     the prompt in force, and how many turns it allows
 recovery      pause, play again, refill
 runner        all that a stage needs to play rollouts of its examples
+pace          how far a batch of rollouts is, for those who wait
 log           the one schema of the rollout log
 store         finished rollouts survive any kill
 transcript    a rollout as text

@@ -139,9 +139,9 @@ class _Live:
 
 
 Ended = Callable[[Request, Trajectory], None]
+"""Called once per rollout, as soon as it has its grade."""
 Heard = Callable[[int, bool], None]
 """Is told the tokens of each turn as it comes, and with True that a rollout was played."""
-"""Called once per rollout, as soon as it has its grade."""
 
 
 async def run_rollouts(

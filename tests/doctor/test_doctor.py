@@ -487,10 +487,10 @@ def test_the_estimate_counts_what_peft_wraps(recipe: Path, policy: Path):
         (
             {"weights": "full", "lr": 1e-30},
             "fail",
-            "not even 4 such steps would move the weights that are sampled with",
+            "one step moves 0.00% of the weights that are sampled with",
         ),
         ({"lr": 1e-30}, "fail", "train.lr = 1e-30 is lost in rounding"),
-        ({"weights": "full", "lr": 1e-11, "steps": 80}, "warn", "is lost in rounding at first"),
+        ({"weights": "full", "lr": 1e-11, "steps": 80}, "fail", "most of train.lr = 1e-11 is lost in rounding"),
         ({"lr": 1e-6, "steps": 80, "dtype": "bfloat16"}, "ok", "trained weights changed by one step"),
     ],
 )

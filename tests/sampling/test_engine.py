@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from scipy.stats import chisquare
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import MistralConfig, MistralForCausalLM
 
 from rft.chat.renderer import Chat
 from rft.errors import UserError
@@ -49,9 +49,9 @@ def other(parts: tuple[Any, Chat]) -> Engine:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
     }
-    settings = LlamaConfig(vocab_size=len(parts[1].tokenizer), max_position_embeddings=256, **size)
+    settings = MistralConfig(vocab_size=len(parts[1].tokenizer), max_position_embeddings=256, **size)
     settings._attn_implementation = "sdpa"
-    return Engine(LlamaForCausalLM(settings).eval(), parts[1], small_policy.device())
+    return Engine(MistralForCausalLM(settings).eval(), parts[1], small_policy.device())
 
 
 def expected(engine: Engine, ids: Sequence[int], start: int, temperature: float = 1.0) -> list[float]:
@@ -336,7 +336,7 @@ def test_an_architecture_without_a_fast_path_is_said_once(
     Engine(other.model, parts[1], small_policy.device())
     assert (
         capsys.readouterr().out
-        == "[sampler] the model's own forward, which is slower: no fast path for LlamaForCausalLM\n"
+        == "[sampler] the model's own forward, which is slower: no fast path for MistralForCausalLM\n"
     )
 
 
