@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rft import config, files
+from rft import config, files, reports, shelves
 from rft.models import source
 from tests import small_policy, tiny_recipe
 
@@ -59,7 +59,9 @@ def params(recipe: Path, **changes: dict[str, Any]) -> config.Params:
 
 def run(stage: str, settings: config.Params) -> None:
     """Run a stage, with data/model as the flow writes it."""
-    source.write(source.resolve(settings.policy, Path(), Path(".rft")), Path())
+    found = source.resolve(settings.policy, Path(), Path(".rft"))
+    if not shelves.path(reports.Model).exists() or shelves.model() != found.model:
+        source.write(found, Path())
     importlib.import_module(f"rft.stages.{stage}").run(settings)
 
 
