@@ -622,7 +622,7 @@ def others(scene: Scene) -> Iterator[Case]:
     from bench.audit_world import GIVEN as folder
 
     base = (("stage:RUN/policy", "base model:*"),)
-    file = f"{folder}/model.bin"
+    file = f"{folder}/model.safetensors"
     yield Case(
         "a bit of the base model", GIVEN, lambda s: s.write(s.root / file, b"a model that somebody gave uS"), base
     )

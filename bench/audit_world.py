@@ -236,7 +236,9 @@ def _begin(folder: Path, entries: int, seed: int) -> World:
 
     scripted = ladder_clone.make(folder)
     tiny_recipe.make(scripted.root / "recipes", "given")
-    _write(scripted.root / GIVEN / "model.bin", "a model that somebody gave us")
+    for name in ("config.json", "tokenizer_config.json"):
+        _write(scripted.root / GIVEN / name, "{}")
+    _write(scripted.root / GIVEN / "model.safetensors", "a model that somebody gave us")
     settings = scripted.root / ".dvc/config"
     text = settings.read_text().replace("[core]", "[core]\n    remote = store")
     settings.write_text(f"{text}['remote \"store\"']\n    url = ../../{STORE}\n")

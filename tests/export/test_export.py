@@ -317,6 +317,7 @@ def test_a_given_base_model_is_named_and_not_copied(
         update={"kind": "given", "model": str(given)}
     )
     reports.write(pointer, policy / "report.json")
+    scripted.set_params(policy={"model": str(given), "architecture": {}, "warm_start": {}})
     name = ladder_clone.climb(scripted).name
     assert cli.main(["export", name, "exports/named"]) == 0
     folder = here.root / "exports/named"
@@ -328,7 +329,7 @@ def test_a_given_base_model_is_named_and_not_copied(
     assert theirs(here.root / "exports/whole") == ours(here, name)
     (given / "config.json").write_text((given / "config.json").read_text() + "\n")
     assert cli.main(["export", name, "exports/changed"]) == 2
-    assert "the base model has hash" in capsys.readouterr().err
+    assert "config.json has SHA-256" in capsys.readouterr().err
     assert not (here.root / "exports/changed").exists()
 
 
