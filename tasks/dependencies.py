@@ -49,7 +49,7 @@ STAGES = {
         "train, validation and test, from the recipe or from graded traffic",
         ("train.jsonl", "validation.jsonl", "test.jsonl", "keys.json", "profile.json", "report.json"),
     ),
-    "policy": Shelf("the base model: built and warm-started here, or a pointer to the given one", ("",)),
+    "policy": Shelf("the base model: built or warm-started here, or a pointer to the given one", ("",)),
     "baseline": Shelf(
         "how good is the agent today, and would RFT help at all?", ("report.json", "rollouts.parquet", "timing.json")
     ),

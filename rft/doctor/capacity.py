@@ -172,7 +172,7 @@ def disk_need(shape: Shape, params: config.Params) -> dict[str, int]:
     trained = num_trained(shape, train)
     is_lora = train.weights == "lora"
     out = trained * (4 if is_lora else width)
-    made = shape.parameters * 4 if params.policy.model is None else 0
+    made = shape.parameters * 4 if params.policy.is_warm_started else 0
     return {
         "policy": 3 * made,
         "checkpoints": (train.keep_checkpoints + 1 + (train.keep == "best")) * 3 * trained * 4,

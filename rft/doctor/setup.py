@@ -68,12 +68,17 @@ class Setup:
     # -- the model ---------------------------------------------------------------------------------
     @cached_property
     def model_source(self) -> str:
-        """Folder or hub id of the base model. Raises Skip when there is none yet."""
-        if self.params.policy.model:
-            return self.params.policy.model
+        """Folder or hub id of the base model: of one that is yet to be warm-started the given one.
+        Raises Skip when there is none yet."""
+        given = self.params.policy.model
+        if given and not self.params.policy.is_warm_started:
+            return given
         if kept := self._find_policy(self.params):
             return str(kept / "model")
         pointer = shelves.path(reports.PolicyReport)
+        if given:
+            made = shelves.read(reports.PolicyReport) if pointer.exists() else None
+            return made.model if made is not None and made.base == given else given
         if not pointer.exists():
             raise Skip(
                 f"no model yet: {pointer} is missing and policy.model is null",

@@ -180,6 +180,12 @@ def merged_copy(model: Any) -> Any:
     return copy.deepcopy(model).merge_and_unload().requires_grad_(False).eval()
 
 
+def merged(model: Any) -> Any:
+    """Merge an adapter into its own model, in float32; a plain model is only cast."""
+    model = model.float()
+    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+
+
 @torch.no_grad()
 def sync(learner: Any, sampler: Any) -> None:
     """Copy the learner's weights to the sampler: with LoRA base + scaled B A, layer by layer."""

@@ -34,8 +34,9 @@ from rft.trainer import checkpoint, schedule
 from rft.trainer.checkpoint import Manifest
 from rft.trainer.collect import Batch, Collector
 from rft.trainer.curriculum import Curriculum
+from rft.trainer.journal import Lines, Numbers, timed
 from rft.trainer.learner import Learner
-from rft.trainer.metrics import Lines, Numbers, Watch, describe, timed
+from rft.trainer.metrics import Watch, describe
 from rft.trainer.packing import why_none
 from rft.trainer.prefetch import Prefetcher
 from rft.types import Example

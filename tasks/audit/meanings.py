@@ -102,6 +102,9 @@ class _Meanings(Recorded):
         if told is not None:
             parameters = f"{told.num_parameters:,}"
             self.graph.add("base model", name, what=told.kind, sha256=told.sha256, parameters=parameters)
+            if told.base:
+                made_of = self.graph.add("base model", told.base_sha256, f"base model {told.base}")
+                self.graph.link(key, "was warm-started from", made_of, lambda: self._given_bytes(told))
 
         def check() -> str:
             if told is None:
@@ -114,19 +117,24 @@ class _Meanings(Recorded):
     def _base_bytes(self, told: PolicyReport) -> str:
         if told.kind == "served":
             raise unverifiable(f"{told.model} is served by an endpoint: nobody sees its weights")
-        if told.kind == "embedded":
+        if told.is_made_here:
             policy = self.outs.get(str(shelves.folder("policy")))
             if policy is None:
                 raise missing("the run left no data/policy")
             fits(self.tree_sha256(policy, "model/"), told.sha256, "its folder")
             return "SHA-256 of its folder recomputed"
-        folder = self.ctx.clone.root / told.model
+        return self._given_bytes(told)
+
+    def _given_bytes(self, told: PolicyReport) -> str:
+        """Check the model that was given: the base model itself, or what it was made of."""
+        model, sha256 = (told.base, told.base_sha256) if told.base else (told.model, told.sha256)
+        folder = self.ctx.clone.root / model
         if not folder.is_dir():
-            if Path(told.model).is_absolute() or told.model in self.record.inputs:
-                raise missing(f"{told.model} is not here: restore the folder that had SHA-256 {told.sha256}")
-            raise unverifiable(f"{told.model} is no folder here: a model of the hub, whose revision is not pinned")
-        fits(self.ctx.store.folder_sha256(folder), told.sha256, f"the folder {told.model}")
-        return f"SHA-256 of the folder {told.model} recomputed"
+            if Path(model).is_absolute() or model in self.record.inputs:
+                raise missing(f"{model} is not here: restore the folder that had SHA-256 {sha256}")
+            raise unverifiable(f"{model} is no folder here: a model of the hub, whose revision is not pinned")
+        fits(self.ctx.store.folder_sha256(folder), sha256, f"the folder {model}")
+        return f"SHA-256 of the folder {model} recomputed"
 
     def _weights(self) -> None:
         try:
