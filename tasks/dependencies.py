@@ -27,7 +27,7 @@ from pathlib import Path
 from rft import needs
 
 _WHOLE = "*"
-_BY_KEY = ("examples", "drift")
+_BY_KEY = ("examples", "drift", "train")
 """Sections of which a stage depends on the keys that it reads."""
 
 
@@ -47,7 +47,7 @@ STAGES = {
     "drift": Shelf("is the data still like production? continue, refresh or stop", ("report.json",)),
     "examples": Shelf(
         "train, validation and test, from the recipe or from graded traffic",
-        ("train.jsonl", "validation.jsonl", "test.jsonl", "keys.json", "profile.json", "report.json"),
+        ("train.jsonl", "validation.jsonl", "test.jsonl", "imitated.json", "keys.json", "profile.json", "report.json"),
     ),
     "policy": Shelf("the base model: built or warm-started here, or a pointer to the given one", ("",)),
     "baseline": Shelf(

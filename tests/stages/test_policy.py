@@ -144,8 +144,8 @@ def test_demonstrations_that_do_not_fit_are_named(tmp_path: Path, ladder_recipe:
                 "policy", params(ladder_recipe, policy={"model": str(given), "warm_start": warm | {"longest": longest}})
             )
     description = json.loads((given / "config.json").read_text())
-    (given / "config.json").write_text(json.dumps(description | {"max_position_embeddings": 64}))
-    with inside(tmp_path), pytest.raises(UserError, match=r"has \d+ tokens, and the model has 64 positions"):
+    (given / "config.json").write_text(json.dumps(description | {"max_position_embeddings": 20}))
+    with inside(tmp_path), pytest.raises(UserError, match=r"has \d+ tokens, and the model has 20 positions"):
         run("policy", params(ladder_recipe, policy={"model": str(given), "warm_start": warm}))
 
 
@@ -157,9 +157,10 @@ def test_a_template_that_drops_tool_calls_is_named(tmp_path: Path, ladder_recipe
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     given = small_policy.save(network, chat, tmp_path / "given")
+    section = {"model": str(given), "tool_format": "hermes", "warm_start": WARM | {"weights": "full"}}
     told = r"policy\.model = .*: its chat template leaves out the tools and tool calls, which the demonstrations have"
     with inside(tmp_path), pytest.raises(UserError, match=told):
-        run("policy", params(ladder_recipe, policy={"model": str(given), "warm_start": WARM | {"weights": "full"}}))
+        run("policy", params(ladder_recipe, policy=section))
 
 
 def test_a_model_folder_without_a_tokenizer_is_named(tmp_path: Path, ladder_recipe: Path):
