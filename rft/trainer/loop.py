@@ -167,8 +167,9 @@ class Trainer:
 
     # -- kill and go on ----------------------------------------------------------------------------
     def _keep(self, batch: Batch, metrics: Numbers) -> None:
-        self.store.add_all(batch.rows, batch.seconds, batch.name)
-        self.bench.times.add("train", batch.rows, batch.seconds)
+        if batch.rows:  # what is imitated may be there already
+            self.store.add_all(batch.rows, batch.seconds, batch.name)
+            self.bench.times.add("train", batch.rows, batch.seconds)
         self.metrics.add(metrics)
 
     def _checkpoint(self) -> None:
@@ -205,7 +206,7 @@ class Trainer:
 
     def _time(self, batch: Batch, total_s: float, before: dict[str, float]) -> None:
         spent = {name: seconds - before.get(name, 0.0) for name, seconds in self._phases().items()}
-        tokens = sum(row.num_tokens for row in batch.rows)
+        tokens = sum(row.num_tokens for row in batch.rows) or sum(sample.num_own for sample in batch.samples)
         self.times.add(timed(self.step, total_s, spent, tokens))
 
 
