@@ -13,6 +13,10 @@ Inputs that nearly repeat one of another split are counted and shown; above
 The profile of the train inputs stays with what is trained on them: the next window is compared with
 it.
 
+Where `train` imitates dialogues, they are chosen here (rft/windows/imitated.py), because only here
+all splits are open: what has something in common with validation or test is left out. Where it
+imitates none the file is empty, and a new window changes nothing for `train`.
+
 The test set may join several blocks of examples (`examples.block`, `examples.blocks`), where the
 recipe offers them. What two blocks share would be seen twice, so it is an error as well.
 
@@ -39,6 +43,7 @@ from rft.reports import ExamplesReport, NearDuplicates
 from rft.snapshots import reading
 from rft.types import SPLITS, Example, Split
 from rft.windows import feedback, leakage, profile
+from rft.windows import imitated as imitated_from
 from rft.windows.features import plan_of_inputs
 from rft.windows.words import user_text
 from rft.words import counted
@@ -82,6 +87,9 @@ def run(params: Params) -> None:
         near_duplicates=near,
     )
     inputs = profile.of_examples(splits["train"], plan_of_inputs(params, loaded), source)
+    imitated, not_imitated = _imitated(params, loaded, [*splits["validation"], *splits["test"]])
+    report = report.model_copy(update={"imitated": len(imitated), "not_imitated": not_imitated})
+    shelves.write_imitated({dialogue.id: dialogue.messages for dialogue in imitated}, not_imitated)
     for split, some in splits.items():
         reports.write_lines((row.line for row in some), shelves.examples_file(split))
     reports.write_json(section.keys.model_dump(), shelves.KEYS)
@@ -91,6 +99,9 @@ def run(params: Params) -> None:
     if any(report.repeated.values()):
         repeated = ", ".join(f"{count} in {split}" for split, count in report.repeated.items() if count)
         progress.say("examples", f"repeated lines, each taken once: {repeated}")
+    if imitated or not_imitated:
+        reasons = "".join(f"; {count} left out: {why}" for why, count in not_imitated.items())
+        progress.say("examples", f"{counted(len(imitated), 'dialogue')} to imitate{reasons}")
     for found in near:
         if found.num_examples:
             progress.say("examples", f"near-duplicates: {leakage.in_words(found)}")
@@ -111,6 +122,28 @@ def from_window(loaded: Recipe, section: config.Examples, at_least: int) -> list
         remedy = "Have more conversations graded, or set examples.source: recipe."
         raise UserError(f"params.yaml: examples.source = 'window', but {what}. {remedy}")
     return [example for *_, example in _latest(latest, section.train)]
+
+
+def _imitated(
+    params: Params, loaded: Recipe, closed: list[Example]
+) -> tuple[list[imitated_from.Dialogue], dict[str, int]]:
+    """Choose the dialogues that `train` will imitate, and count those left out by reason."""
+    section, left_out = params.examples, Counter[str]()
+    if params.train.source == "traffic":
+        graded = reading.conversations(shelves.CONVERSATIONS, graded=True)
+        given, left_out = imitated_from.accepted(graded, loaded)
+    elif params.train.source == "demonstrations":
+        given = imitated_from.demonstrations(loaded, params.train.supervised.demonstrations, section.seed)
+    elif params.train.when_not_ready == "warm_start":
+        given = imitated_from.demonstrations(loaded, params.train.warm_start.demonstrations, section.seed)
+    else:
+        return [], {}
+    kept, shared = imitated_from.Closed(closed, section, target_elements).without(given)
+    left_out += shared
+    if params.train.source == "traffic" and len(kept) > section.train:
+        left_out["older than examples.train asks for"] = len(kept) - section.train
+        kept = kept[-section.train :]
+    return kept, dict(sorted(left_out.items()))
 
 
 def _latest(found: list[tuple[str, str, Example]], count: int) -> list[tuple[str, str, Example]]:

@@ -61,6 +61,8 @@ def test_verdicts_are_on_shares_of_the_range_and_numbers_on_its_own_scale(
     poor = measured(ladder, tmp_path / "poor", scaled, not_worth_above=1.0, not_yet_below=1.0)
     assert poor.readiness == "not yet"
     assert f" of {low} to {high}, below 1.0 of the range: warm-start first" in poor.reason
+    assert "Raise policy.warm_start.steps" in poor.reason
+    assert "train.when_not_ready: warm_start" in poor.reason
 
 
 @pytest.mark.parametrize(("grading", "score"), [("0.0", 0), ("1.0", 1)])
