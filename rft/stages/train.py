@@ -82,6 +82,11 @@ def _lead(
         bench.check_rows(train)
         network, chat = base_model(params, section.from_, device, bench.schemas)
         imitated = _imitated(params, prompt, chat, network)
+        if warm_starts and unmerged.holds(network):
+            raise ConfigError(
+                "params.yaml: train.when_not_ready = warm_start: the champion's adapter runs beside bfloat16 weights, "
+                "and a warm start would merge it. Set policy.dtype: float32, or train.from: policy."
+            )
         if warm_starts:
             network = _warm_started(network, imitated.lessons, section, device, team, work)
         # what is imitated is imitated at temperature 1, also where it was sampled at another
