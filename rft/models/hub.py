@@ -85,7 +85,7 @@ def _asking(model: str, revision: str | None) -> Iterator[None]:
     import httpx2
     from huggingface_hub import errors
 
-    if token := os.environ.get("HF_TOKEN"):
+    if len(token := os.environ.get("HF_TOKEN", "")) >= secrets.MIN_CHARS:
         secrets.add("HF_TOKEN", token)
     what = f"policy.model = {model!r}"
     folder = "Or name a folder or a GGUF file on this machine."

@@ -151,7 +151,7 @@ def tokenizer(source: Source | str) -> Any:
         raise _unloadable(source, error) from error
     if source.template is not None:
         found.chat_template = source.template
-    if source.arguments:
+    if source.template is not None or source.arguments:
         found.chat_template = with_arguments(found.chat_template, source.arguments)
     return found
 

@@ -17,7 +17,7 @@ import pytest
 
 from rft import config, files, reports
 from rft.config import Policy
-from rft.errors import ConfigError, RftError, UserError
+from rft.errors import ConfigError, InfrastructureError, RftError, UserError
 from rft.models import hashes, source, weights
 from rft.models.templates import with_arguments
 from rft.reports.model import sha256_of
@@ -206,6 +206,13 @@ def test_a_template_of_ones_own_replaces_the_models_and_is_pinned(given: Path, t
         (tmp_path / "data/model/chat_template.jinja").write_text("spoiled")
         with pytest.raises(UserError, match=r"chat_template.jinja has SHA-256"):
             source.given(section)
+
+
+def test_a_template_that_is_no_jinja_is_named_by_its_line(given: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.jinja").write_text("{{ messages }}\n{% if %}")
+    section = begin(tmp_path, given, chat_template="mine.jinja")
+    with inside(tmp_path), pytest.raises(ConfigError, match=r"policy.chat_template: line 2"):
+        weights.tokenizer(source.given(section))
 
 
 @pytest.mark.parametrize("value", [True, False, None, 3, 0.5, 'say "no"\n{{ x }}', ["a", 1], {"k": [None, True]}])
@@ -498,6 +505,12 @@ def test_what_a_hub_does_not_have_is_named_with_the_remedy(
     assert status != 0
     assert words.format(url=hub.url) in said
     assert KEY not in said
+
+
+def test_a_token_too_short_to_be_one_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "x")
+    with pytest.raises(InfrastructureError, match="cannot be reached"):
+        resolved("us/small", tmp_path)
 
 
 def test_a_hub_out_of_reach_is_no_fault_of_the_settings(tmp_path: Path) -> None:
