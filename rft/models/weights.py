@@ -19,6 +19,7 @@ import hashlib
 import io
 import json
 import os
+import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ from rft.models.source import Source
 from rft.models.templates import with_arguments
 
 Weights = Literal["lora", "full", "none"]
+_SPOILED = (OSError, ValueError, KeyError, IndexError, struct.error, SafetensorError)
+"""What the readers of model files raise for one that is cut off, or none of theirs."""
 
 
 def prepare_process(section: config.Policy) -> torch.device:
@@ -83,7 +86,7 @@ def load(source: Source | str, section: config.Policy, device: torch.device) -> 
             model: Any = AutoModelForCausalLM.from_pretrained(
                 source.folder, dtype=dtype, attn_implementation="sdpa", local_files_only=True, **more
             )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except _SPOILED as error:
         raise _unloadable(source, error) from error
     if source.gguf:
         _forget_quantization(model)
@@ -107,7 +110,7 @@ def model_config(source: Source | str) -> Any:
     more = {"gguf_file": source.gguf} if source.gguf else {}
     try:
         return AutoConfig.from_pretrained(source.folder, local_files_only=True, **more)
-    except (OSError, ValueError, KeyError) as error:
+    except _SPOILED as error:
         raise _unloadable(source, error) from None
 
 
@@ -147,7 +150,7 @@ def tokenizer(source: Source | str) -> Any:
     try:
         found = AutoTokenizer.from_pretrained(source.folder, local_files_only=True, **more)
         found.model_ends = _model_ends(source)
-    except (OSError, ValueError, KeyError) as error:
+    except _SPOILED as error:
         raise _unloadable(source, error) from error
     if source.template is not None:
         found.chat_template = source.template
@@ -172,7 +175,7 @@ def _unloadable(source: Source, error: Exception) -> UserError:
     why = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
     what = f"policy.model = {source.words!r} cannot be loaded: {why}"
     if source.gguf:
-        remedy = "Name a GGUF file of an architecture that transformers reads, or the model's folder of safetensors."
+        remedy = "Name a whole GGUF file of an architecture that transformers reads, or a folder of safetensors."
     else:
         remedy = "Name a whole model folder, a GGUF file or a hub id, of an architecture that transformers knows."
     return UserError(f"{what}. {remedy}")

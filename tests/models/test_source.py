@@ -336,9 +336,17 @@ def test_a_gguf_file_is_a_model(made: Path, tmp_path: Path, ladder_recipe: Path)
             source.base(told, section)
 
 
+@pytest.mark.parametrize("num_bytes", [10, 300, 3000, -100])
+def test_a_gguf_that_was_cut_off_is_one_message(made: Path, tmp_path: Path, num_bytes: int) -> None:
+    whole = gguf(made, tmp_path / "whole.gguf").read_bytes()
+    (tmp_path / "cut.gguf").write_bytes(whole[:num_bytes])
+    with pytest.raises(UserError, match=r"cut.gguf' cannot be loaded: .*Name a whole GGUF file"):
+        weights.load(source.Source(tmp_path, "cut.gguf", "cut.gguf"), Policy(), small_policy.device())
+
+
 def test_a_gguf_of_an_unknown_architecture_is_refused_by_name(made: Path, tmp_path: Path, ladder_recipe: Path) -> None:
     gguf(made, tmp_path / "odd.gguf", "frobnicate")
-    with inside(tmp_path), pytest.raises(UserError, match=r"frobnicate.*Name a GGUF file of an architecture"):
+    with inside(tmp_path), pytest.raises(UserError, match=r"frobnicate.*Name a whole GGUF file of an architecture"):
         run("policy", params(ladder_recipe, policy={"model": "odd.gguf"}))
 
 
