@@ -66,7 +66,11 @@ NEEDS = {
         ),
     ),
     "examples": Needs(
-        ("recipe", "drift.embedder", "drift.min_feedback", "drift.text_sample", "examples"),
+        (
+            *("recipe", "drift.embedder", "drift.min_feedback", "drift.text_sample", "examples"),
+            *("policy.model", "policy.seed", "policy.server", "policy.warm_start"),
+            *("train.source", "train.supervised", "train.warm_start", "train.when_not_ready"),
+        ),
         (RECIPE, *leaves("traffic", "conversations", "report.json")),
     ),
     "policy": Needs(("recipe", "policy"), (RECIPE, f"{DATA}/model")),
@@ -84,7 +88,7 @@ NEEDS = {
             *_AGENT,
             *leaves("baseline", "report.json"),
             *leaves("prompt", "prompt.json"),
-            *leaves("examples", "keys.json", "train.jsonl", "validation.jsonl"),
+            *leaves("examples", "imitated.json", "keys.json", "train.jsonl", "validation.jsonl"),
         ),
     ),
     "challenger": Needs(

@@ -23,9 +23,10 @@ alone loads one, by path.
     exploits.jsonl      scripted cheats that the grader must refuse
     smoke.jsonl         optional: rows that the agent must be able to play before it is promoted
                         (rft/smoke.py); without it, the first validation examples
-    demonstrations.py   only without policy.model: demonstrations(options, count, seed) ->
-                        Iterator[list[Message]]; optionally vocabulary(options) -> list[str],
-                        strings that become single tokens of the embedded policy
+    demonstrations.py   only for a warm start, as the embedded policy always has one:
+                        demonstrations(options, count, seed) -> Iterator[list[Message]];
+                        optionally vocabulary(options) -> list[str], strings that become single
+                        tokens of the embedded policy
     simulator.py        optional: write_window(...), invented traffic for a demonstration
     params.yaml         the template of a run's configuration
 
@@ -203,6 +204,10 @@ class Recipe:
     def features(self, messages: list[Message]) -> dict[str, Any]:
         function = getattr(self._module("examples"), "features", None)
         return function(messages) if function else {}
+
+    @property
+    def has_demonstrations(self) -> bool:
+        return (self.folder / "demonstrations.py").exists()
 
     def demonstrations(self, count: int, seed: int) -> Iterator[list[Message]]:
         return self._module("demonstrations").demonstrations(self.options, count, seed)

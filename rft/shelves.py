@@ -18,12 +18,13 @@ path. rft/needs.py lists the files that a stage depends on.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TypeVar
 
 from rft import commands, config, needs, reports, rows
 from rft.errors import UserError
-from rft.types import Example, Split
+from rft.types import Example, Message, Split
 
 R = TypeVar("R", bound=reports.Report)
 
@@ -58,6 +59,8 @@ REFERENCE_ORDER: tuple[reports.Against, ...] = ("train", "validation", "test", "
 ENVIRONMENT = DATA / "environment.json"
 """The packages that a run worked with, written by the flow."""
 KEYS = DATA / "examples/keys.json"
+IMITATED = DATA / "examples/imitated.json"
+"""Dialogues that supervised training may imitate. Empty where `train` asks for none."""
 INPUTS_PROFILE = DATA / "examples/profile.json"
 MODEL = DATA / "policy/model"
 WEIGHTS = DATA / "train/weights"
@@ -144,6 +147,21 @@ def load_examples(
     if not found:
         raise UserError(f"{file}: holds no examples. {remedy}")
     return list(found.values())
+
+
+def write_imitated(dialogues: dict[str, list[Message]], left_out: dict[str, int]) -> None:
+    """Write the dialogues that supervised training may imitate, by id, and how many of their source
+    were left out, by reason."""
+    reports.write_json({"left_out": left_out, "dialogues": dialogues}, IMITATED)
+
+
+def load_imitated() -> tuple[list[list[Message]], dict[str, int]]:
+    """Read the same. Raises UserError for a damaged file."""
+    try:
+        found = json.loads(IMITATED.read_text(encoding="utf-8"))
+        return list(found["dialogues"].values()), found["left_out"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{IMITATED}: cannot be read ({type(error).__name__}). {_remedy()}") from None
 
 
 def _keys() -> config.Keys:

@@ -29,6 +29,8 @@ from rft import needs
 _WHOLE = "*"
 _BY_KEY = ("examples", "drift")
 """Sections of which a stage depends on the keys that it reads."""
+_ALSO_BY_KEY = {"examples": ("train", "policy")}
+"""The same for one stage: which dialogues it is to choose, and which a warm start has seen."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,9 @@ STAGES = {
     "drift": Shelf("is the data still like production? continue, refresh or stop", ("report.json",)),
     "examples": Shelf(
         "train, validation and test, from the recipe or from graded traffic",
-        ("train.jsonl", "validation.jsonl", "test.jsonl", "keys.json", "profile.json", "report.json"),
+        ("train.jsonl", "validation.jsonl", "test.jsonl", "imitated.json", "keys.json", "profile.json", "report.json"),
     ),
-    "policy": Shelf("the base model: built and warm-started here, or a pointer to the given one", ("",)),
+    "policy": Shelf("the base model: built or warm-started here, or a pointer to the given one", ("",)),
     "baseline": Shelf(
         "how good is the agent today, and would RFT help at all?", ("report.json", "rollouts.parquet", "timing.json")
     ),
@@ -109,13 +111,14 @@ def sections(root: Path, stage: str) -> list[str]:
     from rft.config import Params
 
     known = {name: info.alias or name for name, info in Params.model_fields.items()}
+    by_key = (*_BY_KEY, *_ALSO_BY_KEY.get(stage, ()))
     used: dict[str, set[str]] = {}  # section -> the keys that are read, "" for the whole
     for definition in _reached(root, stage):
         nodes = [node for node in ast.walk(definition) if isinstance(node, ast.Attribute)]
         keys = {node.value: node.attr for node in nodes}
         for node in nodes:
             if _is_params(node.value):
-                used.setdefault(node.attr, set()).add(keys.get(node, "") if node.attr in _BY_KEY else "")
+                used.setdefault(node.attr, set()).add(keys.get(node, "") if node.attr in by_key else "")
     found: list[str] = []
     for name in known:
         keys = used.get(name, set())

@@ -108,7 +108,7 @@ def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], 
         def overhear(line: str) -> bool:
             """Take the line that says where the metrics of the running stage are."""
             if found := lines.METRICS.match(line):
-                live.follow(Path(found[1]))
+                live.follow(Path(found[1]), _prefix(stage, Path(found[1])))
             return found is not None
 
         how = drive(run, stage, overhear)
@@ -118,6 +118,13 @@ def climb(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numbers], 
     run.tracker.stage(stage, how, found)
     flow_pages.artifact(markdown.of_stage(stage, how, found), repro.listener.get().say)
     return report
+
+
+def _prefix(stage: str, path: Path) -> str:
+    """Name the numbers of a file after the stage, and after the folder in its work where they are:
+    those of a warm start within `train` are `train/warm_start/...`."""
+    part = path.parent.name
+    return f"{stage}/" if part.startswith(f"{stage}-") else f"{stage}/{part}/"
 
 
 def drive(run: Run, stage: str, overhear: Callable[[str], bool] | None = None) -> repro.How:

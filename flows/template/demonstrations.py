@@ -1,8 +1,8 @@
-"""Dialogues for the warm start of the embedded policy: a mediocre colleague at work, who often
-guesses instead of looking.
+"""Dialogues for a warm start: a mediocre colleague at work, who often guesses instead of looking.
 
-Only needed without `policy.model`. Leave room for improvement: RFT can only teach what the policy
-does sometimes, and is rewarded for.
+The embedded policy needs them; a `policy.model` learns from them where `policy.warm_start.weights`
+is set. Leave room for improvement: RFT can only teach what the policy does sometimes, and is
+rewarded for.
 """
 
 from __future__ import annotations

@@ -16,13 +16,14 @@ r = new / old counts, and in what a token's share of the step is divided by:
     ppo           per token, from a critic           per token      0.8, 1.2        tokens
     dpo           the best +1, the worst -1          none: log-sigmoid of a pair    pairs
     best_of_n     the best 1                         none: next-token loss          tokens of these
+    supervised    1, or the best 1 if it passed      none: next-token loss          tokens' weights
 
 A mean runs over every rollout that the formula counts (`counts`), also one whose advantage is 0
 because its group is dull. Without it in the denominator, the fewer rollouts there are to learn
 from, the larger would be the step. Unscored rollouts are no part of any formula. DAPO divides by
-the tokens of groups that differ: its own constraint leaves dull groups out. best_of_n and dpo count
-only what they imitate or prefer. A rollout without an advantage needs no forward pass, unless the
-KL has a gradient there (`pulls`).
+the tokens of groups that differ: its own constraint leaves dull groups out. best_of_n, supervised
+and dpo count only what they imitate or prefer. A rollout without an advantage needs no forward
+pass, unless the KL has a gradient there (`pulls`).
 
 Two terms are common to the first eight: a penalty for leaving the reference policy (kl), and the
 weight of a token that another engine sampled (importance). Both are off or 1 in a strictly
@@ -64,12 +65,13 @@ from rft.algorithms.gspo import Gspo
 from rft.algorithms.ppo import Ppo
 from rft.algorithms.reinforce_pp import ReinforcePP
 from rft.algorithms.rloo import Rloo
+from rft.algorithms.supervised import Supervised
 from rft.algorithms.tokens import Tokens, Totals
 
 
 class Algorithm(Protocol):
     """An algorithm. The collector uses it up to `counts`, the learner from `needs` on. The
-    collector also reads `needs` (pairs), and the learner `pulls`."""
+    collector also reads `needs` (pairs, passed), and the learner `pulls`."""
 
     @property
     def grouped(self) -> bool:
@@ -98,7 +100,8 @@ class Algorithm(Protocol):
     @property
     def needs(self) -> frozenset[str]:
         """What the learner must prepare: 'reference' (log-probabilities), 'values' (a critic),
-        'pairs' (both of a pair in one microbatch)."""
+        'pairs' (both of a pair in one microbatch). 'passed': it learns from nothing that did not
+        pass."""
         ...
 
     def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:
@@ -133,3 +136,5 @@ def of(section: config.Train) -> Algorithm:
             return Dpo(section.dpo.beta)
         case "best_of_n":
             return BestOfN()
+        case "supervised":
+            return Supervised()

@@ -35,7 +35,7 @@ class BestOfN:
         return advantage > 0
 
     def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:
-        return supervised.loss(tokens, totals)
+        return supervised.loss(tokens, totals.num_tokens)
 
     def facts(self, tokens: Tokens) -> dict[str, float]:
         return {}

@@ -35,6 +35,9 @@ class Tokens:
     """The critic's (PPO), with gradient."""
     old_values_N: torch.Tensor | None = None
     returns_N: torch.Tensor | None = None
+    own_N: torch.Tensor | None = None
+    """Whether the policy writes it. None: all are its own. Supervised learning also teaches others,
+    and their weight is in `advantage_N`."""
 
     def sums(self, values_N: torch.Tensor) -> torch.Tensor:
         """Return B sums, over each rollout's tokens."""
@@ -58,3 +61,5 @@ class Totals:
     max_length: int
     """The constant of Dr. GRPO: rollout.max_turn_tokens."""
     num_pairs: int = 0
+    weight: float = 0.0
+    """The sum of the weights of all tokens that are imitated."""

@@ -6,6 +6,7 @@ error here, before any compute is spent. A stage reads the whole file once with 
 own section and the shared ones.
 
     section, shared, stages, train, run    the keys, each with its meaning
+    warm_start                             those of a warm start, of policy or in training
     notify, openlineage                    those of section run that say where messages go
     response_format                        the form of the final answer
     reading                                from YAML to sections, and what is refused
@@ -52,9 +53,9 @@ from rft.config.stages import (
     Prompt,
     Serve,
     Traffic,
-    WarmStart,
 )
-from rft.config.train import Clip, Curriculum, Dpo, Kl, Lora, Overlong, Ppo, Stop, Train
+from rft.config.train import Clip, Curriculum, Dpo, Kl, Overlong, Ppo, Stop, Supervised, Train
+from rft.config.warm_start import Lora, WarmStart
 from rft.errors import ConfigError
 
 
@@ -160,6 +161,6 @@ __all__ = [
     "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects",
     "Endpoint", "Examples", "Gate", "Keys", "Kl", "Lifecycle", "Lora", "Mail", "McpServer", "Notify", "OpenLineage",
     "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prices", "Prompt", "Recipe", "Retention", "Rollout", "Run",
-    "Section", "Serve", "Stop", "Tools", "Traffic", "Train", "Traits", "WarmStart", "Webhook", "load", "of_then",
-    "parse", "read_sections", "read_yaml", "secret", "unique", "yaml_value",
+    "Section", "Serve", "Stop", "Supervised", "Tools", "Traffic", "Train", "Traits", "WarmStart", "Webhook", "load",
+    "of_then", "parse", "read_sections", "read_yaml", "secret", "unique", "yaml_value",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, JsonValue, model_validator
 
 from rft.config.section import Section
+from rft.config.warm_start import SINCE_0_2, WarmStart
 
 
 class Traffic(Section):
@@ -213,25 +214,6 @@ class Architecture(Section):
     the policy can copy from the beginning."""
 
 
-class WarmStart(Section):
-    """How the embedded policy learns to act from demonstrations, before any reward."""
-
-    demonstrations: int = Field(default=6000, ge=16)
-    """Dialogues from the recipe's demonstrations.py."""
-    steps: int = Field(default=900, ge=1)
-    """Optimizer steps."""
-    batch: int = Field(default=16, ge=1)
-    """Dialogues per step."""
-    longest: int = Field(default=512, ge=16)
-    """Tokens of the longest dialogue. Longer ones are left out and counted."""
-    lr: float = Field(default=4e-3, gt=0)
-    """Learning rate."""
-    other_weight: float = Field(default=0.1, ge=0, le=1)
-    """Loss weight of tokens that the policy never writes: prompts and tool results."""
-    checkpoint_every: int = Field(default=100, ge=1)
-    """Steps between checkpoints, which is the most that a kill can cost."""
-
-
 class PolicyServer(Section):
     """The server that samples from the policy."""
 
@@ -313,7 +295,8 @@ class Policy(Section):
 
     model: str | None = None
     """Folder, GGUF file or hub id of a model. null: the embedded policy, built here and
-    warm-started on the recipe's demonstrations."""
+    warm-started on the recipe's demonstrations. Yours is warm-started where `warm_start.weights`
+    says so."""
     revision: str | None = None
     """Commit, tag or branch of a hub id. A run pins the commit that it found; null: the newest."""
     chat_template: str | None = None
@@ -328,7 +311,7 @@ class Policy(Section):
     """Format of the policy's tool calls. auto: read from the model folder's chat template."""
     serve: Serve = Serve()
     seed: int = 0
-    """Seed of the embedded policy's weights and warm start."""
+    """Seed of the embedded policy's weights, and of every warm start."""
     architecture: Architecture = Architecture()
     warm_start: WarmStart = WarmStart()
     threads: int | None = Field(default=None, ge=1)
@@ -358,6 +341,37 @@ class Policy(Section):
                 "hub id"
             )
         return self
+
+    @model_validator(mode="after")
+    def _warm_start(self) -> Policy:
+        """Refuse what a warm start cannot honor."""
+        warm = self.warm_start
+        if warm.weights is not None and self.server is not None:
+            raise ValueError(
+                "warm_start.weights cannot be honored: server samples from the model that it was started with. Remove "
+                "warm_start.weights, or sample in this process: server: null"
+            )
+        if self.model is None:
+            return self
+        if warm.weights is not None and (missing := warm.unwritten()):
+            keys = " and ".join(f"warm_start.{key}" for key in missing)
+            raise ValueError(
+                f"the warm start of a given model needs {keys}: the defaults suit the embedded policy. 48 steps at "
+                "5e-4 with LoRA, or at 2e-5 with all weights, are a start"
+            )
+        defaults = WarmStart()
+        unread = [key for key in SINCE_0_2 if getattr(warm, key) != getattr(defaults, key)]
+        if warm.weights is None and unread:
+            raise ValueError(
+                f"warm_start.{unread[0]} has no effect: a given model is warm-started only where warm_start.weights is "
+                "set. Set it to lora or full, or remove the key"
+            )
+        return self
+
+    @property
+    def is_warm_started(self) -> bool:
+        """Whether stage `policy` trains a model, so that the run holds its weights."""
+        return self.server is None and (self.model is None or self.warm_start.weights is not None)
 
 
 class Baseline(Section):

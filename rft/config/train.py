@@ -11,12 +11,15 @@ from typing import Literal, get_args
 from pydantic import Field, model_validator
 
 from rft.config.section import Section
+from rft.config.warm_start import Lora, WarmStart
 
-Algorithm = Literal["dr_grpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo", "dpo", "best_of_n"]
+Algorithm = Literal[
+    "dr_grpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo", "dpo", "best_of_n", "supervised"
+]  # fmt: skip
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 LARGEST_GROUP = 64
 
-_GROUPED = tuple(name for name in ALGORITHMS if name not in ("reinforce_pp", "ppo"))
+_GROUPED = tuple(name for name in ALGORITHMS if name not in ("reinforce_pp", "ppo", "supervised"))
 """Algorithms that learn only from groups whose rollouts differ."""
 _READ_BY: dict[str, tuple[str, ...]] = {
     "clip": ("dr_grpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo"),
@@ -27,18 +30,12 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "dpo": ("dpo",),
     "refill_groups": _GROUPED,
     "variance": _GROUPED,
+    "lag": tuple(name for name in ALGORITHMS if name != "supervised"),
+    "supervised": ("supervised",),
 }
-
-
-class Lora(Section):
-    """Shape of the adapter, with `weights: lora`."""
-
-    r: int = Field(default=16, ge=1)
-    """Rank of the adapter."""
-    alpha: int = Field(default=32, ge=1)
-    """Scale of the adapter: its update is multiplied by alpha / r."""
-    targets: Literal["all-linear"] | list[str] = "all-linear"
-    """Modules that get an adapter: all linear layers, or those with these names."""
+_BEST_OF_N = ("best_of_n", "rollouts")
+_SAMPLED = ("group_size", "compute_multiplier", "temperature", "curriculum")
+"""Settings of rollouts, which nothing reads where dialogues are imitated that are there already."""
 
 
 class Clip(Section):
@@ -80,6 +77,20 @@ class Dpo(Section):
 
     beta: float = Field(default=0.1, gt=0)
     """How strongly the policy is held to the reference policy."""
+
+
+class Supervised(Section):
+    """What is imitated, with `algorithm: supervised`."""
+
+    demonstrations: int = Field(default=2000, ge=1)
+    """With source demonstrations: dialogues from the recipe's demonstrations.py."""
+    rounds: int = Field(default=1, ge=1)
+    """With source rollouts: how often new rollouts are sampled. `steps` are divided among the
+    rounds."""
+    examples: int | None = Field(default=None, ge=1)
+    """With source rollouts: training examples that are rolled out in a round. null: all."""
+    other_weight: float = Field(default=0.0, ge=0, le=1)
+    """Loss weight of tokens that the policy never writes: prompts and tool results."""
 
 
 class Overlong(Section):
@@ -127,7 +138,13 @@ class Train(Section):
     from_: Literal["policy", "champion"] = Field(default="champion", alias="from")
     """Where training starts. `champion` is the base policy until something was promoted."""
     algorithm: Algorithm = "dr_grpo"
-    """How rollouts become a loss. README and rft/algorithms explain each."""
+    """How rollouts become a loss. README and rft/algorithms explain each. `supervised` imitates
+    what `source` names."""
+    source: Literal["demonstrations", "traffic", "rollouts"] | None = None
+    """What `supervised` imitates. demonstrations: the recipe's. traffic: production's answers that
+    a person confirmed. rollouts: the policy's own best ones on the training examples, if they
+    passed (rejection sampling). What shares its input with a validation or test example is left out
+    and counted. best_of_n reads `rollouts` only, which is what it does."""
     weights: Literal["lora", "full"] = "lora"
     """What is trained: a LoRA adapter, or all weights."""
     lora: Lora = Lora()
@@ -159,6 +176,12 @@ class Train(Section):
     overlong: Overlong = Overlong()
     ppo: Ppo = Ppo()
     dpo: Dpo = Dpo()
+    supervised: Supervised = Supervised()
+    when_not_ready: Literal["stop", "warm_start"] = "stop"
+    """What to do when the baseline says "not yet". stop: train nothing. warm_start: imitate the
+    recipe's demonstrations first, as `warm_start` says, and go on with `algorithm` from there. The
+    weights that are left are then whole ones, not an adapter."""
+    warm_start: WarmStart = WarmStart()
     variance: Literal["outcome", "reward"] = "outcome"
     """What must differ within a group for it to be learned from. `outcome` ignores a budget's
     penalty; `reward` includes it."""
@@ -212,6 +235,7 @@ class Train(Section):
                 raise ValueError(
                     f"{key} is not read by algorithm {self.algorithm}. Remove it, or choose one of {others}"
                 )
+        self._check_imitated()
         kl, overlong, curriculum = self.kl, self.overlong, self.curriculum
         if kl.estimator != Kl().estimator and not kl.beta:
             raise ValueError("kl.estimator has no effect without kl.beta. Remove it, or set kl.beta")
@@ -226,3 +250,32 @@ class Train(Section):
         if (self.keep == "best" or self.stop.patience) and not self.validation_examples:
             raise ValueError("keep: best and stop.patience need validation_examples above 0")
         return self
+
+    def _check_imitated(self) -> None:
+        """Refuse what has no effect on the supervised part, and what it lacks."""
+        source, supervised = self.source, self.supervised
+        if self.algorithm == "supervised" and source is None:
+            raise ValueError("algorithm supervised needs source. Set it to demonstrations, traffic or rollouts")
+        if source is not None and self.algorithm != "supervised" and (self.algorithm, source) != _BEST_OF_N:
+            raise ValueError(
+                f"source = {source} is not read by algorithm {self.algorithm}. Remove it, or set algorithm: supervised"
+            )
+        if self.algorithm == "supervised":
+            read_by = {"demonstrations": "demonstrations", "rounds": "rollouts", "examples": "rollouts"}
+            for key, wanted in read_by.items():
+                if source != wanted and getattr(supervised, key) != getattr(Supervised(), key):
+                    raise ValueError(f"supervised.{key} is read with source {wanted} only. Remove it")
+            if supervised.rounds > self.steps:
+                raise ValueError(f"supervised.rounds = {supervised.rounds} is more than steps = {self.steps}. Lower it")
+            fields = type(self).model_fields
+            changed = [key for key in _SAMPLED if getattr(self, key) != fields[key].default]
+            if source != "rollouts" and changed:
+                raise ValueError(f"{changed[0]} is not read with source {source}, which samples nothing. Remove it")
+        goes_on = self.when_not_ready == "warm_start"
+        if goes_on and self.algorithm == "supervised":
+            raise ValueError("when_not_ready: warm_start comes before other algorithms. Remove it: supervised is one")
+        if goes_on and (missing := self.warm_start.unwritten()):
+            keys = " and ".join(f"warm_start.{key}" for key in missing)
+            raise ValueError(f"when_not_ready: warm_start needs {keys}, which have no default that suits every model")
+        if not goes_on and self.warm_start != WarmStart():
+            raise ValueError("warm_start has no effect here. Remove it, or set when_not_ready: warm_start")

@@ -203,7 +203,7 @@ def disk_need(shape: Shape, params: config.Params) -> dict[str, int]:
     train = params.train
     trained = num_trained(shape, train)
     out = trained * 4  # what learns is float32, and so is what is saved
-    made = shape.parameters * 4 if params.policy.model is None else 0
+    made = shape.parameters * 4 if params.policy.is_warm_started else 0
     return {
         "policy": 3 * made,
         "checkpoints": ((train.keep_checkpoints + 1) * 3 + (train.keep == "best") * 2) * trained * 4,

@@ -153,7 +153,10 @@ def _unused(params: config.Params) -> Iterator[Finding]:
     off = {
         "train.lora": (params.train.weights == "full", "train.weights = full"),
         "policy.architecture": (policy.model is not None, "policy.model names a model"),
-        "policy.warm_start": (policy.model is not None, "policy.model names a model"),
+        "policy.warm_start": (
+            policy.model is not None and policy.warm_start.weights is None,
+            "policy.model names a model, which is warm-started only with policy.warm_start.weights",
+        ),
         "tools.local_workers": (tools.where == "http", "tools.where = http"),
         "tools.lifecycle.headers": (
             not (tools.lifecycle.start_url or tools.lifecycle.end_url),

@@ -69,14 +69,18 @@ class Setup:
     # -- the model ---------------------------------------------------------------------------------
     @cached_property
     def model_source(self) -> Source:
-        """Where the base model lies, of which only the texts are fetched from a hub. Raises Skip
-        when there is none yet."""
+        """Where the base model lies: of one that is yet to be warm-started the given one. Of a
+        hub's only the texts are fetched. Raises Skip when there is none yet."""
         section = self.params.policy
-        if section.model:
+        if section.model and not section.is_warm_started:
             return self._given(weights=False)
         if kept := self._find_policy(self.params):
             return Source(kept / "model")
         pointer = shelves.path(reports.PolicyReport)
+        if section.model:
+            made = shelves.read(reports.PolicyReport) if pointer.exists() else None
+            was_made = made is not None and made.base == section.model
+            return Source(Path(made.model), name=made.model) if made and was_made else self._given(weights=False)
         if not pointer.exists():
             raise Skip(
                 f"no model yet: {pointer} is missing and policy.model is null",
@@ -121,9 +125,10 @@ class Setup:
         from rft.sampling import policies
 
         pointer = shelves.path(reports.PolicyReport)
-        if self.params.policy.model is None and pointer.exists():
+        if self.params.policy.is_warm_started and pointer.exists():
             return policies.base_model(self.params, self.params.train.from_, device, self.schemas)
-        found = self._given(weights=True) if self.params.policy.model else self.model_source
+        is_given = self.params.policy.model and not pointer.exists()
+        found = self._given(weights=True) if is_given else self.model_source
         return weights.load(found, self.params.policy, device)[0], self.chat()
 
 

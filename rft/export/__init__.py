@@ -81,7 +81,7 @@ class Origin(Report):
 class Base(Report):
     """The base model. `path`: in the export; None when it is only named."""
 
-    kind: Literal["embedded", "given", "served"]
+    kind: Literal["embedded", "warm_started", "given", "served"]
     name: str
     sha256: str
     path: str | None = None
@@ -224,7 +224,7 @@ def _weights(
         assert folder is not None
         shutil.copytree(folder, target / "adapter")
         path = "adapter"
-    if pointer.kind == "embedded":
+    if pointer.is_made_here:
         name = "base" if path else "model"
         shutil.copytree(pointer.model, target / name)
         base, path = base.model_copy(update={"path": name}), path or name

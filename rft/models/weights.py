@@ -301,6 +301,12 @@ def _merges(model: Any) -> bool:
     return model.get_input_embeddings().weight.dtype == torch.float32
 
 
+def merged(model: Any) -> Any:
+    """Merge an adapter into its own model, in float32; a plain model is only cast."""
+    model = model.float()
+    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+
+
 @torch.no_grad()
 def sync(learner: Any, sampler: Any) -> None:
     """Copy the learner's weights to the sampler: with LoRA base + scaled B A, layer by layer, or

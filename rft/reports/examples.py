@@ -37,3 +37,7 @@ class ExamplesReport(Report):
     """Whether the recipe can make fresh test examples."""
     near_duplicates: list[NearDuplicates] = added([])
     """What `examples.near_duplicate` found; [] when it is switched off."""
+    imitated: int = added(0)
+    """Dialogues for supervised training, of what `train.source` names."""
+    not_imitated: dict[str, int] = added({})
+    """Reason -> dialogues of that source that were left out."""

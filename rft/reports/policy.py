@@ -1,4 +1,4 @@
-"""The policy report: the base model, built and warm-started here, or a pointer to a given one."""
+"""The policy report: the base model, built or warm-started here, or a pointer to a given one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from rft.reports.base import Report, added
 
 
 class PolicyReport(Report):
-    kind: Literal["embedded", "given", "served"]  # served: a chat endpoint's own, which we cannot verify
+    kind: Literal["embedded", "warm_started", "given", "served"]
+    """embedded: built and warm-started by the run. warm_started: a given model that the run
+    warm-started. given: one as it is. served: a chat endpoint's own, which we cannot verify."""
     model: str  # folder, relative to the repository, or hub id; of a served one the name at its endpoint
     sha256: str  # of a served one: over its address and name
     num_parameters: int
@@ -19,3 +21,11 @@ class PolicyReport(Report):
     losses: list[tuple[int, float]] = []
     revision: str | None = added(None)
     """The commit, of a given model of the hub."""
+    base: str = added("")  # of a warm-started one: the given model that it was made of, a folder or hub id
+    base_sha256: str = added("")
+    weights: str = added("")  # of a warm-started one: full or lora, which was then merged
+
+    @property
+    def is_made_here(self) -> bool:
+        """Whether the run itself made the model, so that its weights are on the run's shelf."""
+        return self.kind in ("embedded", "warm_started")

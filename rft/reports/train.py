@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rft.reports.base import Report
+from rft.reports.base import Report, added
 
 
 class TrainReport(Report):
@@ -22,3 +22,7 @@ class TrainReport(Report):
     alarms: int = 0  # findings that failures depend on what the policy does (rft/grading/alarm.py)
     curve: list[tuple[int, float]] = []  # step, mean reward
     weight_change: float = 0.0  # L2 norm over all trained parameters
+    source: str = added("")  # of supervised training: demonstrations, traffic or rollouts
+    imitated: int = added(0)  # dialogues that were there to be imitated
+    not_imitated: dict[str, int] = added({})  # reason -> dialogues of the source that were left out
+    warm_start_steps: int = added(0)  # of train.when_not_ready, before the first rollout

@@ -4,8 +4,9 @@ What is served now plays k rollouts of each validation example. RFT learns from 
 sometimes solved and sometimes not, so the report has, beside the mean, the best-of-k curve (the
 room for improvement) and the shares always failed, always solved and mixed. The readiness verdict
 follows a common rule: above 95 %, not worth it; near zero even for the best of k, not yet
-(warm-start first); between, ready. Both limits are shares of the grader's range. If the numbers
-point to a misconfiguration (rft/rollouts/suspicion.py), the verdict is suspect.
+(warm-start first: the reason names the settings that do it here); between, ready. Both limits are
+shares of the grader's range. If the numbers point to a misconfiguration
+(rft/rollouts/suspicion.py), the verdict is suspect.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def _measure(params: config.Params, work: Path, shelf: Path) -> None:
     at_work = evaluate.evaluation("champion", sampled, rows, section.temperature, section.k, section.seed, scale)
     at_best = evaluate.evaluation("champion greedy", greedy, rows, 0.0, 1, section.seed, scale)
     readiness, reason = _readiness(at_work, section)
+    if readiness == "not yet":
+        reason = f"{reason}. {_remedy(params.policy, ours)}"
     if suspect := suspicion.find(sampled, scale, readiness == "ready"):
         readiness, reason = "suspect", suspect
     report = reports.BaselineReport(readiness=readiness, reason=reason, sampled=at_work, greedy=at_best)
@@ -69,3 +72,22 @@ def _readiness(result: reports.Evaluation, section: config.Baseline) -> tuple[Re
         return "not yet", f"{found}, below {section.not_yet_below}{of_limit}: warm-start first"
     mixed = f"{result.shares['mixed']:.0%} of the examples are sometimes solved and sometimes not"
     return "ready", f"mean score {mean:.3f}{scale_in_words}, best of {result.k} {best:.3f}; {mixed}"
+
+
+def _remedy(section: config.Policy, ours: recipe.Recipe) -> str:
+    """Name what makes the agent ready for training, with what there is."""
+    confirmed = "Where people confirmed production's answers, train.algorithm: supervised imitates these "
+    confirmed += "(train.source: traffic)"
+    if not ours.has_demonstrations:
+        write = f"Write {ours.name}/demonstrations.py, dialogues of an agent at work, and set policy.warm_start.weights"
+        return f"{write}. {confirmed}"
+    if section.server is not None:
+        return (
+            "policy.server samples from the model that it was started with: imitate demonstrations by an adapter "
+            f"(train.algorithm: supervised, train.source: demonstrations). {confirmed}"
+        )
+    if section.is_warm_started:
+        more = "Raise policy.warm_start.steps, or write demonstrations that are closer to what is asked"
+    else:
+        more = "Set policy.warm_start.weights: lora, with steps and lr: stage policy then imitates the demonstrations"
+    return f"{more}; or let this run go on, with train.when_not_ready: warm_start. {confirmed}"

@@ -13,6 +13,12 @@ Inputs that nearly repeat one of another split are counted and shown; above
 The profile of the train inputs stays with what is trained on them: the next window is compared with
 it.
 
+Where `train` imitates dialogues, they are chosen here (rft/windows/imitated.py), because only here
+all splits are open: what has something in common with validation or test is left out. Where it
+imitates none the file is empty, and a new window changes nothing for `train`. The warm start of
+stage `policy` must not change with the examples, so nothing is left out of it: demonstrations that
+repeat an input of validation or test are an error, before anything is measured.
+
 The test set may join several blocks of examples (`examples.block`, `examples.blocks`), where the
 recipe offers them. What two blocks share would be seen twice, so it is an error as well.
 
@@ -39,6 +45,7 @@ from rft.reports import ExamplesReport, NearDuplicates
 from rft.snapshots import reading
 from rft.types import SPLITS, Example, Split
 from rft.windows import feedback, leakage, profile
+from rft.windows import imitated as imitated_from
 from rft.windows.features import plan_of_inputs
 from rft.windows.words import user_text
 from rft.words import counted
@@ -82,6 +89,11 @@ def run(params: Params) -> None:
         near_duplicates=near,
     )
     inputs = profile.of_examples(splits["train"], plan_of_inputs(params, loaded), source)
+    closed = imitated_from.Closed([*splits["validation"], *splits["test"]], section, target_elements)
+    _check_warm_start(params, loaded, closed)
+    imitated, not_imitated = _imitated(params, loaded, closed)
+    report = report.model_copy(update={"imitated": len(imitated), "not_imitated": not_imitated})
+    shelves.write_imitated({dialogue.id: dialogue.messages for dialogue in imitated}, not_imitated)
     for split, some in splits.items():
         reports.write_lines((row.line for row in some), shelves.examples_file(split))
     reports.write_json(section.keys.model_dump(), shelves.KEYS)
@@ -91,6 +103,9 @@ def run(params: Params) -> None:
     if any(report.repeated.values()):
         repeated = ", ".join(f"{count} in {split}" for split, count in report.repeated.items() if count)
         progress.say("examples", f"repeated lines, each taken once: {repeated}")
+    if imitated or not_imitated:
+        reasons = "".join(f"; {count} left out: {why}" for why, count in not_imitated.items())
+        progress.say("examples", f"{counted(len(imitated), 'dialogue')} to imitate{reasons}")
     for found in near:
         if found.num_examples:
             progress.say("examples", f"near-duplicates: {leakage.in_words(found)}")
@@ -111,6 +126,43 @@ def from_window(loaded: Recipe, section: config.Examples, at_least: int) -> list
         remedy = "Have more conversations graded, or set examples.source: recipe."
         raise UserError(f"params.yaml: examples.source = 'window', but {what}. {remedy}")
     return [example for *_, example in _latest(latest, section.train)]
+
+
+def _check_warm_start(params: Params, loaded: Recipe, closed: imitated_from.Closed) -> None:
+    """Raise UserError when the base model was warm-started on an input that is measured."""
+    is_given = params.policy.model is not None and params.policy.warm_start.weights is None
+    if is_given or params.policy.server is not None or not loaded.has_demonstrations:
+        return
+    given = imitated_from.demonstrations(loaded, params.policy.warm_start.demonstrations, params.policy.seed)
+    _, shared = closed.without(given)
+    if shared:
+        found = "; ".join(f"{count} of {len(given)}: {why}" for why, count in shared.items())
+        raise UserError(
+            f"{loaded.folder}/demonstrations.py: the base model would be warm-started on what is measured: {found}. "
+            "Make demonstrations from what the train split is made from."
+        )
+
+
+def _imitated(
+    params: Params, loaded: Recipe, closed: imitated_from.Closed
+) -> tuple[list[imitated_from.Dialogue], dict[str, int]]:
+    """Choose the dialogues that `train` will imitate, and count those left out by reason."""
+    section, left_out = params.examples, Counter[str]()
+    if params.train.source == "traffic":
+        graded = reading.conversations(shelves.CONVERSATIONS, graded=True)
+        given, left_out = imitated_from.accepted(graded, loaded)
+    elif params.train.source == "demonstrations":
+        given = imitated_from.demonstrations(loaded, params.train.supervised.demonstrations, section.seed)
+    elif params.train.when_not_ready == "warm_start":
+        given = imitated_from.demonstrations(loaded, params.train.warm_start.demonstrations, section.seed)
+    else:
+        return [], {}
+    kept, shared = closed.without(given)
+    left_out += shared
+    if params.train.source == "traffic" and len(kept) > section.train:
+        left_out["older than examples.train asks for"] = len(kept) - section.train
+        kept = kept[-section.train :]
+    return kept, dict(sorted(left_out.items()))
 
 
 def _latest(found: list[tuple[str, str, Example]], count: int) -> list[tuple[str, str, Example]]:

@@ -1,22 +1,32 @@
-"""Stage `train`: reinforcement fine-tuning with the agent's real tools and real grader.
+"""Stage `train`: new weights, by reinforcement fine-tuning with the agent's real tools and real
+grader, or by imitation.
 
     champion (or base policy), baseline's readiness, prompt, train, validation
         ->  an adapter or weights, metrics, rollouts, report
 
-The loop is rft/trainer/loop.py; this module prepares its inputs and publishes its results. When the
-baseline says anything but `ready`, the stage leaves an empty pointer with the reason. Unfinished
-work is under `.rft/`, and the next start continues it.
+The loop is rft/trainer/loop.py; this module prepares its inputs and publishes its results.
+Unfinished work is under `.rft/`, and the next start continues it.
+
+When the baseline says anything but `ready`, the stage leaves an empty pointer with the reason. Two
+things go on after a "not yet", because they need no rollout that earns something: to imitate
+dialogues that are there already (`train.algorithm: supervised`), and a warm start before the first
+rollout (`train.when_not_ready`). These dialogues come from stage `examples`, which has left out
+what validation and test know; here they get the run's prompt.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from rft import config, files, progress, recipe, reports, shelves
+from rft.chat.renderer import Chat
+from rft.errors import ConfigError, UserError
 from rft.grading import preflight
 from rft.models import unmerged, weights
 from rft.rollouts import determinism
@@ -25,14 +35,18 @@ from rft.rollouts.prompting import num_turns
 from rft.rollouts.runner import workbench
 from rft.rollouts.store import RolloutStore
 from rft.sampling.policies import base_model
-from rft.trainer import distributed
+from rft.trainer import distributed, supervised
 from rft.trainer.learner import Learner
+from rft.trainer.lessons import Lesson, check_template, lessons
 from rft.trainer.loop import Trainer
+from rft.types import Message
 
 
 def run(params: config.Params) -> None:
-    baseline = shelves.read(reports.BaselineReport)
-    if baseline.readiness != "ready":
+    baseline, section = shelves.read(reports.BaselineReport), params.train
+    imitates = section.algorithm == "supervised" and section.source != "rollouts"
+    warm_starts = baseline.readiness == "not yet" and section.when_not_ready == "warm_start"
+    if baseline.readiness != "ready" and not warm_starts and not (imitates and baseline.readiness == "not yet"):
         _skip(f"the baseline says '{baseline.readiness}': {baseline.reason}")
         return
     if params.policy.server is not None and params.policy.server.kind == "chat":
@@ -40,11 +54,23 @@ def run(params: config.Params) -> None:
         return
     device = weights.prepare_process(params.policy)
     determinism.check(params)
+    if warm_starts and params.policy.server is not None:
+        raise ConfigError(
+            "params.yaml: train.when_not_ready = warm_start cannot be honored: policy.server samples from the model "
+            "that it was started with. Sample in this process: policy.server: null."
+        )
     with distributed.launch(params.train) as team:
-        progress.once("train", params, partial(_lead, params, device, team))
+        progress.once("train", params, partial(_lead, params, device, team, warm_starts))
 
 
-def _lead(params: config.Params, device: torch.device, team: distributed.Processes, work: Path, shelf: Path) -> None:
+def _lead(
+    params: config.Params,
+    device: torch.device,
+    team: distributed.Processes,
+    warm_starts: bool,
+    work: Path,
+    shelf: Path,
+) -> None:
     """Sample, learn, keep and publish. Other processes only learn (rft/trainer/distributed.py)."""
     section = params.train
     ours = recipe.load(params.recipe)
@@ -55,42 +81,121 @@ def _lead(params: config.Params, device: torch.device, team: distributed.Process
     with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
         bench.check_rows(train)
         network, chat = base_model(params, section.from_, device, bench.schemas)
-        learner = Learner(network, section, params.rollout.max_turn_tokens, device, team)
+        imitated = _imitated(params, prompt, chat, network)
+        if warm_starts and unmerged.holds(network):
+            raise ConfigError(
+                "params.yaml: train.when_not_ready = warm_start: the champion's adapter runs beside bfloat16 weights, "
+                "and a warm start would merge it. Set policy.dtype: float32, or train.from: policy."
+            )
+        if warm_starts:
+            network = _warm_started(network, imitated.lessons, section, device, team, work)
+        # what is imitated is imitated at temperature 1, also where it was sampled at another
+        learned = section.model_copy(update={"temperature": 1.0}) if section.algorithm == "supervised" else section
+        learner = Learner(network, learned, params.rollout.max_turn_tokens, device, team)
         held_out = validation[-section.validation_examples :] if section.validation_examples else []
-        trainer = Trainer(learner, chat, section, prompt, bench, train, held_out, device, work, store)
+        trainer = Trainer(learner, chat, section, prompt, bench, train, held_out, device, work, store, imitated.lessons)
         trainer.fit()
         bench.times.write(shelf / "timing.json", bench.traces, steps=trainer.times.rows)
-        _publish(trainer, section, shelf)
+        _publish(trainer, section, shelf, _told(section, imitated, warm_starts))
 
 
-def _publish(trainer: Trainer, section: config.Train, shelf: Path) -> None:
+@dataclass(frozen=True)
+class _Imitated:
+    lessons: list[Lesson]
+    left_out: dict[str, int]
+
+
+def _imitated(params: config.Params, prompt: reports.PromptSettings, chat: Chat, network: Any) -> _Imitated:
+    """Encode the dialogues that stage `examples` chose, as this run's agent would hold them. Raises
+    UserError when none is left."""
+    section, rollout = params.train, params.rollout
+    if section.source not in ("demonstrations", "traffic") and section.when_not_ready == "stop":
+        return _Imitated([], {})
+    found, left_out = shelves.load_imitated()
+    dialogues = [_under(messages, prompt) for messages in found]
+    check_template(chat, dialogues, f"policy.model = {params.policy.model}")
+    positions = network.config.get_text_config().max_position_embeddings
+    longest = min(positions, rollout.max_tokens or positions)
+    if section.when_not_ready == "warm_start":
+        longest = min(longest, section.warm_start.longest)
+    given, too_long = lessons(chat, dialogues, longest)
+    if too_long:
+        left_out = left_out | {"longer than the context": too_long}
+    if not given:
+        reasons = "; ".join(f"{count} left out: {why}" for why, count in left_out.items()) or "there are no dialogues"
+        raise UserError(
+            f"params.yaml: train.source = {section.source or 'demonstrations'}: there is nothing to imitate "
+            f"({reasons}). Have more answers confirmed, raise rollout.max_tokens, or choose another source."
+        )
+    return _Imitated(given, left_out)
+
+
+def _under(messages: list[Message], prompt: reports.PromptSettings) -> list[Message]:
+    """Give a dialogue the run's prompt, under which the agent will act."""
+    if not prompt.system:
+        return messages
+    rest = [message for message in messages if message["role"] not in ("system", "developer")]
+    return [{"role": "system", "content": prompt.system}, *rest]
+
+
+def _warm_started(
+    network: Any, given: list[Lesson], section: config.Train, device: torch.device, team: Any, work: Path
+) -> Any:
+    """Imitate demonstrations before the first rollout. What is left is a plain model, from which
+    training starts: it is the reference of a KL too."""
+    settings = supervised.settings(section.warm_start, section.warm_start.weights or "full", section.seed)
+    settings = settings.model_copy(update={"processes": section.processes})
+    learner = Learner(network, settings, 1, device, team, keys="train.warm_start")
+    training = supervised.WarmStart(learner, given, "train", work / "warm_start", work.name)
+    training.fit()
+    return weights.merged(learner.model).eval()
+
+
+def _told(section: config.Train, imitated: _Imitated, warm_starts: bool) -> dict[str, Any]:
+    """Say in the report what was imitated, and what of it was left out."""
+    if not section.source and not warm_starts:
+        return {}
+    return {
+        "source": section.source or "demonstrations",
+        "imitated": len(imitated.lessons),
+        "not_imitated": dict(sorted(imitated.left_out.items())),
+        "warm_start_steps": section.warm_start.steps if warm_starts else 0,
+    }
+
+
+def _publish(trainer: Trainer, section: config.Train, shelf: Path, told: dict[str, Any]) -> None:
     learner, kind = trainer.learner, section.weights
     on_champion = section.from_ == "champion" and shelves.champion().weights != "none"
-    if kind == "lora" and on_champion and not unmerged.is_stacked(learner.model):
-        kind = "full"  # the adapter belongs to the champion's own weights: merge it, for the base model alone
+    is_others = on_champion and not unmerged.is_stacked(learner.model)
+    if kind == "lora" and (is_others or told.get("warm_start_steps")):
+        kind = "full"  # the adapter belongs to other weights than the base model's: merge it
     weights.save(learner.model if kind == section.weights else weights.merged_copy(learner.model), shelf / "weights")
     (shelf / "metrics.jsonl").write_text(trainer.metrics.text())
     rollout_log.write(trainer.store, shelf / "rollouts.parquet")
     change = learner.weight_change()
-    reason = "no group had anything to learn from"
+    before = f"after {told['warm_start_steps']} steps of warm start, " if told.get("warm_start_steps") else ""
+    reason = f"{before}no group had anything to learn from"
+    has_learned = change > 0 or bool(before)
     if change > 0:
         stopped = f"; stopped early: {trainer.stopped}" if trainer.stopped else ""
-        reason = f"{trainer.step} steps of {section.algorithm} on {section.weights} weights{stopped}"
+        how = f"{section.algorithm} ({section.source})" if section.source else section.algorithm
+        reason = f"{before}{trainer.step} steps of {how} on {section.weights} weights{stopped}"
     report = reports.TrainReport(
-        trained=change > 0,
+        trained=has_learned,
         reason=reason,
-        weights=kind if change > 0 else "none",
-        path=str(shelves.WEIGHTS) if change > 0 else None,
-        sha256=files.tree_sha256(shelf / "weights") if change > 0 else None,
+        weights=kind if has_learned else "none",
+        path=str(shelves.WEIGHTS) if has_learned else None,
+        sha256=files.tree_sha256(shelf / "weights") if has_learned else None,
         algorithm=section.algorithm,
         steps=trainer.step,
         group_size=section.group,
         kept_step=trainer.best["step"] if section.keep == "best" and trainer.best else trainer.step,
         rollouts=len(trainer.store),
         left_out=dict(sorted(Counter(row.left_out for row in trainer.store if row.left_out).items())),
-        alarms=sum(row["alarm/count"] for row in trainer.metrics.rows),
+        alarms=sum(row.get("alarm/count", 0) for row in trainer.metrics.rows),
         curve=[(row["step"], row["reward/mean"]) for row in trainer.metrics.rows if "reward/mean" in row],
         weight_change=change,
+        **told,
     )
     reports.write(report, shelf / "report.json")
 

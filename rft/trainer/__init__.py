@@ -3,6 +3,9 @@
     loop          sample, learn, sync the weights; what is kept, and how a killed run goes on
     curriculum    which examples a step takes
     collect       their rollouts, in groups; which of them can be learned from, and why not the rest
+    lessons       dialogues to imitate: their order, and what their tokens weigh
+    supervised    the loop of a warm start, without rollouts
+    imitation     the batches of supervised training in stage `train`
     prefetch      sampling while the learner learns, with a bounded lag
     packing       a rollout as the learner sees it, and how samples share a row
     logprobs      log-probabilities of completion tokens
@@ -14,6 +17,7 @@
     sharding      FSDP2: weights in parts
     checkpoint    everything that a run will still read, whole or not at all
     metrics       a run in numbers, and the signs that it should end
+    journal       where they are written down
 
 Advantages and losses are in rft/algorithms, the stage's files in rft/stages/train.py.
 """

@@ -174,7 +174,8 @@ class Collector:
         algorithm, overlong = self._algorithm, self._section.overlong
         informative = [not algorithm.grouped or group.varies(self._section.variance) for group in batch.groups]
         rewards_PG = [
-            [dapo.shaped(one, overlong, self._max_tokens) for one in group.trajectories] for group in batch.groups
+            [None if self._failed(one) else dapo.shaped(one, overlong, self._max_tokens) for one in group.trajectories]
+            for group in batch.groups
         ]
         given = iter(algorithm.advantages([row for row, useful in zip(rewards_PG, informative, strict=True) if useful]))
         counted: list[Trajectory] = []
@@ -211,9 +212,15 @@ class Collector:
     def _left_out(self, one: Trajectory, advantage: float, group: Group, useful: bool) -> str:
         if why := unfit(one):
             return why
+        if self._failed(one):
+            return "not passed"
         if self._algorithm.counts(advantage, useful) and (advantage != 0.0 or self._algorithm.pulls):
             return ""
         return self._dull(group, useful)
+
+    def _failed(self, one: Trajectory) -> bool:
+        """Tell whether the algorithm learns from nothing that did not pass, and this did not."""
+        return "passed" in self._algorithm.needs and not one.grade.solved
 
     def _dull(self, group: Group, useful: bool) -> str:
         if self._algorithm.grouped and len(group.scored) < 2:

@@ -57,7 +57,8 @@ class _Micro:
     layout: Layout
     idle: bool
     """Without weight: other processes need this one to take part in the pass."""
-    sampled_N: torch.Tensor
+    sampled_N: torch.Tensor | None
+    """None: no sampler of ours wrote it, so there is nothing to compare."""
     advantage_N: torch.Tensor
     old_N: torch.Tensor | None = None
     reference_N: torch.Tensor | None = None
@@ -66,12 +67,21 @@ class _Micro:
 
 
 class Learner:
-    """Learns. The plain `network` becomes `model`, with an adapter or with all its weights."""
+    """Learns. The plain `network` becomes `model`, with an adapter or with all its weights.
+
+    `keys`: where its settings stand in params.yaml, for errors.
+    """
 
     def __init__(
-        self, network: Any, section: config.Train, norm_length: int, device: torch.device, team: Processes | None = None
+        self,
+        network: Any,
+        section: config.Train,
+        norm_length: int,
+        device: torch.device,
+        team: Processes | None = None,
+        keys: str = "train",
     ):
-        self.section, self.norm_length, self.device = section, norm_length, device
+        self.section, self.norm_length, self.device, self.keys = section, norm_length, device, keys
         self.team = team or Processes()
         self.algorithm = algorithms.of(section)
         if self.team.size > 1 and self.team.rank == 0:
@@ -114,7 +124,8 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         num_pairs = len({sample.pair for sample in samples if sample.pair >= 0})
-        totals = Totals(counted.num_rollouts, counted.num_tokens, self.norm_length, num_pairs)
+        weight = sum(sample.weight for sample in samples)
+        totals = Totals(counted.num_rollouts, counted.num_tokens, self.norm_length, num_pairs, weight)
         num_own = sum(sample.num_own for sample in samples)
         learns = any(sample.advantage for sample in samples)
         self._network.train()
@@ -137,7 +148,7 @@ class Learner:
         change = self.weight_change()
         if not math.isfinite(change):
             why = f"the weights have left all bounds at a learning rate of {lr:g}"
-            raise RftError(f"update {self.num_updates}: {why}. Lower train.lr.")
+            raise RftError(f"update {self.num_updates}: {why}. Lower {self.keys}.lr.")
         if any(other != change for other in self.team.gather(change)):
             raise RftError("the processes' weights differ. This is a bug: please report it with your params.yaml.")
         told: dict[str, float] = {"samples/trained": len(samples), "lr": lr, **found, "weights/change": change}
@@ -158,10 +169,14 @@ class Learner:
 
     def _plan(self, rows: list[list[TrainingSample]], idle: bool = False) -> _Micro:
         planned = layout(rows, self.device)
-        sampled_N = torch.tensor([value for sample in planned.samples for value in sample.logprobs], device=self.device)
+        logprobs = [value for sample in planned.samples for value in sample.logprobs]
+        sampled_N = torch.tensor(logprobs, device=self.device) if logprobs else None
         advantages = [sample.advantage for sample in planned.samples]
         advantage_B = torch.tensor(advantages, dtype=torch.float32, device=self.device)
-        return _Micro(planned, idle, sampled_N, advantage_B[planned.row_N])
+        advantage_N = advantage_B[planned.row_N]
+        if planned.weight_N is not None:
+            advantage_N = advantage_N * planned.weight_N
+        return _Micro(planned, idle, sampled_N, advantage_N)
 
     @torch.no_grad()
     def _prepare(self, micros: list[_Micro]) -> None:
@@ -188,12 +203,12 @@ class Learner:
 
     def _accumulate(self, micros: list[_Micro], totals: Totals, num_own: int) -> dict[str, float]:
         """Accumulate gradients of the step's loss; return the loss, and means over its `num_own`
-        tokens."""
+        completion tokens."""
         owners = self._owners()
         for owner in owners:
             owner.optimizer.zero_grad(set_to_none=True)
         sums: Counter[str] = Counter()
-        mismatch = 0.0
+        mismatch: float | None = None
         learned, rows = 0, sum(len(micro.layout.samples) for micro in micros)
         for micro in micros:
             progress.within("train", f"learning: {learned} of {rows} rollouts")
@@ -206,11 +221,13 @@ class Learner:
             if micro.idle:
                 continue
             with self._clock("forward"):
-                gap_N = tokens.logprobs_N.detach() - tokens.sampled_N
-                mismatch = max(mismatch, gap_N.abs().max().item())
                 sums.update(self.algorithm.facts(tokens))
-                mismatch_kl = (torch.expm1(gap_N) - gap_N).sum().item()
-                sums.update({"loss": loss.item(), "entropy": tokens.entropy_N.sum().item(), "mismatch_kl": mismatch_kl})
+                entropy_N = tokens.entropy_N if tokens.own_N is None else tokens.entropy_N[tokens.own_N]
+                sums.update({"loss": loss.item(), "entropy": entropy_N.sum().item()})
+                if micro.sampled_N is not None:
+                    gap_N = tokens.logprobs_N.detach() - micro.sampled_N
+                    mismatch = max(mismatch or 0.0, gap_N.abs().max().item())
+                    sums.update({"mismatch_kl": (torch.expm1(gap_N) - gap_N).sum().item()})
         if self.team.size > 1:
             parameters = [parameter for owner in owners for parameter in owner.parameters]
             with self._clock("exchange"):
@@ -219,10 +236,11 @@ class Learner:
             sums = Counter()
             for theirs, largest in gathered:
                 sums.update(theirs)
-                mismatch = max(mismatch, largest)
+                mismatch = largest if mismatch is None else max(mismatch, largest or 0.0)
         loss_sum = sums.pop("loss", 0.0)
         means = {name: value / num_own for name, value in sums.items()}
-        return {"loss": loss_sum, "logprob_mismatch": mismatch} | means
+        compared = {} if mismatch is None else {"logprob_mismatch": mismatch}
+        return {"loss": loss_sum} | compared | means
 
     def _tokens(self, micro: _Micro) -> Tokens:
         scored = self._score(self._network, micro.layout)
@@ -231,7 +249,7 @@ class Learner:
         return Tokens(
             logprobs_N=scored.logprobs_N,
             old_N=micro.old_N,
-            sampled_N=micro.sampled_N,
+            sampled_N=micro.old_N if micro.sampled_N is None else micro.sampled_N,
             advantage_N=micro.advantage_N,
             row_N=micro.layout.row_N,
             entropy_N=scored.entropy_N,
@@ -240,6 +258,7 @@ class Learner:
             values_N=None if self.critic is None else self.critic(scored.hidden_NE),
             old_values_N=micro.old_values_N,
             returns_N=micro.returns_N,
+            own_N=micro.layout.own_N,
         )
 
     def _score(self, network: Any, planned: Layout) -> Scored:
@@ -253,8 +272,8 @@ class Learner:
         norm = sharding.whole(torch.nn.utils.clip_grad_norm_(self.parameters, self.section.clip_grad)).item()
         if not math.isfinite(norm):
             look = commands.command("rollouts", "--live", "--stage", "train")
-            remedy = f"Lower train.lr, or look at its rollouts: {look}"
-            raise RftError(f"update {self.num_updates}: the gradient is not finite. {remedy}")
+            remedy = f", or look at its rollouts: {look}" if self.keys == "train" else "."
+            raise RftError(f"update {self.num_updates}: the gradient is not finite. Lower {self.keys}.lr{remedy}")
         before = [_some(parameter) for parameter in self.parameters]
         self.optimizer.step()
         if self.critic is not None:
@@ -262,7 +281,7 @@ class Learner:
         still = all(torch.equal(_some(now), then) for now, then in zip(self.parameters, before, strict=True))
         if learns and norm > 0 and (self.team.most(0 if still else 1) == 0 if self.team.shards else still):
             dtype, lr = self.parameters[0].dtype, self.optimizer.param_groups[0]["lr"]
-            why = f"A learning rate of {lr:.2g} is too small for {dtype}: raise train.lr."
+            why = f"A learning rate of {lr:.2g} is too small for {dtype}: raise {self.keys}.lr."
             raise RftError(f"update {self.num_updates}: the optimizer changed no weight. {why}")
         return norm
 

@@ -12,6 +12,8 @@ the next rollouts are sampled while the learner learns (rft/trainer/prefetch.py)
 a function of (seed, step), so a killed run goes on from its last checkpoint bit for bit
 (deterministic mode): later steps are learned again, from the rollouts that were finished and from
 those that are sampled again.
+
+Supervised training goes through the same loop, with other batches (rft/trainer/imitation.py).
 """
 
 from __future__ import annotations
@@ -34,8 +36,11 @@ from rft.trainer import checkpoint, schedule
 from rft.trainer.checkpoint import Manifest
 from rft.trainer.collect import Batch, Collector
 from rft.trainer.curriculum import Curriculum
+from rft.trainer.imitation import Dialogues, Rounds
+from rft.trainer.journal import Lines, Numbers, timed
 from rft.trainer.learner import Learner
-from rft.trainer.metrics import Lines, Numbers, Watch, describe, timed
+from rft.trainer.lessons import Lesson
+from rft.trainer.metrics import Watch, describe
 from rft.trainer.packing import why_none
 from rft.trainer.prefetch import Prefetcher
 from rft.types import Example
@@ -56,16 +61,25 @@ class Trainer:
         device: torch.device,
         work: Path,
         store: RolloutStore,
+        imitated: Sequence[Lesson] = (),
     ):
+        """`imitated`: what supervised training learns from, if it is there already."""
         self.learner, self.section, self.prompt, self.bench = learner, section, prompt, bench
         self.held_out, self.work, self.store = held_out, work, store
         self.sampler = policies.following(bench, learner.model, chat, device, work)
         self.curriculum = Curriculum([example.id for example in train], section.curriculum, section.seed)
         bench.check_openings(self.sampler.policy, [*train, *held_out], prompt)
         max_tokens = self.sampler.policy.limit(bench.params.rollout.max_tokens)
-        self.collector = Collector(
-            train, section, prompt, bench, self.sampler.policy, learner.algorithm, self.curriculum, store, max_tokens
+        sampled, supervised = section, section.algorithm == "supervised"
+        if supervised:
+            sampled = section.model_copy(update={"examples_per_step": section.supervised.examples or len(train)})
+        collector = Collector(
+            train, sampled, prompt, bench, self.sampler.policy, learner.algorithm, self.curriculum, store, max_tokens
         )
+        self.collector: Collector | Dialogues | Rounds = collector
+        if supervised:
+            from_rollouts = section.source == "rollouts"
+            self.collector = Rounds(collector, section, work) if from_rollouts else Dialogues(imitated, section)
         self.metrics, self.times = Lines(work / "metrics.jsonl"), Lines(work / "times.jsonl")
         self.tools = [schema["function"]["name"] for schema in bench.schemas]
         self.watch = Watch()
@@ -89,7 +103,8 @@ class Trainer:
                 self.step += 1
                 with batches.between:
                     self._sync_weights()
-                    metrics = describe(batch, self.tools) | learned | self._validated()
+                    sampled = describe(batch, self.tools) if batch.rows else {"step": batch.step}
+                    metrics = sampled | learned | self._validated()
                 self._tell_unshared(batch, learned)
                 self.stopped = self.stopped or self.watch.step(self.section.stop, metrics)
                 self._keep(batch, metrics)
@@ -98,7 +113,7 @@ class Trainer:
                 if ended or self.step % self.section.checkpoint_every == 0:
                     self._checkpoint()
                 self._time(batch, time.monotonic() - began, before)
-                report(self.step, f"steps, reward {_shown(metrics)}, {_calls(metrics)}")
+                report(self.step, _progress(metrics))
                 if not ended:
                     keep = None if self.step % self.section.checkpoint_every == 0 else self._checkpoint
                     stopping.check(f"after step {self.step} of {self.section.steps}", keep)
@@ -153,8 +168,9 @@ class Trainer:
 
     # -- kill and go on ----------------------------------------------------------------------------
     def _keep(self, batch: Batch, metrics: Numbers) -> None:
-        self.store.add_all(batch.rows, batch.seconds, batch.name)
-        self.bench.times.add("train", batch.rows, batch.seconds)
+        if batch.rows:  # what is imitated may be there already
+            self.store.add_all(batch.rows, batch.seconds, batch.name)
+            self.bench.times.add("train", batch.rows, batch.seconds)
         self.metrics.add(metrics)
 
     def _checkpoint(self) -> None:
@@ -191,8 +207,14 @@ class Trainer:
 
     def _time(self, batch: Batch, total_s: float, before: dict[str, float]) -> None:
         spent = {name: seconds - before.get(name, 0.0) for name, seconds in self._phases().items()}
-        tokens = sum(row.num_tokens for row in batch.rows)
+        tokens = sum(row.num_tokens for row in batch.rows) or sum(sample.num_own for sample in batch.samples)
         self.times.add(timed(self.step, total_s, spent, tokens))
+
+
+def _progress(metrics: dict[str, Any]) -> str:
+    if "nll" in metrics:
+        return f"steps, loss {metrics['nll']:.3f}"
+    return f"steps, reward {_shown(metrics)}, {_calls(metrics)}"
 
 
 def _calls(metrics: dict[str, Any]) -> str:

@@ -1,8 +1,7 @@
 """A training run in numbers, and the signs that it should end.
 
-`describe` gives the metrics of a step's rollouts, the learner its own, and `timed` the wall times.
-Names are stable: MLflow's curves and the report are drawn from them. Wall times have a file of
-their own (`times.jsonl`), so that equal runs leave equal metrics.
+`describe` gives the metrics of a step's rollouts, the learner its own. Names are stable: MLflow's
+curves and the report are drawn from them. rft/trainer/journal.py writes them down.
 
 A run stops by itself, with what it has learned, when going on would waste compute:
 
@@ -17,22 +16,18 @@ and ends it as a failure.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rft import config, files, stats
+from rft import config, stats
 from rft.trainer.collect import Batch, Group
+from rft.trainer.journal import Numbers
 from rft.types import Trajectory
-
-Numbers = dict[str, Any]
 
 
 def describe(batch: Batch, tools: Sequence[str]) -> Numbers:
@@ -57,18 +52,6 @@ def describe(batch: Batch, tools: Sequence[str]) -> Numbers:
         "samples/unscored": sum(row.reward is None for row in tried),
         "alarm/count": len(batch.alarms),
         **{f"left_out/{reason}": count for reason, count in sorted(reasons.items())},
-    }
-
-
-def timed(step: int, total_s: float, phases: Mapping[str, float], tokens: int) -> Numbers:
-    """Return seconds of a step by phase. The rest is `other`, so that they add up to the whole; it
-    is below zero where sampling ran at the same time (lag)."""
-    spent = dict(sorted(phases.items())) | {"other": total_s - sum(phases.values()), "step": total_s}
-    return {
-        "step": step,
-        **{f"time/{name}_s": round(seconds, 4) for name, seconds in spent.items()},
-        "throughput/tokens_per_s": round(tokens / total_s, 1),
-        "throughput/steps_per_hour": round(3600 / total_s, 1),
     }
 
 
@@ -106,28 +89,6 @@ class Watch:
 
     def state(self) -> dict[str, Any]:
         return asdict(self)
-
-
-class Lines:
-    """A file of JSON lines that grows with each step, and is cut back to a checkpoint."""
-
-    def __init__(self, path: Path):
-        self.path, self.rows = path, list[Numbers]()
-
-    def add(self, row: Numbers) -> None:
-        self.rows.append(row)
-        with self.path.open("a") as handle:
-            handle.write(json.dumps(row) + "\n")
-            handle.flush()
-            os.fsync(handle.fileno())  # a checkpoint relies on it
-
-    def back_to(self, step: int) -> None:
-        """Keep whole lines up to the step; a kill may have cut the last."""
-        self.rows = [row for row in _whole(self.path) if row["step"] <= step]
-        files.write_text(self.text(), self.path, durable=True)
-
-    def text(self) -> str:
-        return "".join(json.dumps(row) + "\n" for row in self.rows)
 
 
 def _spread(name: str, values: Iterable[float | None]) -> Numbers:
@@ -183,14 +144,3 @@ def _groups(batch: Batch) -> Numbers:
 
 def _all(group: Group, solved: bool) -> bool:
     return bool(group.scored) and all(one.grade.solved is solved for one in group.scored)
-
-
-def _whole(path: Path) -> list[Numbers]:
-    found: list[Numbers] = []
-    if path.exists():
-        for line in path.read_text().splitlines():
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-    return found

@@ -40,7 +40,8 @@ its square. A step of 64 samples of 130 tokens on the embedded policy, one core:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """A rollout: `ids` and `loss_mask` over T tokens, the sampler's `logprobs` where it is True."""
+    """A rollout: `ids` and `loss_mask` over T tokens, the sampler's `logprobs` where it is True. A
+    dialogue that no sampler of ours wrote has none."""
 
     ids: list[int]
     loss_mask: list[bool]
@@ -51,10 +52,21 @@ class TrainingSample:
     pair: int = -1
     """Samples with the same number are judged together (DPO) and stay in one microbatch, the
     preferred one (advantage > 0) first. -1: none."""
+    others: tuple[int, ...] = ()
+    """Places of tokens that the policy never writes and that are learned all the same (supervised
+    learning): of prompts and tool results. After the first token, before the last completion
+    token."""
+    other_weight: float = 0.0
+    """What such a token weighs against a completion token."""
 
     @property
     def num_own(self) -> int:
-        return len(self.logprobs)
+        return self.loss_mask.count(True)
+
+    @property
+    def weight(self) -> float:
+        """What all its tokens weigh, where the advantage is a weight (supervised learning)."""
+        return self.advantage * (self.num_own + self.other_weight * len(self.others))
 
     @property
     def prompt(self) -> int:
@@ -96,6 +108,10 @@ class Layout:
     ids_N: torch.Tensor
     row_N: torch.Tensor
     """Which of the B samples; ascending."""
+    weight_N: torch.Tensor | None = None
+    """What a token weighs against a completion token. None: all are completion tokens."""
+    own_N: torch.Tensor | None = None
+    """Whether it is a completion token. None: all are. Otherwise N counts `others` too."""
 
 
 @dataclass(slots=True)
@@ -231,23 +247,31 @@ def layout(rows: Sequence[Row], device: torch.device) -> Layout:
     predictors: list[int] = []
     targets: list[int] = []
     owners: list[int] = []
+    weights: list[float] = []
+    is_own: list[bool] = []
     for n, (row, tree) in enumerate(zip(rows, planned, strict=True)):
         ids_RT[n, : len(tree.ids)] = torch.tensor(tree.ids)
         positions_RT[n, : len(tree.ids)] = torch.tensor(tree.depth)
         end_RT[n, : len(tree.ids)] = torch.tensor(tree.end)
         for sample, path in zip(row, tree.paths, strict=True):
             own = [place for place, loss_mask in enumerate(sample.loss_mask) if loss_mask]
-            predictors += [n * wide + path[place - 1] for place in own]
-            targets += [sample.ids[place] for place in own]
-            owners += [len(samples)] * len(own)
+            places = [*own, *sample.others]
+            predictors += [n * wide + path[place - 1] for place in places]
+            targets += [sample.ids[place] for place in places]
+            owners += [len(samples)] * len(places)
+            weights += [1.0] * len(own) + [sample.other_weight] * len(sample.others)
+            is_own += [True] * len(own) + [False] * len(sample.others)
             samples.append(sample)
     mask_RTT = None
     if any(len(row) > 1 for row in rows):
         column = torch.arange(wide)
         mask_RTT = ((column[:, None] >= column) & (column[None, :, None] < end_RT[:, None, :])).to(device)
+    planned_N: dict[str, torch.Tensor] = {}
+    if not all(is_own):
+        planned_N = {"weight_N": torch.tensor(weights, device=device), "own_N": torch.tensor(is_own, device=device)}
     return Layout(
         samples, ids_RT.to(device), positions_RT.to(device), mask_RTT, torch.tensor(predictors, device=device),
-        torch.tensor(targets, device=device), torch.tensor(owners, device=device),
+        torch.tensor(targets, device=device), torch.tensor(owners, device=device), **planned_N,
     )  # fmt: skip
 
 

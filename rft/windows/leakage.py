@@ -78,6 +78,16 @@ def between(groups: Mapping[str, Sequence[Text]], threshold: float, seed: int) -
     return found
 
 
+def repeating(known: Sequence[Text], asked: Sequence[Text], threshold: float, seed: int) -> set[str]:
+    """Return the ids of the `asked` texts that nearly repeat a known one."""
+    sign = _signing(seed)
+    index = _Index(asked, threshold, sign)
+    for row in known:
+        if parts := shingles(row.text):
+            index.compare(row.id, parts, sign(parts))
+    return index.found
+
+
 def in_words(found: NearDuplicates) -> str:
     """Say how many there are, and which is the first; empty when there are none."""
     if not found.pairs:
@@ -136,6 +146,11 @@ class _Index:
             self.wanted[n] = False
             similarity = round(float(similar[place]), 4)
             self._pairs[n] = NearPair(id=self._texts[n].id, repeats=name, similarity=similarity)
+
+    @property
+    def found(self) -> set[str]:
+        """The ids of the texts that were found."""
+        return {self._texts[n].id for n in self._pairs}
 
     def report(self, of: str, inside: str) -> NearDuplicates:
         return NearDuplicates(

@@ -104,6 +104,9 @@ class _Meanings(Recorded):
         if told is not None:
             parameters = f"{told.num_parameters:,}"
             self.graph.add("base model", name, what=told.kind, sha256=told.sha256, parameters=parameters)
+            if told.base:
+                made_of = self.graph.add("base model", told.base_sha256, f"base model {told.base}")
+                self.graph.link(key, "was warm-started from", made_of, lambda: self._given_bytes(told))
 
         def check() -> str:
             if told is None:
@@ -116,34 +119,39 @@ class _Meanings(Recorded):
     def _base_bytes(self, told: PolicyReport) -> str:
         if told.kind == "served":
             raise unverifiable(f"{told.model} is served by an endpoint: nobody sees its weights")
-        if told.kind == "embedded":
+        if told.is_made_here:
             policy = self.outs.get(str(shelves.folder("policy")))
             if policy is None:
                 raise missing("the run left no data/policy")
             fits(self.tree_sha256(policy, "model/"), told.sha256, "its folder")
             return "SHA-256 of its folder recomputed"
-        place = self.ctx.clone.root / told.model
-        if told.revision is not None:
-            return self._of_the_hub(told, told.revision)
-        if not place.exists():
-            if Path(told.model).is_absolute() or told.model in self.record.inputs:
-                raise missing(f"{told.model} is not here: restore what had SHA-256 {told.sha256}")
-            raise unverifiable(f"{told.model} is no folder here: a model of the hub, whose revision is not pinned")
-        fits(self.ctx.store.model_sha256(place), told.sha256, f"the model {told.model}")
-        return f"SHA-256 of {told.model} recomputed"
+        return self._given_bytes(told)
 
-    def _of_the_hub(self, told: PolicyReport, revision: str) -> str:
+    def _given_bytes(self, told: PolicyReport) -> str:
+        """Check the model that was given: the base model itself, or what it was made of."""
+        model, sha256 = (told.base, told.base_sha256) if told.base else (told.model, told.sha256)
+        place = self.ctx.clone.root / model
+        if told.revision is not None:
+            return self._of_the_hub(model, told.revision, sha256)
+        if not place.exists():
+            if Path(model).is_absolute() or model in self.record.inputs:
+                raise missing(f"{model} is not here: restore what had SHA-256 {sha256}")
+            raise unverifiable(f"{model} is no folder here: a model of the hub, whose revision is not pinned")
+        fits(self.ctx.store.model_sha256(place), sha256, f"the model {model}")
+        return f"SHA-256 of {model} recomputed"
+
+    def _of_the_hub(self, model: str, revision: str, sha256: str) -> str:
         """The commit's files, by the names that the run recorded, from this machine's cache."""
         named = self.report(Model)
-        fits(sha256_of(named.files, revision), told.sha256, "the hashes in model.json")
-        folder = hub.find(told.model, revision)
+        fits(sha256_of(named.files, revision), sha256, "the hashes in model.json")
+        folder = hub.find(model, revision)
         if folder is None:
-            raise missing(f"commit {revision[:10]} of {told.model} is not in the hub's cache of this machine (HF_HOME)")
+            raise missing(f"commit {revision[:10]} of {model} is not in the hub's cache of this machine (HF_HOME)")
         for name, file in named.files.items():
             if not (folder / name).exists():
-                raise missing(f"{name} of {told.model} at {revision[:10]} is not in the hub's cache of this machine")
-            fits(files.sha256(folder / name), file.sha256, f"{name} of {told.model}")
-        return f"SHA-256 of {counted(len(named.files), 'file')} of {told.model} at {revision[:10]} recomputed"
+                raise missing(f"{name} of {model} at {revision[:10]} is not in the hub's cache of this machine")
+            fits(files.sha256(folder / name), file.sha256, f"{name} of {model}")
+        return f"SHA-256 of {counted(len(named.files), 'file')} of {model} at {revision[:10]} recomputed"
 
     def _weights(self) -> None:
         try:

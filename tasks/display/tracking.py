@@ -6,10 +6,10 @@ absolute, at the clone's root, unless MLFLOW_TRACKING_URI names a server. The ML
 kept in the run's record, so an adopted run continues the same one, and no step of a metric is
 logged twice.
 
-Training writes metrics.jsonl under `.rft/` and prints where (`[train] metrics PATH`); `Live`
-follows that file from a thread, in batches, whole lines only. When the stage is over, the shelf's
-metrics.jsonl fills what is missing. A stage that DVC did not have to run logs its final numbers,
-with a tag that says so.
+Training writes metrics.jsonl under `.rft/` and prints where (`[train] metrics PATH`), and so does
+a warm start (`[policy] metrics PATH`). `Live` follows the file from a thread, in batches, whole
+lines only. When the stage is over, the shelf's metrics.jsonl fills what is missing. A stage that
+DVC did not have to run logs its final numbers, with a tag that says so.
 """
 
 from __future__ import annotations
@@ -166,12 +166,12 @@ class Tracker:
 class Live:
     def __init__(self, tracker: Tracker):
         self._tracker, self._over = tracker, threading.Event()
-        self._paths: list[Path] = []
+        self._paths: dict[Path, str] = {}
         self._thread: threading.Thread | None = None
 
-    def follow(self, path: Path) -> None:
-        """Follow one more file of numbers by step."""
-        self._paths.append(path)
+    def follow(self, path: Path, prefix: str) -> None:
+        """Follow one more file of numbers by step. `prefix`: of their names."""
+        self._paths[path] = prefix
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, daemon=True)
             self._thread.start()
@@ -185,10 +185,10 @@ class Live:
         from mlflow.exceptions import MlflowException
 
         while not self._over.wait(EVERY_S):
-            for path in [*self._paths]:
+            for path, prefix in [*self._paths.items()]:
                 # the shelf's file fills the gap, and raises if the store is really gone
                 with contextlib.suppress(MlflowException):
-                    self._tracker.steps(whole_rows(path), "train/")
+                    self._tracker.steps(whole_rows(path), prefix)
 
 
 def whole_rows(path: Path) -> list[Row]:

@@ -198,7 +198,12 @@ def _configuration(kind: str, name: str, sha256: str | None) -> Component:
 def _base(subject: Subject) -> Component:
     base = subject.base
     facts: Iterator[tuple[str, str | None]] = iter(
-        [("kind", base.kind), ("sha256", base.sha256), ("parameters", str(base.num_parameters))]
+        [
+            ("kind", base.kind),
+            ("sha256", base.sha256),
+            ("parameters", str(base.num_parameters)),
+            *([("made-of", base.base), ("made-of-sha256", base.base_sha256)] if base.base else []),
+        ]
     )
     return {
         "type": "machine-learning-model",
@@ -206,6 +211,7 @@ def _base(subject: Subject) -> Component:
         "name": subject.base_name,
         "description": {
             "embedded": "The base model, built and warm-started by the run itself.",
+            "warm_started": f"The base model, warm-started by the run itself from {base.base}.",
             "given": "The base model, as it was given.",
             "served": "The base model, served elsewhere: nobody can verify its bytes.",
         }[base.kind],

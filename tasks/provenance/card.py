@@ -102,6 +102,8 @@ def _trained(subject: Subject) -> Iterator[str]:
     base = f"Base model: {subject.base_name} ({subject.base.kind}), {subject.base.num_parameters:,} parameters"
     if subject.base.demonstrations:
         base += f", warm-started on {counted(subject.base.demonstrations, 'demonstration')}"
+    if subject.base.base:
+        base += f" from {subject.base.base} (SHA-256 {subject.base.base_sha256})"
     yield f"{base}."
     if subject.examples is not None and train is not None:
         counts = ", ".join(f"{number} {split}" for split, number in subject.examples.counts.items())

@@ -51,11 +51,9 @@ def _judged(subject: Subject) -> Iterator[str]:
 def _verifiable(subject: Subject) -> Iterator[str]:
     if subject.base.kind == "served":
         yield "Its base model is served elsewhere: its hash covers the address and the name, and that is all."
-    elif subject.base.kind == "given":
-        yield (
-            f"The base model {subject.base_name} was given: its bytes have a hash, and where they came from is not "
-            "verifiable."
-        )
+    elif subject.base.kind in ("given", "warm_started"):
+        name = subject.base.base or subject.base_name
+        yield f"The base model {name} was given: its bytes have a hash, and where they came from is not verifiable."
     tools = subject.params.get("tools", {})
     servers = [tools["server_url"]] if tools.get("server_url") else []
     servers += [one.get("name", "") for one in (*tools.get("endpoints", []), *tools.get("mcp", []))]

@@ -172,8 +172,8 @@ class Subject:
 
     @property
     def base_name(self) -> str:
-        """As people call it: an embedded one was made by the run, and has the recipe's name."""
-        return f"{self.model}-base" if self.base.kind == "embedded" else self.base.model
+        """As people call it: one that was made by the run has the recipe's name."""
+        return f"{self.model}-base" if self.base.is_made_here else self.base.model
 
 
 def gather(clone: Clone, state: State, model: str, number: int) -> Subject:

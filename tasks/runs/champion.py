@@ -64,7 +64,8 @@ class Served:
         except ConfigError:  # written by a version that had other keys: the stages compare hashes
             return
         changed = [name for name in _MAKES_THE_BASE if getattr(then, name) != getattr(params.policy, name)]
-        if changed and (then.model is None or params.policy.model is None):
+        makes = [policy.model is None or policy.is_warm_started for policy in (then, params.policy)]
+        if changed and any(makes):
             named = ", ".join(f"policy.{name}" for name in changed)
             back = commands.rollback(params.recipe.path)
             raise UserError(

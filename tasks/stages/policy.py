@@ -1,4 +1,5 @@
-"""Stage 4: the base model, built and warm-started here, or the pointer to the given one."""
+"""Stage 4: the base model, built or warm-started here, or the pointer to the given one. The
+numbers of a warm start go to MLflow as those of training do."""
 
 from __future__ import annotations
 
@@ -6,15 +7,20 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft.reports import PolicyReport
+from tasks.display.tracking import whole_rows
 from tasks.ladder import climb
 from tasks.runs.run import Run
 
 
 @task(name="policy", task_run_name="policy {run.name}", cache_policy=NO_CACHE)
 def build_policy(run: Run) -> PolicyReport:
-    return climb(
+    report = climb(
         run,
         "policy",
         PolicyReport,
         lambda report: {"parameters": report.num_parameters, "final_loss": report.final_loss},
     )
+    if (metrics := run.shelf("policy") / "metrics.jsonl").exists():
+        rows = whole_rows(metrics)
+        run.tracker.steps(rows if run.record.stages["policy"] == "ran" else rows[-1:], "policy/")
+    return report

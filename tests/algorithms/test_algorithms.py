@@ -44,7 +44,8 @@ class Rollout:
 
 
 def section(name: str, **train: Any) -> config.Train:
-    return config.Train.model_validate({"algorithm": name} | train)
+    source = {"source": "rollouts"} if name == "supervised" else {}
+    return config.Train.model_validate({"algorithm": name} | source | train)
 
 
 def flat(rollouts: Sequence[Rollout], of: Callable[[Rollout], list[float]]) -> torch.Tensor:
@@ -69,7 +70,8 @@ def microbatch(rollouts: Sequence[Rollout]) -> Tokens:
 
 def step_totals(rollouts: Sequence[Rollout]) -> Totals:
     """Two rollouts of the step are not learned from."""
-    return Totals(len(rollouts) + 2, sum(len(one.now) for one in rollouts), 96, len(rollouts) // 2)
+    num_tokens = sum(len(one.now) for one in rollouts)
+    return Totals(len(rollouts) + 2, num_tokens, 96, len(rollouts) // 2, weight=num_tokens / 2)
 
 
 # -- the formulas, by hand -------------------------------------------------------------------------
@@ -193,7 +195,9 @@ def test_best_of_n_is_the_next_token_loss(rollouts: list[Rollout]):
 def test_shares_of_any_partition_add_up(rollouts: list[Rollout], name: str, cuts: set[int]):
     """Loss, gradient and facts. Cut between pairs; a part may be empty of nothing but rollouts."""
     step = signed(rollouts) if name == "dpo" else rollouts
-    algorithm = algorithms.of(section(name) if name in ("dpo", "best_of_n") else section(name, kl={"beta": 0.1}))
+    algorithm = algorithms.of(
+        section(name) if name in ("dpo", "best_of_n", "supervised") else section(name, kl={"beta": 0.1})
+    )
     totals, bounds = step_totals(step), [0, *sorted(2 * cut for cut in cuts), len(step)]
     whole = microbatch(step)
     parts = [microbatch(step[start:end]) for start, end in itertools.pairwise(bounds)]
@@ -216,7 +220,7 @@ def grad(tokens: Tokens) -> torch.Tensor:
 def test_an_empty_share_is_zero(name: str):
     """A process without a rollout of its own in this step."""
     tokens = microbatch([])
-    loss = algorithms.of(section(name)).loss(tokens, Totals(4, 10, 96, 2))
+    loss = algorithms.of(section(name)).loss(tokens, Totals(4, 10, 96, 2, weight=10))
     loss.backward()
     assert loss.item() == 0.0
 

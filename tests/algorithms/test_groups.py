@@ -13,12 +13,13 @@ from rft import algorithms, config
 from rft.algorithms import Algorithm
 from rft.config.train import ALGORITHMS
 
-GROUPED = [name for name in ALGORITHMS if name not in ("reinforce_pp", "ppo")]
+GROUPED = [name for name in ALGORITHMS if name not in ("reinforce_pp", "ppo", "supervised")]
 REWARD = st.one_of(st.none(), st.floats(0, 1))
 
 
 def of(name: str) -> Algorithm:
-    return algorithms.of(config.Train.model_validate({"algorithm": name}))
+    source = {"source": "rollouts"} if name == "supervised" else {}
+    return algorithms.of(config.Train.model_validate({"algorithm": name} | source))
 
 
 def one(name: str, rewards_G: list) -> list[float]:
@@ -35,6 +36,7 @@ def one(name: str, rewards_G: list) -> list[float]:
         ("reinforce_pp", [0.5 / (math.sqrt(1 / 6) + 1e-4), -0.5 / (math.sqrt(1 / 6) + 1e-4), 0.0, 0.0]),
         ("dpo", [1.0, -1.0, 0.0, 0.0]),
         ("best_of_n", [1.0, 0.0, 0.0, 0.0]),
+        ("supervised", [1.0, 0.0, 0.0, 0.0]),
         ("ppo", [1.0, 1.0, 1.0, 1.0]),
     ],
 )
@@ -78,6 +80,13 @@ def test_what_says_nothing_is_no_advantage(name: str, rewards: list):
     )
 
 
+def test_supervised_imitates_one_of_equals_too():
+    """Whether it passed is the collector's question."""
+    equals, _, _ = of("supervised").advantages([[0.5, 0.5], [None], []])
+    assert equals.tolist() == [1.0, 0.0]
+    assert one("supervised", [None, 0.25, None])[1] == 1.0
+
+
 def test_reinforce_pp_learns_nothing_from_a_batch_of_equals():
     assert [group.tolist() for group in of("reinforce_pp").advantages([[0.5, 0.5], [0.5]])] == [[0.0, 0.0], [0.0]]
 
@@ -105,7 +114,7 @@ def test_shape_and_order_are_kept(rewards_PG: list[list[float | None]], name: st
             for reward, value in zip(rewards_G, advantages_G.tolist(), strict=True)
             if reward is not None
         ]
-        if name != "best_of_n" and name != "dpo":
+        if name not in ("best_of_n", "supervised", "dpo"):
             assert all(a[1] <= b[1] + 1e-12 for a in scored for b in scored if a[0] <= b[0])
 
 

@@ -41,6 +41,8 @@ from tests import families, small_policy
 from tests.ladder import params as small_params
 
 QUESTIONS = [f"value of k{number:04d}" for number in (3, 12, 1224, 7777)]
+QUESTIONS += ["value of the key", "k0003 k0012 k1224", "k77", "what do you know of k4711 and of 4711?"]
+"""The last four are none that it was trained on: a small change of weights is seen in them."""
 
 
 @pytest.fixture
@@ -331,6 +333,34 @@ def test_a_given_base_model_is_named_and_not_copied(
     assert cli.main(["export", name, "exports/changed"]) == 2
     assert "config.json has SHA-256" in capsys.readouterr().err
     assert not (here.root / "exports/changed").exists()
+
+
+@pytest.mark.story
+def test_a_warm_started_base_model_is_inside_and_what_it_was_made_of_is_named(
+    here: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run made it, so the package holds it; the audit goes on to the model that was given."""
+    scripted = clones.shelves(here, tmp_path / "script")
+    policy, given = scripted.script / "data/policy", tmp_path / "given"
+    shutil.copytree(policy / "model", given)
+    (given / "config.json").write_text((given / "config.json").read_text() + "\n")
+    of = {"kind": "warm_started", "base": str(given), "base_sha256": files.tree_sha256(given), "weights": "lora"}
+    pointer = reports.read(reports.PolicyReport, policy / "report.json").model_copy(update=of)
+    reports.write(pointer, policy / "report.json")
+    warm = {"weights": "lora", "lr": 5e-4, "steps": 48}
+    scripted.set_params(policy={"model": str(given), "architecture": {}, "warm_start": warm})
+    name = ladder_clone.climb(scripted).name
+    assert cli.main(["export", name, "exports/made"]) == 0
+    folder = here.root / "exports/made"
+    said = manifest(folder)
+    assert (said.base.kind, said.base.path, said.base.verified) == ("warm_started", "base", True)
+    assert files.tree_sha256(folder / "base") == pointer.sha256
+    capsys.readouterr()
+    assert cli.main(["audit", name]) == 0
+    assert f"base model {given}" in capsys.readouterr().out
+    (given / "config.json").write_text("{}")
+    assert cli.main(["audit", name]) == 1
+    assert f"the model {given}" in capsys.readouterr().out
 
 
 def test_a_chat_endpoint_has_its_weights_itself(

@@ -58,9 +58,12 @@ def test_verdicts_are_on_shares_of_the_range_and_numbers_on_its_own_scale(
     good = measured(ladder, tmp_path / "good", scaled, not_worth_above=0.5)
     assert good.readiness == "not worth it"
     assert good.reason.startswith(f"the mean score is {mean:.3f} of {low} to {high} already, above 0.5 of the range")
-    poor = measured(ladder, tmp_path / "poor", scaled, not_worth_above=1.0, not_yet_below=1.0)
+    hard = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "hard"), low, high, f"0.5 * ({HALF})")
+    poor = measured(ladder, tmp_path / "poor", hard, not_worth_above=1.0, not_yet_below=0.6)
     assert poor.readiness == "not yet"
-    assert f" of {low} to {high}, below 1.0 of the range: warm-start first" in poor.reason
+    assert f" of {low} to {high}, below 0.6 of the range: warm-start first" in poor.reason
+    assert "Raise policy.warm_start.steps" in poor.reason
+    assert "train.when_not_ready: warm_start" in poor.reason
 
 
 @pytest.mark.parametrize(("grading", "score"), [("0.0", 0), ("1.0", 1)])

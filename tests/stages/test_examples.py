@@ -13,13 +13,15 @@ import tiny_recipe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rft import config, reports, shelves
+from rft import config, recipe, reports, shelves
 from rft.errors import UserError
 from rft.recipe import Split
 from rft.reports import ExamplesReport, Profile
 from rft.rows import sha256
 from rft.stages import examples, traffic
 from rft.types import SPLITS, Example
+from rft.windows import imitated
+from rft.windows.words import user_text
 
 
 @pytest.fixture
@@ -34,6 +36,7 @@ def params(min_feedback: int = 20, **section: Any) -> config.Params:
         Path("tiny"),
         traffic={"file": "data/inbox/window.jsonl"},
         drift={"min_feedback": min_feedback},
+        policy={"model": "some/model"},
         examples={"train": 40, "validation": 10, "test": 12} | section,
     )
 
@@ -51,7 +54,8 @@ def edit_recipe(old: str, new: str) -> None:
 
 def test_the_recipes_examples_become_a_shelf(clone: Path) -> None:
     examples.run(params())
-    assert set(shelf()) == {"train.jsonl", "validation.jsonl", "test.jsonl", "keys.json", "profile.json", "report.json"}
+    rows_of = {f"{split}.jsonl" for split in SPLITS}
+    assert set(shelf()) == rows_of | {"imitated.json", "keys.json", "profile.json", "report.json"}
     report = reports.read(ExamplesReport, Path("data/examples/report.json"))
     assert report.counts == {"train": 40, "validation": 10, "test": 12}
     assert set(report.leakage.values()) == {0}
@@ -125,9 +129,102 @@ def test_traffic_that_holds_what_is_tested_is_leakage(clone: Path) -> None:
     assert shelf() == {}
 
 
-def tiny_split(split: Split, count: int) -> list[Example]:
-    from rft import recipe
+# -- what is imitated ------------------------------------------------------------------------------
+def imitating(**train: Any) -> config.Params:
+    sections = params().model_dump(mode="json", by_alias=True)
+    return config.parse(sections | {"train": train})
 
+
+def number_of(row: Example) -> int:
+    return int(row.messages[0]["content"].split()[-1][1:])
+
+
+def test_confirmed_answers_are_imitated_and_never_what_is_measured(clone: Path) -> None:
+    """Planted: three conversations on what is tested, two on what is validated. Corrected answers,
+    and those that nobody looked at, are not imitated either."""
+    window = windows.rows(60)
+    window[0]["feedback"] = "another"
+    window[1]["feedback"] = None
+    window[2]["messages"] = window[2]["messages"][:-1]
+    planted = [number_of(row) for row in [*tiny_split("test", 12)[:3], *tiny_split("validation", 10)[:2]]]
+    record([*window, *(windows.conversation(number) for number in planted)])
+    settings = imitating(algorithm="supervised", source="traffic")
+    examples.run(settings)
+    dialogues, left_out = shelves.load_imitated()
+    assert left_out == {
+        "its answer was corrected": 1,
+        "its input is in validation or test": 5,
+        "it does not end with an answer": 1,
+        "older than examples.train asks for": 17,
+    }
+    measured = {user_text(row.messages) for split in SPLITS[1:] for row in shelves.load_examples(split)}
+    assert len(dialogues) == 40
+    assert not measured & {user_text(messages) for messages in dialogues}
+    assert all(messages[-1]["role"] == "assistant" for messages in dialogues)
+    report = reports.read(ExamplesReport, Path("data/examples/report.json"))
+    assert (report.imitated, report.not_imitated) == (len(dialogues), left_out)
+
+
+def test_demonstrations_that_know_what_is_measured_are_left_out(clone: Path) -> None:
+    path = Path("tiny/demonstrations.py")
+    source = path.read_text()
+    planted = source.replace(
+        'examples(options, "train", count, seed)',
+        'examples(options, "test", 4, seed) + examples(options, "train", count - 4, seed)',
+    )
+    assert planted != source
+    path.write_text(planted)
+    asked = {"algorithm": "supervised", "source": "demonstrations", "supervised": {"demonstrations": 20}}
+    examples.run(imitating(**asked))
+    dialogues, left_out = shelves.load_imitated()
+    assert (len(dialogues), left_out) == (16, {"its input is in validation or test": 4})
+
+
+def test_a_warm_start_on_what_is_measured_is_refused(clone: Path) -> None:
+    """A base model must not change with the examples, so nothing is left out of its warm start."""
+    path = Path("tiny/demonstrations.py")
+    source = path.read_text()
+    planted = source.replace(
+        'examples(options, "train", count, seed)',
+        'examples(options, "validation", 3, seed) + examples(options, "train", count - 3, seed)',
+    )
+    assert planted != source
+    path.write_text(planted)
+    warm = {"demonstrations": 20, "weights": "lora", "lr": 1e-3, "steps": 4}
+    told = r"demonstrations\.py: the base model would be warm-started on what is measured: 3 of 20: its input"
+    for section in ({"warm_start": {"demonstrations": 20}}, {"model": "some/model", "warm_start": warm}):
+        sections = params().model_dump(mode="json", by_alias=True) | {"policy": section}
+        with pytest.raises(UserError, match=told):
+            examples.run(config.parse(sections))
+    assert shelf() == {}
+    examples.run(config.parse(sections | {"policy": {"model": "some/model"}}))
+
+
+def test_near_duplicates_are_left_out_where_they_matter(clone: Path) -> None:
+    """By default inputs that are made from one template may resemble each other; not where
+    `max_near_duplicates` is set."""
+    edit_recipe('f"value of {key}"', 'f"please tell me now what the value is that belongs to this key here: {key}"')
+    asked = {"algorithm": "supervised", "source": "demonstrations", "supervised": {"demonstrations": 20}}
+    examples.run(imitating(**asked))
+    assert len(shelves.load_imitated()[0]) == 20
+    section = config.Examples(near_duplicate=0.5, max_near_duplicates=1.0)
+    closed = imitated.Closed(tiny_split("test", 12), section, examples.target_elements)
+    loaded = recipe.load(params().recipe)
+    kept, left_out = closed.without(imitated.demonstrations(loaded, 20, 0))
+    assert (kept, left_out) == ([], {"its input is nearly one of validation or test": 20})
+
+
+def test_where_nothing_is_imitated_a_new_window_changes_nothing_for_train(clone: Path) -> None:
+    record(windows.rows(60))
+    examples.run(params())
+    first = shelf()["imitated.json"]
+    record(windows.rows(60, seed=1))
+    examples.run(params())
+    assert shelf()["imitated.json"] == first
+    assert shelves.load_imitated() == ([], {})
+
+
+def tiny_split(split: Split, count: int) -> list[Example]:
     return recipe.load(params().recipe).examples(split, count, 0)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from rft import config, export, files, recipe, reports, shelves
 from rft.reports import Champion, PolicyReport, PromptSettings, TrainReport
@@ -216,3 +217,63 @@ def test_the_doctor_finds_nothing_wrong(climbed: Ladder, tmp_path: Path):
     assert found["template"].facts["longest_opening"] > 4096
     network = transformers_model(climbed.model)
     assert found["capacity"].facts["parameters"] == sum(one.numel() for one in network.parameters())
+
+
+WARM = {
+    "weights": "lora",
+    "longest": 2048,
+    "lora": {"r": 4, "alpha": 8},
+    "demonstrations": 32,
+    "steps": 3,
+    "batch": 4,
+    "lr": 5e-3,
+}
+
+
+@pytest.mark.parametrize("family", pretrained.PRETRAINED)
+def test_a_warm_started_model_is_of_the_same_family(family: str, tmp_path: Path):
+    """Template, end tokens, tied heads and shape are those of the given model; the weights are
+    others, and the sampler's are transformers'."""
+    given = pretrained.make(family, tmp_path / "model")
+    ours = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipes"), 0, 1, GRADING)
+    params = tiny_recipe.params(ours, **SECTIONS | {"policy": {"model": str(given), "warm_start": WARM}})
+    (tmp_path / "climbed").mkdir()
+    with inside(tmp_path / "climbed"):
+        for stage in ("examples", "policy", "baseline"):
+            run(stage, params)
+        pointer, rows = shelves.read(PolicyReport), rollout_log.read(Path("data/baseline/rollouts.parquet"))
+        made = Path(pointer.model).resolve()
+    assert (pointer.kind, pointer.base, pointer.base_sha256) == ("warm_started", str(given), files.tree_sha256(given))
+    for name, keys in (
+        ("config.json", ["tie_word_embeddings", "vocab_size"]),
+        ("generation_config.json", ["eos_token_id"]),
+    ):
+        before, after = (json.loads((folder / name).read_text()) for folder in (given, made))
+        assert {key: before.get(key) for key in keys} == {key: after.get(key) for key in keys}
+    network, base = transformers_model(made), transformers_model(given)
+    assert (made / "chat_template.jinja").read_bytes() == (given / "chat_template.jinja").read_bytes()
+    row = max((row for row in rows if row.temperature == 1.0), key=lambda row: row.num_turns)
+    torch.testing.assert_close(scored(network, row), torch.tensor(row.logprobs), **CLOSE)
+    assert (scored(network, row) - scored(base, row)).abs().max() > 0.01
+
+
+def test_thinking_can_be_switched_off(tmp_path: Path):
+    given = pretrained.make("qwen3", tmp_path / "model")
+    ours = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipes"), 0, 1, GRADING)
+    empty, openings = "<|im_start|>assistant\n<think>\n\n</think>\n\n", {}
+    for name, arguments in (("thinks", {}), ("does not", {"enable_thinking": False})):
+        section = {"model": str(given), "template_arguments": arguments}
+        params = tiny_recipe.params(ours, train=TRAIN | KINDS["lora"], **SECTIONS | {"policy": section})
+        (tmp_path / name).mkdir()
+        with inside(tmp_path / name):
+            for stage in ("examples", "policy", "baseline"):
+                run(stage, params)
+            shelves.path(PromptSettings).parent.mkdir()
+            shelves.write(recipe.load(params.recipe).prompts.seed)
+            run("train", params)
+            rows = [
+                row for of in ("baseline", "train") for row in rollout_log.read(Path(f"data/{of}/rollouts.parquet"))
+            ]
+        tokenizer = AutoTokenizer.from_pretrained(given)
+        openings[name] = {tokenizer.decode(row.ids[: row.loss_mask.index(True)]).endswith(empty) for row in rows}
+    assert openings == {"thinks": {False}, "does not": {True}}

@@ -15,6 +15,7 @@ from rft.errors import ConfigError, RftError, UserError
 from rft.models import embedded, weights
 from rft.trainer.learner import Learner
 from rft.trainer.metrics import Watch
+from tests import scripted_windows as windows
 from tests import small_policy
 from tests.ladder import again, inside, params, run, shelf
 
@@ -312,3 +313,132 @@ def test_a_champion_of_another_base_model_is_refused(ladder: Path, tmp_path: Pat
     reports.write(champion, tmp_path / "data/champion/champion.json")
     with inside(tmp_path), pytest.raises(UserError, match="another base model"):
         run("train", params(ladder_recipe))
+
+
+# -- supervised ------------------------------------------------------------------------------------
+IMITATES = {"algorithm": "supervised", "group_size": 8, "steps": 6, "weights": "full", "lr": 1e-3}
+"""On top of the ladder's settings, whose groups are of 4."""
+
+
+def imitate(ladder: Path, folder: Path, recipe: Path, *, cut: int | None = None, **train: Any) -> reports.TrainReport:
+    """Examples and training once more, with other settings. `cut`: stop before this update."""
+    shutil.copytree(ladder / "data", folder / "data")
+    shutil.rmtree(folder / "data/train")
+    settings = params(recipe, train=IMITATES | train)
+    with inside(folder):
+        if settings.train.source == "traffic":
+            windows.take_in(windows.write(Path("data/inbox/window.jsonl"), windows.rows(50)), settings.traffic)
+            run("traffic", settings)
+        run("examples", settings)
+        if cut is not None:
+            with pytest.MonkeyPatch.context() as patch:
+                update = Learner.update
+
+                def dies(self: Learner, *given: Any) -> dict[str, float]:
+                    if self.num_updates == cut:
+                        raise KeyboardInterrupt
+                    return update(self, *given)
+
+                patch.setattr(Learner, "update", dies)
+                with pytest.raises(KeyboardInterrupt):
+                    run("train", settings)
+        run("train", settings)
+    return reports.read(reports.TrainReport, folder / "data/train/report.json")
+
+
+def test_demonstrations_are_imitated_and_a_cut_changes_nothing(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    changes = {"source": "demonstrations", "supervised": {"demonstrations": 40}}
+    report = imitate(ladder, tmp_path / "whole", ladder_recipe, **changes)
+    assert (report.trained, report.source, report.imitated) == (True, "demonstrations", 40)
+    assert report.reason == "6 steps of supervised (demonstrations) on full weights"
+    rows = [json.loads(line) for line in (tmp_path / "whole/data/train/metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert all({"loss", "nll", "entropy", "grad_norm", "lr"} <= set(row) for row in rows)
+    assert "validation/reward" in rows[-1]
+    assert imitate(ladder, tmp_path / "cut", ladder_recipe, cut=3, **changes) == report
+    assert shelf(tmp_path / "cut", "train") == shelf(tmp_path / "whole", "train")
+
+
+def test_confirmed_answers_of_production_are_imitated(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    report = imitate(ladder, tmp_path, ladder_recipe, source="traffic", steps=3)
+    assert (report.trained, report.source, report.imitated) == (True, "traffic", 50)
+    assert report.reason == "3 steps of supervised (traffic) on full weights"
+    losses = [json.loads(line)["nll"] for line in (tmp_path / "data/train/metrics.jsonl").read_text().splitlines()]
+    assert losses[-1] < losses[0]
+
+
+def test_best_of_n_may_name_what_it_imitates(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    shelves_of = [
+        again(ladder, tmp_path / str(n), ladder_recipe, "train", train={"algorithm": "best_of_n", "steps": 1} | named)
+        for n, named in enumerate(({}, {"source": "rollouts"}))
+    ]
+    hashes = [shelf(folder, "train") for folder in shelves_of]
+    assert hashes[0]["weights"] == hashes[1]["weights"]
+    assert reports.read(reports.TrainReport, shelves_of[1] / "data/train/report.json").source == "rollouts"
+
+
+def test_the_best_rollouts_that_passed_are_imitated_in_rounds(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    changes = {"source": "rollouts", "supervised": {"rounds": 2, "examples": 6}, "checkpoint_every": 1}
+    report = imitate(ladder, tmp_path / "whole", ladder_recipe, **changes)
+    table = pq.read_table(tmp_path / "whole/data/train/rollouts.parquet").to_pylist()
+    sampled = [row for row in table if row["left_out"] != "validation"]
+    assert {row["step"] for row in sampled} == {1, 4}
+    assert len(sampled) == 2 * 6 * 8
+    trained = [row for row in sampled if row["trained"]]
+    assert trained
+    assert all(row["solved"] for row in trained)
+    assert len({(row["step"], row["example_id"]) for row in trained}) == len(trained)
+    assert {row["left_out"] for row in sampled} <= {"", "not passed", "not the best of its group"}
+    assert imitate(ladder, tmp_path / "cut", ladder_recipe, cut=4, **changes) == report
+    assert shelf(tmp_path / "cut", "train") == shelf(tmp_path / "whole", "train")
+
+
+@pytest.mark.parametrize(
+    ("train", "told"),
+    [
+        ({"algorithm": "supervised"}, "algorithm supervised needs source"),
+        ({"source": "traffic"}, "source = traffic is not read by algorithm dr_grpo"),
+        ({"algorithm": "best_of_n", "source": "traffic"}, "source = traffic is not read by algorithm best_of_n"),
+        (IMITATES | {"source": "traffic", "group_size": 4}, "group_size is not read with source traffic"),
+        (
+            {"algorithm": "supervised", "source": "traffic", "supervised": {"rounds": 2}},
+            "rounds is read with source rollouts only",
+        ),
+        ({"algorithm": "supervised", "source": "traffic", "lag": 1}, "lag is not read by algorithm supervised"),
+        ({"warm_start": {"steps": 3}}, "warm_start has no effect here"),
+        ({"when_not_ready": "warm_start"}, r"needs warm_start\.lr and warm_start\.steps"),
+        ({"supervised": {"other_weight": 0.1}}, "supervised is not read by algorithm dr_grpo"),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused(train: dict[str, Any], told: str):
+    with pytest.raises(ValueError, match=told):
+        config.Train(**train)
+
+
+def not_yet(folder: Path) -> None:
+    path = folder / "data/baseline/report.json"
+    report = reports.read(reports.BaselineReport, path)
+    reports.write(report.model_copy(update={"readiness": "not yet", "reason": "as said"}), path)
+
+
+def test_a_run_that_is_not_ready_goes_on_with_a_warm_start(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    """An adapter is then merged: it belongs to the warm-started model, not to the base."""
+    shutil.copytree(ladder / "data", tmp_path / "data")
+    shutil.rmtree(tmp_path / "data/train")
+    not_yet(tmp_path)
+    warm = {"demonstrations": 32, "steps": 3, "batch": 8, "lr": 1e-3}
+    changes = {"when_not_ready": "warm_start", "warm_start": warm, "steps": 2, "weights": "lora", "lr": 1e-2}
+    settings = params(ladder_recipe, train=changes)
+    with inside(tmp_path):
+        run("examples", settings)
+        run("train", settings)
+    report = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
+    assert (report.trained, report.weights, report.source) == (True, "full", "demonstrations")
+    assert (report.warm_start_steps, report.imitated) == (3, 32)
+    assert report.reason.startswith("after 3 steps of warm start, 2 steps of dr_grpo on lora weights")
+
+
+def test_what_is_there_already_is_imitated_before_an_agent_is_ready(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    not_yet(shutil.copytree(ladder, tmp_path / "before", ignore=shutil.ignore_patterns(".rft")))
+    changes = {"source": "demonstrations", "supervised": {"demonstrations": 40}, "steps": 2}
+    assert imitate(tmp_path / "before", tmp_path / "after", ladder_recipe, **changes).trained

@@ -157,7 +157,7 @@ def test_a_stage_leaves_every_file_that_the_engine_looks_for() -> None:
         "data/window",
     }
     assert asked - known == flows
-    assert len(single) == 12
+    assert len(single) == 13
     read = {path for needed in NEEDS.values() for path in needed.files if path.startswith("data/")}
     others = {path for path in read if path not in left and f"{path}/" not in left}
     assert others == {"data/champion", "data/model", "data/window", "data/registration/registration.json"}

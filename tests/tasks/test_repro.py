@@ -21,7 +21,7 @@ from rft.errors import InfrastructureError, RftError
 from tasks.runs import repro
 from tasks.runs.repro import Outcome
 
-EXAMPLES = ("keys.json", "train.jsonl", "validation.jsonl")
+EXAMPLES = ("imitated.json", "keys.json", "train.jsonl", "validation.jsonl")
 
 
 @pytest.fixture(scope="module")

@@ -140,7 +140,7 @@ def test_training_is_followed_while_it_goes_on(run: Run, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(tracker, "steps", watched)
     with tracker.live() as live:
-        live.follow(path)  # it does not exist yet
+        live.follow(path, "train/")  # it does not exist yet
         path.write_text(json.dumps({"step": 1, "loss": 2.0}) + "\n" + '{"step": 2, "los')
         assert seen.wait(10)
         assert history(tracker, "train/loss") == [(1, 2.0)], "a line that is half written waits"

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from rft import config
-from rft.trainer.metrics import Lines, Watch, timed
+from rft.trainer.journal import Lines, timed
+from rft.trainer.metrics import Watch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,7 +74,7 @@ def test_lines_are_cut_back_to_a_checkpoint(tmp_path: Path):
 CUTTING = """
 import resource, signal, sys
 from pathlib import Path
-from rft.trainer.metrics import Lines
+from rft.trainer.journal import Lines
 
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 # the kernel kills whoever writes beyond, in the middle of the write

@@ -1,0 +1,132 @@
+"""What supervised learning reads: whole dialogues, in which order, and how much each token counts.
+
+    Lesson      a dialogue as tokens, and which of them the policy wrote
+    lessons     dialogues as messages -> lessons, and how many are too long
+    Order       the lessons of each step
+    samples     lessons -> training samples
+
+`check_template` refuses a chat template that cannot write what the dialogues hold.
+
+**Order.** Dialogues are shuffled, and sorted by length within pools of 16 batches, so that a batch
+holds dialogues of about one length and little is padding: at the size of the embedded policy the
+number of optimizer steps matters more than the number of tokens. The first quarter of the steps
+sees the shortest third of the dialogues. All is a function of seed and step.
+
+**Weights.** Tokens that the policy never writes may count a little, because a small model learns
+from them how to copy. Of these every fourth counts, a different fourth each step, with four times
+the weight: the head is 40 % of the embedded policy's arithmetic, and three of four tokens are not
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rft.chat import formats
+from rft.errors import UserError
+from rft.trainer.packing import TrainingSample
+from rft.types import Message
+
+if TYPE_CHECKING:
+    from rft.chat.renderer import Chat
+
+STRIDE = 4
+POOL = 16
+_TEMPLATE = "Use one that writes them: policy.chat_template."
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A dialogue as tokens, and which of them the policy wrote."""
+
+    ids: list[int]
+    loss_mask: list[bool]
+
+
+def lessons(chat: Chat, dialogues: Iterable[Sequence[Message]], longest: int | None) -> tuple[list[Lesson], int]:
+    """Encode dialogues as rollouts would hold them. Return those of at most `longest` tokens, and
+    the number of the others."""
+    read = [Lesson(*chat.dialogue_ids(list(messages))) for messages in dialogues]
+    kept = [lesson for lesson in read if longest is None or len(lesson.ids) <= longest]
+    return kept, len(read) - len(kept)
+
+
+def check_template(chat: Chat, dialogues: Iterable[Sequence[Message]], where: str) -> None:
+    """Raise UserError when dialogues have tool calls and the chat template leaves out the tools, a
+    call or its result: the policy would learn from what it will never be shown. `where`: what the
+    template belongs to."""
+    if not any(message.get("tool_calls") for messages in dialogues for message in messages):
+        return
+    name = chat.tools[0]["function"]["name"] if chat.tools else "lookup"
+    call = {"id": "call_0_0", "type": "function", "function": {"name": name, "arguments": f'{{"q":"{formats.MARK}"}}'}}
+    asked: list[Message] = [{"role": "user", "content": "u"}]
+    called: list[Message] = [*asked, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    result = f"{formats.MARK}1"
+    answered: list[Message] = [*called, {"role": "tool", "tool_call_id": "call_0_0", "name": name, "content": result}]
+    try:
+        is_dropped = {
+            "the tools": bool(chat.tools) and name not in chat.render(asked),
+            "tool calls": formats.MARK not in chat.render(called, start=False),
+            "their results": result not in chat.render(answered),
+        }
+    except Exception as error:  # a template's own refusal
+        raise UserError(f"{where}: its chat template refuses a tool call: {error} {_TEMPLATE}") from None
+    if dropped := " and ".join(what for what, is_so in is_dropped.items() if is_so):
+        raise UserError(f"{where}: its chat template leaves out {dropped}, which the demonstrations have. {_TEMPLATE}")
+
+
+def samples(batch: Iterable[Lesson], step: int, other_weight: float) -> list[TrainingSample]:
+    """Make the samples of a step, which counts from 1."""
+    found: list[TrainingSample] = []
+    for lesson in batch:
+        last = len(lesson.loss_mask) - 1 - lesson.loss_mask[::-1].index(True)
+        places = range(1, last) if other_weight else ()
+        others = tuple(n for n in places if n % STRIDE == (step - 1) % STRIDE and not lesson.loss_mask[n])
+        found.append(
+            TrainingSample(lesson.ids, lesson.loss_mask, [], 1.0, others=others, other_weight=STRIDE * other_weight)
+        )
+    return found
+
+
+class Order:
+    """Gives each step its lessons."""
+
+    def __init__(self, given: Sequence[Lesson], batch: int, steps: int, seed: int):
+        self._lessons, self._batch, self._steps, self._seed = given, batch, steps, seed
+        self._batches, self._next = self._all(), 1
+
+    def at(self, step: int) -> list[Lesson]:
+        """Return the lessons of a step, which counts from 1. Steps in order cost nothing more."""
+        if step < self._next:
+            self._batches, self._next = self._all(), 1
+        ahead, self._next = step - self._next, step + 1
+        return next(islice(self._batches, ahead, None))
+
+    def _all(self) -> Iterator[list[Lesson]]:
+        by_length = sorted(range(len(self._lessons)), key=lambda n: (len(self._lessons[n].ids), n))
+        short = by_length[: max(self._batch, len(by_length) // 3)]
+        first = self._steps // 4
+        """Steps that see the short ones alone."""
+        step, epoch = 0, 0
+        while True:
+            pool = short if step < first else by_length
+            rng = np.random.default_rng([self._seed, 7, epoch])
+            order = [pool[n] for n in rng.permutation(len(pool))]
+            batches: list[list[int]] = []
+            for n in range(0, len(order), POOL * self._batch):
+                near = sorted(order[n : n + POOL * self._batch], key=lambda i: len(self._lessons[i].ids))
+                batches += [near[m : m + self._batch] for m in range(0, len(near), self._batch)]
+            for n in rng.permutation(len(batches)):
+                if pool is short and step >= first:
+                    break
+                yield [self._lessons[i] for i in batches[n]]
+                step += 1
+            epoch += 1
+
+
+__all__ = ["Lesson", "Order", "check_template", "lessons", "samples"]
