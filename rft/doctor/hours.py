@@ -1,16 +1,16 @@
-"""How long will each stage take? A rough range, before the run, from the step that the doctor makes
+"""How long will each stage take? Two answers, before the run, from the step that the doctor makes
 anyway (rft/doctor/learning.py).
 
-What is known: how many rollouts params.yaml asks for, and how fast this machine sampled and learned
-just now. What is not: how many tokens a rollout takes, and how much faster a whole batch is than
-the few rows that were tried. So there are two ends:
+What is known: how many rollouts params.yaml asks for, and how fast this machine decoded a whole
+batch and learned just now. What is not: how many tokens a rollout takes. So there are two answers:
 
-    low     rollouts as long as the recipe's demonstrations (without any: as long as what was
-            sampled), a batch that costs no more than the rows that were tried
-    high    rollouts that fill their limits, at the speed that was measured
+    typical   rollouts as long as the recipe's demonstrations (without any: as long as what was
+              sampled)
+    most      rollouts that fill their limits
 
-Tools, graders and the loading of the model are in neither. A policy's server has its own speed:
-there is no estimate with one.
+Prompts are not counted in sampling, because a group computes them once; tools, graders and the
+loading of the model are in neither. A policy's server has its own speed: there is no estimate with
+one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ DEMONSTRATIONS = 20
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What one group of the doctor took."""
+    """Tokens per second."""
 
-    rows: int
-    sampled: int
-    sampling_s: float
-    learned: int
-    learning_s: float
+    decoded: float
+    """All rows of a batch together."""
+    learned: float
+    """Forward and backward, prompts included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +45,19 @@ class Typical:
 
 
 def by_stage(params: config.Params, speed: Speed, typical: Typical) -> dict[str, tuple[float, float]]:
-    """Return seconds, from and to, of each stage that samples. Empty where a server samples."""
+    """Return the typical seconds and the most of each stage that samples. Empty where a server
+    samples."""
     if params.policy.server is not None:
         return {}
     rollout = params.rollout
     most = Typical(min(rollout.max_turns * rollout.max_turn_tokens, longest(params)), longest(params))
     least = Typical(min(typical.own, most.own), min(typical.whole, most.whole))
-    token_s, learned_s = speed.sampling_s / speed.sampled, speed.learning_s / speed.learned
-    together = max(1.0, rollout.batch / speed.rows)
     trained = params.train.steps * params.train.examples_per_step * params.train.group * params.train.updates
     found: dict[str, tuple[float, float]] = {}
     for stage, count in rollouts_by_stage(params).items():
-        low, high = count * least.own * token_s / together, count * most.own * token_s
+        low, high = (count * length.own / speed.decoded for length in (least, most))
         if stage == "train":
-            low, high = low + trained * least.whole * learned_s, high + trained * most.whole * learned_s
+            low, high = low + trained * least.whole / speed.learned, high + trained * most.whole / speed.learned
         found[stage] = (low, high)
     return found
 
@@ -77,6 +75,6 @@ def typical(setup: Any, chat: Any, prompt: int, sampled: float) -> Typical:
 
 
 def in_words(found: dict[str, tuple[float, float]]) -> str:
-    """`about train 20 min to 3.5 h, ...`; empty where there is no estimate."""
-    ranges = [f"{stage} {duration(low)} to {duration(high)}" for stage, (low, high) in found.items()]
-    return f"; roughly {', '.join(ranges)}, tools and graders not counted" if ranges else ""
+    """Say both, as `train about 20 min (at most 3.5 h)`; empty where there is no estimate."""
+    each = [f"{stage} about {duration(low)} (at most {duration(high)})" for stage, (low, high) in found.items()]
+    return f"; {', '.join(each)}, tools and graders not counted" if each else ""

@@ -15,7 +15,8 @@ the trainer's optimizer. Nothing is graded, and nothing is kept.
                 takes from each. Zeros are not counted: they take any addend
     base        with LoRA, no weight of the base model moved
 
-How long sampling and step took gives a rough range of hours per stage (rft/doctor/hours.py).
+How fast a whole batch is decoded, and how long the step took, gives the hours of each stage
+(rft/doctor/hours.py).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from rft.doctor.setup import Setup
 
 MAX_GROUP = 8
 MAX_NEW = 32
+MAX_BATCH, TIMED = 64, 6
+"""Rows and tokens whose decoding is timed."""
 FELT = 0.01
 AGREEMENT = {"float32": (1e-3, 0.05), "bfloat16": (0.25, 1.0)}
 """By dtype: the largest difference that is fine, and the largest that is no failure yet."""
@@ -56,10 +59,10 @@ def look(setup: Setup) -> Finding:
     sampler = Engine(weights.sampler_copy(learner.model), chat, device)
     start = [parameter.detach().clone() for parameter in learner.parameters]
     before = _base_digests(learner.model) if is_lora else {}
-    began = time.monotonic()
     samples = _group(setup, sampler)
-    sampling_s = time.monotonic() - began
+    decoded = _decoded_per_s(setup, sampler)
 
+    began = time.monotonic()
     learner.model.train()
     planned = layout([[one] for one in samples], device)
     scored = own_logprobs(learner.model, planned, section.temperature)
@@ -69,14 +72,9 @@ def look(setup: Setup) -> Finding:
     (-advantage_B[planned.row_N] * scored.logprobs_N / (len(samples) * params.rollout.max_turn_tokens)).sum().backward()
     norm = torch.nn.utils.clip_grad_norm_(learner.parameters, section.clip_grad).item()
     learner.optimizer.step()
-    speed = hours.Speed(
-        rows=len(samples),
-        sampled=sum(one.num_own for one in samples),
-        sampling_s=sampling_s,
-        learned=sum(len(one.ids) for one in samples),
-        learning_s=time.monotonic() - began - sampling_s,
-    )
-    typical = hours.typical(setup, chat, samples[0].prompt, speed.sampled / speed.rows)
+    speed = hours.Speed(decoded, sum(len(one.ids) for one in samples) / (time.monotonic() - began))
+    sampled = sum(one.num_own for one in samples) / len(samples)
+    typical = hours.typical(setup, chat, samples[0].prompt, sampled)
     stages = hours.by_stage(params, speed, typical)
 
     changed = sum(int((now.detach() != then).sum()) for now, then in zip(learner.parameters, start, strict=True))
@@ -125,6 +123,17 @@ def _group(setup: Setup, sampler: Any) -> list[Any]:
         )
         for one in said
     ]
+
+
+def _decoded_per_s(setup: Setup, sampler: Any) -> float:
+    """Decode a few tokens of a whole batch, because a wide batch costs little more than a narrow
+    one."""
+    rollout, section = setup.params.rollout, setup.params.train
+    first = opening_of(setup.rows["train"][0], setup.recipe.prompts.seed, rollout)
+    size = min(rollout.batch, MAX_BATCH)
+    session = sampler.session([first] * size, [(section.seed, 2, n) for n in range(size)], 1.0, rollout.max_tokens)
+    said = session.sample(list(range(size)), min(rollout.max_turn_tokens, TIMED))
+    return sum(len(one.ids) for one in said) / sum(one.seconds for one in said)
 
 
 def _agreement(mismatch: float, dtype: str) -> Iterator[Finding]:
