@@ -133,18 +133,18 @@ def _workspace(params: Any) -> Iterator[Path]:
     from rft import progress
     from rft.models import source
 
-    place = WORK / progress.folder("figure", [params], [RECIPE, ROOT / "rft"]).name
+    before, state = Path.cwd(), os.environ.get("RFT_STATE")
+    os.environ["RFT_STATE"] = str(WORK / "state")
+    place = WORK / progress.folder("figure", [params], [RECIPE]).name
     for other in WORK.glob("figure-*"):
         if other != place:
             shutil.rmtree(other)
     (place / "seconds").mkdir(parents=True, exist_ok=True)
-    before, state = Path.cwd(), os.environ.get("RFT_STATE")
     os.chdir(place)
-    os.environ["RFT_STATE"] = str(place / "state")
     try:
         with redirect_stdout(sys.stderr):
             if not Path("data/model").exists():
-                source.write(source.resolve(params.policy, ROOT, place / "state"), place)
+                source.write(source.resolve(params.policy, ROOT, WORK / "state"), place)
             yield place
     finally:
         os.chdir(before)

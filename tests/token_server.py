@@ -7,8 +7,9 @@ test says.
         ... server.url, server.asked
 
 One request is one decode of one row, so what comes out is the in-process engine's own under the
-request's seed. The bodies of vLLM's routes and errors follow the source of vLLM 0.32, SGLang's its
-protocol; neither was compared with a running server.
+request's seed. vLLM's routes and errors are compared with what a running vLLM 0.32 answered
+(tests/sampling/test_vllm_exchanges.py); SGLang's follow its protocol, and were not. One thing is
+stricter here: a sampling parameter that nobody knows is an error, where vLLM reads past it.
 """
 
 from __future__ import annotations
@@ -113,12 +114,10 @@ class TokenServer:
             return await resets(self, request, None)
         try:
             return await handler(request)
-        except web.HTTPBadRequest as refused:
-            return vllm_error(400, "BadRequestError", refused.reason)
-        except web.HTTPNotFound as refused:
-            if request.match_info.route.resource is None:
-                return web.json_response({"detail": "Not Found"}, status=404)
-            return vllm_error(404, "NotFoundError", refused.text or "", "model")
+        except Refused as refused:
+            return vllm_error(*refused.args)
+        except web.HTTPNotFound:
+            return web.json_response({"detail": "Not Found"}, status=404)
 
     def _faulty(self, answer: Callable[[Any], Any]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -141,6 +140,9 @@ class TokenServer:
 
     # -- routes ------------------------------------------------------------------------------------
     def generate(self, body: Any) -> Any:
+        for key in ("sampling_params", "token_ids"):
+            if not body.get(key):
+                raise Refused(400, "Bad Request", f"1 validation error: {key}", f"body.{key}")
         _known(body["sampling_params"], VLLM)
         ids, scores, finish = self._vllm(body["model"], body["token_ids"], body["sampling_params"])
         content = [
@@ -157,13 +159,14 @@ class TokenServer:
 
     def completions(self, body: Any) -> Any:
         _known(body, VLLM | {"model", "prompt", "return_token_ids", "stream", "cache_salt"})
+        self._check_length(len(body["prompt"]))
         ids, scores, finish = self._vllm(body["model"], body["prompt"], body)
         choice = {
             "index": 0,
             "text": self.engine.chat.text(ids),
             "logprobs": {"token_logprobs": scores},
             "finish_reason": finish,
-            "stop_reason": None,
+            "stop_reason": ids[-1] if finish == "stop" else None,
         }
         choice |= {"token_ids": ids, "prompt_token_ids": body["prompt"]} if body.get("return_token_ids") else {}
         return {"id": "cmpl-1", "object": "text_completion", "choices": [choice], "usage": _usage(body["prompt"], ids)}
@@ -172,6 +175,9 @@ class TokenServer:
         """The template's view of the messages, and the engine's reading of what it samples after
         them."""
         prompt = self.engine.chat.prompt_ids(body["messages"], body.get("tools", []))
+        self._check_length(len(prompt))
+        if body["max_tokens"] > self.engine.max_positions:
+            raise Refused(400, "BadRequestError", "max_tokens cannot be greater than max_model_len", "max_tokens")
         ids, scores, finish = self._vllm(body["model"], prompt, body)
         turn = sum(message["role"] == "assistant" for message in body["messages"])
         text, reading = self.engine.chat.read(ids, turn)
@@ -179,7 +185,8 @@ class TokenServer:
             {"id": one.call_id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
             for one in reading.calls
         ]
-        message = {"role": "assistant", "content": (reading.content if calls else text) or None, "tool_calls": calls}
+        message = {"role": "assistant", "content": (reading.content if calls else text) or None}
+        message |= {"tool_calls": calls} if calls else {}
         choice: dict[str, Any] = {
             "index": 0,
             "message": message,
@@ -264,25 +271,35 @@ class TokenServer:
 
     def _vllm(self, name: str, ids: list[int], asked: Any) -> tuple[list[int], list[float], str]:
         if name not in (MODEL, *self.adapters):
-            raise web.HTTPNotFound(text=f"The model `{name}` does not exist.")
+            raise Refused(404, "NotFoundError", f"The model `{name}` does not exist.", "model")
         engine = self.adapters.get(name, self.engine)
+        if asked["max_tokens"] < 1:
+            raise Refused(400, "BadRequestError", "max_tokens must be at least 1", "max_tokens")
+        if asked["temperature"] < 0:
+            raise Refused(400, "BadRequestError", "temperature must be non-negative", "temperature")
+        if max(ids) >= engine.model.config.vocab_size:
+            raise Refused(400, "BadRequestError", f"Token id {max(ids)} is out of vocabulary")
+        room = engine.max_positions - len(ids)
+        if room < 1:
+            raise Refused(400, "BadRequestError", "The decoder prompt is longer than the maximum model length")
         if only := asked.get("allowed_token_ids"):
             with torch.inference_mode():
                 logits = engine.model(torch.tensor([ids])).logits[0, -1]
             score = torch.log_softmax(logits, -1)[only[0]].item() if self.raw_logprobs else 0.0
             return [only[0]], [score], "stop" if only[0] in asked["stop_token_ids"] else "length"
-        return self._sample(engine, ids, asked["max_tokens"], asked["temperature"], asked["seed"])
+        return self._sample(engine, ids, min(asked["max_tokens"], room), asked["temperature"], asked["seed"])
+
+    def _check_length(self, length: int) -> None:
+        if length > self.engine.max_positions:
+            words = f"This model's maximum context length is {self.engine.max_positions} tokens."
+            raise Refused(400, "BadRequestError", words, "input_tokens")
 
     def _sample(
         self, engine: Engine, ids: list[int], max_new: int, temperature: float, seed: int
     ) -> tuple[list[int], list[float], str]:
         if len(ids) + max_new > engine.max_positions:
-            raise web.HTTPBadRequest(
-                reason=(
-                    f"This model's maximum context length is {engine.max_positions} tokens, you asked for "
-                    f"{len(ids) + max_new}."
-                )
-            )
+            asked = f"you asked for {len(ids) + max_new}"
+            raise Refused(400, "BadRequestError", f"The context has {engine.max_positions} tokens, {asked}.")
         one = Session(engine, [ids], [[seed]], temperature, len(ids) + max_new).sample([0], max_new)[0]
         return list(one.ids), list(one.logprobs), "stop" if one.ended else "length"
 
@@ -301,6 +318,10 @@ async def serving(engine: Engine, **settings: Any) -> AsyncIterator[TokenServer]
         await server.close()
 
 
+class Refused(Exception):
+    """Status, kind, words, and sometimes the parameter."""
+
+
 CLOSED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
 
 
@@ -314,7 +335,7 @@ def _read(path: Path) -> str:
 
 def _known(body: Any, names: set[str]) -> None:
     if unknown := sorted(set(body) - names):
-        raise web.HTTPBadRequest(reason=f"unknown sampling parameters {unknown}")
+        raise Refused(400, "BadRequestError", f"unknown sampling parameters {unknown}")
 
 
 def _usage(prompt: list[int], ids: list[int]) -> dict[str, int]:

@@ -81,7 +81,7 @@ def _lead(
     with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
         bench.check_rows(train)
         network, chat = base_model(params, section.from_, device, bench.schemas)
-        imitated = _imitated(params, prompt, chat, network)
+        imitated = _imitated(params, prompt, chat, network, warm_starts)
         if warm_starts and unmerged.holds(network):
             raise ConfigError(
                 "params.yaml: train.when_not_ready = warm_start: the champion's adapter runs beside bfloat16 weights, "
@@ -105,18 +105,20 @@ class _Imitated:
     left_out: dict[str, int]
 
 
-def _imitated(params: config.Params, prompt: reports.PromptSettings, chat: Chat, network: Any) -> _Imitated:
+def _imitated(
+    params: config.Params, prompt: reports.PromptSettings, chat: Chat, network: Any, warm_starts: bool
+) -> _Imitated:
     """Encode the dialogues that stage `examples` chose, as this run's agent would hold them. Raises
     UserError when none is left."""
     section, rollout = params.train, params.rollout
-    if section.source not in ("demonstrations", "traffic") and section.when_not_ready == "stop":
+    if section.source not in ("demonstrations", "traffic") and not warm_starts:
         return _Imitated([], {})
     found, left_out = shelves.load_imitated()
     dialogues = [_under(messages, prompt) for messages in found]
     check_template(chat, dialogues, f"policy.model = {params.policy.model}")
     positions = network.config.get_text_config().max_position_embeddings
     longest = min(positions, rollout.max_tokens or positions)
-    if section.when_not_ready == "warm_start":
+    if warm_starts:
         longest = min(longest, section.warm_start.longest)
     given, too_long = lessons(chat, dialogues, longest)
     if too_long:

@@ -7,10 +7,12 @@
 
 `check_template` refuses a chat template that cannot write what the dialogues hold.
 
-**Order.** Dialogues are shuffled, and sorted by length within pools of 16 batches, so that a batch
-holds dialogues of about one length and little is padding: at the size of the embedded policy the
-number of optimizer steps matters more than the number of tokens. The first quarter of the steps
-sees the shortest third of the dialogues. All is a function of seed and step.
+**Order.** Each pass over the dialogues is shuffled anew. The embedded policy reads them
+`by_length`: sorted within pools of 16 batches, so that a batch holds dialogues of about one length
+and little is padding, and the shortest third alone for the first quarter of the steps. It learns in
+many steps, and a language first. A pretrained model has few steps, and dialogues of one length are
+of one kind: with SmolLM2 on the template recipe, batches that all call a tool alternated with
+batches that all guess, whose loss went up to 15. All is a function of seed and step.
 
 **Weights.** Tokens that the policy never writes may count a little, because a small model learns
 from them how to copy. Of these every fourth counts, a different fourth each step, with four times
@@ -96,8 +98,10 @@ def samples(batch: Iterable[Lesson], step: int, other_weight: float) -> list[Tra
 class Order:
     """Gives each step its lessons."""
 
-    def __init__(self, given: Sequence[Lesson], batch: int, steps: int, seed: int):
-        self._lessons, self._batch, self._steps, self._seed = given, batch, steps, seed
+    def __init__(self, given: Sequence[Lesson], batch: int, steps: int, seed: int, by_length: bool = False):
+        self._lessons, self._batch, self._seed, self._by_length = given, batch, seed, by_length
+        self._num_short = steps // 4 if by_length else 0
+        """Steps that see the short ones alone."""
         self._batches, self._next = self._all(), 1
 
     def at(self, step: int) -> list[Lesson]:
@@ -110,19 +114,19 @@ class Order:
     def _all(self) -> Iterator[list[Lesson]]:
         by_length = sorted(range(len(self._lessons)), key=lambda n: (len(self._lessons[n].ids), n))
         short = by_length[: max(self._batch, len(by_length) // 3)]
-        first = self._steps // 4
-        """Steps that see the short ones alone."""
         step, epoch = 0, 0
         while True:
-            pool = short if step < first else by_length
+            pool = short if step < self._num_short else by_length
             rng = np.random.default_rng([self._seed, 7, epoch])
             order = [pool[n] for n in rng.permutation(len(pool))]
             batches: list[list[int]] = []
             for n in range(0, len(order), POOL * self._batch):
-                near = sorted(order[n : n + POOL * self._batch], key=lambda i: len(self._lessons[i].ids))
+                near = order[n : n + POOL * self._batch]
+                if self._by_length:
+                    near.sort(key=lambda i: len(self._lessons[i].ids))
                 batches += [near[m : m + self._batch] for m in range(0, len(near), self._batch)]
             for n in rng.permutation(len(batches)):
-                if pool is short and step >= first:
+                if pool is short and step >= self._num_short:
                     break
                 yield [self._lessons[i] for i in batches[n]]
                 step += 1
