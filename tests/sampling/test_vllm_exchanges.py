@@ -35,7 +35,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 
 def asked(engine: Engine, name: str) -> tuple[str, Any]:
-    """The recorded request in the terms of the tests' server: its model, its tokens, its limit."""
+    """Put the recorded request in terms of the tests' server: its model, its tokens, its limit."""
     held = HELD[name]
     body = json.loads(json.dumps(held["body"]))
     if body is None:
@@ -67,7 +67,7 @@ async def answer(engine: Engine, name: str) -> tuple[int, Any]:
 
 
 def fields(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """Each field with its kind; of a list, those of its first entry."""
+    """Yield each field with its kind; of a list, those of its first entry."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from fields(inner, f"{where}.{name}")

@@ -165,15 +165,17 @@ def test_confirmed_answers_are_imitated_and_never_what_is_measured(clone: Path) 
     assert (report.imitated, report.not_imitated) == (len(dialogues), left_out)
 
 
-def test_demonstrations_that_know_what_is_measured_are_left_out(clone: Path) -> None:
-    path = Path("tiny/demonstrations.py")
+def plant(split: str, number: int) -> None:
+    """Let the recipe's first demonstrations be examples of this split."""
+    path, train = Path("tiny/demonstrations.py"), 'examples(options, "train", count, seed)'
     source = path.read_text()
-    planted = source.replace(
-        'examples(options, "train", count, seed)',
-        'examples(options, "test", 4, seed) + examples(options, "train", count - 4, seed)',
-    )
-    assert planted != source
-    path.write_text(planted)
+    assert train in source
+    mixed = f'examples(options, "{split}", {number}, seed) + examples(options, "train", count - {number}, seed)'
+    path.write_text(source.replace(train, mixed))
+
+
+def test_demonstrations_that_know_what_is_measured_are_left_out(clone: Path) -> None:
+    plant("test", 4)
     asked = {"algorithm": "supervised", "source": "demonstrations", "supervised": {"demonstrations": 20}}
     examples.run(imitating(**asked))
     dialogues, left_out = shelves.load_imitated()
@@ -182,14 +184,7 @@ def test_demonstrations_that_know_what_is_measured_are_left_out(clone: Path) -> 
 
 def test_a_warm_start_on_what_is_measured_is_refused(clone: Path) -> None:
     """A base model must not change with the examples, so nothing is left out of its warm start."""
-    path = Path("tiny/demonstrations.py")
-    source = path.read_text()
-    planted = source.replace(
-        'examples(options, "train", count, seed)',
-        'examples(options, "validation", 3, seed) + examples(options, "train", count - 3, seed)',
-    )
-    assert planted != source
-    path.write_text(planted)
+    plant("validation", 3)
     warm = {"demonstrations": 20, "weights": "lora", "lr": 1e-3, "steps": 4}
     told = r"demonstrations\.py: the base model would be warm-started on what is measured: 3 of 20: its input"
     for section in ({"warm_start": {"demonstrations": 20}}, {"model": "some/model", "warm_start": warm}):
