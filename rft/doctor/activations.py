@@ -62,7 +62,7 @@ def _traced(
         if parameter.requires_grad:  # gradients are counted elsewhere
             parameter.register_post_accumulate_grad_hook(_forget)
     planned = _layout(micro)
-    with _Fused(), _Held() as held:
+    with _Fused(), _Held(network) as held:
         decoder, head = network.get_decoder(), network.get_output_embeddings()
         if forward.knows(decoder):
             hidden_NE = forward.own_hidden(decoder, planned, _places(micro))
@@ -115,12 +115,14 @@ class _Fused(TorchFunctionMode):
 
 class _Held(TorchDispatchMode):
     """Counts the bytes of all tensors made in its block that are there `now`, `most` at a time.
-    `saved`: those that the backward begins with."""
+    `saved`: those that the backward begins with. The network's own weights, of which views are
+    made, do not count."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: Any) -> None:
         super().__init__()
         self.most = self.saved = self.now = 0
-        self._sizes: dict[int, int] = {}
+        weights = [*network.parameters(), *network.buffers()]
+        self._sizes = {weight.untyped_storage()._cdata: 0 for weight in weights}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))

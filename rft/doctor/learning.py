@@ -45,7 +45,7 @@ AGREEMENT = {"float32": (1e-3, 0.05), "bfloat16": (0.25, 1.0)}
 def look(setup: Setup) -> Finding:
     import torch
 
-    from rft.models import effect, weights
+    from rft.models import effect, heap, weights
     from rft.sampling.engine import Engine
     from rft.trainer.learner import Learner
     from rft.trainer.logprobs import own_logprobs
@@ -65,11 +65,13 @@ def look(setup: Setup) -> Finding:
     began = time.monotonic()
     learner.model.train()
     planned = layout([[one] for one in samples], device)
-    scored = own_logprobs(learner.model, planned, section.temperature)
+    advantage_B = torch.tensor([one.advantage for one in planned.samples], device=device)
+    with heap.for_learning(learner.model):
+        scored = own_logprobs(learner.model, planned, section.temperature)
+        gain_N = advantage_B[planned.row_N] * scored.logprobs_N
+        (-gain_N / (len(samples) * params.rollout.max_turn_tokens)).sum().backward()
     sampled_N = torch.tensor([value for one in planned.samples for value in one.logprobs], device=device)
     mismatch = (scored.logprobs_N.detach() - sampled_N).abs().max().item()
-    advantage_B = torch.tensor([one.advantage for one in planned.samples], device=device)
-    (-advantage_B[planned.row_N] * scored.logprobs_N / (len(samples) * params.rollout.max_turn_tokens)).sum().backward()
     norm = torch.nn.utils.clip_grad_norm_(learner.parameters, section.clip_grad).item()
     learner.optimizer.step()
     speed = hours.Speed(decoded, sum(len(one.ids) for one in samples) / (time.monotonic() - began))

@@ -70,7 +70,7 @@ class Engine:
     ):
         self.blocks = device.type == "cpu" if deterministic is None else deterministic
         text = model.config.get_text_config()
-        self.model, self.chat, self.device, self.slots = model, chat, device, slots
+        self.model, self.chat, self.device, self.slots = model.eval(), chat, device, slots
         self.num_layers = text.num_hidden_layers
         self.heads = text.num_key_value_heads
         self.head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads

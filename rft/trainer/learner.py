@@ -34,7 +34,7 @@ import torch
 from rft import algorithms, commands, config, progress
 from rft.algorithms.tokens import Tokens, Totals
 from rft.errors import RftError, UserError
-from rft.models import weights
+from rft.models import heap, weights
 from rft.trainer import sharding
 from rft.trainer.critic import Critic
 from rft.trainer.distributed import Processes
@@ -129,7 +129,7 @@ class Learner:
         num_own = sum(sample.num_own for sample in samples)
         learns = any(sample.advantage for sample in samples)
         self._network.train()
-        with self.team.learning():
+        with self.team.learning(), heap.for_learning(self.model):
             with self._clock("preparing"):
                 mine = share(samples, self.team.rank, self.team.size)
                 cut = microbatches(mine, self.section.microbatch_tokens, self.packs_by)

@@ -260,6 +260,14 @@ def test_grpo_learns_otherwise_than_dr_grpo(ladder: Path, tmp_path: Path, ladder
     assert report.sha256 != reports.read(reports.TrainReport, ladder / "data/train/report.json").sha256
 
 
+def test_full_weights_learn_with_activations_computed_again(ladder: Path, tmp_path: Path, ladder_recipe: Path):
+    """The learner is then its own sampler, which must not drop its keys and values for that."""
+    full = {"weights": "full", "steps": 2, "lr": 1e-4, "gradient_checkpointing": True}
+    again(ladder, tmp_path, ladder_recipe, "train", train=full)
+    report = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
+    assert (report.trained, report.weights) == (True, "full")
+
+
 def test_an_adapter_on_a_champions_adapter_is_saved_whole(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     lora = {"weights": "lora", "steps": 2, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}}
     first = again(ladder, tmp_path / "first", ladder_recipe, "train", train=lora)
