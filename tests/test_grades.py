@@ -62,5 +62,5 @@ def test_what_is_read_from_a_file_has_the_score_that_its_status_says(status: Any
 
 def test_a_log_of_an_earlier_version_is_read():
     assert GradeStatus("grader_error") is GradeStatus.parse_error
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="fine"):
         GradeStatus("fine")
