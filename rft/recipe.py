@@ -15,6 +15,8 @@ alone loads one, by path.
                         exploit_values(options, example) -> dict, for exploits.jsonl
     tools.py            TOOLS, a list of typed Python functions; optionally grade(sample, item) ->
                         dict. `rft.tools.server` serves both over HTTP in a process of its own.
+                        Optionally setup(rollout) and teardown(rollout): what is kept for each
+                        rollout, for tools and a grade that take `rollout` (rft/tools/states.py)
                         Optionally verify(messages, sample) -> float, by which the best of several
                         rollouts is served (policy.serve); it is given no target
     grader.json         one grader; {tool_server} in its url is the server that the stage started
@@ -32,7 +34,7 @@ alone loads one, by path.
 
 The folder is imported as a package, `recipe_<name>`. Its files may import one another
 (`from .codes import ...`) and otherwise only `rft`. What most recipes need can be imported from
-here: `Conversation`, `Example`, `Message` and `ToolError`.
+here: `Conversation`, `Example`, `Message`, `Rollout` and `ToolError`.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ from rft.reports import Conversation as Conversation
 from rft.scale import MAX_EXPLOITED, Scale, from_to
 from rft.types import Example as Example
 from rft.types import Message as Message
+from rft.types import Rollout as Rollout
 from rft.types import Split
 
 _ABOVE = f"an exploit may earn {MAX_EXPLOITED:.0%} of the range above chance, and must not pass with that."
@@ -248,6 +251,15 @@ class Recipe:
     def verify(self) -> Callable[..., Any] | None:
         """Return the recipe's own function that says which of several rollouts to serve."""
         return getattr(self._module("tools"), "verify", None)
+
+    @property
+    def setup(self) -> Callable[[Rollout], Any] | None:
+        """Return the recipe's own function that prepares the state of a rollout."""
+        return getattr(self._module("tools"), "setup", None)
+
+    @property
+    def teardown(self) -> Callable[[Rollout], Any] | None:
+        return getattr(self._module("tools"), "teardown", None)
 
     @cached_property
     def grader(self) -> Grader:

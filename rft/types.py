@@ -138,6 +138,17 @@ class RolloutContext:
     attempt: int = 0  # 0, or the number of the refill
 
 
+@dataclass(slots=True)
+class Rollout:
+    """A rollout, as a recipe's server knows it. `state` is the recipe's own, and may be replaced
+    (rft/tools/states.py)."""
+
+    trace_id: str
+    item: dict[str, Any]
+    """The example's row."""
+    state: Any = None
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call of a tool: `ToolCall("call_0_0", "search", '{"query": "angina"}')`. Arguments are a

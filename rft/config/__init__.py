@@ -35,6 +35,7 @@ from rft.config.shared import (
     McpServer,
     Recipe,
     Rollout,
+    RolloutState,
     Tools,
     Traits,
 )
@@ -160,7 +161,7 @@ def parse(found: dict[str, Any], where: str = "params.yaml", model: type[BaseMod
 __all__ = [
     "Allowance", "Architecture", "Baseline", "Budget", "Challenger", "Clip", "Curriculum", "Dpo", "Drift", "Effects",
     "Endpoint", "Examples", "Gate", "Keys", "Kl", "Lifecycle", "Lora", "Mail", "McpServer", "Notify", "OpenLineage",
-    "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prices", "Prompt", "Recipe", "Retention", "Rollout", "Run",
-    "Section", "Serve", "Stop", "Supervised", "Tools", "Traffic", "Train", "Traits", "WarmStart", "Webhook", "load",
-    "of_then", "parse", "read_sections", "read_yaml", "secret", "unique", "yaml_value",
+    "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prices", "Prompt", "Recipe", "Retention", "Rollout",
+    "RolloutState", "Run", "Section", "Serve", "Stop", "Supervised", "Tools", "Traffic", "Train", "Traits",
+    "WarmStart", "Webhook", "load", "of_then", "parse", "read_sections", "read_yaml", "secret", "unique", "yaml_value",
 ]  # fmt: skip

@@ -102,6 +102,18 @@ class Lifecycle(Section):
     down."""
 
 
+class RolloutState(Section):
+    """Limits of a recipe that keeps state for each rollout: of `setup(rollout)` and
+    `teardown(rollout)` in its tools.py."""
+
+    setup_s: float = Field(default=60.0, gt=0, le=600)
+    """Seconds that `setup` may take. After them, the call that needed it fails, and is retried."""
+    teardown_s: float = Field(default=30.0, gt=0, le=600)
+    """Seconds that `teardown` may take. A failure is logged and changes nothing."""
+    ttl_s: float = Field(default=1800.0, gt=0)
+    """Seconds without a call after which a rollout's state is torn down."""
+
+
 class Tools(Section):
     """Where the agent's tools are, and how they are called."""
 
@@ -129,6 +141,7 @@ class Tools(Section):
     traits: dict[str, Traits] = {}
     """How the recipe's and MCP servers' tools behave, by name."""
     lifecycle: Lifecycle = Lifecycle()
+    state: RolloutState = RolloutState()
     signing_secret: str | None = None
     """`env:NAME` of a Standard-Webhooks secret (whsec_...): every request is signed with it."""
     timeout_s: float = Field(default=600.0, gt=0, le=600)

@@ -355,6 +355,7 @@ class _Stage:
         example = context.example
         async with self._slots:
             grade = await self._grader.grade(example, turns, stop, context)
+            await self._tools.release(context)
         if grade.score is None:
             raise InfrastructureError(
                 f"preflight: {name!r} on example {example.id} has no score: {grade.explanation}. Fix the grader first."

@@ -173,7 +173,7 @@ async def run_rollouts(
         await _play_in_time(live, client, conditions, start, heard)
         heard(0, True)
         if not policy.blocks:
-            await _grade(grader, live, conditions.limits)
+            await _grade(grader, client, live, conditions.limits)
             close(live)
 
     await _within(conditions.limits.group_deadline_s, [play_and_grade(live) for live in lives])
@@ -185,7 +185,8 @@ async def run_rollouts(
         _keep_unanswered(live, client)
         live.ended_s = played
     await asyncio.gather(*(client.end(live.context, StopReason.cancelled) for live in stragglers))
-    await asyncio.gather(*(_grade(grader, live, conditions.limits) for live in lives if live.grade is None))
+    ungraded = [live for live in lives if live.grade is None]
+    await asyncio.gather(*(_grade(grader, client, live, conditions.limits) for live in ungraded))
     trajectories = [close(live) for live in lives]
     # for tools, or for the policy's server
     waited = max((live.ended_s - live.sampling_s - live.queued_s for live in lives), default=0.0)
@@ -371,17 +372,19 @@ async def _call_tools(
     return tuple(answers[call.call_id] for call in calls)
 
 
-async def _grade(grader: Grader, live: _Live, limits: config.Rollout) -> None:
+async def _grade(grader: Grader, client: ToolClient, live: _Live, limits: config.Rollout) -> None:
+    """Grade, and release what the tools' server keeps for the rollout."""
     assert live.stop is not None
     if live.stop in INFRASTRUCTURE:
         live.grade = Unscored(GradeStatus.infra_error, live.why or "the policy failed")
-        return
-    try:
-        async with asyncio.timeout(limits.grader_deadline_s):
-            live.grade = await grader.grade(live.request.example, live.turns, live.stop, live.context)
-    except TimeoutError:
-        why = f"grader: no grade within rollout.grader_deadline_s = {limits.grader_deadline_s:g} s"
-        live.grade = Unscored(GradeStatus.infra_error, why)
+    else:
+        try:
+            async with asyncio.timeout(limits.grader_deadline_s):
+                live.grade = await grader.grade(live.request.example, live.turns, live.stop, live.context)
+        except TimeoutError:
+            why = f"grader: no grade within rollout.grader_deadline_s = {limits.grader_deadline_s:g} s"
+            live.grade = Unscored(GradeStatus.timeout, why)
+    await client.release(live.context)
 
 
 async def _within(deadline_s: float, rollouts: Sequence[object]) -> None:

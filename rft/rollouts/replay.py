@@ -27,6 +27,7 @@ from rft.grading.grader import Grader, grader_of
 from rft.rollouts.log import LogRow
 from rft.rollouts.transcript import dialogue
 from rft.tools.lifetime import running
+from rft.tools.signatures import ROLLOUT, asks_for
 from rft.types import (
     INFRASTRUCTURE,
     Example,
@@ -108,7 +109,11 @@ def _endpoint(grader: recipe.Grader, params: config.Params) -> Iterator[ToolEndp
     if not grader.url.startswith(TOOL_SERVER):
         yield ToolEndpoint("")
         return
-    with running(recipe.load(params.recipe), params.tools) as endpoint:
+    loaded = recipe.load(params.recipe)
+    if loaded.grade is not None and ROLLOUT in asks_for(loaded.grade):
+        what = f"{loaded.folder}/tools.py: grade(sample, item, rollout) looks at the rollout's state"
+        raise UserError(f"{what}, which a log does not hold. Only a grader without it can grade stored rollouts again.")
+    with running(loaded, params.tools) as endpoint:
         yield endpoint
 
 
@@ -145,7 +150,7 @@ async def _grade(row: LogRow, grader: Grader, deadline_s: float, traces: Traces)
             return await grader.grade(example, turns(row), stop, context)
     except TimeoutError:
         why = f"grader: no grade within rollout.grader_deadline_s = {deadline_s:g} s"
-        return Unscored(GradeStatus.infra_error, why)
+        return Unscored(GradeStatus.timeout, why)
 
 
 # -- a row, read back ------------------------------------------------------------------------------

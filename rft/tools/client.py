@@ -118,6 +118,7 @@ class ToolClient:
             self._check_traits()
             self._offer()
             self._start, self._end = (self._lifecycle(key) for key in ("start_url", "end_url"))
+            self._ended = self._own_end()
             self._stack = stack.pop_all()
         return self
 
@@ -335,6 +336,12 @@ class ToolClient:
         static, secrets = headers.resolve(section.headers, where)
         return self._http.target(http_address(url, f"{where}: {key}"), static, where, secrets)
 
+    def _own_end(self) -> Target | None:
+        if not self.endpoint.keeps_state:
+            return None
+        url, sent, secrets = f"{self.endpoint.url}/end", self.endpoint.headers, self.endpoint.secrets
+        return self._http.target(url, sent, "the recipe's server", secrets, raise_if_dead=self.endpoint.raise_if_dead)
+
     async def start(self, context: RolloutContext) -> str | None:
         """Tell tools.lifecycle.start_url; return what failed, after the retries."""
         if self._start is None:
@@ -361,6 +368,19 @@ class ToolClient:
         except (NoReply, InfrastructureError, TimeoutError) as failure:
             why = str(failure) or f"no answer within {END_DEADLINE_S:g} s"
             log.warning("tools.lifecycle.end_url failed for %s: %s", context.trace_id, why)
+
+    async def release(self, context: RolloutContext) -> None:
+        """Tell a server of ours that keeps state for each rollout that this one is graded. A
+        failure is logged: the state has a time to live."""
+        if self._ended is None:
+            return
+        payload = json.dumps({"trace_id": context.trace_id}).encode()
+        try:
+            async with asyncio.timeout(END_DEADLINE_S):
+                await self._http.post(self._ended, payload, Envelope(context), "end", _accept)
+        except (NoReply, InfrastructureError, TimeoutError) as failure:
+            why = str(failure) or f"no answer within {END_DEADLINE_S:g} s"
+            log.warning("the tool server did not hear of the end of %s: %s", context.trace_id, why)
 
 
 def _accept(reply: Reply) -> None:

@@ -32,7 +32,7 @@ from typing import IO
 import httpx
 
 from rft import commands, config, files, secrets
-from rft.errors import InfrastructureError
+from rft.errors import ConfigError, InfrastructureError
 from rft.process import child_environment, last_words, tail
 from rft.recipe import Recipe
 from rft.secrets import Secrets
@@ -56,16 +56,22 @@ def log_of(recipe: Recipe) -> Path:
 def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
     """Raises InfrastructureError when the server does not start or answer, or dies in the block."""
     local_tools.check(tools)
+    _check_state(recipe, tools)
     static, sent = headers.resolve(tools.headers, "params.yaml (tools.headers)")
     if tools.server_url is not None:
         yield _external(tools.server_url, static, sent, tools.timeout_s)
         return
     with tempfile.TemporaryFile() as output:
-        process = _Process(recipe, output)
+        process = _Process(recipe, output, tools.state)
         try:
             sent |= Secrets(process.headers.values())
             endpoint = ToolEndpoint(
-                process.wait_until_healthy(), static | process.headers, process.raise_if_dead, sent, process.last_words
+                process.wait_until_healthy(),
+                static | process.headers,
+                process.raise_if_dead,
+                sent,
+                process.last_words,
+                keeps_state=recipe.setup is not None,
             )
             try:
                 yield endpoint
@@ -76,6 +82,18 @@ def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
         finally:
             process.stop()
             process.keep_log()
+
+
+def _check_state(recipe: Recipe, tools: config.Tools) -> None:
+    """Raises ConfigError for state that nobody would keep."""
+    if recipe.setup is not None and tools.where == "local" and tools.server_url is None:
+        what = f"{recipe.folder}/tools.py keeps state for each rollout (setup), which workers do not share"
+        raise ConfigError(f"params.yaml: tools.where = 'local': {what}. Set it to http.")
+    if tools.state != config.RolloutState() and (recipe.setup is None or tools.server_url is not None):
+        why = f"{recipe.folder}/tools.py has no setup(rollout)"
+        if tools.server_url is not None:
+            why = "the server at tools.server_url keeps its own"
+        raise ConfigError(f"params.yaml: tools.state has no effect: {why}. Remove it.")
 
 
 def _external(url: str, static: dict[str, str], sent: Secrets, timeout_s: float) -> ToolEndpoint:
@@ -94,8 +112,9 @@ class _Process:
     """The recipe's server. Its output goes to a file without a name, which is read with `pread`:
     that leaves the writer's position alone."""
 
-    def __init__(self, recipe: Recipe, output: IO[bytes]) -> None:
+    def __init__(self, recipe: Recipe, output: IO[bytes], state: config.RolloutState) -> None:
         self._recipe = recipe
+        self._stops_in_s = STOP_DEADLINE_S + (state.teardown_s if recipe.setup else 0.0)
         self._output = output
         self._stopped = False
         key = token_urlsafe(32)
@@ -104,7 +123,7 @@ class _Process:
         command = [sys.executable, "-m", "rft.tools.server", str(recipe.folder)]
         options = recipe.options.model_dump_json(by_alias=True)
         self._process = subprocess.Popen(
-            [*command, "--options", options, "--parent", str(os.getpid())],
+            [*command, "--options", options, "--state", state.model_dump_json(), "--parent", str(os.getpid())],
             env=child_environment() | {KEY: key},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -147,7 +166,7 @@ class _Process:
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(STOP_DEADLINE_S)
+                self._process.wait(self._stops_in_s)
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._process.wait()

@@ -6,6 +6,8 @@
                           "output": "<text>"}
     POST /grade           {"sample", "item", "trace_id"} -> {"score", "solved", "reason",
                           "sub_scores"}
+    POST /end             {"trace_id"}: the rollout is over and graded. Only where the recipe keeps
+                          state for each (rft/tools/states.py)
 
 A tool is a plain typed Python function. Its schema is made from its signature and docstring, and
 its arguments are validated against the same types, so the two cannot drift apart. The status says
@@ -30,7 +32,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +44,8 @@ from rft import config
 from rft.errors import InfrastructureError, RftError, ToolError, UserError
 from rft.process import die_with
 from rft.recipe import Recipe, load
-from rft.tools.signatures import ITEM, TRACE_ID, arguments_model, asks_for, name_of
+from rft.tools.signatures import ITEM, ROLLOUT, TRACE_ID, arguments_model, asks_for, name_of
+from rft.tools.states import States
 
 KEY = "RFT_TOOL_KEY"
 MAX_BODY_BYTES = 16_000_000  # a grader's body holds every tool call of the rollout
@@ -49,13 +53,14 @@ MAX_BODY_BYTES = 16_000_000  # a grader's body holds every tool call of the roll
 log = logging.getLogger("rft.tools.server")
 
 
-def app(recipe: Recipe) -> web.Application:
+def app(recipe: Recipe, section: config.RolloutState | None = None) -> web.Application:
     """Raises UserError for a recipe whose tools cannot be served."""
     tools = {name_of(function): function for function in recipe.tools}
     if len(tools) != len(recipe.tools):
         names = [name_of(function) for function in recipe.tools]
         raise UserError(f"{recipe.folder}/tools.py: two of TOOLS have the same name. Rename one: {names}.")
     models = {name: arguments_model(function) for name, function in tools.items()}
+    states = _states(recipe, section or config.RolloutState())
 
     async def health(request: web.Request) -> web.Response:
         return web.json_response({"status": "ok", "tools": sorted(tools)})
@@ -67,9 +72,8 @@ def app(recipe: Recipe) -> web.Application:
             return _output(body, f"unknown tool {name!r}; known: {', '.join(sorted(tools))}", 404)
         try:
             arguments = read_arguments(models[name], body.get("arguments", "{}"))
-            given = {ITEM: body.get(ITEM) or {}, TRACE_ID: str(body.get(TRACE_ID) or "")}
-            arguments |= {key: given[key] for key in asks_for(tools[name])}
-            return _output(body, await _run(tools[name], **arguments))
+            async with _given(tools[name], body, states) as given:
+                return _output(body, await _run(tools[name], **arguments, **given))
         except ToolError as error:
             return _output(body, str(error), 400)
 
@@ -79,14 +83,61 @@ def app(recipe: Recipe) -> web.Application:
         body = await _body(request)
         if not isinstance(body.get("sample"), dict) or not isinstance(body.get("item"), dict):
             raise web.HTTPBadRequest(text="the body needs the objects 'sample' and 'item'")
-        more = {TRACE_ID: str(body.get(TRACE_ID) or "")} if TRACE_ID in asks_for(recipe.grade) else {}
-        return web.json_response(await _run(recipe.grade, body["sample"], body["item"], **more))
+        async with _given(recipe.grade, body, states) as given:
+            given.pop(ITEM, None)
+            return web.json_response(await _run(recipe.grade, body["sample"], body["item"], **given))
+
+    async def end(request: web.Request) -> web.Response:
+        if states is None:
+            raise web.HTTPNotFound(text=f"{recipe.name}/tools.py defines no setup(rollout)")
+        trace_id = str((await _body(request)).get(TRACE_ID) or "")
+        return web.json_response({"ended": await states.end(trace_id)})
 
     served = web.Application(
         middlewares=[_authorize(os.environ.get(KEY)), _report_bugs(recipe.folder)], client_max_size=MAX_BODY_BYTES
     )
-    served.add_routes([web.get("/health", health), web.post("/tools/{name}", call), web.post("/grade", grade)])
+    posts = {"/tools/{name}": call, "/grade": grade, "/end": end}
+    served.add_routes([web.get("/health", health), *(web.post(path, handler) for path, handler in posts.items())])
+    if states is not None:
+        served.cleanup_ctx.append(_kept(states))
     return served
+
+
+def _states(recipe: Recipe, section: config.RolloutState) -> States | None:
+    functions = [*recipe.tools, *([recipe.grade] if recipe.grade else [])]
+    asking = [name_of(function) for function in functions if ROLLOUT in asks_for(function)]
+    where = f"{recipe.folder}/tools.py"
+    if recipe.setup is None:
+        if recipe.teardown is not None:
+            raise UserError(f"{where}: has teardown(rollout) without setup(rollout). Write setup, too.")
+        if asking:
+            raise UserError(f"{where}: {asking[0]} takes `rollout`, which needs setup(rollout). Write it.")
+        return None
+    return States(recipe.setup, recipe.teardown, section)
+
+
+def _kept(states: States) -> Callable[[web.Application], AsyncIterator[None]]:
+    async def keep(app: web.Application) -> AsyncIterator[None]:
+        async with states.running():
+            yield
+
+    return keep
+
+
+@asynccontextmanager
+async def _given(
+    function: Callable[..., Any], body: dict[str, Any], states: States | None
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield what the function takes besides the policy's arguments. A rollout's state stays while
+    the block lasts."""
+    known = {ITEM: body.get(ITEM) or {}, TRACE_ID: str(body.get(TRACE_ID) or "")}
+    asked = asks_for(function)
+    given = {name: known[name] for name in asked if name in known}
+    if ROLLOUT not in asked or states is None:
+        yield given
+        return
+    async with states.using(known[TRACE_ID], known[ITEM]) as rollout:
+        yield given | {ROLLOUT: rollout}
 
 
 def read_arguments(model: type[pydantic.BaseModel], raw: Any) -> dict[str, Any]:
@@ -184,15 +235,16 @@ async def serve(served: web.Application, host: str, port: int, listening: Callab
         await runner.cleanup()
 
 
-def run(folder: str, options: str, host: str = "127.0.0.1", port: int = 0) -> None:
+def run(folder: str, options: str, host: str = "127.0.0.1", port: int = 0, state: str = "{}") -> None:
     """Serve the recipe of `folder` until a signal ends it, and print `listening HOST:PORT` when
-    ready. `options` is JSON."""
+    ready. `options` and `state` (tools.state) are JSON."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     try:
         given = json.loads(options)
     except ValueError:
         raise UserError(f"--options {options!r} is not JSON. Write an object, such as '{{\"key\": 1}}'.") from None
-    served = app(load(config.parse({"path": folder, "options": given}, "--options", config.Recipe)))
+    limits = config.parse(json.loads(state), "--state", config.RolloutState)
+    served = app(load(config.parse({"path": folder, "options": given}, "--options", config.Recipe)), limits)
     asyncio.run(serve(served, host, port, lambda port: print(f"listening {host}:{port}", flush=True)))
 
 
@@ -201,6 +253,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m rft.tools.server")
     parser.add_argument("recipe", metavar="RECIPE_FOLDER")
     parser.add_argument("--options", default="{}", metavar="JSON")
+    parser.add_argument("--state", default="{}", metavar="JSON", help="tools.state of params.yaml")
     parser.add_argument(
         "--parent", type=int, metavar="PID", help="end when this process, which must be the parent, ends"
     )
@@ -208,7 +261,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.parent is not None:
         die_with(args.parent)
     try:
-        run(args.recipe, args.options)
+        run(args.recipe, args.options, state=args.state)
     except RftError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -16,10 +16,10 @@ from pydantic.json_schema import GenerateJsonSchema
 from rft.errors import UserError
 from rft.recipe import Recipe
 
-ITEM, TRACE_ID = GIVEN = ("item", "trace_id")
-"""Arguments that a tool gets from us and not from the policy: the example's row and the rollout's
-trace id. That id is new in every run: where it shows in an output, equal seeds no longer give equal
-bytes.
+ITEM, TRACE_ID, ROLLOUT = GIVEN = ("item", "trace_id", "rollout")
+"""Arguments that a tool gets from us and not from the policy: the example's row, the rollout's
+trace id, and the rollout with its state (rft/tools/states.py). That id is new in every run: where
+it shows in an output, equal seeds no longer give equal bytes.
 """
 
 

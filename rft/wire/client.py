@@ -55,6 +55,8 @@ class ToolEndpoint:
     raise_if_dead: Callable[[], None] = field(default=_nothing, repr=False)
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
     last_words: Callable[[], str] = field(default=str, repr=False, compare=False)
+    keeps_state: bool = False
+    """Whether it keeps state for each rollout, and wants to hear of its end at /end."""
 
 
 class NoReply(Exception):

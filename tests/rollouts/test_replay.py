@@ -178,6 +178,15 @@ def test_what_stops_a_replay_is_one_error(tmp_path: Path):
         regrade([replace(LOG[0], item="{}")], {"url": "http://127.0.0.1:9/grade"}, params(tmp_path / "again"))
 
 
+def test_a_grade_that_looks_at_state_cannot_be_given_again(tmp_path: Path):
+    settings = params(tmp_path)
+    path = Path(settings.recipe.path) / "tools.py"
+    kept = "def setup(rollout):\n    pass\n\n\ndef grade(sample, item, rollout)"
+    path.write_text(path.read_text().replace("def grade(sample, item)", kept))
+    with pytest.raises(UserError, match="looks at the rollout's state, which a log does not hold"):
+        regrade(LOG[:3], {"url": "{tool_server}/grade"}, settings)
+
+
 @pytest.mark.parametrize(
     ("content", "error", "words"),
     [
