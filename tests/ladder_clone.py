@@ -71,6 +71,7 @@ REAL = (
     "tools/__init__.py",
     "tools/server.py",
     "tools/signatures.py",
+    "tools/states.py",
     "types.py",
     "words.py",
 )
