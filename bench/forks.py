@@ -295,9 +295,9 @@ class _Grades:
     scale = UNIT
 
     async def grade(self, example: Any, turns: Any, stop: Any, context: Any) -> Any:
-        from rft.types import Grade
+        from rft.types import Scored
 
-        return Grade(1.0 if len(example.id) % 2 else 0.0)
+        return Scored(1.0 if len(example.id) % 2 else 0.0)
 
 
 def _count(policy: Any, scripts: list[_Script]) -> Count:

@@ -261,7 +261,7 @@ def environment(loaded: Any, prompt: Any, tools: list[dict[str, Any]]) -> type:
 def reward(loaded: Any, limits: Any) -> Callable[..., list[float]]:
     """The recipe's grader under the recipe's budget."""
     from rft.grading import budget
-    from rft.types import Grade, GradeStatus, StopReason
+    from rft.types import GradeStatus, Scored, StopReason
     from rft.wire import contract as wire
 
     def rewards(completions: list[list[dict[str, Any]]], item: list[str], **_: Any) -> list[float]:
@@ -270,7 +270,7 @@ def reward(loaded: Any, limits: Any) -> Callable[..., list[float]]:
             turns = turns_of(messages, limits.max_tool_calls)
             grade = loaded.grade(wire.sample(turns, StopReason.completed), json.loads(row))
             found = budget.reward(
-                Grade(grade["score"], GradeStatus.ok, grade["solved"]), budget.Use.of(turns, 0.0), limits.budget
+                Scored(grade["score"], GradeStatus.ok, grade["solved"]), budget.Use.of(turns, 0.0), limits.budget
             )
             earned.append(float(found or 0.0))
         return earned

@@ -40,12 +40,25 @@ INFRASTRUCTURE = frozenset({StopReason.tool_error, StopReason.policy_error, Stop
 
 
 class GradeStatus(StrEnum):
-    """Whether a score can be trusted."""
+    """Whether there is a score, and why or why not. The first three have one."""
 
     ok = "ok"
-    hack = "hack"  # scored at the low end of the range on action evidence
-    infra_error = "infra_error"  # unscored
-    grader_error = "grader_error"  # unscored
+    policy_error = "policy_error"  # what the policy made could not be judged: not to be read, or beyond a limit
+    hack = "hack"  # the low end of the range, on action evidence
+    infra_error = "infra_error"  # the grader, or what it needs, is out of order
+    judge_error = "judge_error"  # a judge refused, or its server did
+    parse_error = "parse_error"  # the grader's or judge's reply is no verdict
+    timeout = "timeout"  # the grader or judge took too long
+
+    @classmethod
+    def _missing_(cls, value: object) -> GradeStatus | None:
+        """Read what logs before 0.2 call a reply that is no verdict."""
+        return cls.parse_error if value == "grader_error" else None
+
+
+ScoredStatus = Literal[GradeStatus.ok, GradeStatus.policy_error, GradeStatus.hack]
+UnscoredStatus = Literal[GradeStatus.infra_error, GradeStatus.judge_error, GradeStatus.parse_error, GradeStatus.timeout]
+SCORED: frozenset[GradeStatus] = frozenset({GradeStatus.ok, GradeStatus.policy_error, GradeStatus.hack})
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,15 +253,52 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Grade:
-    """A score on the grader's own scale (rft/scale.py), or none. The component `outcome` is the
-    score of the task itself, before any shaping."""
+class Scored:
+    """A score on the grader's own scale (rft/scale.py).
 
-    score: float | None
-    status: GradeStatus = GradeStatus.ok
+    `components`: its parts. `outcome` is the score of the task itself, before any shaping;
+    `process`, `budget` and `style` are what shaping usually has; `reward` was multiplied from them.
+    `flags`: the wire contract's error keys that are true, such as invalid_variable_error.
+    `evidence`: what a verdict rests on, in the policy's own words or acts.
+    """
+
+    score: float
+    status: ScoredStatus = GradeStatus.ok
     solved: bool = False
     components: dict[str, float] = field(default_factory=dict)
     explanation: str = ""
+    flags: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check(self.status, scored=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Unscored:
+    """Why there is no score. That is not a zero: zero would be a statement about the policy."""
+
+    status: UnscoredStatus
+    explanation: str = ""
+    flags: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    score: None = field(default=None, init=False)
+    solved: Literal[False] = field(default=False, init=False)
+    components: dict[str, float] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        _check(self.status, scored=False)
+
+
+Grade = Scored | Unscored
+"""What a finished rollout was worth. `grade.score is None` tells the two apart, for type checkers,
+too."""
+
+
+def _check(status: GradeStatus, scored: bool) -> None:
+    """Guard what is read from a file; type checkers guard the code."""
+    if (status in SCORED) is not scored:
+        raise ValueError(f"a grade with status {status} {'has no' if scored else 'needs a'} score")
 
 
 @dataclass(frozen=True, slots=True)

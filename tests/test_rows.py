@@ -19,7 +19,7 @@ from rft.reports import ExamplesReport, PromptSettings
 from rft.rollouts import log as rollout_log
 from rft.rollouts import replay
 from rft.stages import examples
-from rft.types import SPLITS, Example, Grade, StopReason, Trajectory, Turn
+from rft.types import SPLITS, Example, Scored, StopReason, Trajectory, Turn
 
 OWN = """
 from pathlib import Path
@@ -190,7 +190,7 @@ def test_the_log_holds_the_users_line_and_a_replay_sends_it() -> None:
     text = '{"big":123456789012345678901234567890.10,"a":1,"a":2,"over":1e400,"id":1.5,'
     text += '"messages":[{"role":"user","content":"q"}],"case":"c-1"}'
     one = rows.read(rows.Line(text, "here"), config.Keys(id="case"), "")
-    done = Trajectory("rollout_1", one.id, (Turn("an answer"),), StopReason.completed, Grade(1.0), 1.0)
+    done = Trajectory("rollout_1", one.id, (Turn("an answer"),), StopReason.completed, Scored(1.0), 1.0)
     row = rollout_log.row(done, one, 0, PromptSettings(name="seed", system=""), "baseline", "champion")
     assert row.item == text
     assert (replay.example_of(row).line, replay.example_of(row).id) == (text, "c-1")

@@ -34,7 +34,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rft.types import INFRASTRUCTURE, GradeStatus, Trajectory
+from rft.types import INFRASTRUCTURE, Trajectory
 
 ALPHA = 0.01
 MIN_COUNT = 4
@@ -102,7 +102,7 @@ def calls_of(trajectories: Sequence[Trajectory]) -> list[CallRecord]:
                 for call, result in sent
             ]
         if trajectory.stop_reason not in INFRASTRUCTURE:
-            failed = trajectory.grade.status in (GradeStatus.infra_error, GradeStatus.grader_error)
+            failed = trajectory.grade.score is None
             answer = json.dumps({"answer": trajectory.final_text})
             found.append(CallRecord(*rollout, _AT_THE_END, GRADER, answer, failed))
     return found

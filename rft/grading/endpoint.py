@@ -22,7 +22,7 @@ from typing import Any, Self
 from rft import config, recipe, secrets
 from rft.errors import ConfigError
 from rft.scale import Scale, from_to
-from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn
+from rft.types import Example, Grade, GradeStatus, RolloutContext, Scored, StopReason, Turn, Unscored, UnscoredStatus
 from rft.wire import headers
 from rft.wire.client import HttpClient, NoReply, Reply, ToolEndpoint, http_address
 from rft.wire.contract import Envelope, Malformed, as_text, clip, grader_payload, read_json
@@ -73,8 +73,7 @@ class EndpointGrader:
         try:
             grade, _ = await self._http.post(self._target, payload, envelope, "grade", self._read)
         except NoReply as failure:
-            status = GradeStatus.grader_error if failure.malformed else GradeStatus.infra_error
-            return Grade(None, status, explanation=f"grader: {failure}")
+            return Unscored(status_of(failure), f"grader: {failure}")
         return grade
 
     def _read(self, reply: Reply) -> Grade:
@@ -86,12 +85,19 @@ class EndpointGrader:
         return _verdict(read_json(reply.body), self.scale, self._declares_range)
 
 
+def status_of(failure: NoReply) -> UnscoredStatus:
+    """Say why there is no verdict."""
+    if failure.malformed:
+        return GradeStatus.parse_error
+    return GradeStatus.timeout if failure.late else GradeStatus.infra_error
+
+
 def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
     reply = value if isinstance(value, dict) else {"score": value}
     said = reply.get("reason")
     reason = "" if said is None else as_text(said)
     if hack := _hack(reply.get("hack"), reason):  # first: a malformed rest must not save a hack from its score
-        return Grade(scale.low, GradeStatus.hack, False, {}, hack)
+        return Scored(scale.low, GradeStatus.hack, False, {}, hack)
     parts = reply.get("sub_scores") or {}
     if not isinstance(parts, dict):
         raise Malformed(f"'sub_scores' is {_show(parts)}, expected an object of numbers")
@@ -102,7 +108,8 @@ def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
     solved = reply.get("solved")
     if solved is not None and not isinstance(solved, bool):
         raise Malformed(f"'solved' is {_show(solved)}, expected true or false")
-    return Grade(score, GradeStatus.ok, score >= scale.pass_threshold if solved is None else solved, components, reason)
+    passed = score >= scale.pass_threshold if solved is None else solved
+    return Scored(score, GradeStatus.ok, passed, components, reason)
 
 
 def _hack(value: Any, reason: str) -> str:

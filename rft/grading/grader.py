@@ -1,8 +1,9 @@
 """From a finished rollout to a grade: a score, or the reason why there is none.
 
 A missing score is not a zero: zero is a statement about the policy, and training on it teaches that
-an outage is the policy's fault. So a reply is a finite number (`ok`) or something else
-(`grader_error`, unscored), and no reply after the retries is `infra_error`, unscored too.
+an outage is the policy's fault. So a grade is `Scored` or `Unscored` (rft/types.py), and its status
+says why: a reply that is no verdict is `parse_error`, one that does not come in time is `timeout`,
+and no reply after the retries is `infra_error`.
 
 `Grader` is all that the loop, the stages and the replay know of a grader. `grader_of` makes the one
 that grader.json asks for: a new kind is a module like rft/grading/endpoint.py and a line there.
@@ -18,7 +19,7 @@ from typing import Protocol
 from rft import config, recipe
 from rft.grading.endpoint import EndpointGrader
 from rft.scale import Scale
-from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn
+from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn, Unscored
 from rft.wire.client import ToolEndpoint
 
 
@@ -54,4 +55,4 @@ class Ungraded:
     async def grade(
         self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
     ) -> Grade:
-        return Grade(None, GradeStatus.grader_error, explanation="nobody judged it")
+        return Unscored(GradeStatus.infra_error, "nobody judged it")

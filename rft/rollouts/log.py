@@ -23,13 +23,27 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rft import commands, files, secrets
 from rft.chat.dialogue import messages_of
 from rft.errors import RftError, UserError
 from rft.reports import PromptSettings
-from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn, Usage
+from rft.types import (
+    Example,
+    Grade,
+    GradeStatus,
+    Scored,
+    ScoredStatus,
+    StopReason,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    Turn,
+    Unscored,
+    UnscoredStatus,
+    Usage,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,10 +90,14 @@ class LogRow:
     num_context_tokens: int | None = None
     num_cached_tokens: int | None = None
     num_unreadable_calls: int | None = None  # None: not on record
+    flags: str | None = None  # JSON list: the wire's error keys that the grade raised. None: not on record
+    evidence: str | None = None  # JSON list of texts. None: not on record
 
 
 COLUMNS = tuple(column.name for column in fields(LogRow))
-_LATER = ("num_context_tokens", "num_cached_tokens", "num_unreadable_calls")
+_COUNTED_LATER = ("num_context_tokens", "num_cached_tokens", "num_unreadable_calls")
+_SAID_LATER = ("flags", "evidence")
+_LATER = (*_COUNTED_LATER, *_SAID_LATER)
 """Columns that files of 0.1.0 may lack; there they are not on record."""
 
 
@@ -129,6 +147,8 @@ def row(
         num_context_tokens=None if usage is None else usage.context,
         num_cached_tokens=None if usage is None else usage.cached,
         num_unreadable_calls=trajectory.num_unreadable_calls,
+        flags=json.dumps(trajectory.grade.flags),
+        evidence=_json(trajectory.grade.evidence),
     )
 
 
@@ -174,17 +194,25 @@ def restored(row: LogRow, rest: str, wall_s: float) -> tuple[str, Trajectory]:
                 usage=None if turn["usage"] is None else Usage(**turn["usage"]),
             )
         )
-    grade = Grade(row.score, GradeStatus(row.status), bool(row.solved), json.loads(row.components), row.explanation)
     return found["word"], Trajectory(
         rollout_id=row.rollout_id,
         example_id=row.example_id,
         turns=tuple(turns),
         stop_reason=StopReason(row.stop_reason),
-        grade=grade,
+        grade=_grade(row),
         reward=row.reward,
         wall_s=wall_s,
         attempt=row.attempt,
     )
+
+
+def _grade(row: LogRow) -> Grade:
+    status = GradeStatus(row.status)
+    flags, evidence = (tuple(json.loads(said or "[]")) for said in (row.flags, row.evidence))
+    if row.score is None:
+        return Unscored(cast(UnscoredStatus, status), row.explanation, flags, evidence)
+    parts = json.loads(row.components)
+    return Scored(row.score, cast(ScoredStatus, status), bool(row.solved), parts, row.explanation, flags, evidence)
 
 
 def cells(row: LogRow) -> dict[str, Any]:
@@ -216,7 +244,8 @@ def schema() -> pa.Schema:
         + [(name, pa.string()) for name in ("components", "explanation", "item", "messages")]
         + [("ids", pa.list_(pa.int32())), ("loss_mask", pa.list_(pa.bool_())), ("logprobs", pa.list_(pa.float32()))]
         + [("trained", pa.bool_()), ("left_out", pa.string()), ("temperature", pa.float64())]
-        + [(name, pa.int32()) for name in _LATER]
+        + [(name, pa.int32()) for name in _COUNTED_LATER]
+        + [(name, pa.string()) for name in _SAID_LATER]
     )
 
 

@@ -66,6 +66,7 @@ from rft.types import (
     ToolResult,
     Trajectory,
     Turn,
+    Unscored,
 )
 from rft.wire.trace import Traces, rollout_id
 
@@ -373,14 +374,14 @@ async def _call_tools(
 async def _grade(grader: Grader, live: _Live, limits: config.Rollout) -> None:
     assert live.stop is not None
     if live.stop in INFRASTRUCTURE:
-        live.grade = Grade(None, GradeStatus.infra_error, explanation=live.why or "the policy failed")
+        live.grade = Unscored(GradeStatus.infra_error, live.why or "the policy failed")
         return
     try:
         async with asyncio.timeout(limits.grader_deadline_s):
             live.grade = await grader.grade(live.request.example, live.turns, live.stop, live.context)
     except TimeoutError:
         why = f"grader: no grade within rollout.grader_deadline_s = {limits.grader_deadline_s:g} s"
-        live.grade = Grade(None, GradeStatus.infra_error, explanation=why)
+        live.grade = Unscored(GradeStatus.infra_error, why)
 
 
 async def _within(deadline_s: float, rollouts: Sequence[object]) -> None:

@@ -37,6 +37,7 @@ from rft.types import (
     ToolCall,
     ToolResult,
     Turn,
+    Unscored,
 )
 from rft.wire.client import ToolEndpoint
 from rft.wire.trace import Traces
@@ -136,7 +137,7 @@ async def _regrade(
 async def _grade(row: LogRow, grader: Grader, deadline_s: float, traces: Traces) -> Grade:
     stop = StopReason(row.stop_reason)
     if stop in INFRASTRUCTURE:
-        return Grade(None, GradeStatus.infra_error, explanation=f"not sent: the rollout ended with {stop}")
+        return Unscored(GradeStatus.infra_error, f"not sent: the rollout ended with {stop}")
     example = example_of(row)
     context = RolloutContext(traces.of(row.rollout_id, row.attempt), example, row.split, row.step, row.attempt)
     try:
@@ -144,7 +145,7 @@ async def _grade(row: LogRow, grader: Grader, deadline_s: float, traces: Traces)
             return await grader.grade(example, turns(row), stop, context)
     except TimeoutError:
         why = f"grader: no grade within rollout.grader_deadline_s = {deadline_s:g} s"
-        return Grade(None, GradeStatus.infra_error, explanation=why)
+        return Unscored(GradeStatus.infra_error, why)
 
 
 # -- a row, read back ------------------------------------------------------------------------------

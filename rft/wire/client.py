@@ -59,13 +59,20 @@ class ToolEndpoint:
 
 class NoReply(Exception):
     """A try that failed; raised by `retry`: all of them. `malformed`: the last reply could not be
-    read. `lasting`: another try cannot help."""
+    read. `late`: it did not come in time. `lasting`: another try cannot help."""
 
     def __init__(
-        self, reason: str, malformed: bool = False, retry_after_s: float = 0.0, retries: int = 0, lasting: bool = False
+        self,
+        reason: str,
+        malformed: bool = False,
+        retry_after_s: float = 0.0,
+        retries: int = 0,
+        lasting: bool = False,
+        late: bool = False,
     ) -> None:
         super().__init__(redact(reason))
         self.malformed = malformed
+        self.late = late
         self.lasting = lasting
         self.retry_after_s = retry_after_s
         self.retries = retries
@@ -148,13 +155,13 @@ async def retry(
         except Malformed as error:
             failure = NoReply(str(error), malformed=True)
         except TimeoutError:
-            failure = NoReply(overrun)
+            failure = NoReply(overrun, late=True)
         except NoReply as error:
             failure = error
         if failure.lasting:
             break
     words = f"{failure} ({tries} {'try' if tries == 1 else 'tries'})"
-    raise NoReply(words, failure.malformed, retries=max(0, tries - 1), lasting=failure.lasting)
+    raise NoReply(words, failure.malformed, 0.0, max(0, tries - 1), failure.lasting, failure.late)
 
 
 async def retrying(limits: Limits, message: str, once: _Try[T]) -> tuple[T, int]:

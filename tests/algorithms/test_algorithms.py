@@ -19,7 +19,7 @@ from rft.algorithms import Tokens, Totals, dapo
 from rft.algorithms.ppo import gae
 from rft.config.train import ALGORITHMS, Overlong
 from rft.errors import ConfigError
-from rft.types import Grade, GradeStatus, StopReason, Trajectory, Turn
+from rft.types import GradeStatus, Scored, StopReason, Trajectory, Turn, Unscored
 
 RATIO = ("dr_grpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo")
 BOUNDS = dict.fromkeys(RATIO, (0.8, 1.2)) | {
@@ -391,10 +391,10 @@ def test_overlong_punishment_is_linear_in_the_last_tokens(length: int, expected:
 
 def test_overlong_shaping_measures_the_whole_context():
     turn = Turn(prompt_ids=tuple(range(60)), token_ids=tuple(range(30)), logprobs=(0.0,) * 30, text="")
-    done = Trajectory("trace", "example", (turn,), StopReason.completed, Grade(1.0), 1.0)
+    done = Trajectory("trace", "example", (turn,), StopReason.completed, Scored(1.0), 1.0)
     overlong = section("dapo", overlong={"buffer": 20, "penalty": 1.0}).overlong
     assert dapo.shaped(done, overlong, 100) == pytest.approx(0.5)
-    assert dapo.shaped(replace(done, grade=Grade(None, GradeStatus.infra_error), reward=None), overlong, 100) is None
+    assert dapo.shaped(replace(done, grade=Unscored(GradeStatus.infra_error), reward=None), overlong, 100) is None
     assert dapo.shaped(done, section("dapo").overlong, None) == 1.0
 
 

@@ -18,7 +18,7 @@ from rft.chat.renderer import Chat
 from rft.grading import budget
 from rft.reports import PromptSettings
 from rft.tools.signatures import schemas
-from rft.types import Grade, GradeStatus, ToolCall
+from rft.types import GradeStatus, Scored, ToolCall
 from tests import small_policy, tiny_recipe
 
 ICD10 = Path(__file__).resolve().parents[2] / "recipes" / "icd10"
@@ -143,7 +143,7 @@ def test_the_reward_is_the_graders_under_our_budget(icd10: Any, item: str) -> No
         [assistant("search")],
         [assistant(content="{")],
     ]
-    over = budget.reward(Grade(1.0, GradeStatus.ok, True), budget.Use(("search",) * 6, 0, 3, 0.0), limits.budget)
+    over = budget.reward(Scored(1.0, GradeStatus.ok, True), budget.Use(("search",) * 6, 0, 3, 0.0), limits.budget)
     assert over == 0.75
     assert rewards(completions=done, item=[item] * len(done), trainer_state=None) == [1.0, over, 0.0, 0.0, 0.0]
 

@@ -17,7 +17,7 @@ import pytest
 from bench import faulty_server, outage, rollouts
 from bench.faulty_server import Faults, serving, tell
 from rft.grading import alarm
-from rft.types import Grade, StopReason
+from rft.types import GradeStatus, Scored, StopReason, Unscored
 from tests import tiny_recipe
 
 
@@ -149,11 +149,14 @@ def test_a_failure_scored_zero_would_show():
     solved = next(n for n, one in enumerate(calm) if one.reward == 1.0)
     tally = rollouts.Tally()
     tally.add(
-        [replace(one, reward=0.0, grade=Grade(0.0)) if n == solved else one for n, one in enumerate(calm)], calm, 4
+        [replace(one, reward=0.0, grade=Scored(0.0)) if n == solved else one for n, one in enumerate(calm)], calm, 4
     )
     assert (tally.false_zeros, tally.changed_groups) == (1, 1)
     marked = replace(
-        calm[solved], reward=None, grade=Grade(None, explanation="HTTP 500"), stop_reason=StopReason.tool_error
+        calm[solved],
+        reward=None,
+        grade=Unscored(GradeStatus.infra_error, "HTTP 500"),
+        stop_reason=StopReason.tool_error,
     )
     tally = rollouts.Tally()
     tally.add([marked if n == solved else one for n, one in enumerate(calm)], calm, 4)

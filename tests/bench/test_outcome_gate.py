@@ -18,7 +18,7 @@ from rft import algorithms, config
 from rft.algorithms import Tokens, Totals
 from rft.config import Budget
 from rft.grading.budget import Use, outcome, reward
-from rft.types import Grade
+from rft.types import Grade, Scored
 
 GRPO = algorithms.of(config.Train(algorithm="grpo"))
 DRAWERS = 20
@@ -33,7 +33,7 @@ def rewards(grades: Sequence[Grade], calls: Sequence[int], budget: Budget) -> li
 def advantages(form: str, calls: Sequence[int]) -> list[float]:
     """Of a group in which all failed, with a budget of 8 calls."""
     budget = Budget.model_validate({"tool_calls": 8, "weight": 0.1, "form": form})
-    (found,) = GRPO.advantages([rewards([Grade(0.0)] * len(calls), calls, budget)])
+    (found,) = GRPO.advantages([rewards([Scored(0.0)] * len(calls), calls, budget)])
     return found.tolist()
 
 
@@ -50,7 +50,7 @@ def test_a_multiplied_one_makes_none():
 
 def test_what_the_variance_filter_looks_at_is_blind_to_the_budget_and_to_style():
     """Rewards differ in every way but one: what the task earned."""
-    grades = [Grade(0.1 * n, components={"outcome": 0.0, "style": 0.1 * n}) for n in range(4)]
+    grades = [Scored(0.1 * n, components={"outcome": 0.0, "style": 0.1 * n}) for n in range(4)]
     assert len(set(rewards(grades, (0, 2, 4, 8), Budget(form="added", tool_calls=1)))) == 4
     assert {outcome(grade) for grade in grades} == {0.0}
 
@@ -67,7 +67,7 @@ def learned(form: str, seed: int, steps: int = 40) -> list[float]:
         depth_P = rng.integers(1, DRAWERS + 1, size=8)
         searches = [[_search(int(depth), torch.sigmoid(patience).tolist(), rng) for _ in range(8)] for depth in depth_P]
         graded_PG = [
-            rewards([Grade(score) for score, _ in group], [1 + sum(goes) for _, goes in group], budget)
+            rewards([Scored(score) for score, _ in group], [1 + sum(goes) for _, goes in group], budget)
             for group in searches
         ]
         advantage_N = np.concatenate(GRPO.advantages(graded_PG))

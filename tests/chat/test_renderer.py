@@ -19,7 +19,7 @@ from rft.errors import UserError
 from rft.reports import PromptSettings
 from rft.rollouts.loop import Conditions, Request, run_rollouts
 from rft.scale import UNIT
-from rft.types import Example, Grade, Message, StopReason, ToolCall
+from rft.types import Example, Grade, Message, Scored, StopReason, ToolCall
 from tests import families, small_policy, tiny_recipe
 from tests.scripted_policy import Said, scripted
 
@@ -368,7 +368,7 @@ class Zero:
     scale = UNIT
 
     async def grade(self, *told: Any) -> Grade:
-        return Grade(0.0)
+        return Scored(0.0)
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)

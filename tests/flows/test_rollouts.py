@@ -24,7 +24,7 @@ from rft import reports
 from rft.rollouts import log as rollout_log
 from rft.rollouts.log import LogRow
 from rft.rollouts.store import RolloutStore
-from rft.types import Grade
+from rft.types import Scored
 from tasks.display import tracking
 from tasks.runs import records
 from tasks.runs.records import RunRecord
@@ -35,7 +35,7 @@ WORDS = {"<unk>": 0, "look": 1, "up": 2, "9153": 3}
 
 def trained(number: int, step: int, sample: int, reward: float | None, left_out: str = "", **more: Any) -> LogRow:
     """A rollout of training with tokens; its answer is right when its reward is 1."""
-    grade = Grade(reward, solved=reward == 1, explanation="exact") if reward is not None else None
+    grade = Scored(reward, solved=reward == 1, explanation="exact") if reward is not None else None
     found = row(number, None if reward == 1 else "0000", grade=grade)
     tokens = {"ids": [1, 2, 3], "loss_mask": [False, True, True], "logprobs": [-0.25, -4.0], "num_tokens": 2}
     place = {

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rft.grading.alarm import Alarm, CallRecord, calls_of, find
-from rft.types import Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn
+from rft.types import GradeStatus, Scored, StopReason, ToolCall, ToolResult, Trajectory, Turn, Unscored
 
 Breaks = Callable[[str, str, dict[str, object], int], bool]
 """rollout, tool, arguments, calls in the turn -> this call fails."""
@@ -195,7 +195,7 @@ def test_calls_are_read_from_trajectories():
         ToolResult("call_0_2", "no such code", is_error=True, latency_s=0.1),
     )
     one = Trajectory(
-        "t", "n", (Turn("", calls, results),), StopReason.tool_error, Grade(None, GradeStatus.infra_error), None
+        "t", "n", (Turn("", calls, results),), StopReason.tool_error, Unscored(GradeStatus.infra_error), None
     )
     assert [(call.tool, call.failed, call.num_in_turn) for call in calls_of([one])] == [
         ("search", True, 2),
@@ -206,7 +206,7 @@ def test_calls_are_read_from_trajectories():
 def test_an_answer_that_the_grader_cannot_bear_is_an_exit_too():
     def ended(n: int) -> Trajectory:
         bad = n % 4 == 0
-        grade = Grade(None, GradeStatus.grader_error, explanation="HTTP 500") if bad else Grade(0.0)
+        grade = Unscored(GradeStatus.parse_error, "HTTP 500") if bad else Scored(0.0)
         return Trajectory(
             f"t{n}", f"n-{n}", (Turn("NaN" if bad else f"I{n}"),), StopReason.completed, grade, grade.score
         )

@@ -14,7 +14,7 @@ from rft import config
 from rft.config import Budget, Rollout
 from rft.errors import ConfigError
 from rft.grading.budget import Use, check, contradictions, kept, never_exceeded, outcome, reward
-from rft.types import Grade, GradeStatus, ToolCall, Turn
+from rft.types import Grade, GradeStatus, Scored, ToolCall, Turn, Unscored
 from tests import tiny_recipe
 
 
@@ -58,7 +58,7 @@ any_budget = budgets("multiplied", "added")
 def grades(draw: st.DrawFn, score: st.SearchStrategy[float] = scores) -> Grade:
     """With and without an outcome of its own, which may be on another scale than the score."""
     parts = draw(st.dictionaries(st.sampled_from(["outcome", "process", "style"]), st.floats(-2, 2)))
-    return Grade(draw(score), components=parts)
+    return Scored(draw(score), components=parts)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def grades(draw: st.DrawFn, score: st.SearchStrategy[float] = scores) -> Grade:
 )
 def test_by_hand(form: str, num_calls: int, expected: float):
     budget = Budget.model_validate({"tool_calls": 4, "weight": 0.5, "form": form})
-    assert reward(Grade(0.8), calling(num_calls), budget) == pytest.approx(expected)
+    assert reward(Scored(0.8), calling(num_calls), budget) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_two_budgets_multiply(num_calls: int, tokens: int, multiplied: float, ad
     """The module's own table."""
     section = {"tool_calls": 4, "weight": 0.5, "tokens": {"free": 200, "weight": 0.2}}
     used = calling(num_calls, tokens)
-    assert reward(Grade(1.0), used, Budget.model_validate(section)) == pytest.approx(multiplied)
-    assert reward(Grade(0.0), used, Budget.model_validate(section)) == 0.0
-    assert reward(Grade(0.0), used, Budget.model_validate({**section, "form": "added"})) == pytest.approx(added_failed)
+    assert reward(Scored(1.0), used, Budget.model_validate(section)) == pytest.approx(multiplied)
+    assert reward(Scored(0.0), used, Budget.model_validate(section)) == 0.0
+    assert reward(Scored(0.0), used, Budget.model_validate({**section, "form": "added"})) == pytest.approx(added_failed)
 
 
 @pytest.mark.parametrize(
@@ -103,24 +103,24 @@ def test_two_budgets_multiply(num_calls: int, tokens: int, multiplied: float, ad
 )
 def test_each_budget_reads_its_own_use(name: str, used: Use, expected: float):
     budget = Budget.model_validate({"tool_calls": None, name: {"free": 10, "weight": 0.4}})
-    assert reward(Grade(1.0), used, budget) == pytest.approx(expected)
+    assert reward(Scored(1.0), used, budget) == pytest.approx(expected)
 
 
 def test_tools_have_weights():
     budget = Budget(tool_calls=4, weight=0.5, tool_weights={"archive": 3, "lookup": 0})
     # 3 + 1 + 1 + 0 + 3 = 8: twice the budget
     used = Use(("archive", "search", "search", "lookup", "archive"), 0, 0, 0.0)
-    assert reward(Grade(1.0), used, budget) == 0.5
+    assert reward(Scored(1.0), used, budget) == 0.5
     assert kept(Use(("lookup",) * 50, 0, 0, 0.0), budget) == 1
 
 
 def test_no_calls_allowed():
     budget = Budget(tool_calls=0, weight=0.5)
-    assert [reward(Grade(1.0), calling(n), budget) for n in range(3)] == [1.0, 0.5, 0.5]
+    assert [reward(Scored(1.0), calling(n), budget) for n in range(3)] == [1.0, 0.5, 0.5]
 
 
 def test_the_added_form_is_not_clamped():
-    assert reward(Grade(0.0), calling(8), Budget(tool_calls=4, form="added")) == -0.5
+    assert reward(Scored(0.0), calling(8), Budget(tool_calls=4, form="added")) == -0.5
 
 
 def test_what_a_rollout_used():
@@ -136,11 +136,11 @@ def test_what_a_rollout_used():
 @pytest.mark.parametrize(
     ("grade", "expected"),
     [
-        (Grade(0.7), 0.7),
-        (Grade(0.7, components={"process": 1.0}), 0.7),
-        (Grade(0.7, components={"outcome": 0.0, "style": 0.7}), 0.0),
-        (Grade(None, GradeStatus.grader_error), None),
-        (Grade(0.0, GradeStatus.hack, components={"outcome": 1.0}), 0.0),
+        (Scored(0.7), 0.7),
+        (Scored(0.7, components={"process": 1.0}), 0.7),
+        (Scored(0.7, components={"outcome": 0.0, "style": 0.7}), 0.0),
+        (Unscored(GradeStatus.parse_error), None),
+        (Scored(0.0, GradeStatus.hack, components={"outcome": 1.0}), 0.0),
     ],
 )
 def test_the_outcome_is_the_graders_word_else_the_score(grade: Grade, expected: float | None):
@@ -149,9 +149,9 @@ def test_the_outcome_is_the_graders_word_else_the_score(grade: Grade, expected: 
 
 def test_style_in_an_all_fail_group_is_not_scaled():
     """Scaled by what was used, the style of failures would be a reason to use less."""
-    grade = Grade(0.3, components={"outcome": 0.0, "style": 0.3})
+    grade = Scored(0.3, components={"outcome": 0.0, "style": 0.3})
     assert {reward(grade, calling(n), Budget(tool_calls=4, weight=1.0)) for n in range(12)} == {0.3}
-    solved = Grade(1.0, components={"outcome": 0.7, "style": 0.3})
+    solved = Scored(1.0, components={"outcome": 0.7, "style": 0.3})
     assert reward(solved, calling(8), Budget(tool_calls=4, weight=1.0)) == pytest.approx(0.3)
 
 
@@ -161,16 +161,16 @@ def test_style_in_an_all_fail_group_is_not_scaled():
 def test_a_group_at_the_low_end_of_its_scale_has_nothing_to_learn_from(
     low: float, high: float, group: list[Use], budget: Budget
 ):
-    assert {reward(Grade(low), used, budget, low) for used in group} == {low}
+    assert {reward(Scored(low), used, budget, low) for used in group} == {low}
     assert {
-        reward(Grade(low, GradeStatus.hack, components={"outcome": high}), used, budget, low) for used in group
+        reward(Scored(low, GradeStatus.hack, components={"outcome": high}), used, budget, low) for used in group
     } == {low}
 
 
 @pytest.mark.parametrize(("low", "score", "expected"), [(0, 5, 2.5), (1, 5, 3.0), (-2, 2, 0.0), (-2, 0, -1.0)])
 def test_what_was_earned_is_measured_from_the_low_end(low: float, score: float, expected: float):
-    assert reward(Grade(score), calling(8), Budget(tool_calls=4, weight=0.5), low) == expected
-    assert reward(Grade(score), calling(4), Budget(tool_calls=4, weight=0.5), low) == score
+    assert reward(Scored(score), calling(8), Budget(tool_calls=4, weight=0.5), low) == expected
+    assert reward(Scored(score), calling(4), Budget(tool_calls=4, weight=0.5), low) == score
 
 
 @given(grades(st.floats(-2, 2)), uses, budgets("multiplied"))
@@ -183,7 +183,7 @@ def test_on_any_scale_a_budget_takes_no_more_than_was_earned(grade: Grade, used:
 
 @given(st.floats(-2, 2), st.floats(-2, 2), uses, budgets("multiplied"))
 def test_on_any_scale_a_better_score_never_earns_less(a: float, b: float, used: Use, budget: Budget):
-    low, high = (reward(Grade(score), used, budget, low=-2) for score in sorted((a, b)))
+    low, high = (reward(Scored(score), used, budget, low=-2) for score in sorted((a, b)))
     assert low is not None
     assert high is not None
     assert low <= high + 1e-12
@@ -192,7 +192,7 @@ def test_on_any_scale_a_better_score_never_earns_less(a: float, b: float, used: 
 # -- whatever the use ------------------------------------------------------------------------------
 @given(uses, any_budget)
 def test_unscored_stays_unscored(used: Use, budget: Budget):
-    assert reward(Grade(None, GradeStatus.infra_error), used, budget) is None
+    assert reward(Unscored(GradeStatus.infra_error), used, budget) is None
 
 
 @given(grades(), uses)
@@ -238,7 +238,7 @@ def test_an_all_fail_group_has_nothing_to_learn_from(group: list[Use], budget: B
 @given(st.floats(0, 1), st.floats(0, 1), uses, any_budget)
 def test_a_better_score_never_earns_less(a: float, b: float, used: Use, budget: Budget):
     low, high = sorted((a, b))
-    one, other = reward(Grade(low), used, budget), reward(Grade(high), used, budget)
+    one, other = reward(Scored(low), used, budget), reward(Scored(high), used, budget)
     assert one is not None
     assert other is not None
     assert one <= other

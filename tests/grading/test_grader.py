@@ -19,7 +19,7 @@ from rft import config, rows
 from rft.errors import ConfigError, InfrastructureError
 from rft.grading.endpoint import EndpointGrader
 from rft.recipe import Grader
-from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, ToolCall, ToolResult, Turn
+from rft.types import Example, Grade, GradeStatus, RolloutContext, Scored, StopReason, ToolCall, ToolResult, Turn
 from rft.wire import client as http_client
 from rft.wire.client import ToolEndpoint
 
@@ -199,17 +199,20 @@ def test_a_rollout_without_an_answer_is_graded_as_what_it_is(
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (0.5, Grade(0.5)),
-        (1, Grade(1.0, solved=True)),
-        ({"score": 0.5}, Grade(0.5)),
-        ({"score": 0.5, "solved": True}, Grade(0.5, solved=True)),
-        ({"score": 1.0, "solved": False, "reason": "all right but late"}, Grade(1.0, explanation="all right but late")),
+        (0.5, Scored(0.5)),
+        (1, Scored(1.0, solved=True)),
+        ({"score": 0.5}, Scored(0.5)),
+        ({"score": 0.5, "solved": True}, Scored(0.5, solved=True)),
+        (
+            {"score": 1.0, "solved": False, "reason": "all right but late"},
+            Scored(1.0, explanation="all right but late"),
+        ),
         (
             {"score": 0.2, "sub_scores": {"recall": 1, "precision": 0.1}},
-            Grade(0.2, components={"recall": 1.0, "precision": 0.1}),
+            Scored(0.2, components={"recall": 1.0, "precision": 0.1}),
         ),
-        ({"score": 0, "sub_scores": None, "solved": None, "reason": None, "more": [1]}, Grade(0.0)),
-        ({"score": 0, "reason": {"missing": ["I10"]}}, Grade(0.0, explanation='{"missing": ["I10"]}')),
+        ({"score": 0, "sub_scores": None, "solved": None, "reason": None, "more": [1]}, Scored(0.0)),
+        ({"score": 0, "reason": {"missing": ["I10"]}}, Scored(0.0, explanation='{"missing": ["I10"]}')),
     ],
 )
 def test_replies_that_are_scores(reply: Any, expected: Grade):
@@ -224,12 +227,12 @@ def test_solved_follows_the_declared_threshold():
 @pytest.mark.parametrize(
     ("scale", "reply", "expected"),
     [
-        ({"range": [0, 5]}, 5, Grade(5.0, solved=True)),
-        ({"range": [0, 5]}, 4.99, Grade(4.99)),
-        ({"range": [0, 5]}, 1, Grade(1.0)),  # on 0 to 1 it would be solved
-        ({"range": [0, 5], "pass_threshold": 4}, 4, Grade(4.0, solved=True)),
-        ({"range": [-2, 2]}, -2, Grade(-2.0)),
-        ({"range": [-2, 2], "pass_threshold": 1}, {"score": 2, "solved": False}, Grade(2.0)),
+        ({"range": [0, 5]}, 5, Scored(5.0, solved=True)),
+        ({"range": [0, 5]}, 4.99, Scored(4.99)),
+        ({"range": [0, 5]}, 1, Scored(1.0)),  # on 0 to 1 it would be solved
+        ({"range": [0, 5], "pass_threshold": 4}, 4, Scored(4.0, solved=True)),
+        ({"range": [-2, 2]}, -2, Scored(-2.0)),
+        ({"range": [-2, 2], "pass_threshold": 1}, {"score": 2, "solved": False}, Scored(2.0)),
     ],
 )
 def test_scores_on_a_scale_of_their_own(scale: dict[str, Any], reply: Any, expected: Grade):
@@ -249,7 +252,7 @@ def test_a_score_that_shows_that_the_range_was_forgotten_stops_the_stage(score: 
 @pytest.mark.parametrize(("ends", "score"), [([0, 5], 5.1), ([0, 5], -1), ([-2, 2], 3), ([0, 1], 1.001)])
 def test_a_score_outside_of_the_declared_range_is_unscored_and_not_clipped(ends: list[int], score: float):
     result, _ = grade(says(score), grader={"range": ends}, retries=0)
-    assert (result.score, result.status, result.solved) == (None, GradeStatus.grader_error, False)
+    assert (result.score, result.status, result.solved) == (None, GradeStatus.parse_error, False)
     assert (
         f"'score' is {score:g}, outside of the range {ends[0]} to {ends[1]} that grader.json declares"
         in result.explanation
@@ -261,7 +264,7 @@ def test_a_score_outside_of_the_declared_range_is_unscored_and_not_clipped(ends:
     [([0, 1], 1 + 5e-10, 1.0), ([0, 1], -5e-10, 0.0), ([0, 5], 5 + 4e-9, 5.0), ([-2, 2], -2 - 3e-9, -2.0)],
 )
 def test_rounding_noise_beyond_an_end_is_that_end(ends: list[int], score: float, expected: float):
-    assert grade(says(score), grader={"range": ends})[0] == Grade(expected, solved=expected == ends[1])
+    assert grade(says(score), grader={"range": ends})[0] == Scored(expected, solved=expected == ends[1])
     beyond = expected + 4 * (score - expected)
     assert grade(says(beyond), grader={"range": ends}, retries=0)[0].score is None
 
@@ -278,18 +281,18 @@ def test_rounding_noise_beyond_an_end_is_that_end(ends: list[int], score: float,
     ],
 )
 def test_a_hack_has_the_lowest_score_whatever_came_with_it(reply: Any, explanation: str):
-    assert grade(says(reply), grader={"range": [1, 5]})[0] == Grade(
+    assert grade(says(reply), grader={"range": [1, 5]})[0] == Scored(
         1.0, GradeStatus.hack, False, explanation=explanation
     )
 
 
 def test_without_a_declared_range_a_hack_has_0():
-    assert grade(says({"score": 1, "hack": True}))[0] == Grade(0.0, GradeStatus.hack, explanation="hack")
+    assert grade(says({"score": 1, "hack": True}))[0] == Scored(0.0, GradeStatus.hack, explanation="hack")
 
 
 @pytest.mark.parametrize("hack", [False, None, ""])
 def test_what_is_no_hack(hack: Any):
-    assert grade(says({"score": 1, "hack": hack}))[0] == Grade(1.0, solved=True)
+    assert grade(says({"score": 1, "hack": hack}))[0] == Scored(1.0, solved=True)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +322,7 @@ def test_what_is_no_hack(hack: Any):
 )
 def test_replies_that_are_none_leave_it_unscored(answer: Answer, why: str):
     result, server = grade(answer, max_reply_bytes=1500)
-    assert (result.score, result.status, result.solved) == (None, GradeStatus.grader_error, False)
+    assert (result.score, result.status, result.solved) == (None, GradeStatus.parse_error, False)
     assert why in result.explanation
     assert len(server.bodies) == 4  # any failure of a grader is retried
 
@@ -341,7 +344,7 @@ def test_a_grader_that_hangs():
         return web.Response()
 
     result, _ = grade(hang, timeout_s=0.1, retries=0)
-    assert (result.score, result.status) == (None, GradeStatus.infra_error)
+    assert (result.score, result.status) == (None, GradeStatus.timeout)
 
 
 def test_a_grader_that_is_down():
@@ -391,7 +394,7 @@ def test_any_reply_is_a_finite_score_or_none(reply: Any):
     if result.status is GradeStatus.hack:
         assert (result.score, result.solved) == (-3, False)
     elif result.score is None:
-        assert result.status is GradeStatus.grader_error
+        assert result.status is GradeStatus.parse_error
         assert not result.solved
         assert result.explanation
     else:

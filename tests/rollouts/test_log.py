@@ -15,7 +15,7 @@ import pytest
 from rft.errors import RftError, UserError
 from rft.files import tree_sha256
 from rft.rollouts import log as rollout_log
-from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn, Usage
+from rft.types import Example, GradeStatus, Scored, StopReason, ToolCall, ToolResult, Trajectory, Turn, Unscored, Usage
 from tests.rollouts.test_loop import PROMPT
 
 EXAMPLE = Example("n-1", ({"role": "user", "content": "ü?"},), "t", {"slice": "odd"})
@@ -24,9 +24,9 @@ TURNS = (
     Turn("t", (), (), (5,), (6,), (-0.1,)),
 )
 DONE = Trajectory(
-    "trace_1", "n-1", TURNS, StopReason.completed, Grade(1.0, solved=True, explanation="exact"), 1.0, wall_s=3.0
+    "trace_1", "n-1", TURNS, StopReason.completed, Scored(1.0, solved=True, explanation="exact"), 1.0, wall_s=3.0
 )
-UNSCORED = replace(DONE, grade=Grade(None, GradeStatus.infra_error), reward=None)
+UNSCORED = replace(DONE, grade=Unscored(GradeStatus.infra_error), reward=None)
 
 
 def rows() -> list[rollout_log.LogRow]:
@@ -137,7 +137,7 @@ def test_a_row_and_its_rest_are_the_trajectory_again():
         Turn("", forked=True),
         Turn("t", (), (), (5,), (6,), (-0.125,), usage=Usage(5, 3, 1)),
     )
-    grade = Grade(0.25, GradeStatus.hack, False, {"outcome": 0.5}, "because")
+    grade = Scored(0.25, GradeStatus.hack, False, {"outcome": 0.5}, "because", ("other_error",), ("rm tests",))
     for one in (
         replace(DONE, turns=turns, grade=grade, reward=0.1, attempt=2),
         replace(UNSCORED, turns=(), stop_reason=StopReason.cancelled),

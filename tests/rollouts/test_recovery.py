@@ -21,7 +21,7 @@ from rft.rollouts.loop import Conditions, Request, run_rollouts
 from rft.rollouts.recovery import Played, Resumed
 from rft.tools.client import ToolClient
 from rft.tools.signatures import schemas
-from rft.types import Example, Grade, GradeStatus, StopReason, Trajectory, Turn
+from rft.types import Example, GradeStatus, Scored, StopReason, Trajectory, Turn, Unscored
 from tests import tiny_recipe
 from tests.rollouts.test_loop import PROMPT
 from tests.scripted_policy import CALL, Said, Scripted, scripted
@@ -168,7 +168,7 @@ class Worlds:
                 raise Killed
             self.left -= 1
             score = None if self._fails(one, word) else 1.0
-            grade = Grade(score, GradeStatus.infra_error if score is None else GradeStatus.ok)
+            grade = Unscored(GradeStatus.infra_error) if score is None else Scored(score)
             turns = (Turn("t", forked=self._forks(word)),)
             name = f"{word} {one.sample} {one.attempt}"
             done.append(

@@ -21,7 +21,7 @@ from rft.reports import PromptSettings
 from rft.rollouts import log as rollout_log
 from rft.rollouts import replay
 from rft.rollouts.log import LogRow
-from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn
+from rft.types import Example, Grade, GradeStatus, Scored, StopReason, ToolCall, ToolResult, Trajectory, Turn, Unscored
 from tests import tiny_recipe
 
 PROMPT = PromptSettings(name="seed", system="Look it up.")
@@ -45,18 +45,18 @@ def row(
         Turn("<tool_call>", (call,), (ToolResult("call_0_0", value(number)),), content="", reasoning="hm"),
         Turn(answer),
     )
-    grade = grade or Grade(float(answer == value(number)), solved=answer == value(number))
+    grade = grade or Scored(float(answer == value(number)), solved=answer == value(number))
     done = Trajectory(f"trace_{number}", example.id, turns, stop, grade, grade.score)
     return rollout_log.row(done, example, 0, PROMPT, "baseline", "champion", split="validation")
 
 
-UNSCORED = Grade(None, GradeStatus.grader_error, explanation="was down")
+UNSCORED = Unscored(GradeStatus.parse_error, "was down")
 LOG = [
     row(1),
     row(2),
     row(3, "0000"),
     row(4, grade=UNSCORED),
-    row(5, stop=StopReason.tool_error, grade=Grade(None, GradeStatus.infra_error)),
+    row(5, stop=StopReason.tool_error, grade=Unscored(GradeStatus.infra_error)),
 ]
 
 

@@ -24,7 +24,7 @@ changed and why. If it is not, fix the code.
     15  A deadline spent waiting for a tool leaves the rollout unscored. The call is on record.
     16  A straggler is cancelled at its batch's deadline and left unscored.
     17  A grader that fails after its retries leaves the rollout unscored: infra_error.
-    18  A verdict that cannot be read leaves the rollout unscored: grader_error. It is no zero.
+    18  A verdict that cannot be read leaves the rollout unscored: parse_error. It is no zero.
     19  A grader's hack verdict has the lowest score, whatever score came with it.
     20  A response_format is stated in the prompt. The grader gets the answer as text, and parsed.
     21  A terminal tool's call ends the rollout once it is taken. Its arguments are the answer.

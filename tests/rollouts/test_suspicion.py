@@ -13,7 +13,7 @@ from rft.rollouts import log as rollout_log
 from rft.rollouts import suspicion
 from rft.rollouts.log import LogRow
 from rft.scale import UNIT, Scale
-from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn
+from rft.types import Example, GradeStatus, Scored, StopReason, ToolCall, ToolResult, Trajectory, Turn, Unscored
 
 PROMPT = PromptSettings(name="seed", system="Look it up.")
 ENDED = StopReason.completed
@@ -24,8 +24,8 @@ def row(
 ) -> LogRow:
     """The rollout `number`, two of each example."""
     example = Example(f"n-{number // 2}", ({"role": "user", "content": f"value of k{number // 2}"},), "9153")
-    status = GradeStatus.ok if score is not None else GradeStatus.infra_error
-    one = Trajectory(f"trace_{number}", example.id, tuple(turns), stop, Grade(score, status, explanation=why), score)
+    grade = Unscored(GradeStatus.infra_error, why) if score is None else Scored(score, explanation=why)
+    one = Trajectory(f"trace_{number}", example.id, tuple(turns), stop, grade, score)
     return rollout_log.row(one, example, number % 2, PROMPT, "baseline", "champion")
 
 

@@ -15,7 +15,7 @@ from rft.errors import UserError
 from rft.reports import PromptSettings
 from rft.rollouts import log as rollout_log
 from rft.rollouts import transcript
-from rft.types import Example, Grade, GradeStatus, StopReason, ToolCall, ToolResult, Trajectory, Turn
+from rft.types import Example, GradeStatus, Scored, StopReason, ToolCall, ToolResult, Trajectory, Turn, Unscored
 
 PROMPT = PromptSettings(name="seed", system="Look it up.")
 PLAIN = PromptSettings(name="plain", system="")
@@ -34,7 +34,7 @@ TURNS = (
     Turn("9153", (), (), (6, 7), (8,), (-0.2,)),
 )
 DONE = Trajectory(
-    "trace_7", "n-0001", TURNS, StopReason.completed, Grade(0.5, components={"style": 0.25}, explanation="half"), 0.4
+    "trace_7", "n-0001", TURNS, StopReason.completed, Scored(0.5, components={"style": 0.25}, explanation="half"), 0.4
 )
 
 
@@ -86,7 +86,7 @@ def test_what_went_wrong_is_marked():
     failed = replace(
         DONE,
         stop_reason=StopReason.tool_error,
-        grade=Grade(None, GradeStatus.infra_error, explanation="HTTP 500"),
+        grade=Unscored(GradeStatus.infra_error, "HTTP 500"),
         reward=None,
         attempt=2,
     )
@@ -95,7 +95,7 @@ def test_what_went_wrong_is_marked():
     assert "stopped     tool_error after" in shown
     assert "grade       unscored (infra_error)" in shown
     assert "reward      none" in shown
-    hack = replace(DONE, grade=Grade(0.0, GradeStatus.hack), reward=0.0)
+    hack = replace(DONE, grade=Scored(0.0, GradeStatus.hack), reward=0.0)
     assert "grade       0, not solved (hack)" in text(transcript.lines(row(hack)))
     assert "training    trained on" in text(transcript.lines(replace(row(), trained=True, left_out="")))
     nothing = replace(DONE, turns=(), stop_reason=StopReason.policy_error)
