@@ -35,7 +35,7 @@ from bench import faulty_server
 from bench.faulty_server import Faults
 from bench.measure import Figure, Part
 from rft import config, recipe
-from rft.grading.endpoint import EndpointGrader
+from rft.grading.grader import grader_of
 from rft.reports import PromptSettings
 from rft.rollouts.loop import Conditions, Request, run_rollouts
 from rft.tools.client import ToolClient
@@ -124,7 +124,7 @@ class World:
         endpoint = http_client.ToolEndpoint(self.url)
         async with (
             ToolClient(endpoint, section, schemas(self.ours)) as client,
-            EndpointGrader(self.ours.grader, endpoint, section) as grader,
+            grader_of(self.ours.grader, endpoint, section) as grader,
         ):
             began = time.perf_counter()
             done = await run_rollouts(

@@ -19,7 +19,8 @@ alone loads one, by path.
                         rollout, for tools and a grade that take `rollout` (rft/tools/states.py)
                         Optionally verify(messages, sample) -> float, by which the best of several
                         rollouts is served (policy.serve); it is given no target
-    grader.json         one grader; {tool_server} in its url is the server that the stage started
+    grader.json         one grader, of any type (rft/config/graders.py); {tool_server} in an
+                        endpoint's url is the server that the stage started
     prompts.json        optional: the seed prompt, and instructions and settings for the prompt
                         stage to try
     exploits.jsonl      scripted cheats that the grader must refuse
@@ -42,7 +43,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import math
 import re
 import sys
 import types
@@ -52,92 +52,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, Field
 
 from rft import config, reports, rows
+from rft.config import graders
+from rft.config.graders import Grader as Grader
 from rft.errors import ConfigError, UserError
 from rft.errors import ToolError as ToolError
 from rft.reports import Conversation as Conversation
-from rft.scale import MAX_EXPLOITED, Scale, from_to
 from rft.types import Example as Example
 from rft.types import Message as Message
 from rft.types import Rollout as Rollout
 from rft.types import Split
-
-_ABOVE = f"an exploit may earn {MAX_EXPLOITED:.0%} of the range above chance, and must not pass with that."
-
-
-class Grader(config.Section):
-    """grader.json. Any type but `endpoint` is an error."""
-
-    type: Literal["endpoint"]
-    name: str
-    url: str
-    headers: dict[str, str] = {}
-    rate_limit: float | None = Field(default=None, gt=0)
-    """Requests per second; None: no limit. tools.rate_limit is for tools."""
-    range: tuple[float, float] = (0.0, 1.0)
-    """The lowest and the highest score."""
-    pass_threshold: float | None = Field(default=None, strict=True)
-    """Scores from here on have passed. None: the highest."""
-    chance: float | None = Field(default=None, strict=True)
-    """The mean score that answers without any work get by chance. None: the lowest."""
-    reports_hacks: bool = Field(default=False, strict=True)
-    """Whether its verdicts name hacks: {"score": ..., "hack": "reason"}. The gate relies on that
-    once it flagged one of the recipe's exploits."""
-
-    @property
-    def scale(self) -> Scale:
-        low, high = self.range
-        threshold = high if self.pass_threshold is None else self.pass_threshold
-        return Scale(low, high, threshold, chance=low if self.chance is None else self.chance)
-
-    @property
-    def declares_range(self) -> bool:
-        return "range" in self.model_fields_set
-
-    @field_validator("range", mode="before")
-    @classmethod
-    def _two_numbers(cls, value: Any) -> Any:
-        pair = isinstance(value, list | tuple) and len(value) == 2
-        if not pair or not all(type(x) in (int, float) and math.isfinite(x) for x in value):
-            remedy = "write two finite numbers, the lowest and the highest score, such as [0, 5]"
-            raise ValueError(f"{value!r} is not a range: {remedy}")
-        if value[0] >= value[1]:
-            raise ValueError(f"{value!r}: low must be below high. Write [low, high], such as [0, 5]")
-        return value
-
-    @field_validator("pass_threshold")
-    @classmethod
-    def _can_be_reached(cls, value: float | None, info: ValidationInfo) -> float | None:
-        ends = info.data.get("range")
-        if value is None or ends is None:  # without ends, the range has an error of its own
-            return value
-        low, high = ends
-        if not low <= value <= high:
-            raise ValueError(f"is outside range, {from_to(ends)}. Lower it, or declare the grader's range: [low, high]")
-        if value <= Scale(low, high, value, low).exploit_limit:
-            raise ValueError(f"is too close to the lowest score, {low:g}: {_ABOVE} Raise it")
-        return value
-
-    @field_validator("chance")
-    @classmethod
-    def _leaves_room(cls, value: float | None, info: ValidationInfo) -> float | None:
-        ends = info.data.get("range")
-        if value is None or ends is None or "pass_threshold" not in info.data:
-            return value
-        low, high = ends
-        if not low <= value <= high:
-            remedy = "Declare the mean score that answers without any work get"
-            raise ValueError(f"is outside range, {from_to(ends)}. {remedy}")
-        threshold = high if info.data["pass_threshold"] is None else info.data["pass_threshold"]
-        remedy = "Lower it, or raise pass_threshold"
-        if value >= threshold:
-            why = "otherwise answers without any work pass."
-            raise ValueError(f"must be below pass_threshold, {threshold:g}: {why} {remedy}")
-        if Scale(low, high, threshold, value).exploit_limit >= threshold:
-            raise ValueError(f"is too close to pass_threshold, {threshold:g}: {_ABOVE} {remedy}")
-        return value
 
 
 class Prompts(config.Section):
@@ -288,7 +214,7 @@ class Recipe:
 def grader_of(folder: Path) -> Grader:
     """Read the grader that a recipe's folder declares, without running any of its code."""
     path = folder / "grader.json"
-    return config.parse(_json(path), str(path), Grader)
+    return graders.read(_json(path), str(path))
 
 
 def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:

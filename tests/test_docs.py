@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rft import config, recipe, rows
+from rft import config, rows
+from rft.config import graders
 from rft.grading.endpoint import EndpointGrader
 from rft.reports import Conversation, PromptSettings
 from rft.rollouts.loop import Conditions, Request, run_rollouts
@@ -117,7 +118,7 @@ async def play(answers: dict[str, tuple[int, str]]) -> tuple[Trajectory, Scripte
 
     async with scripted(answer) as server:
         tools = settings(server.endpoint.url)
-        judge = recipe.Grader.model_validate(
+        judge = graders.Endpoint.model_validate(
             {"type": "endpoint", "name": "state", "url": f"{server.endpoint.url}/grade"}
         )
         conditions = Conditions(

@@ -169,7 +169,13 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
     may_hold_a_key = {*_SAID_IN, *_KEYS} & {*loc} or key.endswith(("url", "mail.server"))
     if may_hold_a_key or isinstance(problem["input"], dict | list):
         return f"{where}: '{key}': {said}."
-    return f"{where}: '{key}' = {problem['input']!r}: {said}."
+    return f"{where}: '{key}' = {_shown(problem['input'])}: {said}."
+
+
+def _shown(value: Any) -> str:
+    """Quote a value; of a long one, such as a source, its beginning."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _keys_at(model: type[BaseModel], loc: list[str]) -> list[str]:

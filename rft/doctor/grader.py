@@ -22,13 +22,13 @@ from typing import Any
 
 from rft import commands
 from rft.chat import renderer as chat
+from rft.config import graders
 from rft.doctor import wire
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.doctor.wire import Wire, one_line
 from rft.errors import UserError
-from rft.grading import preflight
-from rft.grading.endpoint import TOOL_SERVER
+from rft.grading import judge, preflight
 from rft.recipe import Exploit
 from rft.scale import Scale
 from rft.tools.client import ToolClient
@@ -51,7 +51,8 @@ def grader(setup: Setup) -> Finding:
         remedy = f"{played.remedy} See all with: {commands.command('exploits')}"
         return fail(f"accepts answers that do not do the task: {names}", remedy, **seen.facts)
     words = f"{seen.words}; {len(played.exploits)} exploits refused{_not_played(played)}"
-    if not (problems := list(_hacks(setup, played))):
+    problems = [*_hacks(setup, played), *(warn(f"grader.json: {said}", "") for said in setup.recipe.grader.remarks)]
+    if not problems:
         return replace(seen, words=words)
     found = together(problems, words, **seen.facts)
     return replace(found, remedy=f"{seen.remedy} {found.remedy}".strip())
@@ -105,7 +106,7 @@ def _announce_exploits(setup: Setup, client: ToolClient) -> None:
     calls = sum(_num_calls(setup, client, exploit, row) for exploit in recipe.exploits for row in rows)
     again = f"; what fails is sent again, up to {retries} times" if retries else ""
     played = f"plays {len(recipe.exploits)} exploits and {len(probes)} probes on {len(rows)} examples"
-    most = f"up to {grades} grades{wire.at_host(_address(setup))} and up to {calls} tool calls"
+    most = f"up to {grades} grades{_at_hosts(setup)} and up to {calls} tool calls"
     setup.announce(f"grader: {played}, and grades targets and hits alone: {most}{again}")
 
 
@@ -135,9 +136,10 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
     every, scale = setup.rows["train"], opened.grader.scale
     rows = [row for row in every if row.target is not None] or every
     measured = rows[0].target is not None
-    size = wire.burst_size(setup.params.tools, setup.recipe.grader.rate_limit)
+    own = setup.recipe.grader
+    size = wire.burst_size(setup.params.tools, own.rate_limit if isinstance(own, graders.Endpoint) else None)
     most = size + sum(3 * len(_repeated(setup, row)) + measured * len(_against(setup, row)) for row in rows[:4])
-    setup.announce(f"grader: asks for up to {most} grades, {size} of them at once{wire.at_host(_address(setup))}")
+    setup.announce(f"grader: asks for up to {most} grades, {size} of them at once{_at_hosts(setup)}")
 
     async def timed(n: int, row: Example, text: str) -> tuple[Grade, float]:
         began = time.monotonic()
@@ -173,9 +175,9 @@ def _no_score(setup: Setup, opened: Wire, grades: Sequence[Grade], facts: dict[s
     words = f"{len(unscored)} of {len(grades)} grades have no score: {one_line(unscored[0].explanation)}"
     statuses = [re.match(r"grader: (HTTP \d{3})\b", grade.explanation) for grade in unscored]
     if all(found and found[1] in wire.WRONG_PLACE for found in statuses):
-        remedy = f"Check the address, the method (POST) and the key. grader.json: url = {_address(setup)}"
+        remedy = f"Check the address, the method (POST) and the key. grader.json: url = {_where(setup)}"
     elif outage:
-        log = f"Look at the log of {_address(setup)}; the limit per grade is {wire.limit(params)}."
+        log = f"Look at the log of {_where(setup)}; the limit per grade is {wire.limit(params)}."
         remedy = wire.raised(setup, opened, "grade") or log
     else:
         remedy = 'It must answer {"score": number} to every body, and say 0 for a bad answer.'
@@ -260,7 +262,26 @@ async def _grade(setup: Setup, opened: Wire, row: Example, text: str, word: obje
     return await opened.grader.grade(row, [Turn(text)], StopReason.completed, context)
 
 
-def _address(setup: Setup) -> str:
-    """The grader's URL without its query, which may hold a key. {tool_server} stays where we start
-    that server ourselves."""
-    return setup.recipe.grader.url.replace(TOOL_SERVER, setup.params.tools.server_url or TOOL_SERVER).partition("?")[0]
+def _addresses(setup: Setup, own: graders.Grader) -> list[str]:
+    """Where the grader sends something: its own URL without its query, which may hold a key, or
+    those of its judges and parts. {tool_server} stays where we start that server ourselves."""
+    match own:
+        case graders.Endpoint():
+            ours = setup.params.tools.server_url or graders.TOOL_SERVER
+            return [own.url.replace(graders.TOOL_SERVER, ours).partition("?")[0]]
+        case graders.ModelGrader():
+            return [judge.address(own.name).partition("?")[0]]
+        case graders.Multi():
+            inner = [address for part in own.graders.values() for address in _addresses(setup, part)]
+            return list(dict.fromkeys(inner))
+        case _:
+            return []
+
+
+def _at_hosts(setup: Setup) -> str:
+    return "".join(dict.fromkeys(map(wire.at_host, _addresses(setup, setup.recipe.grader))))
+
+
+def _where(setup: Setup) -> str:
+    """Name whose log tells more."""
+    return ", ".join(_addresses(setup, setup.recipe.grader)) or "grader.json"

@@ -19,17 +19,14 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
-from rft import config, recipe, secrets
-from rft.errors import ConfigError
-from rft.scale import Scale, from_to
+from rft import config, secrets
+from rft.config.graders import TOOL_SERVER, Endpoint
+from rft.grading.within import within
+from rft.scale import Scale
 from rft.types import Example, Grade, GradeStatus, RolloutContext, Scored, StopReason, Turn, Unscored, UnscoredStatus
 from rft.wire import headers
 from rft.wire.client import HttpClient, NoReply, Reply, ToolEndpoint, http_address
 from rft.wire.contract import Envelope, Malformed, as_text, clip, grader_payload, read_json
-
-TOOL_SERVER = "{tool_server}"
-ROUNDING = 1e-9
-"""Share of the range by which a score may lie beyond an end: float noise."""
 
 
 class EndpointGrader:
@@ -39,7 +36,7 @@ class EndpointGrader:
     The key of our own server goes along only when the url names that server by {tool_server}.
     """
 
-    def __init__(self, grader: recipe.Grader, endpoint: ToolEndpoint, section: config.Tools) -> None:
+    def __init__(self, grader: Endpoint, endpoint: ToolEndpoint, section: config.Tools) -> None:
         self._url = http_address(
             grader.url.replace(TOOL_SERVER, endpoint.url),
             "grader.json: url",
@@ -104,7 +101,7 @@ def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
     components = {secrets.redact(name): _number(part, f"sub_scores.{name}") for name, part in parts.items()}
     if "score" not in reply:
         raise Malformed(f"the reply has no 'score': {_show(value)}")
-    score = _within(_number(reply["score"], "score"), scale, declares_range)
+    score = within(_number(reply["score"], "score"), scale, declares_range)
     solved = reply.get("solved")
     if solved is not None and not isinstance(solved, bool):
         raise Malformed(f"'solved' is {_show(solved)}, expected true or false")
@@ -121,23 +118,6 @@ def _hack(value: Any, reason: str) -> str:
     said = as_text(value) if isinstance(value, str) else ""
     why = "; ".join(text for text in (said, reason) if text)
     return f"hack: {why}" if why else "hack"
-
-
-def _within(score: float, scale: Scale, declares_range: bool) -> float:
-    """Return the score without the rounding noise that a sum of parts leaves beyond an end."""
-    beyond = max(scale.low - score, score - scale.high)
-    if beyond <= 0:
-        return score
-    if beyond <= ROUNDING * scale.width:
-        return scale.low if score < scale.low else scale.high
-    if declares_range:
-        raise Malformed(
-            f"'score' is {score:.12g}, outside of the range {from_to(scale.ends)} that grader.json declares"
-        )
-    raise ConfigError(
-        f"grader.json: declares no range, which means 0 to 1, and the grader gave the score {score:.12g}. Declare "
-        'the lowest and the highest score, "range": [low, high], and "pass_threshold" if a lower score passes.'
-    )
 
 
 def _number(value: Any, key: str) -> float:

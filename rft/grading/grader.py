@@ -12,12 +12,19 @@ that grader.json asks for: a new kind is a module like rft/grading/endpoint.py a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-from rft import config, recipe
+from rft import config
+from rft.config import graders
+from rft.errors import UserError
 from rft.grading.endpoint import EndpointGrader
+from rft.grading.label_model import LabelJudge
+from rft.grading.multi import MultiGrader
+from rft.grading.score_model import ScoreJudge
+from rft.grading.string_check import StringChecker
+from rft.grading.text_similarity import TextComparer
 from rft.scale import Scale
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn, Unscored
 from rft.wire.client import ToolEndpoint
@@ -39,11 +46,34 @@ class Grader(Protocol):
 
 
 def grader_of(
-    settings: recipe.Grader, server: ToolEndpoint, section: config.Tools
+    settings: graders.Grader, server: ToolEndpoint, section: config.Tools
 ) -> AbstractAsyncContextManager[Grader]:
     """Make the grader that grader.json asks for; enter it to grade. `server`: the tools' server,
-    where it may live. Raises ConfigError for an address or a header that cannot be used."""
-    return EndpointGrader(settings, server, section)
+    where it may live. Raises ConfigError for what cannot be used: an address, a header, a judge
+    without one; and UserError for what is not installed."""
+    match settings:
+        case graders.StringCheck():
+            return nullcontext(StringChecker(settings))
+        case graders.TextSimilarity():
+            return nullcontext(TextComparer(settings))
+        case graders.ScoreModel():
+            return ScoreJudge(settings, section)
+        case graders.LabelModel():
+            return LabelJudge(settings, section)
+        case graders.Multi():
+            return MultiGrader(
+                settings, {key: grader_of(part, server, section) for key, part in settings.graders.items()}
+            )
+        case graders.Endpoint():
+            return EndpointGrader(settings, server, section)
+        case graders.Python():
+            raise UserError(
+                f"grader.json: {settings.name!r} is a python grader, which runs in a sandbox only, and there is none "
+                "yet. Serve the same function as grade(sample, item) of the recipe's tools.py, with "
+                '{"type": "endpoint", "url": "{tool_server}/grade"}.'
+            )
+        case _:
+            raise AssertionError(f"no grader is made of {type(settings).__name__}")
 
 
 @dataclass(frozen=True, slots=True)

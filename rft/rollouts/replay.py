@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from rft import config, recipe, reports
+from rft.config import graders
 from rft.errors import UserError
-from rft.grading.endpoint import TOOL_SERVER
 from rft.grading.grader import Grader, grader_of
 from rft.rollouts.log import LogRow
 from rft.rollouts.transcript import dialogue
@@ -89,7 +89,7 @@ def load_grader(path: Path) -> recipe.Grader:
         raise UserError(f"{path}: is not JSON ({error}). Write it like recipes/icd10/grader.json.") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path}: holds no JSON object. Write it like recipes/icd10/grader.json.")
-    return config.parse(raw, str(path), recipe.Grader)
+    return graders.read(raw, str(path))
 
 
 def regrade(
@@ -106,7 +106,7 @@ def regrade(
 
 @contextmanager
 def _endpoint(grader: recipe.Grader, params: config.Params) -> Iterator[ToolEndpoint]:
-    if not grader.url.startswith(TOOL_SERVER):
+    if not grader.needs_tool_server:
         yield ToolEndpoint("")
         return
     loaded = recipe.load(params.recipe)

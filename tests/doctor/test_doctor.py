@@ -211,7 +211,12 @@ def test_resolved_settings_hold_every_key_and_no_secret(recipe: Path):
         ("examples.py", '"role": "user"', '"role": "system"', "the last message is the system's, expected the user's"),
         ("examples.py", "numbers[:count]]", "numbers[: count - 1]]", "gave 31 train examples, examples.train = 32"),
         ("examples.py", "random.Random(", "random.Rondom(", "has no attribute 'Rondom'"),
-        ("grader.json", "endpoint", "score_model", "grader.json: 'type' = 'score_model'"),
+        (
+            "grader.json",
+            "endpoint",
+            "endpiont",
+            "'type' = 'endpiont' is no grader. Did you mean 'endpoint'?",
+        ),
         ("exploits.jsonl", "}", "", "exploits.jsonl"),
     ],
 )

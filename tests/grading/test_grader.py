@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from scripted_server import Answer, Scripted, says, scripted, writes
 
 from rft import config, rows
+from rft.config.graders import Endpoint
 from rft.errors import ConfigError, InfrastructureError
 from rft.grading.endpoint import EndpointGrader
-from rft.recipe import Grader
 from rft.types import Example, Grade, GradeStatus, RolloutContext, Scored, StopReason, ToolCall, ToolResult, Turn
 from rft.wire import client as http_client
 from rft.wire.client import ToolEndpoint
@@ -49,7 +49,7 @@ def grade(
             spec = {"type": "endpoint", "name": "f1", "url": "{tool_server}/grade", **(grader or {})}
             spec["url"] = spec["url"].replace("{elsewhere}", server.endpoint.url)
             async with EndpointGrader(
-                Grader.model_validate(spec), server.endpoint, config.Tools(**section)
+                Endpoint.model_validate(spec), server.endpoint, config.Tools(**section)
             ) as endpoint:
                 return await endpoint.grade(
                     EXAMPLE, turns, stop, RolloutContext("trace_1", EXAMPLE, "validation", 3)
@@ -142,7 +142,7 @@ def test_the_row_is_the_users_bytes():
 
     async def run() -> bytes:
         async with scripted(says(1)) as server:
-            spec = Grader.model_validate({"type": "endpoint", "name": "f1", "url": "{tool_server}/grade"})
+            spec = Endpoint.model_validate({"type": "endpoint", "name": "f1", "url": "{tool_server}/grade"})
             async with EndpointGrader(spec, server.endpoint, config.Tools()) as endpoint:
                 await endpoint.grade(example, TURNS, StopReason.completed, RolloutContext("trace_1", example))
             return server.raw[0] if isinstance(server.raw[0], bytes) else server.raw[0].encode()
@@ -374,7 +374,7 @@ def test_our_key_goes_to_our_server_only(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("url", ["/grade", "tool_server/grade", "file:///grade"])
 def test_an_address_that_is_none(url: str):
     with pytest.raises(ConfigError, match=r"grader\.json: url = .* is not an HTTP address"):
-        EndpointGrader(Grader(type="endpoint", name="g", url=url), ToolEndpoint("http://127.0.0.1:1"), config.Tools())
+        EndpointGrader(Endpoint(type="endpoint", name="g", url=url), ToolEndpoint("http://127.0.0.1:1"), config.Tools())
 
 
 json_values = st.recursive(
@@ -412,7 +412,7 @@ def test_a_grader_has_a_rate_limit_of_its_own():
     async def run(**limit: float) -> float:
         times.clear()
         async with scripted(note) as server:
-            spec = Grader.model_validate({"type": "endpoint", "name": "f1", "url": "{tool_server}/grade", **limit})
+            spec = Endpoint.model_validate({"type": "endpoint", "name": "f1", "url": "{tool_server}/grade", **limit})
             async with EndpointGrader(spec, server.endpoint, config.Tools(rate_limit=5)) as grader:
                 context = RolloutContext("trace_1", EXAMPLE)
                 await asyncio.gather(*(grader.grade(EXAMPLE, TURNS, StopReason.completed, context) for _ in range(6)))

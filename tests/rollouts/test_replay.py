@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from rft import config
+from rft.config import graders
 from rft.errors import ConfigError, InfrastructureError, UserError
-from rft.recipe import Grader
 from rft.reports import PromptSettings
 from rft.rollouts import log as rollout_log
 from rft.rollouts import replay
@@ -102,7 +102,7 @@ def regrade(
 ) -> tuple[list[replay.Regraded], list[int]]:
     told: list[int] = []
     found = replay.regrade(
-        rows, Grader.model_validate({"type": "endpoint", "name": "new", **grader}), settings, told.append
+        rows, graders.read({"type": "endpoint", "name": "new", **grader}, "grader.json"), settings, told.append
     )
     return found, told
 

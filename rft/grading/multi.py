@@ -1,0 +1,100 @@
+"""The grader of several parts: each is graded on its own, side by side, and a formula joins them.
+
+    all have a score     the formula's value, and the parts as components
+    one has no score     neither has the whole, for the same reason: an outage of one judge would
+                         else be counted as the policy's fault
+    one names a hack     the whole is that hack
+    one could not read   that part has its lowest score, and the formula decides; if none could, the
+    the answer           whole is a policy_error, too
+    no value             the formula divides by zero or is not finite: no score
+
+Such a division is worth a thought: an answer that brings it about has no score at all. Write
+`max(x, 1e-9)` below a stroke.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Protocol, Self
+
+from rft.config.formula import Undefined
+from rft.config.graders import Multi
+from rft.grading.within import within
+from rft.scale import Scale
+from rft.types import Example, Grade, GradeStatus, RolloutContext, Scored, StopReason, Turn, Unscored
+from rft.wire.contract import Malformed
+
+FORMULA = "formula_parse_error"
+WORST_FIRST = (GradeStatus.infra_error, GradeStatus.timeout, GradeStatus.judge_error, GradeStatus.parse_error)
+"""Which reason the whole has if its parts have several: what a pause may mend comes first."""
+
+
+class _Part(Protocol):
+    """rft/grading/grader.py has the protocol in full; it imports this module."""
+
+    async def grade(
+        self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
+    ) -> Grade: ...
+
+
+class MultiGrader:
+    """`async with MultiGrader(settings, {"exact": grader, ...}) as grader: ...`; the parts are
+    opened and closed with it."""
+
+    def __init__(self, settings: Multi, parts: Mapping[str, AbstractAsyncContextManager[_Part]]) -> None:
+        self._settings, self._unopened, self._formula = settings, parts, settings.formula
+        self.scale: Scale = settings.scale
+        self._parts: dict[str, _Part] = {}
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self._parts = {key: await stack.enter_async_context(part) for key, part in self._unopened.items()}
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def grade(
+        self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
+    ) -> Grade:
+        """Raises what one of the parts raises."""
+        grades = await asyncio.gather(
+            *(part.grade(example, turns, stop_reason, context) for part in self._parts.values())
+        )
+        return self._joined(dict(zip(self._parts, grades, strict=True)))
+
+    def _joined(self, grades: Mapping[str, Grade]) -> Grade:
+        words = "; ".join(f"{key}: {grade.explanation}" for key, grade in grades.items() if grade.explanation)
+        flags = tuple(dict.fromkeys(flag for grade in grades.values() for flag in grade.flags))
+        evidence = tuple(f"{key}: {said}" for key, grade in grades.items() for said in grade.evidence)
+        hacks = [key for key, grade in grades.items() if grade.status is GradeStatus.hack]
+        if hacks:
+            reason = f"{hacks[0]}: {grades[hacks[0]].explanation}"
+            return Scored(self.scale.low, GradeStatus.hack, explanation=reason, flags=flags, evidence=evidence)
+        scores: dict[str, float] = {}
+        failed: dict[str, Unscored] = {}
+        for key, grade in grades.items():
+            if grade.score is None:
+                failed[key] = grade
+            else:
+                scores[key] = grade.score
+        if failed:
+            status = min(failed.values(), key=lambda grade: WORST_FIRST.index(grade.status)).status
+            words = "; ".join(f"{key}: {grade.explanation}" for key, grade in failed.items())
+            return Unscored(status, words, flags, evidence)
+        try:
+            score = within(self._formula.value(scores), self.scale, self._settings.declares_range)
+        except (Undefined, Malformed) as error:
+            said = f"grader: {self._settings.name}: calculate_output gives {error} of {_listed(scores)}"
+            return Unscored(GradeStatus.parse_error, said, (*flags, FORMULA), evidence)
+        unread = all(grade.status is GradeStatus.policy_error for grade in grades.values())
+        status = GradeStatus.policy_error if unread else GradeStatus.ok
+        solved = score >= self.scale.pass_threshold and not unread
+        return Scored(score, status, solved, scores, words, flags, evidence)
+
+
+def _listed(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{key} = {score:g}" for key, score in scores.items())

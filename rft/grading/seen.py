@@ -1,0 +1,42 @@
+"""What a grader as data looks at: the row (`item`) and the graded view of the rollout (`sample`).
+
+They are taken from the very body that a grader behind an address would be sent, so that moving a
+grader from one form to the other changes no score.
+
+A template may name a place that is not there. Who is to blame decides what that is worth. If the
+policy's answer lacks it, such as `sample.output_json.price` where the answer is no JSON, the answer
+has the lowest score: else a policy could avoid its grade by writing what cannot be read. If the row
+lacks it, there is no score: that says nothing of the policy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from rft.config.graders import Grader
+from rft.config.templates import Missing, Scope
+from rft.types import Grade, GradeStatus, RolloutContext, Scored, StopReason, Turn, Unscored
+from rft.wire.contract import Envelope, grader_payload
+
+INVALID_VARIABLE = "invalid_variable_error"
+SAMPLE_UNREADABLE = "sample_parse_error"
+
+
+def scope_of(turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext) -> Scope:
+    """Make what templates are filled from."""
+    return json.loads(grader_payload(turns, stop_reason, Envelope(context)))
+
+
+def passed(settings: Grader, score: float, explanation: str) -> Scored:
+    """Make the grade of a rollout that could be judged."""
+    return Scored(score, solved=score >= settings.scale.pass_threshold, explanation=explanation)
+
+
+def without(settings: Grader, missing: Missing) -> Grade:
+    """Make the grade of a rollout or row that lacks what a template names."""
+    said = f"{settings.name}: {missing}"
+    if missing.in_sample:
+        flags = (INVALID_VARIABLE, SAMPLE_UNREADABLE)
+        return Scored(settings.scale.low, GradeStatus.policy_error, explanation=said, flags=flags)
+    return Unscored(GradeStatus.parse_error, f"grader: {said}", flags=(INVALID_VARIABLE,))

@@ -1,0 +1,32 @@
+"""Is a score within the grader's range? It is never clipped: that would hide a wrong declaration.
+
+Rounding noise, such as a sum of parts has it, is no reason to refuse a score. What lies further out
+is no verdict if grader.json declares a range. If it declares none, which means 0 to 1, that is a
+mistake in the file, and the stage stops before anything is learned from such scores.
+"""
+
+from __future__ import annotations
+
+from rft.errors import ConfigError
+from rft.scale import Scale, from_to
+from rft.wire.contract import Malformed
+
+ROUNDING = 1e-9
+"""Share of the range by which a score may lie beyond an end: float noise."""
+
+
+def within(score: float, scale: Scale, declares_range: bool) -> float:
+    """Return the score without noise. Raises Malformed, or ConfigError without a declared range."""
+    beyond = max(scale.low - score, score - scale.high)
+    if beyond <= 0:
+        return score
+    if beyond <= ROUNDING * scale.width:
+        return scale.low if score < scale.low else scale.high
+    if declares_range:
+        raise Malformed(
+            f"'score' is {score:.12g}, outside of the range {from_to(scale.ends)} that grader.json declares"
+        )
+    raise ConfigError(
+        f"grader.json: declares no range, which means 0 to 1, and the grader gave the score {score:.12g}. Declare "
+        'the lowest and the highest score, "range": [low, high], and "pass_threshold" if a lower score passes.'
+    )
