@@ -114,8 +114,7 @@ def _argv(
     """Write the chain of command.py."""
     base = workspace.base
     user_namespace = workspace.user_namespace if base.mode.user_namespace else None
-    argv = [*cell.prefix, *command.enter(os.getpid(), workspace.mount_namespace, user_namespace)]
-    argv += [] if base.mode.user_namespace else command.become(base.user)
+    argv = [*cell.prefix, *command.enter(os.getpid(), workspace.mount_namespace, user_namespace, base.user)]
     argv += command.bubblewrap(means.features, descriptors, base.binds, call.cwd, command.environment(call.env))
     address_bytes = None if means.fence.counts_together else limits.memory_bytes
     argv += command.limited(limits.processes, limits.cpu_s, limits.file_bytes, address_bytes)

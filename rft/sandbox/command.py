@@ -5,8 +5,8 @@ what is listed here is mounted. It is fresh for each call, and what the call lea
 gone with it. Around bubblewrap stands a chain of small programs, each of which starts the next:
 
     the limits' prefix    joins a cgroup                                   (rft/sandbox/limits.py)
-    nsenter               enters the namespace where the workspace is mounted
-    setpriv               as root only: becomes an ordinary user for good
+    nsenter               enters the namespace where the workspace is mounted; as root, it also
+                          becomes an ordinary user for good
     bwrap                 makes the sandbox
     prlimit               sets the limits of each process, where nothing outside counts
 
@@ -71,19 +71,14 @@ def passwd_and_group() -> tuple[bytes, bytes]:
     return _PASSWD.encode(), _GROUP.encode()
 
 
-def enter(pid: int, mount_namespace: int, user_namespace: int | None) -> list[str]:
-    """Enter namespaces that the process `pid` holds open. They are named by their paths: a
-    descriptor that is handed down would still be open inside the sandbox."""
+def enter(pid: int, mount_namespace: int, user_namespace: int | None, user: tuple[int, int]) -> list[str]:
+    """Enter namespaces that the process `pid` holds open, and become `user` for good. The
+    namespaces are named by their paths: a descriptor that is handed down would still be open inside
+    the sandbox."""
     argv = ["nsenter", f"--mount=/proc/{pid}/fd/{mount_namespace}"]
-    if user_namespace is not None:
-        argv += [f"--user=/proc/{pid}/fd/{user_namespace}", "--preserve-credentials"]
-    return [*argv, "--"]
-
-
-def become(user: tuple[int, int]) -> list[str]:
-    """Become an ordinary user, with no way back."""
-    uid, gid = user
-    return ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--no-new-privs", "--"]
+    if user_namespace is not None:  # we are an ordinary user already
+        return [*argv, f"--user=/proc/{pid}/fd/{user_namespace}", "--preserve-credentials", "--"]
+    return [*argv, f"--setuid={user[0]}", f"--setgid={user[1]}", "--"]
 
 
 def bubblewrap(

@@ -138,6 +138,12 @@ class Sandbox:
                 for snapshot in self._snapshots.values():
                     snapshot.close()
 
+    @property
+    def folder(self) -> int:
+        """The workspace, as an open folder of this process, for whoever walks it by `dir_fd`. A
+        restore replaces it."""
+        return self._workspace.folder
+
     def info(self) -> Info:
         """Say what holds, and how."""
         return self._machine.info

@@ -367,5 +367,5 @@ def _differ(name: str, changed: int, about: os.stat_result, base: int, old: os.s
 
 def missing_programs() -> list[str]:
     """Return the programs that are missing here, of those that sandboxes are made with."""
-    needed = ["bwrap", "nsenter", "prlimit", "cp", "tar", "sh", *(["setpriv", "chown"] if os.geteuid() == 0 else [])]
+    needed = ["bwrap", "nsenter", "prlimit", "cp", "tar", "sh", *(["chown"] if os.geteuid() == 0 else [])]
     return [name for name in needed if shutil.which(name) is None]
