@@ -140,7 +140,7 @@ ATTACKS = (
         escaped("a block device")
     """, root_only=True),
     Attack("open a device of the host", """
-        for name in ("mem", "kmsg", "port", "sda", "vda", "nvme0n1", "kvm", "fuse", "loop-control", "vhost-vsock", "mapper/control"):
+        for name in ("mem", "kmsg", "port", "sda", "vda", "nvme0n1", "kvm", "fuse", "loop-control", "vhost-vsock"):
             with contextlib.suppress(OSError):
                 os.open("/dev/" + name, os.O_RDONLY | os.O_NONBLOCK)
                 escaped(name)
@@ -242,7 +242,7 @@ ATTACKS = (
     Attack("enter number 1's namespace of mounts", """
         if libc.setns(os.open("/proc/1/ns/mnt", os.O_RDONLY), 0) == 0:
             escaped("it")
-    """, root_only=True),
+    """, control="may"),
     Attack("become root", """
         for become in (lambda: os.setuid(0), lambda: os.setresuid(0, 0, 0), lambda: os.setgid(0)):
             with contextlib.suppress(OSError):
@@ -255,9 +255,9 @@ ATTACKS = (
     """, control="may"),
     Attack("have any capability", """
         status = open("/proc/self/status").read()
-        held = [name for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb") if int(status.split(name + ":")[1].split()[0], 16)]
-        if held:
-            escaped(held)
+        for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb"):
+            if int(status.split(name + ":")[1].split()[0], 16):
+                escaped(name)
     """),
     # -- the kernel --------------------------------------------------------------------------------
     Attack("set up io_uring", """
@@ -269,7 +269,8 @@ ATTACKS = (
             escaped("userfaultfd")
     """, control="may"),
     Attack("load a BPF program", """
-        if syscall("bpf", 0, ctypes.addressof(ctypes.create_string_buffer(struct.pack("5I", 1, 4, 4, 1, 0), 128)), 72) >= 0:
+        about = ctypes.create_string_buffer(struct.pack("5I", 1, 4, 4, 1, 0), 128)
+        if syscall("bpf", 0, ctypes.addressof(about), 72) >= 0:
             escaped("a map")
     """, root_only=True, control="may"),
     Attack("count the host's events", """

@@ -39,6 +39,9 @@ MIB = 2**20
 LIMITS = Limits(
     wall_s=10, cpu_s=1, memory_bytes=160 * MIB, processes=40, disk_bytes=16 * MIB, file_bytes=4 * MIB, output_bytes=MIB
 )
+ROOT = Path(__file__).resolve().parents[1]
+PLAIN_USER = 62_777
+"""Whom root becomes to try everything as a plain user."""
 VARIABLE = "RFT_SCENE_SECRET"
 
 
@@ -96,6 +99,11 @@ class Scene:
             server.close()
 
 
+def _spec(base: Base) -> Spec:
+    # what is missing here is shown by the attacks
+    return Spec(base, LIMITS, allow_weaker=True)
+
+
 def _serve(server: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while True:
@@ -121,15 +129,16 @@ async def scene() -> AsyncIterator[tuple[Scene, Base]]:
             treasures.close()
 
 
-async def play(attack: Attack, treasures: Scene, base: Base) -> Played:
+async def _play(attack: Attack, treasures: Scene, base: Base) -> Played:
     """Run an attack in a sandbox of its own, and its control."""
     argv = [sys.executable, "-I", "-B", "-c", attack.source, json.dumps(treasures.facts)]
+    variable = treasures.facts["variable"]
     with _tempting(treasures):
-        async with create(Spec(base, LIMITS, allow_weaker=True)) as sandbox:
+        async with create(_spec(base)) as sandbox:
             outcome = await sandbox.exec(argv)
         if treasures.victim.poll() is not None:
             return Played(attack.name, True, "the victim is dead", None, False)
-        control = None if attack.control == "no" else await asyncio.to_thread(_without_sandbox, argv)
+        control = None if attack.control == "no" else await asyncio.to_thread(_without_sandbox, argv, variable)
     if treasures.victim.poll() is not None:  # by the control
         treasures.victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", treasures.marker])
         treasures.facts["victim"] = treasures.victim.pid
@@ -154,10 +163,12 @@ def _tempting(treasures: Scene) -> Iterator[None]:
         del os.environ[VARIABLE]
 
 
-def _without_sandbox(argv: list[str]) -> bool:
+def _without_sandbox(argv: list[str], variable: str) -> bool:
     with tempfile.TemporaryDirectory() as name:
         try:
             # close_fds: what a program gets from a careless parent
+            # a parent with a secret in its environment
+            argv = ["env", f"{VARIABLE}={variable}", "sh", "-c", '"$@"; exit $?', "sh", *argv]
             done = subprocess.run(argv, cwd=name, capture_output=True, timeout=20, close_fds=False)
         except subprocess.TimeoutExpired:
             return False
@@ -182,7 +193,7 @@ def _leaving(what: str, program: str) -> Play:
         """Leave something in the workspace that a careless reader on the host would follow."""
         path = "answer/secret" if "folder" in what else "answer.json"
         program_here = program.format(**treasures.facts)
-        async with create(Spec(base, LIMITS, allow_weaker=True)) as sandbox:
+        async with create(_spec(base)) as sandbox:
             outcome = await sandbox.exec([sys.executable, "-I", "-c", program_here])
             assert outcome.returncode == 0, outcome.stderr
             control = await asyncio.to_thread(_careless, sandbox, path)
@@ -199,7 +210,7 @@ def _leaving(what: str, program: str) -> Play:
 
 
 def _careless(sandbox: Sandbox, path: str) -> bool:
-    """Return whether a plain `open` on the host is harmed: gets a secret, hangs or reads too much."""
+    """Return whether a plain `open` on the host gets the secret, hangs or reads too much."""
     read = (
         "import sys; content = open(sys.argv[1], 'rb').read(10_000_000); print(len(content)); "
         "print(content[:100], file=sys.stderr)"
@@ -216,7 +227,7 @@ async def _write_through(treasures: Scene, base: Base) -> Played:
     """Let the host write a file whose name is a link to another one."""
     name = "have the host write through a link"
     target = treasures.secret.with_name("target")
-    async with create(Spec(base, LIMITS, allow_weaker=True)) as sandbox:
+    async with create(_spec(base)) as sandbox:
         for control in (True, False):
             target.write_text("before", encoding="utf-8")
             await sandbox.exec(["ln", "-sf", str(target), "out.txt"])
@@ -233,7 +244,7 @@ async def _daemon(treasures: Scene, base: Base) -> Played:
     """Leave a process behind that no call waits for."""
     marker = f"{treasures.marker}-daemon"
     program = ["sh", "-c", f"setsid sh -c 'exec >/dev/null 2>&1 </dev/null; sleep 30; : {marker}' & exit 0"]
-    async with create(Spec(base, LIMITS, allow_weaker=True)) as sandbox:
+    async with create(_spec(base)) as sandbox:
         await sandbox.exec(program)
         escaped = bool(_alive(marker))
     subprocess.run(program, timeout=5)
@@ -247,7 +258,7 @@ async def _deadline(treasures: Scene, base: Base) -> Played:
     """Ignore every signal and sleep on."""
     marker = f"{treasures.marker}-stubborn"
     script = f"trap '' TERM INT HUP; setsid sleep 30 & while :; do sleep 1; done; : {marker}"
-    async with create(Spec(base, LIMITS, allow_weaker=True)) as sandbox:
+    async with create(_spec(base)) as sandbox:
         outcome = await sandbox.exec(["sh", "-c", script], timeout=0.5)
         escaped = not outcome.timed_out or bool(_alive(marker)) or outcome.wall_s > 3
     return Played("outlive the deadline", escaped, f"ended after {outcome.wall_s:.1f} s", None, False)
@@ -286,14 +297,16 @@ async def _orphan(treasures: Scene, base: Base) -> Played:
         deadline = time.monotonic() + 3
         while (left := _alive(marker)) and time.monotonic() < deadline:
             time.sleep(0.02)
-        return Played("outlive the process that started it", bool(left), f"{started} ran, {len(left)} left", None, False)
+        return Played(
+            "outlive the process that started it", bool(left), f"{started} ran, {len(left)} left", None, False
+        )
 
     return await asyncio.to_thread(played)
 
 
 async def _flood(treasures: Scene, base: Base) -> Played:
     """Print a hundred megabytes."""
-    async with create(Spec(base, LIMITS, allow_weaker=True)) as sandbox:
+    async with create(_spec(base)) as sandbox:
         outcome = await sandbox.exec(["sh", "-c", "head -c 100000000 /dev/zero; head -c 9000000 /dev/zero >&2"])
     kept = len(outcome.stdout), len(outcome.stderr)
     escaped = max(kept) > LIMITS.output_bytes or not outcome.truncated
@@ -304,27 +317,33 @@ async def _neighbors(treasures: Scene, base: Base) -> Played:
     """Look for another sandbox: its processes, its files, its sockets."""
     marker = f"{treasures.marker}-neighbor"
     serve = (
-        "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('\\0neighbor'); s.listen(); "
-        f"t = socket.create_server(('127.0.0.1', 7777)); open('/tmp/here', 'w'); time.sleep(2); {marker!r}"
+        f"import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('\\0{marker}'); s.listen(); "
+        f"open('/tmp/{marker}', 'w'); print(flush=True); time.sleep(30)"
     )
-    look = (
-        "import os, socket\n"
-        f"found = [p for p in os.listdir('/proc') if p.isdigit() and {marker!r}.encode() in "
-        "open(f'/proc/{p}/cmdline', 'rb').read() and int(p) != os.getpid()]\n"
-        "for family, address in ((socket.AF_UNIX, '\\0neighbor'), (socket.AF_INET, ('127.0.0.1', 7777))):\n"
-        "    if socket.socket(family).connect_ex(address) == 0: found.append(address)\n"
-        "found += [n for n in ('/tmp/here', '/ws/mine') if os.path.exists(n)]\n"
+    look = (  # the marker is written backwards: what looks must not find itself
+        f"import os, socket; marker = {marker[::-1]!r}[::-1]\n"
+        "found = [f'process {p}' for p in os.listdir('/proc') if p.isdigit() and marker.encode() in "
+        "open(f'/proc/{p}/cmdline', 'rb').read()]\n"
+        "found += ['socket'] if socket.socket(socket.AF_UNIX).connect_ex('\\0' + marker) == 0 else []\n"
+        "found += [n for n in (f'/tmp/{marker}', f'/ws/{marker}') if os.path.exists(n)]\n"
         "print(found)"
     )
-    async with create(Spec(base, LIMITS, allow_weaker=True)) as one, create(Spec(base, LIMITS, allow_weaker=True)) as other:
-        await one.write_file("mine", b"")
-        call = asyncio.ensure_future(one.exec([sys.executable, "-I", "-c", serve]))
+    python = [sys.executable, "-I", "-c"]
+    async with create(_spec(base)) as one, create(_spec(base)) as other:
+        await one.write_file(marker, b"")
+        call = asyncio.ensure_future(one.exec([*python, serve]))
         await asyncio.sleep(0.5)
-        outcome = await other.exec([sys.executable, "-I", "-c", look])
+        outcome = await other.exec([*python, look])
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
     found = outcome.stdout.decode().strip()
-    return Played("find another sandbox", found != "[]", found or outcome.stderr.decode()[-200:], None, False)
+    with subprocess.Popen([*python, serve], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        control = len(json.loads(subprocess.check_output([*python, look]).replace(b"'", b'"'))) >= 3
+        server.kill()
+    Path(f"/tmp/{marker}").unlink()
+    return Played("find another sandbox", found != "[]", found or outcome.stderr.decode()[-200:], control, True)
 
 
 async def _starve(treasures: Scene, base: Base) -> Played:
@@ -332,7 +351,7 @@ async def _starve(treasures: Scene, base: Base) -> Played:
     source = Attack("", "children = spawn(scene['processes'] * 2); print(len(children)); time.sleep(0.5)").source
 
     async def bomb() -> int:
-        async with create(Spec(base, LIMITS, allow_weaker=True)) as sandbox:
+        async with create(_spec(base)) as sandbox:
             facts = json.dumps(treasures.facts)
             outcome = await sandbox.exec([sys.executable, "-I", "-c", source, facts])
             return int(outcome.stdout or b"-1")
@@ -344,9 +363,9 @@ async def _starve(treasures: Scene, base: Base) -> Played:
 
 async def _base(treasures: Scene, base: Base) -> Played:
     """Change the files that other sandboxes start from."""
-    async with create(Spec(base, LIMITS, allow_weaker=True)) as sandbox:
+    async with create(_spec(base)) as sandbox:
         await sandbox.exec(["sh", "-c", "echo 'answer = 2' > src/solution.py; rm -rf src/*; chmod 777 ."])
-    async with create(Spec(base, LIMITS, allow_weaker=True)) as sandbox:
+    async with create(_spec(base)) as sandbox:
         content = await sandbox.read_file("src/solution.py")
     return Played("change the base", content != b"answer = 1\n", "the base is as it was", None, False)
 
@@ -379,15 +398,38 @@ def names() -> list[str]:
     return [*(attack.name for attack in ATTACKS), *PLAYS]
 
 
-async def play_all(wanted: Callable[[str], bool] = lambda name: True) -> AsyncIterator[Played]:
-    """Play every attack that is wanted."""
+async def play(name: str, treasures: Scene, base: Base) -> Played:
+    """Play one attack."""
+    attacks = {attack.name: attack for attack in ATTACKS}
+    if name in attacks:
+        return await _play(attacks[name], treasures, base)
+    return await PLAYS[name](treasures, base)
+
+
+async def play_all() -> AsyncIterator[Played]:
+    """Play every attack."""
     async with scene() as (treasures, base):
-        for attack in ATTACKS:
-            if wanted(attack.name):
-                yield await play(attack, treasures, base)
-        for name, other in PLAYS.items():
-            if wanted(name):
-                yield await other(treasures, base)
+        for name in names():
+            yield await play(name, treasures, base)
+
+
+def as_plain_user(*argv: str) -> tuple[list[str], dict[str, str]] | None:
+    """Return the command line and environment that run `python ARGV` as a user without rights; None
+    where no interpreter of ours can be read by one."""
+    paths = [str(ROOT), *(path for path in sys.path if path.endswith("-packages"))]
+    environment = {"PATH": os.defpath, "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    become = ["setpriv", f"--reuid={PLAIN_USER}", f"--regid={PLAIN_USER}", "--clear-groups", "--"]
+    for python in (sys.executable, "/usr/bin/python3"):
+        # twice: setpriv may start what its user cannot start again
+        again = (
+            "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import bench.sandbox_scene'], check=True)"
+        )
+        trial = [*become, python, "-c", again]
+        with contextlib.suppress(OSError):
+            if subprocess.run(trial, env=environment, cwd="/", capture_output=True).returncode == 0:
+                return [*become, python, *argv], environment
+    return None
 
 
 async def _print() -> None:

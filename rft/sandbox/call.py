@@ -52,7 +52,7 @@ class Means:
     """With what calls are made on this machine (rft/sandbox/probe.py finds out)."""
 
     fence: Fence
-    features: command.Features = command.Features()
+    features: command.Features = field(default_factory=command.Features)
     filter_program: bytes | None = None
 
 
@@ -194,7 +194,9 @@ class _End:
 
 async def _until_the_end(process: asyncio.subprocess.Process, cell: Cell, stdin: bytes, end: _End) -> None:
     """Feed and read the program until it ends, or its cell says that it must."""
-    assert process.stdin and process.stdout and process.stderr
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     work = asyncio.gather(
         _feed(process.stdin, stdin), _read(process.stdout, end.out), _read(process.stderr, end.err), process.wait()
     )

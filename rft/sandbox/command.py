@@ -61,7 +61,7 @@ class Descriptors:
 
 
 def python_folders() -> tuple[Path, ...]:
-    """Return the folders that this interpreter needs besides /usr: its own and its environment's."""
+    """Return the folders that this interpreter needs besides /usr."""
     wanted = {Path(sys.base_prefix), Path(sys.prefix)}
     return tuple(sorted(folder for folder in wanted if not folder.is_relative_to("/usr") and folder.is_dir()))
 
@@ -130,7 +130,7 @@ def limited(processes: int, cpu_s: int, file_bytes: int, address_bytes: int | No
     # two more processes: bubblewrap's own, which is number 1 inside, and the one that it starts
     argv = ["prlimit", f"--nproc={processes + 1}", f"--cpu={cpu_s}:{cpu_s + 1}", f"--fsize={file_bytes}"]
     argv += [f"--nofile={NUM_FILES_OPEN}", "--memlock=65536", "--msgqueue=65536", "--sigpending=1024"]
-    # a limit of one byte forbids a dump; with zero the kernel would still pass it to the host's handler
+    # one byte forbids a dump; with zero the kernel would still pass it to the host's handler
     argv += ["--core=1"]
     argv += [f"--as={address_bytes}"] if address_bytes is not None else []
     return [*argv, "--"]

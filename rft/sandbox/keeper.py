@@ -1,4 +1,4 @@
-"""Make private mounts for workspaces: a small program that runs beside us and forks for each request.
+"""Make private mounts for workspaces: a small program beside us, which forks for each request.
 
 A workspace is an overlay of a read-only base and a tmpfs. Mounting needs a mount namespace of its
 own, and for a plain user a user namespace too. A process with threads cannot enter either, and one

@@ -87,9 +87,13 @@ class Cell(Protocol):
 class Fence(Protocol):
     """A means to limit: makes cells."""
 
-    name: str
-    counts_together: bool
-    """Whether the kernel counts the memory of all processes together."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def counts_together(self) -> bool:
+        """Whether the kernel counts the memory of all processes together."""
+        ...
 
     def cell(self, limits: Limits) -> Cell: ...
 

@@ -38,7 +38,7 @@ printf '"interfaces": "%s", ' "$(sed -n 's/^ *\([^: ]*\):.*/\1/p' /proc/net/dev 
 printf '"folders": "%s"}' "$(ls / | tr '\n' ' ')"
 """
 """Run inside: what a program sees of its rights, its network and its files."""
-_REPLACE = "rm -r folder; mkdir folder; [ -z \"$(ls folder)\" ]"
+_REPLACE = 'rm -r folder; mkdir folder; [ -z "$(ls folder)" ]'
 """Replacing a folder of the base needs marks that not every file system can hold."""
 
 

@@ -71,7 +71,9 @@ def write_file(folder: int, path: str, content: bytes, owner: tuple[int, int] | 
     *parents, name = parts(path)
     with _walk(folder, parents, path, make=owner or (-1, -1)) as parent, _refusing(path):
         part = f".{os.urandom(8).hex()}.part"
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=parent)
+        handle = os.open(
+            part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=parent
+        )
         try:
             try:
                 if owner:
@@ -102,7 +104,7 @@ def list_files(folder: int, path: str = ".", max_files: int = MAX_FILES) -> list
 
 
 def parts(path: str) -> list[str]:
-    """Split a relative path into names. Raises Refusal for one that is absolute or leads upwards."""
+    """Split a relative path into names. Raises Refusal for an absolute one and for `..`."""
     names = [name for name in path.split("/") if name not in ("", ".")]
     if not names or ".." in names or "\0" in path or PurePosixPath(path).is_absolute():
         raise Refusal(f"{path!r} is no path inside the workspace. Write a relative path without '..'.")

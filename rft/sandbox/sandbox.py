@@ -38,7 +38,7 @@ class Spec:
     """What a sandbox starts from."""
 
     base: Base
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables for each call, besides the few that `command.environment` sets."""
     allow_weaker: bool = False
@@ -120,9 +120,7 @@ class Sandbox:
             try:
                 for _ in range(n):
                     base, disk_bytes = self._spec.base, self._spec.limits.disk_bytes
-                    made.append(
-                        Sandbox(self._spec, await Workspace.create(base, disk_bytes, snapshot), self._machine)
-                    )
+                    made.append(Sandbox(self._spec, await Workspace.create(base, disk_bytes, snapshot), self._machine))
             except BaseException:
                 for sandbox in made:
                     await sandbox.close()

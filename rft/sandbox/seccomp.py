@@ -33,7 +33,7 @@ from rft.errors import InfrastructureError
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 """BPF: load a word at an offset, compare it with a constant, return a constant."""
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
-"""Where `struct seccomp_data` holds the call's number, architecture and (low halves of) arguments."""
+"""Where `struct seccomp_data` holds a call's number, architecture and first arguments."""
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _X32_BIT = 0x40000000
 

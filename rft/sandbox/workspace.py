@@ -182,7 +182,8 @@ class Base:
         message = {"do": "base", "folder": str(folder.resolve()) if folder else None}
         message |= {"binds": [str(bind.resolve()) for bind in binds], **mode.request()}
         reply, fds = await asyncio.to_thread(_keeper.ask, message, [] if archive is None else [archive])
-        return cls(mode, *fds, reply["bytes"], reply["files"], tuple(binds))
+        user_namespace, mount_namespace, copied = fds
+        return cls(mode, user_namespace, mount_namespace, copied, reply["bytes"], reply["files"], tuple(binds))
 
     @property
     def user(self) -> tuple[int, int]:
