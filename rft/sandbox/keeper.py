@@ -90,9 +90,11 @@ def _run(command: list[str], stdin: int | None = None, keep: tuple[int, ...] = (
         raise OSError(f"{command[0]} ended with {done.returncode}: {words}")
 
 
-def _copy(source: str, target: str, keep: tuple[int, ...] = ()) -> None:
+def _copy(request: dict[str, Any], source: str, target: str, keep: tuple[int, ...] = ()) -> None:
     """Copy a tree as it is: links, pipes, modes, and an overlay's marks of deleted files."""
-    _run(["cp", "-a", f"{source}/.", target], keep=keep)
+    # a user namespace knows one user: all is that one's
+    owners = ["--no-preserve=ownership"] if request["user_namespace"] else []
+    _run(["cp", "-a", *owners, f"{source}/.", target], keep=keep)
 
 
 # -- the requests ----------------------------------------------------------------------------------
@@ -105,8 +107,9 @@ def _base(request: dict[str, Any], fds: list[int]) -> Reply:
     if request["user_namespace"]:
         _unshare(_NEW_USER | _NEW_NS)
         _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"{uid} {uid} 1")
-        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+        # as its root, `cp` reads also what a program left without permission to read
+        _write("/proc/self/uid_map", f"0 {uid} 1")
+        _write("/proc/self/gid_map", f"0 {gid} 1")
     else:
         _unshare(_NEW_NS)
     _private()
@@ -118,7 +121,7 @@ def _base(request: dict[str, Any], fds: list[int]) -> Reply:
         _mount(f"/proc/self/fd/{bind}", f"{BINDS}/{number}", "", _BIND | _REC)
     _tmpfs(BASE, "mode=755,size=100%")
     if source is not None:
-        _copy(f"/proc/self/fd/{source}", BASE, keep=(source,))
+        _copy(request, f"/proc/self/fd/{source}", BASE, keep=(source,))
     elif fds:
         _run(["tar", "-x", "--no-same-owner", "-C", BASE], stdin=fds[0])
     if not request["user_namespace"]:
@@ -155,7 +158,7 @@ def _snapshot(request: dict[str, Any], fds: list[int]) -> Reply:
     place = f"{ROOT}/snapshot"
     _tmpfs(place, request["work_options"])
     try:
-        _copy(f"/proc/self/fd/{fds[2]}", place, keep=(fds[2],))
+        _copy(request, f"/proc/self/fd/{fds[2]}", place, keep=(fds[2],))
         return {}, [_open(place)]
     finally:
         _unmount(place)
@@ -169,11 +172,12 @@ def _workspace(request: dict[str, Any], snapshot: list[int]) -> list[int]:
         os.mkdir(f"{WORK}/{name}")
     changes = f"{WORK}/upper"
     if snapshot:
-        _copy(f"/proc/self/fd/{snapshot[0]}", changes, keep=(snapshot[0],))
+        _copy(request, f"/proc/self/fd/{snapshot[0]}", changes, keep=(snapshot[0],))
     elif not request["overlay"]:
-        _copy(BASE, changes)
+        _copy(request, BASE, changes)
     for name in ("upper", "tmp", "shm"):
-        os.chown(f"{WORK}/{name}", request["uid"], request["gid"])
+        if not request["user_namespace"]:
+            os.chown(f"{WORK}/{name}", request["uid"], request["gid"])
     if request["overlay"]:
         # a directory's redirects and a file's metadata alone would make changes that only the
         # kernel can read

@@ -52,7 +52,7 @@ class Entry:
 def read_file(folder: int, path: str, max_bytes: int = MAX_READ_BYTES) -> bytes:
     """Read a regular file below the open folder `folder`. Raises Refusal."""
     *parents, name = parts(path)
-    with _walk(folder, parents, path) as parent, _refusing(path):
+    with _walk(folder, parents, path) as parent, refusing(path):
         handle = os.open(name, _FILE, dir_fd=parent)
         try:
             found = os.fstat(handle)
@@ -69,7 +69,7 @@ def write_file(folder: int, path: str, content: bytes, owner: tuple[int, int] | 
     """Write a file below `folder`, with the folders above it, and never through a link. `owner`:
     user and group of what is made. Raises Refusal."""
     *parents, name = parts(path)
-    with _walk(folder, parents, path, make=owner or (-1, -1)) as parent, _refusing(path):
+    with _walk(folder, parents, path, make=owner or (-1, -1)) as parent, refusing(path):
         part = f".{os.urandom(8).hex()}.part"
         handle = os.open(
             part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=parent
@@ -94,13 +94,24 @@ def list_files(folder: int, path: str = ".", max_files: int = MAX_FILES) -> list
     """List all below a folder, sorted. Raises Refusal for more than `max_files` names or a tree
     deeper than `MAX_DEPTH`: nothing is left out."""
     where = [] if path in ("", ".") else parts(path)
-    with _walk(folder, where, path) as start, _refusing(path):
+    with _walk(folder, where, path) as start, refusing(path):
         found: list[Entry] = []
         for entry in _below(start, "/".join(where), len(where)):
             found.append(entry)
             if len(found) > max_files:
                 raise Refusal(f"{path!r} holds more than {max_files:,} names.")
     return sorted(found, key=lambda entry: entry.path)
+
+
+def check_folder(folder: int, path: str) -> str:
+    """Return a path of a folder below `folder`, without superfluous parts. Raises Refusal where
+    there is none, or one that its owner cannot enter."""
+    names = [] if path in ("", ".") else parts(path)
+    for depth in range(len(names) + 1):
+        with _walk(folder, names[:depth], path) as place:
+            if os.fstat(place).st_mode & 0o500 != 0o500:
+                raise Refusal(f"{path!r} {_WHY[errno.EACCES]}.")
+    return "/".join(names)
 
 
 def parts(path: str) -> list[str]:
@@ -129,7 +140,7 @@ def _walk(folder: int, names: list[str], path: str, make: tuple[int, int] | None
     here = os.dup(folder)
     try:
         for name in names:
-            with _refusing(path):
+            with refusing(path):
                 if make is not None:
                     _make(name, here, make)
                 below = os.open(name, _FOLDER, dir_fd=here)
@@ -158,7 +169,7 @@ def _below(folder: int, prefix: str, depth: int) -> Iterator[Entry]:
         kind = kind_of(about.st_mode)
         yield Entry(path, kind, about.st_size if kind == "file" else 0)
         if kind == "folder":
-            with _refusing(path):
+            with refusing(path):
                 inner = os.open(name, _FOLDER, dir_fd=folder)
             try:
                 yield from _below(inner, path, depth + 1)
@@ -193,7 +204,7 @@ _WHY = {
 
 
 @contextlib.contextmanager
-def _refusing(path: str) -> Iterator[None]:
+def refusing(path: str) -> Iterator[None]:
     """Say in words what the kernel refused, where the cause lies in the workspace."""
     try:
         yield

@@ -75,8 +75,8 @@ class Sandbox:
             output_bytes=limits.output_bytes if output_bytes is None else min(output_bytes, limits.output_bytes),
         )
         variables = {**self._spec.env, **(env or {})}
-        where = command.WORKSPACE if cwd in ("", ".") else f"{command.WORKSPACE}/{'/'.join(reading.parts(cwd))}"
         async with self._using():
+            where = f"{command.WORKSPACE}/{reading.check_folder(self._workspace.folder, cwd)}"
             return await call.run(self._machine.means, self._workspace, limits, Call(cmd, input, where, variables))
 
     async def read_file(self, path: str, max_bytes: int = reading.MAX_READ_BYTES) -> bytes:

@@ -105,7 +105,9 @@ class _Keeper:
             try:
                 keeper.send(self._started(), message, fds)
             except (BrokenPipeError, ConnectionResetError):
-                self._line = None  # it was killed: the next one is as good
+                assert self._line is not None
+                self._line.close()  # it was killed: the next one is as good
+                self._line = None
                 keeper.send(self._started(), message, fds)
 
     def _started(self) -> socket.socket:
@@ -322,13 +324,14 @@ def _compare(changed: int, base: int | None, prefix: str, whole: bool) -> Iterat
 
 
 def _stats(folder: int) -> dict[str, os.stat_result]:
-    with os.scandir(folder) as names:
+    with reading.refusing("a folder"), os.scandir(folder) as names:
         return {name.name: name.stat(follow_symlinks=False) for name in names}
 
 
 @contextlib.contextmanager
 def _opened(name: str, parent: int) -> Iterator[int]:
-    handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    with reading.refusing(name):
+        handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         yield handle
     finally:
