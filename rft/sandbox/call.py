@@ -1,0 +1,286 @@
+"""Run one call of a sandbox to its end, which comes at the deadline at the latest.
+
+bubblewrap reports on a pipe of its own which process is number 1 inside, and how the program ended.
+That tells a program that fails (its exit code) from a sandbox that could not be made (none), which
+is no fault of the program. When number 1 is gone, the kernel has ended all other processes inside:
+so we wait for that before we answer, and no daemon writes to the workspace after a call.
+
+Output beyond the limit is read and thrown away, so that the program is not stopped by a full pipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rft.errors import InfrastructureError
+from rft.sandbox import command
+from rft.sandbox.limits import Cell, Fence, Limits
+from rft.sandbox.workspace import Workspace
+
+KILL_S = 10.0
+"""How long the kernel may take to end what was killed."""
+_PIECE = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a call ended: `Outcome(0, b"hi\\n", b"")`."""
+
+    returncode: int
+    """The program's exit code, or 128 and the signal that ended it."""
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+    """It was killed at the deadline."""
+    truncated: bool = False
+    """Its output was longer than what is kept."""
+    oom: bool = False
+    """Processes were killed because they used too much memory."""
+    wall_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """With what calls are made on this machine (rft/sandbox/probe.py finds out)."""
+
+    fence: Fence
+    features: command.Features = field(default_factory=command.Features)
+    filter_program: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A program to run: `Call(["python3", "-c", "print(1)"])`."""
+
+    cmd: Sequence[str]
+    stdin: bytes = b""
+    cwd: str = command.WORKSPACE
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+async def run(means: Means, workspace: Workspace, limits: Limits, call: Call) -> Outcome:
+    """Run a program in a workspace. Raises InfrastructureError when the sandbox cannot be made;
+    kills all when it is cancelled."""
+    started = time.monotonic()
+    try:
+        cell = means.fence.cell(limits)
+    except OSError as error:
+        raise InfrastructureError(f"The limits of a sandbox cannot be set ({means.fence.name}): {error}") from None
+    end = _End(_Kept(limits.output_bytes), _Kept(limits.output_bytes))
+    try:
+        status_pipe, status_end = os.pipe()
+        status = _Status(status_pipe, end)
+        try:
+            with _descriptors(status_end, means) as descriptors:
+                argv = _argv(means, cell, workspace, limits, call, descriptors)
+                process = await _start(argv, descriptors)
+            try:
+                async with asyncio.timeout(limits.wall_s):
+                    await _until_the_end(process, cell, call.stdin, end)
+            except TimeoutError:
+                end.timed_out = True
+            finally:
+                await asyncio.shield(_kill(process, status))
+        finally:
+            status.close()
+        oom = cell.oom()
+    finally:
+        cell.close()
+    if end.exit_code is None and not end.timed_out and not oom:
+        words = end.err.text().decode("utf-8", "replace").strip()[-1000:]
+        raise InfrastructureError(f"The sandbox cannot be made: {words or 'it ended and says nothing'}")
+    return Outcome(
+        128 + signal.SIGKILL if end.exit_code is None else end.exit_code,
+        end.out.text(),
+        end.err.text(),
+        timed_out=end.timed_out,
+        truncated=end.out.cut or end.err.cut,
+        oom=oom,
+        wall_s=time.monotonic() - started,
+    )
+
+
+def _argv(
+    means: Means, cell: Cell, workspace: Workspace, limits: Limits, call: Call, descriptors: command.Descriptors
+) -> list[str]:
+    """Write the chain of command.py."""
+    base = workspace.base
+    user_namespace = workspace.user_namespace if base.mode.user_namespace else None
+    argv = [*cell.prefix, *command.enter(os.getpid(), workspace.mount_namespace, user_namespace, base.user)]
+    argv += command.bubblewrap(means.features, descriptors, base.binds, call.cwd, command.environment(call.env))
+    address_bytes = None if means.fence.counts_together else limits.memory_bytes
+    argv += command.limited(limits.processes, limits.cpu_s, limits.file_bytes, address_bytes)
+    return [*argv, *call.cmd]
+
+
+async def _start(argv: Sequence[str], descriptors: command.Descriptors) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    try:
+        return await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            pass_fds=descriptors.all(),
+            cwd="/",
+            env={"PATH": os.defpath},  # ours holds secrets, and number 1's can be read inside
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise InfrastructureError(f"The sandbox cannot be started: {error}") from None
+
+
+@contextlib.contextmanager
+def _descriptors(status: int, means: Means) -> Iterator[command.Descriptors]:
+    """Yield what bubblewrap reads and writes, for it to inherit; close our side afterwards."""
+    passwd, group = command.passwd_and_group()
+    program = means.filter_program
+    made = command.Descriptors(
+        status, _in_memory(passwd), _in_memory(group), None if program is None else _in_memory(program)
+    )
+    try:
+        yield made
+    finally:
+        for descriptor in made.all():
+            os.close(descriptor)
+
+
+def _in_memory(content: bytes) -> int:
+    """Return a descriptor from which `content` is read."""
+    descriptor = os.memfd_create("rft", os.MFD_CLOEXEC)
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+# -- the end ---------------------------------------------------------------------------------------
+@dataclass
+class _Kept:
+    """The start of a stream, up to a limit."""
+
+    limit: int
+    pieces: list[bytes] = field(default_factory=list)
+    length: int = 0
+    cut: bool = False
+
+    def add(self, piece: bytes) -> None:
+        room = self.limit - self.length
+        self.cut |= len(piece) > room
+        if room > 0:
+            self.pieces.append(piece[:room])
+            self.length += len(self.pieces[-1])
+
+    def text(self) -> bytes:
+        return b"".join(self.pieces)
+
+
+@dataclass
+class _End:
+    """What is known so far of how a call ends."""
+
+    out: _Kept
+    err: _Kept
+    exit_code: int | None = None
+    timed_out: bool = False
+
+
+async def _until_the_end(process: asyncio.subprocess.Process, cell: Cell, stdin: bytes, end: _End) -> None:
+    """Feed and read the program until it ends, or its cell says that it must."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    work = asyncio.gather(
+        _feed(process.stdin, stdin), _read(process.stdout, end.out), _read(process.stderr, end.err), process.wait()
+    )
+    watch = asyncio.ensure_future(cell.watch(process.pid))
+    try:
+        await asyncio.wait([work, watch], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        watch.cancel()
+        work.cancel()
+        await asyncio.gather(watch, work, return_exceptions=True)
+
+
+async def _feed(stream: asyncio.StreamWriter, content: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        if content:
+            stream.write(content)
+            await stream.drain()
+    stream.close()
+
+
+async def _read(stream: asyncio.StreamReader, kept: _Kept) -> None:
+    while piece := await stream.read(_PIECE):
+        kept.add(piece)
+
+
+async def _kill(process: asyncio.subprocess.Process, status: _Status) -> None:
+    """Kill what still runs, and wait until all of it is gone."""
+    if process.returncode is None:
+        process.kill()
+    status.kill()
+    try:
+        async with asyncio.timeout(KILL_S):
+            await process.wait()
+            await status.all_gone()
+    except TimeoutError:
+        raise InfrastructureError(f"A sandbox could not be ended within {KILL_S:g} s.") from None
+    finally:
+        # nothing public closes the pipes of a process that did not read or write to the end
+        process._transport.close()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class _Status:
+    """What bubblewrap reports about the inside."""
+
+    def __init__(self, descriptor: int, end: _End) -> None:
+        self._descriptor, self._end = descriptor, end
+        self._pidfd: int | None = None
+        self._text = b""
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(descriptor, False)
+        self._loop.add_reader(descriptor, self._arrived)
+
+    def _arrived(self) -> None:
+        while True:
+            try:
+                piece = os.read(self._descriptor, _PIECE)
+            except BlockingIOError:
+                return
+            if not piece:
+                self._loop.remove_reader(self._descriptor)
+                return
+            *lines, self._text = (self._text + piece).split(b"\n")
+            for line in lines:
+                report = json.loads(line)
+                self._end.exit_code = report.get("exit-code", self._end.exit_code)
+                if "child-pid" in report:
+                    with contextlib.suppress(ProcessLookupError):
+                        self._pidfd = os.pidfd_open(report["child-pid"])
+
+    def kill(self) -> None:
+        """Kill number 1 inside, and with it everything."""
+        self._arrived()
+        if self._pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def all_gone(self) -> None:
+        """Wait until number 1 is gone: it goes last."""
+        self._arrived()
+        while self._pidfd is not None and not select.select([self._pidfd], [], [], 0)[0]:
+            await asyncio.sleep(0.001)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        if self._pidfd is not None:
+            os.close(self._pidfd)

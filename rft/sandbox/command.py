@@ -1,0 +1,136 @@
+"""Write the command lines: what the sandboxed program sees, and how it is started.
+
+The program runs in bubblewrap: new namespaces of every kind over an empty root, into which only
+what is listed here is mounted. It is fresh for each call, and what the call leaves in memory is
+gone with it. Around bubblewrap stands a chain of small programs, each of which starts the next:
+
+    the limits' prefix    joins a cgroup                                   (rft/sandbox/limits.py)
+    nsenter               enters the namespace where the workspace is mounted; as root, it also
+                          becomes an ordinary user for good
+    bwrap                 makes the sandbox
+    prlimit               sets the limits of each process, where nothing outside counts
+
+The order has reasons. Joining a cgroup needs our rights. Limits on processes are counted per user
+and user namespace: set outside, all sandboxes would share one count; set inside, each has its own.
+And root must not start bubblewrap, because the kernel exempts root from that count.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rft.sandbox import keeper
+
+WORKSPACE = "/ws"
+PATH = "/usr/bin:/bin"
+USER_ID = 1000
+"""Who the program is, as it sees it: the same on every machine."""
+NUM_FILES_OPEN = 1024
+SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin")
+_ETC = ("/etc/alternatives", "/etc/ld.so.cache")
+"""Needed to find programs and libraries. Nothing else of /etc is there: no users, hosts or keys."""
+_PASSWD = f"sandbox:x:{USER_ID}:{USER_ID}::/tmp:/bin/sh\n"
+_GROUP = f"sandbox:x:{USER_ID}:\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the installed bubblewrap can do (rft/sandbox/probe.py asks it)."""
+
+    disable_userns: bool = True
+    """Since 0.8: no further user namespaces inside. The filter of system calls denies them too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """What bubblewrap reads and writes besides the program's own streams. It closes them before the
+    program starts."""
+
+    status: int
+    passwd: int
+    group: int
+    filter: int | None
+
+    def all(self) -> list[int]:
+        wanted = (self.status, self.passwd, self.group, self.filter)
+        return [descriptor for descriptor in wanted if descriptor is not None]
+
+
+def python_folders() -> tuple[Path, ...]:
+    """Return the folders that this interpreter needs besides /usr."""
+    wanted = {Path(sys.base_prefix), Path(sys.prefix)}
+    return tuple(sorted(folder for folder in wanted if not folder.is_relative_to("/usr") and folder.is_dir()))
+
+
+def passwd_and_group() -> tuple[bytes, bytes]:
+    """Return the sandbox's two lists of users, with its one user."""
+    return _PASSWD.encode(), _GROUP.encode()
+
+
+def enter(pid: int, mount_namespace: int, user_namespace: int | None, user: tuple[int, int]) -> list[str]:
+    """Enter namespaces that the process `pid` holds open, and become `user` for good. The
+    namespaces are named by their paths: a descriptor that is handed down would still be open inside
+    the sandbox."""
+    argv = ["nsenter", f"--mount=/proc/{pid}/fd/{mount_namespace}"]
+    if user_namespace is not None:  # we are an ordinary user already
+        return [*argv, f"--user=/proc/{pid}/fd/{user_namespace}", "--preserve-credentials", "--"]
+    return [*argv, f"--setuid={user[0]}", f"--setgid={user[1]}", "--"]
+
+
+def bubblewrap(
+    features: Features,
+    descriptors: Descriptors,
+    binds: Sequence[Path],
+    cwd: str,
+    env: Mapping[str, str],
+) -> list[str]:
+    """Make the sandbox. Every mount of the host is read-only; the workspace, /tmp and /dev/shm lie
+    in one tmpfs of limited size."""
+    argv = ["bwrap", "--unshare-all", "--unshare-user"]  # all: pid, network, ipc, uts, cgroup
+    argv += ["--disable-userns"] if features.disable_userns else []
+    argv += ["--uid", str(USER_ID), "--gid", str(USER_ID), "--hostname", "sandbox"]
+    argv += ["--ro-bind", "/usr", "/usr"]
+    for folder in SYSTEM:
+        if os.path.islink(folder):
+            argv += ["--symlink", os.readlink(folder), folder]
+        elif os.path.isdir(folder):
+            argv += ["--ro-bind", folder, folder]
+    for file in _ETC:
+        argv += ["--ro-bind-try", file, file]
+    argv += ["--ro-bind-data", str(descriptors.passwd), "/etc/passwd"]
+    argv += ["--ro-bind-data", str(descriptors.group), "/etc/group"]
+    argv += ["--proc", "/proc", "--dev", "/dev"]
+    argv += ["--bind", f"{keeper.WORK}/shm", "/dev/shm", "--bind", f"{keeper.WORK}/tmp", "/tmp"]
+    for number, folder in enumerate(binds):
+        argv += ["--ro-bind", f"{keeper.BINDS}/{number}", str(folder)]
+    argv += ["--bind", keeper.MERGED, WORKSPACE]
+    # the root and /dev are tmpfs without a limit: a program could fill the memory with `touch /x`
+    argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd]
+    argv += ["--die-with-parent"]  # a kill of this process, or of ours, is the end of all inside
+    argv += ["--new-session"]  # no terminal to type into
+    argv += ["--cap-drop", "ALL", "--clearenv"]
+    for name, value in env.items():
+        argv += ["--setenv", name, value]
+    argv += ["--json-status-fd", str(descriptors.status)]
+    argv += ["--seccomp", str(descriptors.filter)] if descriptors.filter is not None else []
+    return [*argv, "--"]
+
+
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return all that the program's environment holds."""
+    return {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", **extra}
+
+
+def limited(processes: int, cpu_s: int, file_bytes: int, address_bytes: int | None) -> list[str]:
+    """Set the limits of each process. `address_bytes`: where no cgroup counts memory."""
+    # two more processes: bubblewrap's own, which is number 1 inside, and the one that it starts
+    argv = ["prlimit", f"--nproc={processes + 1}", f"--cpu={cpu_s}:{cpu_s + 1}", f"--fsize={file_bytes}"]
+    argv += [f"--nofile={NUM_FILES_OPEN}", "--memlock=65536", "--msgqueue=65536", "--sigpending=1024"]
+    # one byte forbids a dump; with zero the kernel would still pass it to the host's handler
+    argv += ["--core=1"]
+    argv += [f"--as={address_bytes}"] if address_bytes is not None else []
+    return [*argv, "--"]

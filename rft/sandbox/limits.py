@@ -1,0 +1,355 @@
+"""Limit what a sandbox may use, by the strongest means that this machine offers.
+
+    cgroup v2      a group of our own below a delegated one
+    user scope     the same, made by the user's systemd
+    cgroup v1      as root
+    watchdog       no cgroup: limits on each process, and a look at their sum ten times a second
+
+A cgroup counts the memory of all processes together, at once, and the kernel ends them when it is
+too much. Limits on a process cannot count together: eight of them may have eight times as much. So
+the last means adds a watchdog. Whichever it is, the number of processes, the length of a file and
+the time on the processor are also limited inside (rft/sandbox/command.py), and the bytes on disk by
+the size of a tmpfs.
+
+A `Cell` limits one call. It is made before the call and removed after it. If we were killed in
+between, its group stays; its name holds who we were, and the next process that makes a cell removes
+what the dead left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+from rft.errors import InfrastructureError
+
+WATCH_S = 0.1
+_PREFIX = "rft-sandbox"
+_OVERHEAD = 3
+"""Processes of ours in each cell: bubblewrap, its number 1 inside, and the start of a next one."""
+_REMOVE_S = 5.0
+_JOIN = 'for group; do shift; [ "$group" = -- ] && break; echo $$ > "$group" || exit 1; done; exec "$@"'
+"""A shell that moves itself into each group before `--`, and becomes the command after it."""
+_ids = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one call may use, and how much a sandbox may write: `Limits(wall_s=10)`."""
+
+    wall_s: float = 30.0
+    """Until the whole tree of processes is killed."""
+    cpu_s: int = 30
+    """Processor time of each process."""
+    memory_bytes: int = 512 * 2**20
+    """Memory of all processes together."""
+    processes: int = 64
+    """Processes and threads at a time."""
+    disk_bytes: int = 256 * 2**20
+    """All that a sandbox writes: changes of the workspace, /tmp and /dev/shm together."""
+    file_bytes: int = 64 * 2**20
+    """The largest file that a process can write."""
+    output_bytes: int = 2**20
+    """What is kept of each of stdout and stderr. More is cut and marked."""
+
+
+class Cell(Protocol):
+    """The limits of one call."""
+
+    prefix: list[str]
+    """What comes before the command."""
+
+    def oom(self) -> bool:
+        """Return whether processes were ended for their memory."""
+        ...
+
+    async def watch(self, pid: int) -> None:
+        """Return when the tree below `pid` uses too much; without a watchdog, never."""
+        ...
+
+    def close(self) -> None:
+        """End what still runs in it, and remove it."""
+        ...
+
+
+class Fence(Protocol):
+    """A means to limit: makes cells."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def counts_together(self) -> bool:
+        """Whether the kernel counts the memory of all processes together."""
+        ...
+
+    def cell(self, limits: Limits) -> Cell: ...
+
+
+# -- cgroups ---------------------------------------------------------------------------------------
+@dataclass
+class GroupCell:
+    """One group, or with cgroup v1 one per controller."""
+
+    folders: list[Path]
+    prefix: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        joins = [str(folder / "cgroup.procs") for folder in self.folders]
+        self.prefix = ["/bin/sh", "-c", _JOIN, "sh", *joins, "--"]
+
+    def oom(self) -> bool:
+        for name in ("memory.events", "memory.oom_control"):
+            for folder in self.folders:
+                if (folder / name).exists():
+                    counts = dict(line.split() for line in (folder / name).read_text().splitlines())
+                    return int(counts.get("oom_kill", 0)) > 0
+        return False
+
+    async def watch(self, pid: int) -> None:
+        await asyncio.Event().wait()
+
+    def close(self) -> None:
+        for folder in self.folders:
+            _remove(folder)
+
+
+@dataclass(frozen=True)
+class CgroupV2:
+    """Groups below one that is ours to divide."""
+
+    parent: Path
+    name: str = "cgroup v2"
+    counts_together: bool = True
+
+    def cell(self, limits: Limits) -> GroupCell:
+        folder = _make(self.parent)
+        _set(folder / "memory.max", limits.memory_bytes)
+        _set(folder / "memory.swap.max", 0, optional=True)
+        _set(folder / "memory.oom.group", 1, optional=True)
+        _set(folder / "pids.max", limits.processes + _OVERHEAD)
+        return GroupCell([folder])
+
+
+@dataclass(frozen=True)
+class CgroupV1:
+    """Groups below ours in the two hierarchies, as root."""
+
+    memory: Path
+    pids: Path
+    name: str = "cgroup v1"
+    counts_together: bool = True
+
+    def cell(self, limits: Limits) -> GroupCell:
+        folder = _make(self.memory)
+        _set(folder / "memory.limit_in_bytes", limits.memory_bytes)
+        _set(folder / "memory.memsw.limit_in_bytes", limits.memory_bytes, optional=True)
+        pids = _make(self.pids)
+        _set(pids / "pids.max", limits.processes + _OVERHEAD)
+        return GroupCell([folder, pids])
+
+
+def _make(parent: Path) -> Path:
+    _sweep(parent)
+    folder = parent / f"{_PREFIX}-{os.getpid()}-{_started(os.getpid())}-{next(_ids)}"
+    folder.mkdir()
+    return folder
+
+
+def _set(file: Path, value: int, optional: bool = False) -> None:
+    if optional and not file.exists():
+        return
+    file.write_text(str(value), encoding="ascii")
+
+
+def _remove(folder: Path) -> None:
+    """Kill what is in a group until the kernel lets it be removed."""
+    deadline = time.monotonic() + _REMOVE_S
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                folder.rmdir()
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise InfrastructureError(f"{folder}: processes in it cannot be killed.") from None
+                for pid in (folder / "cgroup.procs").read_text(encoding="ascii").split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+                time.sleep(0.002)
+                continue
+        return
+
+
+@functools.cache
+def _sweep(parent: Path) -> None:
+    """Remove the groups of processes that are gone. Once per process."""
+    for folder in parent.glob(f"{_PREFIX}-*"):
+        pid, started = map(int, folder.name.removeprefix(f"{_PREFIX}-").split("-")[:2])
+        if _started(pid) != started:
+            with contextlib.suppress(InfrastructureError):
+                _remove(folder)
+
+
+def _started(pid: int) -> int:
+    """Return when a process started, in the kernel's ticks; 0 for none. A number of a process comes
+    back, with another start."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(fields[19])
+
+
+# -- systemd ---------------------------------------------------------------------------------------
+@dataclass
+class ScopeCell:
+    prefix: list[str]
+
+    def oom(self) -> bool:
+        """Unknown: systemd removes the group with its last process."""
+        return False
+
+    async def watch(self, pid: int) -> None:
+        await asyncio.Event().wait()
+
+    def close(self) -> None:
+        """systemd removes the scope."""
+
+
+@dataclass(frozen=True)
+class UserScope:
+    """Scopes of the user's systemd."""
+
+    address: str
+    """XDG_RUNTIME_DIR."""
+    name: str = "systemd user scope"
+    counts_together: bool = True
+
+    def cell(self, limits: Limits) -> ScopeCell:
+        argv = ["env", f"XDG_RUNTIME_DIR={self.address}", "systemd-run", "--user", "--scope", "--quiet", "--collect"]
+        argv += ["-p", f"MemoryMax={limits.memory_bytes}", "-p", "MemorySwapMax=0"]
+        argv += ["-p", f"TasksMax={limits.processes + _OVERHEAD}", "--", "env", "-i", f"PATH={os.defpath}"]
+        return ScopeCell(argv)
+
+
+# -- no cgroup -------------------------------------------------------------------------------------
+@dataclass
+class WatchedCell:
+    memory_bytes: int
+    prefix: list[str] = field(default_factory=list)
+    _too_much: bool = False
+
+    def oom(self) -> bool:
+        return self._too_much
+
+    async def watch(self, pid: int) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            tree = _tree(pid)
+            # pages that are shared count in each process: look twice before ending anybody
+            if sum(map(_resident, tree)) > self.memory_bytes and sum(map(_proportional, tree)) > self.memory_bytes:
+                self._too_much = True
+                return
+
+    def close(self) -> None:
+        """Nothing to remove."""
+
+
+@dataclass(frozen=True)
+class Watchdog:
+    """Limits on each process, and a look at all of them."""
+
+    name: str = "rlimits and watchdog"
+    counts_together: bool = False
+
+    def cell(self, limits: Limits) -> WatchedCell:
+        return WatchedCell(limits.memory_bytes)
+
+
+def _tree(pid: int) -> list[int]:
+    """Return a process and all below it."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for thread in os.listdir(f"/proc/{parent}/task"):
+                children = Path(f"/proc/{parent}/task/{thread}/children")
+                found += map(int, children.read_text(encoding="ascii").split())
+    return found
+
+
+def _resident(pid: int) -> int:
+    try:
+        return psutil.Process(pid).memory_info().rss
+    except psutil.Error:
+        return 0
+
+
+def _proportional(pid: int) -> int:
+    """Return the memory of a process, with shared pages divided among those that share them."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return _resident(pid)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+# -- which -----------------------------------------------------------------------------------------
+@functools.cache
+def best() -> Fence:
+    """Return the strongest means that works here, found by using it once."""
+    for fence in _ladder():
+        if _works(fence):
+            return fence
+    return Watchdog()
+
+
+def _ladder() -> list[Fence]:
+    """List what might work, the strongest first."""
+    groups = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+    found: list[Fence] = []
+    mount = next((place for place in map(Path, ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")) if _is_v2(place)), None)
+    if mount is not None and "" in groups:
+        ours = mount / groups[""].lstrip("/")
+        # a group with processes cannot be divided, so ours is made beside us rather than below
+        divided = [folder for folder in (ours, *ours.parents) if folder.is_relative_to(mount) and _divides(folder)]
+        found += [CgroupV2(folder) for folder in divided]
+    if (address := os.environ.get("XDG_RUNTIME_DIR")) and shutil.which("systemd-run"):
+        found.append(UserScope(address))
+    if os.geteuid() == 0 and {"memory", "pids"} <= groups.keys():
+        base = Path("/sys/fs/cgroup")
+        found.append(CgroupV1(base / "memory" / groups["memory"][1:], base / "pids" / groups["pids"][1:]))
+    return found
+
+
+def _is_v2(place: Path) -> bool:
+    return (place / "cgroup.controllers").exists()
+
+
+def _divides(folder: Path) -> bool:
+    """Return whether a group hands memory and pids down to the groups below it, and is ours."""
+    with contextlib.suppress(OSError):
+        handed = (folder / "cgroup.subtree_control").read_text(encoding="ascii").split()
+        return {"memory", "pids"} <= set(handed) and os.access(folder, os.W_OK)
+    return False
+
+
+def _works(fence: Fence) -> bool:
+    with contextlib.suppress(OSError, subprocess.SubprocessError, InfrastructureError):
+        cell = fence.cell(Limits())
+        try:
+            return subprocess.run([*cell.prefix, "true"], capture_output=True, timeout=10).returncode == 0
+        finally:
+            cell.close()
+    return False

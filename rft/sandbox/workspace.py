@@ -1,0 +1,375 @@
+"""Give each rollout files of its own: a workspace over a shared base, with snapshots.
+
+A `Base` is a tree of files, copied once, that nobody changes. A `Workspace` is an overlay: it shows
+the base, and what is written goes to a tmpfs of limited size. So a workspace of a large repository
+costs milliseconds and no memory until something is written, and a snapshot costs what was changed,
+not what is there. Where the kernel refuses an overlay, a workspace is a copy of the base.
+
+    base        folder, `git archive` or nothing     ->  read-only tree
+    workspace   base + changes                       ->  what the sandbox sees as /ws
+    snapshot    a copy of the changes                ->  restored here, or the start of a branch
+    changes     added, modified and deleted files, read from the overlay's own record
+
+A snapshot is of files. Processes have none: each call of a sandbox starts a new one.
+
+Only rft/sandbox/keeper.py mounts; this module asks it, and holds the descriptors that it returns.
+With the last of them, the kernel frees the mounts and their memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rft.errors import InfrastructureError, UserError
+from rft.sandbox import keeper, reading
+
+FIRST_FREE_USER = 62_501
+"""As root, the sandbox runs as the first number from here on that is no user of this machine."""
+BYTES_PER_FILE = 4096
+"""How many files a workspace may hold: an empty file costs the kernel memory too."""
+REPLY_S = 600.0
+_OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
+
+
+# -- who, and with which means ---------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How this process may mount."""
+
+    uid: int
+    gid: int
+    user_namespace: bool
+    """Whether mounting needs a user namespace: for everybody but root."""
+    overlay: bool = True
+
+    def request(self) -> dict[str, Any]:
+        return {"uid": self.uid, "gid": self.gid, "user_namespace": self.user_namespace, "overlay": self.overlay}
+
+
+def mode_of_this_process(overlay: bool = True) -> Mode:
+    """Return who the sandboxes of this process run as: root's as a user without any rights."""
+    if os.geteuid() == 0:
+        uid = next(number for number in range(FIRST_FREE_USER, 65_000) if not _is_user(number))
+        return Mode(uid, uid, user_namespace=False, overlay=overlay)
+    return Mode(os.geteuid(), os.getegid(), user_namespace=True, overlay=overlay)
+
+
+def _is_user(uid: int) -> bool:
+    with contextlib.suppress(KeyError):
+        pwd.getpwuid(uid)
+        return True
+    return False
+
+
+# -- the keeper, seen from here --------------------------------------------------------------------
+class _Keeper:
+    """The process that mounts for us, started at the first request."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._line: socket.socket | None = None
+        self._owner = 0
+
+    def ask(self, message: dict[str, Any], fds: Sequence[int] = ()) -> tuple[dict[str, Any], list[int]]:
+        """Send a request and wait for its reply. Raises InfrastructureError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                self._send(message, [theirs.fileno(), *fds])
+            ours.settimeout(REPLY_S)
+            try:
+                reply, received = keeper.receive(ours)
+            except TimeoutError:
+                raise InfrastructureError(f"A workspace was not {message['do']}d within {REPLY_S:g} s.") from None
+        if reply is None or "error" in reply:
+            why = reply["error"] if reply else "the process that mounts has died"
+            raise InfrastructureError(f"The workspace cannot be made ({message['do']}): {why}.")
+        return reply, received
+
+    def _send(self, message: dict[str, Any], fds: list[int]) -> None:
+        with self._lock:
+            try:
+                keeper.send(self._started(), message, fds)
+            except (BrokenPipeError, ConnectionResetError):
+                assert self._line is not None
+                self._line.close()  # it was killed: the next one is as good
+                self._line = None
+                keeper.send(self._started(), message, fds)
+
+    def _started(self) -> socket.socket:
+        if self._line is None or self._owner != os.getpid():
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                argv = [sys.executable, "-I", "-S", str(Path(keeper.__file__).resolve()), str(theirs.fileno())]
+                # its own session: Ctrl-C is for us, and our end closes the line
+                subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                    cwd="/",
+                    env={"PATH": os.defpath},
+                ).returncode = 0  # nobody waits for it: it ends with the line
+            self._line, self._owner = ours, os.getpid()
+        return self._line
+
+
+_keeper = _Keeper()
+
+
+# -- the base --------------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False, slots=True)
+class Base:
+    """A tree of files that workspaces start from. Make one with `of_folder`, `of_commit` or
+    `empty`, and close it after its workspaces."""
+
+    mode: Mode
+    user_namespace: int
+    mount_namespace: int
+    folder: int
+    """The base itself, open."""
+    num_bytes: int
+    num_files: int
+    binds: tuple[Path, ...]
+    """Folders of the host that the sandbox may read, at their own paths."""
+    _closed: list[bool] = field(default_factory=list)
+
+    @classmethod
+    async def of_folder(cls, folder: Path, binds: Sequence[Path] = (), mode: Mode | None = None) -> Base:
+        """Copy a folder. Raises UserError for a missing one."""
+        if not folder.is_dir():
+            raise UserError(f"{folder}: the base of a workspace must be a folder that exists.")
+        return await cls._make(mode, binds, folder=folder)
+
+    @classmethod
+    async def of_commit(
+        cls, repository: Path, commit: str, binds: Sequence[Path] = (), mode: Mode | None = None
+    ) -> Base:
+        """Extract a commit's files alone. A clone or a checkout would also hold the later commits,
+        in which an agent finds the answers."""
+        with tempfile.TemporaryFile() as archive:
+            # root may archive a repository of another user
+            argv = ["git", "-c", "safe.directory=*", "-C", str(repository), "archive", "--format=tar", commit]
+            done = await asyncio.to_thread(subprocess.run, argv, stdout=archive, stderr=subprocess.PIPE)
+            if done.returncode:
+                words = done.stderr.decode("utf-8", "replace").strip()
+                raise UserError(f"{repository}: the commit {commit!r} cannot be extracted: {words}")
+            archive.seek(0)
+            return await cls._make(mode, binds, archive=archive.fileno())
+
+    @classmethod
+    async def empty(cls, binds: Sequence[Path] = (), mode: Mode | None = None) -> Base:
+        return await cls._make(mode, binds)
+
+    @classmethod
+    async def _make(
+        cls, mode: Mode | None, binds: Sequence[Path], folder: Path | None = None, archive: int | None = None
+    ) -> Base:
+        mode = mode or mode_of_this_process()
+        message = {"do": "base", "folder": str(folder.resolve()) if folder else None}
+        message |= {"binds": [str(bind.resolve()) for bind in binds], **mode.request()}
+        reply, fds = await asyncio.to_thread(_keeper.ask, message, [] if archive is None else [archive])
+        user_namespace, mount_namespace, copied = fds
+        return cls(mode, user_namespace, mount_namespace, copied, reply["bytes"], reply["files"], tuple(binds))
+
+    @property
+    def user(self) -> tuple[int, int]:
+        return self.mode.uid, self.mode.gid
+
+    def close(self) -> None:
+        """Idempotent. Workspaces made before stay."""
+        if not self._closed:
+            self._closed.append(True)
+            _close(self.user_namespace, self.mount_namespace, self.folder)
+
+
+# -- the workspace ---------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference to the base, such as `Change("src/a.py", "modified", "file")`."""
+
+    path: str
+    how: Literal["added", "modified", "deleted"]
+    kind: reading.Kind
+
+
+@dataclass(eq=False, slots=True)
+class Snapshot:
+    """The changes of a workspace at one moment, in memory of their own."""
+
+    folder: int
+
+    def close(self) -> None:
+        if self.folder >= 0:
+            _close(self.folder)
+            self.folder = -1
+
+
+@dataclass(eq=False, slots=True)
+class Workspace:
+    """A base and its changes, mounted."""
+
+    base: Base
+    disk_bytes: int
+    user_namespace: int
+    mount_namespace: int
+    folder: int
+    """The workspace, open: what the sandbox sees."""
+    changed: int
+    """The changes alone, open."""
+
+    @classmethod
+    async def create(cls, base: Base, disk_bytes: int, start: Snapshot | None = None) -> Workspace:
+        """Mount a workspace of a base, or one that starts with a snapshot's changes."""
+        message = {"do": "create", **_request(base, disk_bytes)}
+        fds = [base.user_namespace, base.mount_namespace, *([start.folder] if start else [])]
+        _, received = await asyncio.to_thread(_keeper.ask, message, fds)
+        return cls(base, disk_bytes, os.dup(base.user_namespace), *received)
+
+    async def snapshot(self) -> Snapshot:
+        """Copy the changes. Nothing may write meanwhile."""
+        message = {"do": "snapshot", **_request(self.base, self.disk_bytes)}
+        fds = [self.user_namespace, self.mount_namespace, self.changed]
+        _, received = await asyncio.to_thread(_keeper.ask, message, fds)
+        return Snapshot(*received)
+
+    async def restore(self, snapshot: Snapshot) -> None:
+        """Replace all changes, and all of /tmp, by a snapshot's."""
+        message = {"do": "restore", **_request(self.base, self.disk_bytes)}
+        fds = [self.user_namespace, self.mount_namespace, snapshot.folder]
+        _, received = await asyncio.to_thread(_keeper.ask, message, fds)
+        _close(self.folder, self.changed)
+        self.folder, self.changed = received
+
+    def changes(self) -> list[Change]:
+        """List the differences to the base, sorted by path. Raises reading.Refusal for a tree that
+        is too large or too deep."""
+        found = sorted(_compare(self.changed, self.base.folder, "", whole=not self.base.mode.overlay), key=_by_path)
+        if len(found) > reading.MAX_FILES:
+            raise reading.Refusal(f"The workspace has more than {reading.MAX_FILES:,} changes.")
+        return found
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self.folder >= 0:
+            _close(self.user_namespace, self.mount_namespace, self.folder, self.changed)
+            self.folder = -1
+
+
+def _by_path(change: Change) -> tuple[str, str]:
+    return change.path, change.how
+
+
+def _request(base: Base, disk_bytes: int) -> dict[str, Any]:
+    num_bytes, num_files = disk_bytes, max(1024, disk_bytes // BYTES_PER_FILE)
+    if not base.mode.overlay:  # the copy of the base lies in the same tmpfs
+        num_bytes, num_files = num_bytes + base.num_bytes, num_files + base.num_files
+    return {**base.mode.request(), "work_options": f"mode=755,size={num_bytes},nr_inodes={num_files}"}
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+# -- changes ---------------------------------------------------------------------------------------
+def _compare(changed: int, base: int | None, prefix: str, whole: bool) -> Iterator[Change]:
+    """Yield the differences below one folder. `whole`: what is missing in `changed` was deleted;
+    otherwise the overlay marks what was."""
+    if prefix.count("/") > reading.MAX_DEPTH:
+        raise reading.Refusal(f"{prefix[:80]!r}... is deeper than {reading.MAX_DEPTH} folders.")
+    before = _stats(base) if base is not None else {}
+    after = _stats(changed)
+    for name, about in after.items():
+        path, old = f"{prefix}{name}", before.get(name)
+        if stat.S_ISCHR(about.st_mode) and about.st_rdev == 0:  # the overlay's mark of a deletion
+            if old is not None and base is not None:
+                yield from _all(base, name, old, path, "deleted")
+        elif stat.S_ISDIR(about.st_mode):
+            with _opened(name, changed) as inner:
+                if old is not None and base is not None and stat.S_ISDIR(old.st_mode):
+                    with _opened(name, base) as inner_base:
+                        yield from _compare(inner, inner_base, f"{path}/", whole or _hides(inner))
+                else:
+                    if old is not None:
+                        yield Change(path, "deleted", reading.kind_of(old.st_mode))
+                    yield Change(path, "added", "folder")
+                    yield from _compare(inner, None, f"{path}/", whole)
+        elif old is None:
+            yield Change(path, "added", reading.kind_of(about.st_mode))
+        elif stat.S_ISDIR(old.st_mode):
+            if base is not None:
+                yield from _all(base, name, old, path, "deleted")
+            yield Change(path, "added", reading.kind_of(about.st_mode))
+        elif base is not None and _differ(name, changed, about, base, old):
+            yield Change(path, "modified", reading.kind_of(about.st_mode))
+    if whole and base is not None:
+        for name in before.keys() - after.keys():
+            yield from _all(base, name, before[name], f"{prefix}{name}", "deleted")
+
+
+def _stats(folder: int) -> dict[str, os.stat_result]:
+    with reading.refusing("a folder"), os.scandir(folder) as names:
+        return {name.name: name.stat(follow_symlinks=False) for name in names}
+
+
+@contextlib.contextmanager
+def _opened(name: str, parent: int) -> Iterator[int]:
+    with reading.refusing(name):
+        handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _hides(folder: int) -> bool:
+    """Return whether a changed folder replaces the base's of the same name."""
+    for name in _OPAQUE:
+        with contextlib.suppress(OSError):
+            if os.getxattr(folder, name) == b"y":
+                return True
+    return False
+
+
+def _all(parent: int, name: str, about: os.stat_result, path: str, how: Literal["deleted"]) -> Iterator[Change]:
+    """Yield a path of the base and all below it."""
+    yield Change(path, how, reading.kind_of(about.st_mode))
+    if stat.S_ISDIR(about.st_mode):
+        with _opened(name, parent) as inner:
+            for below, stats in _stats(inner).items():
+                yield from _all(inner, below, stats, f"{path}/{below}", how)
+
+
+def _differ(name: str, changed: int, about: os.stat_result, base: int, old: os.stat_result) -> bool:
+    """Return whether two files or links differ, in kind, in being a program or in bytes."""
+    if stat.S_IFMT(about.st_mode) != stat.S_IFMT(old.st_mode) or (about.st_mode ^ old.st_mode) & 0o111:
+        return True
+    if stat.S_ISLNK(about.st_mode):
+        return os.readlink(name, dir_fd=changed) != os.readlink(name, dir_fd=base)
+    if not stat.S_ISREG(about.st_mode):
+        return False
+    if about.st_size != old.st_size:
+        return True
+    return reading.read_file(changed, name, old.st_size) != reading.read_file(base, name, old.st_size)
+
+
+def missing_programs() -> list[str]:
+    """Return the programs that are missing here, of those that sandboxes are made with."""
+    needed = ["bwrap", "nsenter", "prlimit", "cp", "tar", "sh", *(["chown"] if os.geteuid() == 0 else [])]
+    return [name for name in needed if shutil.which(name) is None]

@@ -1,0 +1,55 @@
+"""Sandboxes for tests: skips where none can be made, and runs coroutines in one loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from rft.sandbox import probe
+from rft.sandbox.limits import Limits
+from rft.sandbox.sandbox import Sandbox, Spec, create
+from rft.sandbox.workspace import Base, Mode
+
+MIB = 2**20
+SMALL = Limits(
+    wall_s=20, cpu_s=5, memory_bytes=160 * MIB, processes=40, disk_bytes=16 * MIB, file_bytes=8 * MIB, output_bytes=MIB
+)
+T = TypeVar("T")
+
+
+def why_not() -> str:
+    """Return why no sandbox can be made here, or nothing."""
+    info = asyncio.run(probe.machine()).info
+    return info.missing()[0].why if info.level == "none" else ""
+
+
+needs_sandbox = pytest.mark.skipif(bool(reason := why_not()), reason=reason or "a sandbox can be made")
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(coroutine)
+
+
+class Box:
+    """A base and a sandbox of it: `async with Box(tmp_path) as sandbox`."""
+
+    def __init__(self, folder: Path | None = None, limits: Limits = SMALL, mode: Mode | None = None) -> None:
+        self._folder, self._limits, self._mode = folder, limits, mode
+
+    async def __aenter__(self) -> Sandbox:
+        make = Base.of_folder(self._folder, mode=self._mode) if self._folder else Base.empty(mode=self._mode)
+        self._base = await make
+        self._made = create(Spec(self._base, self._limits, allow_weaker=True))
+        return await self._made.__aenter__()
+
+    async def __aexit__(self, *exc: Any) -> None:
+        await self._made.__aexit__(*exc)
+        self._base.close()
+
+
+def sh(script: str) -> list[str]:
+    return ["sh", "-ec", script]
