@@ -29,6 +29,7 @@ checks that.
     recipe, shelves            one example agent in a folder; where each stage's files are
     snapshots                  logs of production traffic, ingested once, as columns
     wire                       what crosses to tools, graders and served policies
+    sandbox                    where code that a model wrote runs
     chat                       from messages to tokens and back
     tools                      calls, tools and the tool server
     grading                    from a finished rollout to a grade and a reward

@@ -14,8 +14,8 @@ nobody can delete, and that nothing here reads.
 
     /sys/base        tmpfs: the files that all workspaces of one base start from
     /sys/binds/N     folders of the host that the sandbox may read, such as a Python
-    /sys/work        tmpfs, limited in bytes and files: all that a sandbox can write
-    /sys/merged      the overlay of base and work: the workspace
+    /sys/own         tmpfs, limited in bytes and files: all that a sandbox can write
+    /sys/merged      the overlay of base and own: the workspace
 
 Each request is one message on a socket: JSON, a socket for the reply, and descriptors.
 """
@@ -34,7 +34,7 @@ from collections.abc import Callable
 from typing import Any
 
 ROOT = "/sys"
-BASE, BINDS, WORK, MERGED = f"{ROOT}/base", f"{ROOT}/binds", f"{ROOT}/work", f"{ROOT}/merged"
+BASE, BINDS, WORK, MERGED = f"{ROOT}/base", f"{ROOT}/binds", f"{ROOT}/own", f"{ROOT}/merged"
 MAX_MESSAGE = 65536
 
 _NEW_NS, _NEW_USER = 0x20000, 0x10000000
@@ -168,7 +168,7 @@ def _workspace(request: dict[str, Any], snapshot: list[int]) -> list[int]:
     """Mount the writable part and the workspace. Return them open: the workspace, its changes, and
     /tmp and /dev/shm of the sandbox lie beside them."""
     _tmpfs(WORK, request["work_options"])
-    for name in ("upper", "work", "tmp", "shm"):
+    for name in ("upper", "aside", "tmp", "shm"):
         os.mkdir(f"{WORK}/{name}")
     changes = f"{WORK}/upper"
     if snapshot:
@@ -182,7 +182,7 @@ def _workspace(request: dict[str, Any], snapshot: list[int]) -> list[int]:
         # a directory's redirects and a file's metadata alone would make changes that only the
         # kernel can read
         marks = "userxattr" if request["user_namespace"] else "metacopy=off,redirect_dir=off"
-        options = f"lowerdir={BASE},upperdir={changes},workdir={WORK}/work,{marks}"
+        options = f"lowerdir={BASE},upperdir={changes},workdir={WORK}/aside,{marks}"
         _mount("overlay", MERGED, "overlay", _NOSUID | _NODEV, options)
     else:
         _mount(changes, MERGED, "", _BIND)

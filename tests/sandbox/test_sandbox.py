@@ -54,8 +54,8 @@ def test_a_signal_and_a_missing_program_are_the_programs_end() -> None:
 def test_files_persist_and_processes_do_not() -> None:
     async def play() -> None:
         async with Box() as sandbox:
-            await sandbox.exec(sh("echo here > file; echo there > /tmp/file; sleep 60 >/dev/null 2>&1 & exit 0"))
-            outcome = await sandbox.exec(sh("cat file /tmp/file; ls -d /proc/[0-9]* | wc -l"))
+            await sandbox.exec(sh("echo here > file; echo there > $HOME/file; sleep 60 >/dev/null 2>&1 & exit 0"))
+            outcome = await sandbox.exec(sh("cat file $HOME/file; ls -d /proc/[0-9]* | wc -l"))
             assert outcome.stdout.split() == [b"here", b"there", b"4"]  # number 1, sh, ls and wc
 
     boxes.run(play())
@@ -176,7 +176,7 @@ def test_snapshots_bring_files_back_and_empty_tmp(tmp_path: Path) -> None:
             await sandbox.exec(sh("rm gone; echo new > new; ln -s new link; mkfifo pipe"))
             first = await sandbox.snapshot("first")
             seen = await sandbox.list_files()
-            await sandbox.exec(sh("echo changed > kept; rm new link pipe; echo x > later; touch /tmp/scratch"))
+            await sandbox.exec(sh("echo changed > kept; rm new link pipe; echo x > later; touch $HOME/scratch"))
             second = await sandbox.snapshot()
             await sandbox.restore(first)
             assert await sandbox.list_files() == seen
