@@ -31,6 +31,7 @@ from tasks.runs import clone
 
 if TYPE_CHECKING:
     from flows.rollouts import Logs
+    from rft.grading.judge import TokenUsage
     from rft.rollouts.replay import Regraded
 
 
@@ -67,10 +68,17 @@ def run(options: argparse.Namespace) -> int:
     if not rows:
         raise UserError(f"no rollout of {logs.words} matches: there is nothing to grade. {logs.listed}")
     with contextlib.chdir(place.root):  # recipe.path in params.yaml is relative to it
-        regraded = engine.regrade(rows, grader, params, rollouts.counter("replay", len(rows)))
+        usage: dict[str, TokenUsage] = {}
+        regraded = engine.regrade(rows, grader, params, rollouts.counter("replay", len(rows)), usage.update)
     if out:
         _write_out(list(map(engine.record, regraded)), out)
     _compared(logs, grader.name, regraded)
+    for words in grader.remarks:
+        say(f"{options.grader}: {words}")
+    for model, tokens in usage.items():
+        cost = engine.cost(grader, model, tokens)
+        words = f"{tokens.calls:,} replies, {tokens.prompt:,} tokens read, {tokens.completion:,} written"
+        say(f"judge {model}: {words}{'' if cost is None else f', cost {cost:.4f}'}")
     return 0
 
 

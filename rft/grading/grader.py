@@ -20,6 +20,7 @@ from rft import config
 from rft.config import graders
 from rft.errors import UserError
 from rft.grading.endpoint import EndpointGrader
+from rft.grading.judge import TokenUsage
 from rft.grading.label_model import LabelJudge
 from rft.grading.multi import MultiGrader
 from rft.grading.score_model import ScoreJudge
@@ -74,6 +75,15 @@ def grader_of(
             )
         case _:
             raise AssertionError(f"no grader is made of {type(settings).__name__}")
+
+
+def usage_of(grader: Grader) -> dict[str, TokenUsage]:
+    """Return what its judges have cost, by model; empty for a grader that asks none."""
+    match grader:
+        case ScoreJudge() | LabelJudge() | MultiGrader():
+            return grader.usage
+        case _:
+            return {}
 
 
 @dataclass(frozen=True, slots=True)

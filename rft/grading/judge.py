@@ -137,7 +137,7 @@ class Judge(Generic[T]):
         try:
             found, _ = await retrying(self._limits, f"{context.trace_id} judge {self._settings.name}", once)
         except NoReply as failure:
-            found = Verdict[T](self._failed(failure))
+            return Verdict(self._failed(failure), evidence=tuple(sent.evidence))
         return Verdict(found.result, found.words, tuple(sent.evidence))
 
     def _failed(self, failure: NoReply) -> Unscored:

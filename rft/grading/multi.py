@@ -21,6 +21,7 @@ from typing import Protocol, Self
 
 from rft.config.formula import Undefined
 from rft.config.graders import Multi
+from rft.grading.judge import TokenUsage
 from rft.grading.within import within
 from rft.scale import Scale
 from rft.types import Example, Grade, GradeStatus, RolloutContext, Scored, StopReason, Turn, Unscored
@@ -56,6 +57,14 @@ class MultiGrader:
 
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()
+
+    @property
+    def usage(self) -> dict[str, TokenUsage]:
+        found: dict[str, TokenUsage] = {}
+        for part in self._parts.values():
+            for model, tokens in getattr(part, "usage", {}).items():
+                found[model] = found.get(model, TokenUsage()) + tokens
+        return found
 
     async def grade(
         self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext

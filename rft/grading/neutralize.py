@@ -40,6 +40,9 @@ LONGEST_QUOTE = 80
 _JUDGE = r"(?:grader|judge|evaluator|examiner|assessor|scorer|reviewer)s?"
 _MARK = r"(?:scores?|grades?|marks?|ratings?|rewards?|points?|verdicts?|labels?|results?|credits?)"
 _BEST = r"(?:full|max(?:imum|imal)?|perfect|highest|top|best|passing|positive|1(?:\.0+)?|5|10|100|pass|correct|true)"
+_VERDICT = r"(?:scores?|grades?|ratings?|rewards?|verdicts?)"
+_SURE = r"(?:full|perfect|passing|positive|1(?:\.0+)?|10|100)"
+"""Narrower, for verbs that code has, too: return the highest score of each player."""
 _i = partial(re.compile, flags=re.IGNORECASE | re.MULTILINE)
 
 _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -62,8 +65,15 @@ _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "asks for a verdict",
         _i(
-            r"\b(?:give|award|assign|return|output|respond with|reply with|answer with|grant|set|print|emit|choose)\b"
+            r"\b(?:give|award|assign|respond with|reply with|answer with|grant)\b"
             rf"[^.\n]{{0,40}}(?:\b{_BEST}\b[^.\n]{{0,20}}\b{_MARK}\b|\b{_MARK}\b[^.\n]{{0,20}}\b{_BEST}\b)[^\n]{{0,20}}"
+        ),
+    ),
+    (
+        "asks for a verdict",
+        _i(
+            r"\b(?:return|output|set|print|emit|choose)\b"
+            rf"[^.\n]{{0,40}}(?:\b{_SURE}\b[^.\n]{{0,20}}\b{_VERDICT}\b|\b{_VERDICT}\b[^.\n]{{0,20}}\b{_SURE}\b)[^\n]{{0,20}}"
         ),
     ),
     ("asks for a verdict", _i(rf"\byou\s+(?:must|should|will|have to|need to|are to|shall)\s+\w*\s*{_MARK}\b.*$")),
@@ -106,11 +116,11 @@ _ESCAPE: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("fake verdict", _i(rf"\b(?:final\s+)?(?:score|grade|rating|reward|verdict)\s*[:=]\s*{_BEST}\b")),
 )
 _LEAD_IN = _i(
-    r"[\s\W]*(?:(?:thought process|solution|(?:the )?(?:final )?answer(?: is)?|explanation|reasoning|"
+    r"\W*(?:thought process|solution|(?:the )?(?:final )?answer(?: is)?|explanation|reasoning|"
     r"let['’]?s (?:solve|think about|work through|think)(?: this| the)?(?: problem| question)? ?(?:through )?"
-    r"(?:step by step|carefully)?)\W*)?"
+    r"(?:step by step|carefully)?)\W*"
 )
-_SAYS_NOTHING = re.compile(r"[\s.,:;!?…'\"`*#_-]*")
+_SAYS_NOTHING = re.compile(r"[\s.,:;!?…'\"]*")
 _ESCAPES = str.maketrans({"<": "&lt;", ">": "&gt;", "[": "&#91;", "]": "&#93;", ":": "&#58;", "=": "&#61;"})
 _KEPT_CONTROLS = frozenset("\n\t")
 _LOOKALIKES = str.maketrans(
@@ -160,11 +170,14 @@ def _defused(text: str) -> tuple[str, list[str]]:
     spans.sort(key=lambda span: (span[0][0], -span[0][1], not span[2]))
     parts: list[str] = []
     evidence: list[str] = []
-    end = 0
+    end, last_withheld = 0, False
     for (start, stop), kind, withheld in spans:
         if stop <= end:
             continue
-        start = max(start, end)  # the rest of one that overlaps the one before
+        if start < end and withheld and last_withheld:  # one passage, found twice
+            end = stop
+            continue
+        start, last_withheld = max(start, end), withheld
         parts.append(text[end:start])
         parts.append(WITHHELD if withheld else _escaped(text[start:stop]))
         evidence.append(f"{kind}: {_quoted(text[start:stop])}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,8 @@ from typing import Any
 from rft import config, recipe, reports
 from rft.config import graders
 from rft.errors import UserError
-from rft.grading.grader import Grader, grader_of
+from rft.grading.grader import Grader, grader_of, usage_of
+from rft.grading.judge import TokenUsage
 from rft.rollouts.log import LogRow
 from rft.rollouts.transcript import dialogue
 from rft.tools.lifetime import running
@@ -92,14 +93,22 @@ def load_grader(path: Path) -> recipe.Grader:
     return graders.read(raw, str(path))
 
 
+Spent = Mapping[str, TokenUsage]
+"""Model -> the tokens of a judge."""
+
+
 def regrade(
-    log: Sequence[LogRow], grader: recipe.Grader, params: config.Params, report: Callable[[int], None]
+    log: Sequence[LogRow],
+    grader: recipe.Grader,
+    params: config.Params,
+    report: Callable[[int], None],
+    spent: Callable[[Spent], None] = lambda usage: None,
 ) -> list[Regraded]:
     """Grade again, in order of `log`. Starts the recipe's server only for a grader that lives
-    there. Calls `report(done)` after each."""
+    there. Calls `report(done)` after each, and `spent` at the end."""
     with _endpoint(grader, params) as endpoint:
         try:
-            return asyncio.run(_regrade(log, grader_of(grader, endpoint, params.tools), params.rollout, report))
+            return asyncio.run(_regrade(log, grader_of(grader, endpoint, params.tools), params.rollout, report, spent))
         except ExceptionGroup as group:  # what stops a replay, such as a refused key, is raised bare
             raise group.exceptions[0] from None
 
@@ -122,6 +131,7 @@ async def _regrade(
     unopened: AbstractAsyncContextManager[Grader],
     limits: config.Rollout,
     report: Callable[[int], None],
+    spent: Callable[[Spent], None],
 ) -> list[Regraded]:
     done, traces = 0, Traces()  # new trace ids: what a grader keeps by the old ones was kept for another grade
     slots = asyncio.Semaphore(limits.batch)  # as many as the stages send at once
@@ -136,6 +146,7 @@ async def _regrade(
 
     async with unopened as grader, asyncio.TaskGroup() as group:
         tasks = [group.create_task(grade_one(row)) for row in log]
+    spent(usage_of(grader))
     return [task.result() for task in tasks]
 
 
@@ -179,6 +190,14 @@ def turns(row: LogRow) -> list[Turn]:
         )
         for spoken in dialogue(row).turns
     ]
+
+
+def cost(grader: recipe.Grader, model: str, tokens: TokenUsage) -> float | None:
+    """Return what the judge's tokens cost at the prices of grader.json; None without any."""
+    parts = grader.graders.values() if isinstance(grader, graders.Multi) else [grader]
+    prices = [part.prices for part in parts if isinstance(part, graders.ModelGrader) and part.model == model]
+    known = next((found for found in prices if found is not None), None)
+    return None if known is None else tokens.cost(known)
 
 
 # -- old beside new --------------------------------------------------------------------------------

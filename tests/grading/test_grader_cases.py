@@ -1,0 +1,46 @@
+"""The table of bench/grader_cases.py: each type of grader says what the contract documents, and a
+grade without a score never becomes a number."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bench import grader_cases
+from bench.grader_cases import CASES, Case, differences, play
+from rft.config import graders
+from rft.errors import ConfigError, UserError
+from rft.grading import wire
+from rft.types import GradeStatus, Scored
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_case(case: Case):
+    grade, _ = asyncio.run(play(case))
+    assert differences(case, grade) == []
+    assert set(grade.flags) <= set(wire.FLAGS)
+    assert grade.solved == (grade.score is not None and grade.score >= graders.read(case.grader, "x").scale.high)
+
+
+def test_a_wrong_verdict_would_be_seen():
+    """The table can fail."""
+    grade, _ = asyncio.run(play(CASES[0]))
+    assert differences(CASES[0], Scored(0.0)) == ["score 0.0, expected 1", "said: "]
+    assert differences(CASES[0], Scored(1.0, GradeStatus.policy_error, flags=("other_error",)))[:2] == [
+        "status policy_error, expected ok",
+        "flags ['other_error'], expected []",
+    ]
+    assert differences(CASES[0], grade) == []
+
+
+def test_a_score_beyond_an_undeclared_range_stops_the_stage():
+    case = Case("too high", grader_cases.multi("2 * exact"), "Paris", None, grader_cases.PARIS)
+    with pytest.raises(ConfigError, match=r'gave the score 2\. Declare .* "range": \[low, high\]'):
+        asyncio.run(play(case))
+
+
+def test_python_waits_for_its_sandbox():
+    case = Case("countdown", grader_cases.OBJECTS["a countdown game, 0 to 5"], "x", None)
+    with pytest.raises(UserError, match=r"'countdown' is a python grader, which runs in a sandbox only"):
+        asyncio.run(play(case))
