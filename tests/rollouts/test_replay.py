@@ -169,7 +169,7 @@ LABEL = {"type": "label_model", "model": "m", "input": ASKED, "labels": ["yes", 
         (JUDGE, [1, 1, 0]),
         (LABEL, [1, 1, 0]),
         (
-            {"type": "multi", "graders": {"a": STRING, "b": NEAR}, "calculate_output": "a * 0.5 + b * 0.5"},
+            {"type": "multi", "graders": {"a": STRING, "b": NEAR}, "calculate_output": "(a + b) / 2"},
             [1, 1, 0.125],
         ),
         ({"type": "multi", "graders": {"a": STRING, "j": JUDGE}, "calculate_output": "a * j"}, [1, 1, 0]),
