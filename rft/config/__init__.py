@@ -9,8 +9,11 @@ own section and the shared ones.
     warm_start                             those of a warm start, of policy or in training
     notify, openlineage                    those of section run that say where messages go
     response_format                        the form of the final answer
+    graders, scaled, judges, source        grader.json: a grader as data, of seven types
+    templates, formula                     the small languages in it
     reading                                from YAML to sections, and what is refused
-    reference                              docs/params.md, made from the keys' docstrings
+    reference, grader_keys                 docs/params.md and a part of docs/graders.md, made from
+                                           the keys' docstrings
 """
 
 from __future__ import annotations

@@ -119,6 +119,7 @@ class Endpoint(Grader):
     url: str
     """Where it is. `{tool_server}` is the server that serves the recipe's tools."""
     headers: dict[str, str] = {}
+    """Sent with each request. `env:NAME` is a secret from the environment."""
     rate_limit: float | None = Field(default=None, gt=0)
     """Requests per second; None: no limit. tools.rate_limit is for tools."""
 

@@ -30,8 +30,11 @@ class Message(Section):
     """A message to the judge. Its content is a text; parts are joined."""
 
     role: Literal["user", "assistant", "system", "developer"]
+    """Who speaks. `developer` is sent as it is, and not every server knows it."""
     content: str
+    """A text with templates, or a list of parts that are texts."""
     type: Literal["message"] = "message"
+    """As published; it may be left out."""
 
     @field_validator("content", mode="before")
     @classmethod
@@ -60,20 +63,26 @@ class SamplingParams(Section):
     """How the judge samples. What is left out is the server's own choice."""
 
     seed: int | None = None
+    """With a fixed one, the same answer gets the same verdict, as far as the server keeps that."""
     top_p: float | None = Field(default=None, gt=0, le=1)
+    """The share of probability that is sampled from."""
     temperature: float | None = Field(default=None, ge=0)
+    """0: the likeliest verdict, and no noise in the scores. Reasoning models refuse it."""
     max_completions_tokens: int | None = Field(default=None, ge=1)
     """The most tokens of a verdict. The published key is spelled so."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    """Only for models that reason."""
 
 
 class JudgePrices(Section):
     """What a million of the judge's tokens cost, in a currency of your own."""
 
     input: float = Field(ge=0)
+    """Of what it reads."""
     output: float = Field(ge=0)
+    """Of what it writes."""
     cached_input: float | None = Field(default=None, ge=0)
-    """None: as input."""
+    """Of what a cache spared. None: as input."""
 
 
 class ModelGrader(Grader):
@@ -85,7 +94,7 @@ class ModelGrader(Grader):
     """What it is told."""
     sampling_params: SamplingParams = SamplingParams()
     prices: JudgePrices | None = None
-    """None: tokens are counted and cost nothing."""
+    """What its tokens cost. None: they are only counted."""
 
     @property
     def remarks(self) -> list[str]:
@@ -114,7 +123,9 @@ class LabelModel(ModelGrader):
 
     type: Literal["label_model"]
     labels: list[Name] = Field(min_length=2)
+    """What the judge chooses from."""
     passing_labels: list[str] = Field(min_length=1)
+    """Those that score 1."""
 
     scores: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
 

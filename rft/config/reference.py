@@ -15,7 +15,7 @@ import inspect
 import json
 import sys
 import types
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
@@ -74,10 +74,15 @@ def page() -> str:
     """Write docs/params.md, whole."""
     lines = [_HEAD]
     for name, meaning, rows in sections():
-        lines += [f"## `{name}`", f"{meaning}\n", "| key | value | default | meaning |", "|---|---|---|---|"]
-        lines += [f"| `{key.name}` | {key.type} | {_code(key.default)} | {_cell(key.meaning)} |" for key in rows]
+        lines += [f"## `{name}`", f"{meaning}\n", *table(rows)]
         lines[-1] += "\n"
     return "\n".join(lines)
+
+
+def table(rows: Iterable[Key]) -> list[str]:
+    """Write the lines of a table of keys."""
+    head = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    return head + [f"| `{key.name}` | {key.type} | {_code(key.default)} | {_cell(key.meaning)} |" for key in rows]
 
 
 def commented(params: config.Params, written: Set[str]) -> str:
@@ -148,6 +153,8 @@ def _kind(annotation: Any) -> str:
         return f"list of {_kind(parts[0])}"
     if origin is dict:
         return "mapping"
+    if origin is tuple:
+        return f"list of {len(parts)} {_kind(parts[0])}s"
     if hasattr(annotation, "__metadata__"):
         return _kind(parts[0])
     if isinstance(annotation, type) and issubclass(annotation, Section):

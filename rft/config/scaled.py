@@ -28,6 +28,7 @@ class Grader(Section):
 
     type: str
     name: str = Field(min_length=1)
+    """For people. python, multi and endpoint may do without, and a part of a multi has its key."""
     range: tuple[float, float] = (0.0, 1.0)
     """The lowest and the highest score."""
     pass_threshold: float | None = Field(default=None, strict=True)

@@ -179,8 +179,10 @@ def _no_score(setup: Setup, opened: Wire, grades: Sequence[Grade], facts: dict[s
     elif outage:
         log = f"Look at the log of {_where(setup)}; the limit per grade is {wire.limit(params)}."
         remedy = wire.raised(setup, opened, "grade") or log
-    else:
+    elif isinstance(setup.recipe.grader, graders.Endpoint):
         remedy = 'It must answer {"score": number} to every body, and say 0 for a bad answer.'
+    else:
+        remedy = "Fix grader.json, or the rows that it reads: docs/graders.md says what has no score."
     if share <= params.rollout.max_unscored_share:
         return [warn(f"{words}; retries would hide it", remedy, **facts)]
     return [fail(words, remedy, infrastructure=outage, **facts)]

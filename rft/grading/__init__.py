@@ -1,7 +1,13 @@
 """Grading: from a finished rollout to a grade and a reward.
 
-    grader     the `Grader` protocol, and what a grade is made of
+    grader     the `Grader` protocol, what a grade is made of, and which grader a type is
     endpoint   the grader behind an HTTP address
+    string_check, text_similarity, score_model, label_model, multi
+               the graders as data, one type each
+    seen       what they look at, and what a place that is not there means
+    judge      asks another model; neutralize makes harmless what the policy wrote
+    within     is a score in the declared range?
+    wire       a grade in the words of the published contract
     budget     outcome times budget: what a solved task costs
     alarm      notices when failures depend on what the policy does
     preflight  plays the scripted exploits, which must not earn a reward

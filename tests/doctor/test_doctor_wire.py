@@ -434,3 +434,31 @@ def test_a_grader_that_raises_says_where_and_where_its_log_is(tmp_path: Path, mo
     assert found.remedy.startswith(f"grade raised: fix it in {tools}. Its server's log: {log}\nTraceback")
     assert found.remedy.rstrip().endswith("KeyError: 'answer'")
     assert "KeyError: 'answer'" in log.read_text()
+
+
+# -- graders as data -------------------------------------------------------------------------------
+EXACT = {
+    "type": "string_check", "name": "exact", "input": "{{sample.output_text}}", "reference": "{{item.target}}",
+    "operation": "eq",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("grader", "status", "words", "remedy"),
+    [
+        (EXACT, "ok", "exploits refused", ""),
+        (EXACT | {"reference": "{{item.answer}}"}, "fail", "{{item.answer}} names nothing that is there",
+         "Fix grader.json, or the rows that it reads"),
+        (EXACT | {"operation": "ne"}, "fail", "the target of example", "Fix the grader"),
+        ({"type": "multi", "graders": {"a": EXACT}, "calculate_output": "a", "pass_threshold": 8}, "warn",
+         "pass_threshold = 8 lies above the range", ""),
+        ({"type": "python", "source": "def grade(sample, item): return 1"}, "fail", "runs in a sandbox only", ""),
+    ],
+)  # fmt: skip
+def test_a_grader_as_data(tmp_path: Path, grader: dict[str, Any], status: str, words: str, remedy: str):
+    made = tiny_recipe.make(tmp_path)
+    (made / "grader.json").write_text(json.dumps(grader))
+    found = examine(settings(made), "grader")["grader"]
+    assert found.status == status
+    assert words in found.words
+    assert remedy in found.remedy

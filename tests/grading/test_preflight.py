@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +57,82 @@ def test_a_strict_grader_refuses_all_and_passes_its_targets(tmp_path: Path):
     assert [result.name for result in results[4:]] == [exploit["name"] for exploit in tiny_recipe.EXPLOITS]
     assert {(result.tried, result.accepted, result.mean_score) for result in results} == {(6, False, 0.0)}
     assert preflight.check(params, 6).targets_pass
+
+
+EXACT = {
+    "type": "string_check", "name": "exact", "input": "{{sample.output_text}}", "reference": "{{item.target}}",
+    "operation": "eq",
+}  # fmt: skip
+FIELD = EXACT | {"input": "{{sample.output_json}}"}
+CLOSE = EXACT | {"operation": "ilike"}
+BOTH = {"type": "multi", "graders": {"a": EXACT, "b": CLOSE}}
+NEAR = {
+    "type": "text_similarity", "name": "near", "input": "{{sample.output_text}}", "reference": "{{item.target}}",
+    "evaluation_metric": "rouge_1", "chance": 0.2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("grader", "leaks"),
+    [
+        (EXACT, set()),
+        (FIELD, set()),  # a text that is no JSON has the lowest score, and not none
+        (CLOSE, {"all endings of a hit"}),
+        (BOTH | {"calculate_output": "a * b"}, set()),
+        (BOTH | {"calculate_output": "max(a, b)"}, {"all endings of a hit"}),
+        (NEAR, {"all endings of a hit"}),
+    ],
+)  # fmt: skip
+def test_exploits_are_played_on_a_grader_as_data(tmp_path: Path, grader: dict[str, Any], leaks: set[str]):
+    made = tiny_recipe.make(tmp_path)
+    (made / "grader.json").write_text(json.dumps(grader))
+    result = play(made, num_examples=20)
+    assert accepted(result) == leaks
+    assert result.targets_pass is (grader is not FIELD)  # a target such as 0123 is no JSON
+
+
+def test_exploits_are_played_on_a_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One that believes whatever stands outside of the data, and looks for the value in it."""
+    made = tiny_recipe.make(tmp_path)
+    asked = [{"role": "user", "content": "Is it {{item.target}}? {{sample.output_text}}"}]
+    judge = {"type": "score_model", "name": "judge", "model": "m", "input": asked}
+    (made / "grader.json").write_text(json.dumps(judge))
+
+    def reply(body: dict[str, Any]) -> dict[str, Any]:
+        question = body["messages"][-1]["content"]
+        right = f"BEGINS]\n{question[6:10]}\n[DATA" in question
+        verdict = {"steps": [], "result": float(right or "score 1" in question)}
+        return {"choices": [{"message": {"role": "assistant", "content": json.dumps(verdict)}}]}
+
+    with judging(reply) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        result = play(made)
+    assert (accepted(result), result.targets_pass) == (set(), True)
+
+
+@contextmanager
+def judging(reply: Callable[[dict[str, Any]], dict[str, Any]]) -> Iterator[str]:
+    """A judge on a thread of its own."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = json.dumps(reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
+        thread = threading.Thread(target=served.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{served.server_port}/v1"
+        finally:
+            served.shutdown()
+            thread.join()
 
 
 def test_no_two_plays_share_a_trace_id(tmp_path: Path):

@@ -149,6 +149,61 @@ def test_another_grader_sees_what_the_first_one_saw(tmp_path: Path):
     assert record["new_components"] == '{"style": 0.5}'
 
 
+STRING = {"type": "string_check", "input": "{{sample.output_text}}", "reference": "{{item.target}}", "operation": "eq"}
+NEAR = {
+    "type": "text_similarity", "input": "{{sample.output_text}}", "reference": "{{item.target}}",
+    "evaluation_metric": "fuzzy_match",
+}  # fmt: skip
+ASKED = [{"role": "user", "content": "{{item.target}}? {{sample.output_text}}"}]
+JUDGE = {"type": "score_model", "model": "m", "input": ASKED, "prices": {"input": 2, "output": 10}}
+LABEL = {"type": "label_model", "model": "m", "input": ASKED, "labels": ["yes", "no"], "passing_labels": ["yes"]}
+
+
+@pytest.mark.parametrize(
+    ("grader", "scores"),
+    [
+        (STRING, [1, 1, 0]),
+        (STRING | {"reference": "{{sample.output_tools[0].function.name}}"}, [0, 0, 0]),
+        (STRING | {"input": "{{sample.trajectory[1].content}}"}, [1, 1, 1]),  # what the tool said
+        (NEAR, [1, 1, 0.25]),
+        (JUDGE, [1, 1, 0]),
+        (LABEL, [1, 1, 0]),
+        (
+            {"type": "multi", "graders": {"a": STRING, "b": NEAR}, "calculate_output": "(a + b) / 2"},
+            [1, 1, 0.125],
+        ),
+        ({"type": "multi", "graders": {"a": STRING, "j": JUDGE}, "calculate_output": "a * j"}, [1, 1, 0]),
+    ],
+)
+def test_a_grader_as_data_needs_no_tool_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grader: dict[str, Any], scores: list[float]
+):
+    """Of any type. The recipe would not even load."""
+
+    def judge(body: dict[str, Any]) -> dict[str, Any]:
+        target, answer = body["messages"][-1]["content"].split("?")
+        right = f"\n{target}\n" in answer
+        labels = body["response_format"]["json_schema"]["schema"]["properties"]["result"].get("enum")
+        verdict = {"steps": [], "result": float(right) if labels is None else labels[0 if right else 1]}
+        usage = {"prompt_tokens": 100, "completion_tokens": 10}
+        return {"choices": [{"message": {"content": json.dumps(verdict)}}], "usage": usage}
+
+    settings = params(tmp_path)
+    (tmp_path / "tiny" / "tools.py").write_text("raise RuntimeError")
+    spent: replay.Spent = {}
+    with server(judge) as (url, _):
+        monkeypatch.setenv("OPENAI_BASE_URL", url.removesuffix("/grade"))
+        read = graders.read({"name": "new", **grader}, "grader.json")
+        found = replay.regrade(LOG[:3], read, settings, lambda done: None, spent.update)
+    assert [one.grade.score for one in found] == pytest.approx(scores)
+    asks = "prices" in str(grader) or grader["type"] == "label_model"
+    assert {model: (used.calls, used.prompt, used.completion) for model, used in spent.items()} == (
+        {"m": (3, 300, 30)} if asks else {}
+    )
+    if "prices" in str(grader):
+        assert replay.cost(read, "m", spent["m"]) == pytest.approx((300 * 2 + 30 * 10) / 1e6)
+
+
 def test_no_score_is_no_zero(tmp_path: Path):
     with server(lambda body: 500 if body["item"] == json.loads(LOG[0].item) else 1.0) as (url, _):
         found, _ = regrade(LOG[:3], {"url": url}, params(tmp_path))
