@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
-import select
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,6 +69,14 @@ class Call:
 async def run(means: Means, workspace: Workspace, limits: Limits, call: Call) -> Outcome:
     """Run a program in a workspace. Raises InfrastructureError when the sandbox cannot be made;
     kills all when it is cancelled."""
+    try:
+        return await _run(means, workspace, limits, call)
+    except OSError as error:
+        remedy = " Allow more open files: `ulimit -n`." if error.errno == errno.EMFILE else ""
+        raise InfrastructureError(f"A sandbox cannot be run: {error}.{remedy}") from None
+
+
+async def _run(means: Means, workspace: Workspace, limits: Limits, call: Call) -> Outcome:
     started = time.monotonic()
     try:
         cell = means.fence.cell(limits)
@@ -276,8 +284,13 @@ class _Status:
     async def all_gone(self) -> None:
         """Wait until number 1 is gone: it goes last."""
         self._arrived()
-        while self._pidfd is not None and not select.select([self._pidfd], [], [], 0)[0]:
-            await asyncio.sleep(0.001)
+        if self._pidfd is not None:
+            gone = asyncio.Event()
+            self._loop.add_reader(self._pidfd, gone.set)
+            try:
+                await gone.wait()
+            finally:
+                self._loop.remove_reader(self._pidfd)
 
     def close(self) -> None:
         self._loop.remove_reader(self._descriptor)

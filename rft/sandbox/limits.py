@@ -40,8 +40,8 @@ _PREFIX = "rft-sandbox"
 _OVERHEAD = 3
 """Processes of ours in each cell: bubblewrap, its number 1 inside, and the start of a next one."""
 _REMOVE_S = 5.0
-_JOIN = 'for group; do shift; [ "$group" = -- ] && break; echo $$ > "$group" || exit 1; done; exec "$@"'
-"""A shell that moves itself into each group before `--`, and becomes the command after it."""
+_JOIN = 'echo $$ > "$0" && exec "$@"'
+"""A shell that moves itself into a group and becomes the command."""
 _ids = itertools.count()
 
 
@@ -101,29 +101,25 @@ class Fence(Protocol):
 # -- cgroups ---------------------------------------------------------------------------------------
 @dataclass
 class GroupCell:
-    """One group, or with cgroup v1 one per controller."""
+    """A group of its own."""
 
-    folders: list[Path]
+    folder: Path
+    events: str
+    """The file that counts what was killed for its memory."""
     prefix: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        joins = [str(folder / "cgroup.procs") for folder in self.folders]
-        self.prefix = ["/bin/sh", "-c", _JOIN, "sh", *joins, "--"]
+        self.prefix = ["/bin/sh", "-c", _JOIN, str(self.folder / "cgroup.procs")]
 
     def oom(self) -> bool:
-        for name in ("memory.events", "memory.oom_control"):
-            for folder in self.folders:
-                if (folder / name).exists():
-                    counts = dict(line.split() for line in (folder / name).read_text().splitlines())
-                    return int(counts.get("oom_kill", 0)) > 0
-        return False
+        counts = dict(line.split() for line in (self.folder / self.events).read_text(encoding="ascii").splitlines())
+        return int(counts["oom_kill"]) > 0
 
     async def watch(self, pid: int) -> None:
         await asyncio.Event().wait()
 
     def close(self) -> None:
-        for folder in self.folders:
-            _remove(folder)
+        _remove(self.folder)
 
 
 @dataclass(frozen=True)
@@ -140,25 +136,23 @@ class CgroupV2:
         _set(folder / "memory.swap.max", 0, optional=True)
         _set(folder / "memory.oom.group", 1, optional=True)
         _set(folder / "pids.max", limits.processes + _OVERHEAD)
-        return GroupCell([folder])
+        return GroupCell(folder, "memory.events")
 
 
 @dataclass(frozen=True)
 class CgroupV1:
-    """Groups below ours in the two hierarchies, as root."""
+    """Groups below ours in the hierarchy of memory, as root. Processes are counted inside, where
+    the program is no longer root's: to join a second hierarchy would cost a millisecond a call."""
 
-    memory: Path
-    pids: Path
+    parent: Path
     name: str = "cgroup v1"
     counts_together: bool = True
 
     def cell(self, limits: Limits) -> GroupCell:
-        folder = _make(self.memory)
+        folder = _make(self.parent)
         _set(folder / "memory.limit_in_bytes", limits.memory_bytes)
         _set(folder / "memory.memsw.limit_in_bytes", limits.memory_bytes, optional=True)
-        pids = _make(self.pids)
-        _set(pids / "pids.max", limits.processes + _OVERHEAD)
-        return GroupCell([folder, pids])
+        return GroupCell(folder, "memory.oom_control")
 
 
 def _make(parent: Path) -> Path:
@@ -327,9 +321,8 @@ def _ladder() -> list[Fence]:
         found += [CgroupV2(folder) for folder in divided]
     if (address := os.environ.get("XDG_RUNTIME_DIR")) and shutil.which("systemd-run"):
         found.append(UserScope(address))
-    if os.geteuid() == 0 and {"memory", "pids"} <= groups.keys():
-        base = Path("/sys/fs/cgroup")
-        found.append(CgroupV1(base / "memory" / groups["memory"][1:], base / "pids" / groups["pids"][1:]))
+    if os.geteuid() == 0 and "memory" in groups:
+        found.append(CgroupV1(Path("/sys/fs/cgroup/memory") / groups["memory"][1:]))
     return found
 
 

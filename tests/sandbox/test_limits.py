@@ -81,9 +81,7 @@ def test_number_of_processes(fence: Fence) -> None:
 
 def groups() -> list[Path]:
     fence = limits.best()
-    parents = [fence.memory, fence.pids] if isinstance(fence, CgroupV1) else []
-    parents += [fence.parent] if isinstance(fence, CgroupV2) else []
-    return [folder for parent in parents for folder in parent.glob(f"rft-sandbox-{os.getpid()}-*")]
+    return list(fence.parent.glob(f"rft-sandbox-{os.getpid()}-*")) if isinstance(fence, CgroupV1 | CgroupV2) else []
 
 
 def test_no_group_is_left() -> None:
@@ -98,7 +96,7 @@ def test_what_a_killed_process_left_is_removed_at_the_next_start() -> None:
     program = (
         "import os, subprocess, sys; from rft.sandbox import limits; cell = limits.best().cell(limits.Limits());"
         "child = subprocess.Popen([*cell.prefix, 'sleep', '64'], stdout=subprocess.DEVNULL);"
-        "print(*cell.folders, flush=True); os.kill(os.getpid(), 9)"
+        "print(cell.folder, flush=True); os.kill(os.getpid(), 9)"
     )
     left = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True).stdout.split()
     assert left
@@ -141,14 +139,11 @@ def test_limits_that_cannot_be_set_are_no_fault_of_the_program(tmp_path: Path) -
 
 
 def test_a_cell_that_cannot_be_joined_is_no_fault_of_the_program(tmp_path: Path) -> None:
-    (tmp_path / "memory").mkdir()
-    (tmp_path / "pids").mkdir()
-
     async def play() -> None:
-        cell = limits.GroupCell([tmp_path / "no" / "group"])
+        cell = limits.GroupCell(tmp_path / "no" / "group", "memory.events")
         done = await asyncio.create_subprocess_exec(*cell.prefix, "true", stderr=subprocess.PIPE)
         _, words = await done.communicate()
-        assert done.returncode == 1
+        assert done.returncode != 0
         assert b"no/group" in words
 
     boxes.run(play())
