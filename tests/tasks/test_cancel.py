@@ -104,7 +104,9 @@ def test_from_the_command_line(scripted: ladder_clone.Scripted) -> None:
     (scripted.script / "pause-train").write_text("0.3")
     with scripted.start(*words[:-1], "run.max_hours=100") as driver:
         record = in_training(scripted, driver)
-        (scripted.script / "pause-train").write_text("5")  # it is in training still when it is asked
+        longer = scripted.script / "longer"
+        longer.write_text("5")
+        longer.replace(scripted.script / "pause-train")  # at once; it is in training still when it is asked
         cancelled = scripted.rft("cancel", record.name)
         out, errors = driver.communicate(timeout=120)
     assert f"[run] {record.name}, adopted" in out
