@@ -275,6 +275,9 @@ class _Outputs:
     async def end(self, context: Any, stop: Any) -> None:
         return None
 
+    async def release(self, context: Any) -> None:
+        pass
+
     def terminal_answer(self, turn: Any) -> None:
         return None
 

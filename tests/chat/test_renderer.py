@@ -359,6 +359,8 @@ class NoTools:
 
     async def end(self, context: Any, stop: Any) -> None: ...
 
+    async def release(self, context: Any) -> None: ...
+
     async def call_all(self, calls: Any, context: Any, defaults: Any, arrived: Any) -> list[Any]:
         assert not calls, "sent"
         return []
