@@ -24,6 +24,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from rft.errors import InfrastructureError, UserError
 from rft.sandbox import call, command, probe, reading
@@ -43,6 +44,30 @@ class Spec:
     """Variables for each call, besides the few that `command.environment` sets."""
     allow_weaker: bool = False
     """Run also where the kernel refuses a guarantee."""
+
+
+class AnySandbox(Protocol):
+    """What every sandbox can do, here or on another machine (rft/sandbox/remote.py)."""
+
+    async def exec(
+        self,
+        cmd: Sequence[str],
+        input: bytes = b"",
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        output_bytes: int | None = None,
+    ) -> Outcome: ...
+
+    async def read_file(self, path: str, max_bytes: int = reading.MAX_READ_BYTES) -> bytes: ...
+
+    async def write_file(self, path: str, content: bytes) -> None: ...
+
+    async def list_files(self, path: str = ".") -> list[reading.Entry]: ...
+
+    async def close(self) -> None: ...
+
+    def info(self) -> Info: ...
 
 
 class Sandbox:
