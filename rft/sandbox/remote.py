@@ -47,7 +47,9 @@ class RemoteSandbox:
     def __init__(self, url: str, token: str, folder: str = "/ws", limits: Limits | None = None) -> None:
         """`folder`: the workspace on the other machine."""
         self._limits, self._folder = limits or Limits(), folder.rstrip("/")
-        self._client = httpx.AsyncClient(base_url=url, headers={"X-API-Key": token})
+        # after an exception of its own, such a server closes a connection without saying so
+        single_use = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.AsyncClient(base_url=url, headers={"X-API-Key": token}, limits=single_use)
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -172,9 +174,13 @@ class RemoteSandbox:
         whatever else goes wrong raises InfrastructureError."""
         try:
             reply = await self._client.post(route, json=body, timeout=deadline_s)
-            content = reply.json()
-        except (httpx.HTTPError, json.JSONDecodeError) as error:
+        except httpx.HTTPError as error:
             raise InfrastructureError(f"{self._client.base_url}{route}: {error!r}") from None
+        try:
+            content = reply.json()
+        except json.JSONDecodeError:
+            said = f"HTTP {reply.status_code}: {reply.text[:200]}"
+            raise InfrastructureError(f"{self._client.base_url}{route}: {said}") from None
         if reply.status_code == _FAILED:
             about = content.get("swerexception", {})
             if about.get("class_path", "").endswith(".CommandTimeoutError"):
