@@ -78,7 +78,8 @@ class Sandbox:
         self._turn = asyncio.Lock()
         self._snapshots: dict[str, Snapshot] = {}
         self._ids = itertools.count(1)
-        self._closed = False
+        self._running: asyncio.Future[Outcome] | None = None
+        self._closing = self._closed = False
 
     async def exec(
         self,
@@ -102,7 +103,16 @@ class Sandbox:
         variables = {**self._spec.env, **(env or {})}
         async with self._using():
             where = f"{command.WORKSPACE}/{reading.check_folder(self._workspace.folder, cwd)}"
-            return await call.run(self._machine.means, self._workspace, limits, Call(cmd, input, where, variables))
+            running = call.run(self._machine.means, self._workspace, limits, Call(cmd, input, where, variables))
+            self._running = asyncio.ensure_future(running)
+            try:
+                return await self._running
+            except asyncio.CancelledError:
+                if self._closing:
+                    raise InfrastructureError("The sandbox was closed during a call.") from None
+                raise
+            finally:
+                self._running = None
 
     async def read_file(self, path: str, max_bytes: int = reading.MAX_READ_BYTES) -> bytes:
         """Read a regular file of the workspace. Raises reading.Refusal for anything else."""
@@ -153,7 +163,10 @@ class Sandbox:
         return made
 
     async def close(self) -> None:
-        """End it, and free what it wrote. Idempotent."""
+        """End it, with a call that runs, and free what it wrote. Idempotent."""
+        self._closing = True
+        if self._running is not None:
+            self._running.cancel()
         async with self._turn:
             if not self._closed:
                 self._closed = True
@@ -180,7 +193,7 @@ class Sandbox:
     @asynccontextmanager
     async def _using(self) -> AsyncIterator[None]:
         async with self._turn:
-            if self._closed:
+            if self._closing or self._workspace.folder < 0:
                 raise InfrastructureError("The sandbox is closed.")
             yield
 
