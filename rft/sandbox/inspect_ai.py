@@ -84,9 +84,6 @@ class InspectEnvironment:
             content = await self._inner.read_file(_inside(file), READ_BYTES)
         return content.decode() if text else content
 
-    async def connection(self, *, user: str | None = None) -> Any:
-        raise NotImplementedError("Nobody can log in to a sandbox that has no network.")
-
     # -- its life ----------------------------------------------------------------------------------
     @classmethod
     async def task_init(cls, task_name: str, config: Any) -> None:

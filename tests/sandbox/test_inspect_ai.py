@@ -18,7 +18,6 @@ SIGNATURES = {
     "exec": "cmd input cwd env user timeout timeout_retry concurrency",
     "write_file": "file contents",
     "read_file": "file text",
-    "connection": "user",
     "task_init": "task_name config",
     "sample_init": "task_name config metadata",
     "sample_cleanup": "task_name config environments interrupted",
@@ -87,7 +86,5 @@ def test_failures_are_pythons(tmp_path: Path) -> None:
             await box.exec(["sleep", "5"], timeout=0.2)  # pyright: ignore[reportArgumentType]
         with pytest.raises(UserError, match="one user"):
             await box.exec(["true"], user="root")
-        with pytest.raises(NotImplementedError):
-            await box.connection()
 
     play(tmp_path, act)
