@@ -304,6 +304,22 @@ async def _orphan(treasures: Scene, base: Base) -> Played:
     return await asyncio.to_thread(played)
 
 
+async def _killed(treasures: Scene, base: Base) -> Played:
+    """Live on when bubblewrap itself is killed."""
+    marker = f"{treasures.marker}-survivor"
+    async with create(_spec(base)) as sandbox:
+        call = asyncio.ensure_future(sandbox.exec(["sh", "-c", f"setsid sleep 30 & sleep 30; : {marker}"]))
+        while not (started := _alive(marker)):
+            await asyncio.sleep(0.02)
+        for pid in started:
+            with contextlib.suppress(psutil.Error):
+                if psutil.Process(pid).name() == "bwrap" and psutil.Process(pid).ppid() == os.getpid():
+                    psutil.Process(pid).kill()
+        await asyncio.gather(call, return_exceptions=True)
+        left = _alive(marker)
+    return Played("outlive bubblewrap", bool(left), f"{len(started)} ran, {len(left)} left", None, False)
+
+
 async def _flood(treasures: Scene, base: Base) -> Played:
     """Print a hundred megabytes."""
     async with create(_spec(base)) as sandbox:
@@ -386,6 +402,7 @@ PLAYS: dict[str, Play] = {
     "leave a daemon": _daemon,
     "outlive the deadline": _deadline,
     "outlive the process that started it": _orphan,
+    "outlive bubblewrap": _killed,
     "print 100 MB": _flood,
     "find another sandbox": _neighbors,
     "take another sandbox's processes": _starve,

@@ -149,16 +149,17 @@ async def _start(argv: Sequence[str], descriptors: command.Descriptors) -> async
 @contextlib.contextmanager
 def _descriptors(status: int, means: Means) -> Iterator[command.Descriptors]:
     """Yield what bubblewrap reads and writes, for it to inherit; close our side afterwards."""
-    passwd, group = command.passwd_and_group()
-    program = means.filter_program
-    made = command.Descriptors(
-        status, _in_memory(passwd), _in_memory(group), None if program is None else _in_memory(program)
-    )
-    try:
-        yield made
-    finally:
-        for descriptor in made.all():
-            os.close(descriptor)
+    with contextlib.ExitStack() as opened:
+        opened.callback(os.close, status)
+
+        def holding(content: bytes) -> int:
+            descriptor = _in_memory(content)
+            opened.callback(os.close, descriptor)
+            return descriptor
+
+        passwd, group = map(holding, command.passwd_and_group())
+        program = means.filter_program
+        yield command.Descriptors(status, passwd, group, None if program is None else holding(program))
 
 
 def _in_memory(content: bytes) -> int:

@@ -142,7 +142,9 @@ class CgroupV2:
 @dataclass(frozen=True)
 class CgroupV1:
     """Groups below ours in the hierarchy of memory, as root. Processes are counted inside, where
-    the program is no longer root's: to join a second hierarchy would cost a millisecond a call."""
+    the program is no longer root's. Joining a group waits until all processors have passed through
+    the kernel's scheduler: 0.1 ms on an idle machine, 14 ms on a busy one. So one hierarchy is
+    joined, not two."""
 
     parent: Path
     name: str = "cgroup v1"

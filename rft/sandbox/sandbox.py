@@ -24,6 +24,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from rft.errors import InfrastructureError, UserError
 from rft.sandbox import call, command, probe, reading
@@ -45,6 +46,30 @@ class Spec:
     """Run also where the kernel refuses a guarantee."""
 
 
+class AnySandbox(Protocol):
+    """What every sandbox can do, here or on another machine (rft/sandbox/remote.py)."""
+
+    async def exec(
+        self,
+        cmd: Sequence[str],
+        input: bytes = b"",
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        output_bytes: int | None = None,
+    ) -> Outcome: ...
+
+    async def read_file(self, path: str, max_bytes: int = reading.MAX_READ_BYTES) -> bytes: ...
+
+    async def write_file(self, path: str, content: bytes) -> None: ...
+
+    async def list_files(self, path: str = ".") -> list[reading.Entry]: ...
+
+    async def close(self) -> None: ...
+
+    def info(self) -> Info: ...
+
+
 class Sandbox:
     """A workspace, and calls in it. Made by `create` and by `branch`."""
 
@@ -53,7 +78,8 @@ class Sandbox:
         self._turn = asyncio.Lock()
         self._snapshots: dict[str, Snapshot] = {}
         self._ids = itertools.count(1)
-        self._closed = False
+        self._running: asyncio.Future[Outcome] | None = None
+        self._closing = self._closed = False
 
     async def exec(
         self,
@@ -77,7 +103,16 @@ class Sandbox:
         variables = {**self._spec.env, **(env or {})}
         async with self._using():
             where = f"{command.WORKSPACE}/{reading.check_folder(self._workspace.folder, cwd)}"
-            return await call.run(self._machine.means, self._workspace, limits, Call(cmd, input, where, variables))
+            running = call.run(self._machine.means, self._workspace, limits, Call(cmd, input, where, variables))
+            self._running = asyncio.ensure_future(running)
+            try:
+                return await self._running
+            except asyncio.CancelledError:
+                if self._closing:
+                    raise InfrastructureError("The sandbox was closed during a call.") from None
+                raise
+            finally:
+                self._running = None
 
     async def read_file(self, path: str, max_bytes: int = reading.MAX_READ_BYTES) -> bytes:
         """Read a regular file of the workspace. Raises reading.Refusal for anything else."""
@@ -128,7 +163,10 @@ class Sandbox:
         return made
 
     async def close(self) -> None:
-        """End it, and free what it wrote. Idempotent."""
+        """End it, with a call that runs, and free what it wrote. Idempotent."""
+        self._closing = True
+        if self._running is not None:
+            self._running.cancel()
         async with self._turn:
             if not self._closed:
                 self._closed = True
@@ -155,7 +193,7 @@ class Sandbox:
     @asynccontextmanager
     async def _using(self) -> AsyncIterator[None]:
         async with self._turn:
-            if self._closed:
+            if self._closing or self._workspace.folder < 0:
                 raise InfrastructureError("The sandbox is closed.")
             yield
 

@@ -132,6 +132,18 @@ class _Keeper:
 _keeper = _Keeper()
 
 
+async def _ask(message: dict[str, Any], fds: Sequence[int] = ()) -> tuple[dict[str, Any], list[int]]:
+    """Ask the keeper without blocking the loop. Who is cancelled meanwhile gets no descriptors, so
+    they are closed."""
+    asking = asyncio.ensure_future(asyncio.to_thread(_keeper.ask, message, fds))
+    try:
+        return await asyncio.shield(asking)
+    except asyncio.CancelledError:
+        with contextlib.suppress(InfrastructureError):
+            _close(*(await asking)[1])
+        raise
+
+
 # -- the base --------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False, slots=True)
 class Base:
@@ -183,7 +195,7 @@ class Base:
         mode = mode or mode_of_this_process()
         message = {"do": "base", "folder": str(folder.resolve()) if folder else None}
         message |= {"binds": [str(bind.resolve()) for bind in binds], **mode.request()}
-        reply, fds = await asyncio.to_thread(_keeper.ask, message, [] if archive is None else [archive])
+        reply, fds = await _ask(message, [] if archive is None else [archive])
         user_namespace, mount_namespace, copied = fds
         return cls(mode, user_namespace, mount_namespace, copied, reply["bytes"], reply["files"], tuple(binds))
 
@@ -238,21 +250,26 @@ class Workspace:
         """Mount a workspace of a base, or one that starts with a snapshot's changes."""
         message = {"do": "create", **_request(base, disk_bytes)}
         fds = [base.user_namespace, base.mount_namespace, *([start.folder] if start else [])]
-        _, received = await asyncio.to_thread(_keeper.ask, message, fds)
+        _, received = await _ask(message, fds)
         return cls(base, disk_bytes, os.dup(base.user_namespace), *received)
 
     async def snapshot(self) -> Snapshot:
         """Copy the changes. Nothing may write meanwhile."""
         message = {"do": "snapshot", **_request(self.base, self.disk_bytes)}
         fds = [self.user_namespace, self.mount_namespace, self.changed]
-        _, received = await asyncio.to_thread(_keeper.ask, message, fds)
+        _, received = await _ask(message, fds)
         return Snapshot(*received)
 
     async def restore(self, snapshot: Snapshot) -> None:
-        """Replace all changes, and all of /tmp, by a snapshot's."""
+        """Replace all changes, and all of /tmp, by a snapshot's. Where that fails or is cancelled,
+        there is no workspace any more."""
         message = {"do": "restore", **_request(self.base, self.disk_bytes)}
         fds = [self.user_namespace, self.mount_namespace, snapshot.folder]
-        _, received = await asyncio.to_thread(_keeper.ask, message, fds)
+        try:
+            _, received = await _ask(message, fds)
+        except BaseException:
+            self.close()
+            raise
         _close(self.folder, self.changed)
         self.folder, self.changed = received
 

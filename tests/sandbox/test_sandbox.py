@@ -365,3 +365,41 @@ def test_no_program_can_make_us_fail(script: str) -> None:
             assert (await sandbox.exec(sh("touch file; ls"))).stdout == b"file\n"
 
     boxes.run(play())
+
+
+def test_closing_ends_the_call_that_runs_and_refuses_those_that_wait() -> None:
+    async def play() -> None:
+        async with Box() as sandbox:
+            calls = [asyncio.ensure_future(sandbox.exec(["sleep", "65"])) for _ in range(3)]
+            while not _running("sleep", "65"):
+                await asyncio.sleep(0.02)
+            await sandbox.close()
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+            assert [str(error) for error in ended] == [
+                "The sandbox was closed during a call.",
+                "The sandbox is closed.",
+                "The sandbox is closed.",
+            ]
+            assert not _running("sleep", "65")
+
+    boxes.run(play())
+
+
+def test_what_is_cancelled_while_it_is_made_stays_open_nowhere() -> None:
+    async def play() -> None:
+        async with Box() as sandbox:
+            snapshot_id = await sandbox.snapshot()
+            for act in (sandbox.snapshot(), sandbox.branch(snapshot_id, 3), sandbox.restore(snapshot_id)):
+                task = asyncio.ensure_future(act)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            with pytest.raises(InfrastructureError, match="closed"):  # half a restore is no workspace
+                await sandbox.exec(["true"])
+
+    boxes.run(play())
+    before = _descriptors()
+    boxes.run(play())
+    assert _descriptors() == before
