@@ -422,6 +422,27 @@ def test_replay_with_a_stricter_grader(rft: Rft, tmp_path: Path) -> None:
         ]
 
 
+def test_replay_with_a_judge_says_what_it_cost(rft: Rft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = {
+        "type": "model", "model": "m", "prompt": "{target}? {final_answer}", "prices": {"input": 1, "output": 10},
+        "response_format": {},
+    }  # fmt: skip
+    (tmp_path / "judge.json").write_text(json.dumps(judge))
+    verdict = {"steps": [{"description": "", "conclusion": "half right"}], "result": 0.5}
+    said = {
+        "choices": [{"message": {"content": json.dumps(verdict)}}],
+        "usage": {"prompt_tokens": 2000, "completion_tokens": 100},
+    }
+    with server(lambda body: said) as (url, _):
+        monkeypatch.setenv("OPENAI_BASE_URL", url.removesuffix("/grade"))
+        code, out, err = rft("replay", "--grader", str(tmp_path / "judge.json"), "--stage", "baseline")
+    assert code == 0, err
+    assert "graded again by 'model'" in out
+    assert "1.000 → 0.500  half right" in out
+    assert "judge.json: response_format is not sent" in out.replace("\n", " ")
+    assert "judge m: 6 replies, 12,000 tokens read, 600 written, cost 0.0180" in out
+
+
 def test_replay_with_the_recipe_s_own(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord]) -> None:
     code, out, err = rft(
         "replay", "--grader", "recipes/tiny/grader.json", "--where", "stage = 'baseline' AND sample = 0", "-n", "3"
