@@ -58,7 +58,7 @@ def climb(
 ) -> RunRecord:
     """Run the ladder. Settings are read before a server starts."""
     from flows import settings
-    from rft.grading import margins
+    from rft.grading import grader, margins
     from tasks.runs import run as runs
 
     place = clone.enter()
@@ -67,6 +67,7 @@ def climb(
     wanted = settings.resolve(place, params, overrides)
     runs.refuse_missing_recipe(place, wanted)
     margins.check(wanted, place.root)
+    grader.check(wanted, place.root)
     return retrain(place, window=window, params=params, overrides=overrides, clean_only=clean_only, until=until)
 
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from rft import config
+from rft import config, recipe
 from rft.config import graders
 from rft.errors import UserError
 from rft.grading.endpoint import EndpointGrader
@@ -75,6 +76,14 @@ def grader_of(
             )
         case _:
             raise AssertionError(f"no grader is made of {type(settings).__name__}")
+
+
+def check(params: config.Params, root: Path = Path()) -> None:
+    """Raise, before a run computes anything, what making its grader would raise: a judge without an
+    address, a package that is not installed. `root`: where recipe.path starts."""
+    folder = root / params.recipe.path
+    if (folder / "grader.json").exists():  # whoever needs it reports that
+        grader_of(recipe.grader_of(folder), ToolEndpoint("http://127.0.0.1:1"), params.tools)
 
 
 def usage_of(grader: Grader) -> dict[str, TokenUsage]:

@@ -4,14 +4,18 @@ grade without a score never becomes a number."""
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
+import tiny_recipe
 
 from bench import grader_cases
 from bench.grader_cases import CASES, Case, differences, play
 from rft.config import graders
 from rft.errors import ConfigError, UserError
 from rft.grading import wire
+from rft.grading.grader import check
 from rft.types import GradeStatus, Scored
 
 
@@ -38,6 +42,18 @@ def test_a_score_beyond_an_undeclared_range_stops_the_stage():
     case = Case("too high", grader_cases.multi("2 * exact"), "Paris", None, grader_cases.PARIS)
     with pytest.raises(ConfigError, match=r'gave the score 2\. Declare .* "range": \[low, high\]'):
         asyncio.run(play(case))
+
+
+def test_what_a_grader_lacks_is_said_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = tiny_recipe.make(tmp_path)
+    params = tiny_recipe.params(made)
+    check(params)
+    (made / "grader.json").write_text(json.dumps(grader_cases.score_model()))
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(ConfigError, match="OPENAI_BASE_URL is not set"):
+        check(params)
+    (made / "grader.json").unlink()
+    check(params)
 
 
 def test_python_waits_for_its_sandbox():
