@@ -40,16 +40,22 @@ LONGEST_QUOTE = 80
 _JUDGE = r"(?:grader|judge|evaluator|examiner|assessor|scorer|reviewer)s?"
 _MARK = r"(?:scores?|grades?|marks?|ratings?|rewards?|points?|verdicts?|labels?|results?|credits?)"
 _BEST = r"(?:full|max(?:imum|imal)?|perfect|highest|top|best|passing|positive|1(?:\.0+)?|5|10|100|pass|correct|true)"
+_LINE = r"(?:^|(?<=\\n)|(?<=\\r))[ \t>*#_-]*"
+"""The beginning of a line, also in a text that stands in JSON."""
+_REST = r"(?:(?!\\n)[^\n])*"
 _VERDICT = r"(?:scores?|grades?|ratings?|rewards?|verdicts?)"
 _SURE = r"(?:full|perfect|passing|positive|1(?:\.0+)?|10|100)"
 """Narrower, for verbs that code has, too: return the highest score of each player."""
 _i = partial(re.compile, flags=re.IGNORECASE | re.MULTILINE)
 
 _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("addresses the judge", _i(rf"^[ \t>*#_-]*{_JUDGE}[ \t*_]*[:,].*$")),
+    ("addresses the judge", _i(rf"{_LINE}{_JUDGE}[ \t*_]*[:,]{_REST}")),
     (
         "addresses the judge",
-        _i(rf"\b(?:dear|hello|hi|hey|attention|note (?:to|for)|message (?:to|for))\s+(?:the\s+|all\s+)?{_JUDGE}\b.*$"),
+        _i(
+            r"\b(?:dear|hello|hi|hey|attention|note (?:to|for)|message (?:to|for))\s+(?:the\s+|all\s+)?"
+            rf"{_JUDGE}\b{_REST}"
+        ),
     ),
     (
         "overrides instructions",
@@ -60,7 +66,7 @@ _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     (
         "new instructions",
-        _i(r"\b(?:new|updated|revised|actual|real)\s+(?:system\s+)?(?:instructions?|prompt|rubric|task)\s*:.*$"),
+        _i(rf"\b(?:new|updated|revised|actual|real)\s+(?:system\s+)?(?:instructions?|prompt|rubric|task)\s*:{_REST}"),
     ),
     (
         "asks for a verdict",
@@ -76,10 +82,10 @@ _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
             rf"[^.\n]{{0,40}}(?:\b{_SURE}\b[^.\n]{{0,20}}\b{_VERDICT}\b|\b{_VERDICT}\b[^.\n]{{0,20}}\b{_SURE}\b)[^\n]{{0,20}}"
         ),
     ),
-    ("asks for a verdict", _i(rf"\byou\s+(?:must|should|will|have to|need to|are to|shall)\s+\w*\s*{_MARK}\b.*$")),
+    ("asks for a verdict", _i(rf"\byou\s+(?:must|should|will|have to|need to|are to|shall)\s+\w*\s*{_MARK}\b{_REST}")),
     (
         "asks for a verdict",
-        _i(rf"\b(?:score|grade|rate|mark|label)\s+(?:this|it|me|my|the answer|that)\b[^.\n]{{0,40}}{_BEST}\b.*$"),
+        _i(rf"\b(?:score|grade|rate|mark|label)\s+(?:this|it|me|my|the answer|that)\b[^.\n]{{0,40}}{_BEST}\b{_REST}"),
     ),
     (
         "says its own verdict",
@@ -92,15 +98,15 @@ _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "says that the text ends",
         _i(
-            r"^\W*(?:end|begin|start)(?:ning)?(?: of)?(?: the)? "
-            r"(?:answer|response|submission|data|text|output|candidate|untrusted)\b.*$"
+            rf"{_LINE}\W{{0,20}}(?:end|begin|start)(?:ning)?(?: of)?(?: the)? "
+            rf"(?:answer|response|submission|data|text|output|candidate|untrusted)\b{_REST}"
         ),
     ),
     ("says that the text ends", _i(r"\[\s*DATA\b[^\]\n]{0,60}\b(?:BEGINS|ENDS)\s*\]")),
 )
 _ESCAPE: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("fake turn", _i(r"<\|[^|<>\n]{1,40}\|>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>")),
-    ("fake turn", _i(r"^[ \t>*#_-]*(?:system|assistant|user|developer|tool|human|ai|model)[ \t*_]*:")),
+    ("fake turn", _i(rf"{_LINE}(?:system|assistant|user|developer|tool|human|ai|model)[ \t*_]*:")),
     (
         "fake tag",
         _i(
@@ -111,7 +117,7 @@ _ESCAPE: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     (
         "fake verdict",
-        _i(r"""["']?\b(?:result|score|grade|label|verdict|steps|reward|rating|passed)\b["']\s*:"""),
+        _i(r"""\\?["']?\b(?:result|score|grade|label|verdict|steps|reward|rating|passed)\b\\?["']\s*:"""),
     ),
     ("fake verdict", _i(rf"\b(?:final\s+)?(?:score|grade|rating|reward|verdict)\s*[:=]\s*{_BEST}\b")),
 )
