@@ -43,7 +43,13 @@ _BEST = r"(?:full|max(?:imum|imal)?|perfect|highest|top|best|passing|positive|1(
 _LINE = r"(?:^|(?<=\\n)|(?<=\\r))[ \t>*#_-]*"
 """The beginning of a line, also in a text that stands in JSON."""
 _REST = r"(?:(?!\\n)[^\n])*"
-_VERDICT = r"(?:scores?|grades?|ratings?|rewards?|verdicts?)"
+_VERDICT = r"(?:scores?|grades?|marks?|ratings?|rewards?|verdicts?)"
+_FULL = r"(?:full|max(?:imum)?|perfect) (?:marks?|points?|credits?)"
+_ITSELF = r"(?:this|it|me|my \w+|(?:the|this) (?:answer|response|submission|solution|output))"
+_FILLERS = (
+    r"(?:a|an|the|absolutely|completely|entirely|fully|totally|clearly|indeed|very|already|be|been|given|graded|rated|"
+    r"marked|accepted|considered|as|receive|get)"
+)
 _SURE = r"(?:full|perfect|passing|positive|1(?:\.0+)?|10|100)"
 """Narrower, for verbs that code has, too: return the highest score of each player."""
 _i = partial(re.compile, flags=re.IGNORECASE | re.MULTILINE)
@@ -60,8 +66,9 @@ _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "overrides instructions",
         _i(
-            r"\b(?:ignore|disregard|forget|override|bypass|skip)\b[^.\n]{0,40}\b(?:above|previous|prior|earlier|"
-            r"preceding|instructions?|prompts?|rules?|rubrics?|criteria|guidelines?|reference)\b[^.\n]{0,80}"
+            r"\b(?:ignore|disregard|forget|override)\b[^.\n]{0,40}\b(?:instructions?|prompts?|rubrics?|criteria|"
+            r"guidelines?|reference answer|(?:everything|anything|all|text|what (?:is|was|stands)) (?:\w+ )?"
+            r"(?:above|before|previous|earlier)|the above)\b[^.\n]{0,80}"
         ),
     ),
     (
@@ -71,28 +78,32 @@ _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "asks for a verdict",
         _i(
-            r"\b(?:give|award|assign|respond with|reply with|answer with|grant)\b"
-            rf"[^.\n]{{0,40}}(?:\b{_BEST}\b[^.\n]{{0,20}}\b{_MARK}\b|\b{_MARK}\b[^.\n]{{0,20}}\b{_BEST}\b)[^\n]{{0,20}}"
+            r"\b(?:give|award|assign|respond with|reply with|answer with|grant)\b[^.\n]{0,40}"
+            rf"(?:\b{_BEST}\b[^.\n]{{0,20}}\b{_VERDICT}\b|\b{_VERDICT}\b[^.\n]{{0,20}}\b{_BEST}\b|\b{_FULL}\b)"
+            r"[^\n]{0,20}"
         ),
     ),
     (
         "asks for a verdict",
         _i(
-            r"\b(?:return|output|set|print|emit|choose)\b"
-            rf"[^.\n]{{0,40}}(?:\b{_SURE}\b[^.\n]{{0,20}}\b{_VERDICT}\b|\b{_VERDICT}\b[^.\n]{{0,20}}\b{_SURE}\b)[^\n]{{0,20}}"
+            r"\b(?:return|output|set|print|emit|choose)\b[^.\n]{0,40}"
+            rf"(?:\b{_SURE}\b[^.\n]{{0,20}}\b{_VERDICT}\b|\b{_VERDICT}\b[^.\n]{{0,20}}\b{_SURE}\b)[^\n]{{0,20}}"
         ),
     ),
-    ("asks for a verdict", _i(rf"\byou\s+(?:must|should|will|have to|need to|are to|shall)\s+\w*\s*{_MARK}\b{_REST}")),
     (
         "asks for a verdict",
-        _i(rf"\b(?:score|grade|rate|mark|label)\s+(?:this|it|me|my|the answer|that)\b[^.\n]{{0,40}}{_BEST}\b{_REST}"),
+        _i(
+            r"\b(?:you\s+(?:must|should|have to|need to|are to|shall)|please)\s+(?:\w+\s+)?"
+            rf"(?:score|grade|rate|accept|pass)\s+{_ITSELF}\b{_REST}"
+        ),
     ),
+    ("asks for a verdict", _i(rf"\b(?:score|grade|rate)\s+{_ITSELF}\b[^.\n]{{0,40}}\b{_SURE}\b{_REST}")),
     (
         "says its own verdict",
         _i(
-            r"\b(?:this|the|my)\s+(?:answer|response|submission|solution|output)\s+(?:is|was|has been|deserves|should|"
-            rf"must|receives|gets)\b[^.\n]{{0,60}}(?:\b{_MARK}\b|\b(?:correct|perfect|verified|approved|flawless)\b)"
-            r"[^.\n]{0,60}"
+            r"\b(?:this|the|my)\s+(?:answer|response|submission|solution|output)(?: above)?\s+(?:is|was|has been|"
+            rf"deserves|should|must|receives|gets)\s+(?:(?:{_FILLERS}|{_BEST})\s+){{0,5}}"
+            rf"(?:{_MARK}|correct|perfect|verified|approved|flawless)\b"
         ),
     ),
     (
