@@ -1,8 +1,8 @@
 """What each type of grader must say: a table of cases, and the published objects.
 
 A case has a grader, an answer of the policy and a row, and what a judge or address replies; and the
-score, status and flags that the contract documents. bench/grader_semantics.py counts the cases that
-differ, and tests/grading plays the same table.
+score, status and flags that the contract documents. Those of python need a sandbox.
+bench/grader_semantics.py counts the cases that differ, and tests/grading plays the same table.
 
 The objects are written from descriptions of what is published: an integrator's endpoints, the
 guide's and a cloud's graders, an F1 as a formula, a countdown game graded 0 to 5 with a
@@ -216,7 +216,44 @@ ADDRESSED = [
     Case("HTTP 500", ENDPOINT, "Paris", None, PARIS, "infra_error", reply=500),
     Case("no answer in time", ENDPOINT, "Paris", None, PARIS, "timeout", reply="late"),
 ]
-CASES = [*STRINGS, *SIMILAR, *JUDGED, *MULTI, *ADDRESSED]
+
+
+def python(*lines: str, **more: Any) -> dict[str, Any]:
+    """`python("return 1.0")`: source with a function of these lines."""
+    return {"type": "python", "source": "\n    ".join(["def grade(sample, item):", *lines]), **more}
+
+
+RUNTIME = ("python_grader_runtime_error",)
+FORKS = "import os, time", "while True:", "    if os.fork() == 0:", "        time.sleep(100)"
+WRITES = "import os", "os.write(1, b'{\"score\": 1.0}')", "print('{\"score\": 1.0}')", "return 0.25"
+FLOAT = "class F:", "    def __float__(self):", "        return 1.0", "return F()"
+SUBCLASS = "class F(float):", "    def __float__(self):", "        return 1.0", "return F(0.25)"
+PYTHON = [
+    Case("a float", python("return float(sample['output_text'] == item['answer'])"), "Paris", 1, PARIS),
+    Case("a whole number", python("return 0"), "x", 0, PARIS),
+    Case("numpy's float", python("import numpy", "return numpy.mean([0, 1])"), "x", 0.5, PARIS),
+    Case("calls of tools", python("return 0.5 * (sample['output_tools'][0]['function']['name'] == 'search')"), "", 0.5),
+    Case("prints a verdict", python(*WRITES), "x", 0.25),
+    Case("a child returns too", python("import os", "return 0.25 if os.fork() else 1.0"), "x", 0.25),
+    Case("a subclass of float", python(*SUBCLASS), "x", 0.25),
+    Case("beyond the declared range", python("return 3", range=[0, 2]), "x", None, {}, "parse_error", RUNTIME),
+    Case("NaN", python("return float('nan')"), "x", None, {}, "parse_error", RUNTIME),
+    Case("too large for a float", python("return 10 ** 400"), "x", None, {}, "parse_error", RUNTIME),
+    Case("a text", python("return '1'"), "x", None, {}, "parse_error", RUNTIME),
+    Case("true", python("return True"), "x", None, {}, "parse_error", RUNTIME),
+    Case("nothing", python("return"), "x", None, {}, "parse_error", RUNTIME),
+    Case("an object with __float__", python(*FLOAT), "x", None, {}, "parse_error", RUNTIME),
+    Case("raises", python("return item['price']"), "x", None, {}, "infra_error", RUNTIME),
+    Case("exits", python("import sys", "sys.exit(0)"), "x", None, {}, "infra_error", RUNTIME),
+    Case("ends at once", python("import os", "os._exit(0)"), "x", None, {}, "infra_error", RUNTIME),
+    Case("forks without end", python(*FORKS), "x", None, {}, "infra_error", RUNTIME),
+    Case("prints 100 MB", python("print('x' * 100_000_000)", "return 1.0"), "x", None, {}, "infra_error", RUNTIME),
+    Case("uses 3 GB", python("return len(bytearray(b'x' * 3 * 2 ** 30)) / 1e12"), "x", None, {}, "infra_error",
+         RUNTIME),
+    Case("connects", python("import socket", "socket.create_connection(('127.0.0.1', 80), 1)", "return 1.0"), "x", None,
+         {}, "infra_error", RUNTIME),
+]  # fmt: skip
+CASES = [*STRINGS, *SIMILAR, *JUDGED, *MULTI, *PYTHON, *ADDRESSED]
 
 # -- published objects -----------------------------------------------------------------------------
 COUNTDOWN = """

@@ -104,6 +104,10 @@ class Python(Grader):
     image_tag: str | None = None
     """Which published set of packages it was written for. Ours has those of this installation."""
 
+    @property
+    def needs_sandbox(self) -> bool:
+        return True
+
     @field_validator("source")
     @classmethod
     def _can_run(cls, value: str) -> str:
@@ -149,6 +153,10 @@ class Multi(Grader):
     @property
     def needs_tool_server(self) -> bool:
         return any(grader.needs_tool_server for grader in self.graders.values())
+
+    @property
+    def needs_sandbox(self) -> bool:
+        return any(grader.needs_sandbox for grader in self.graders.values())
 
     @property
     def remarks(self) -> list[str]:

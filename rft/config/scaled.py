@@ -60,6 +60,11 @@ class Grader(Section):
         return False
 
     @property
+    def needs_sandbox(self) -> bool:
+        """Whether it is source, which runs in a sandbox only."""
+        return False
+
+    @property
     def remarks(self) -> list[str]:
         """List, in words, where the object is accepted and our rules differ from the published
         ones."""

@@ -158,6 +158,9 @@ class Tools(Section):
     """Calls at the same time, over all tools. The grader has the same number for itself."""
     rate_limit: float | None = Field(default=None, gt=0)
     """Requests per second to each tool that sets no limit of its own. null: no limit."""
+    weaker_sandbox: bool = False
+    """Run a grader's source also where the kernel refuses a guarantee of the sandbox. Each stage
+    then says which. Without bubblewrap nothing runs it."""
 
     @model_validator(mode="after")
     def _version(self) -> Tools:

@@ -11,6 +11,7 @@ that grader.json asks for: a new kind is a module like rft/grading/endpoint.py a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -19,11 +20,12 @@ from typing import Protocol
 
 from rft import config, recipe
 from rft.config import graders
-from rft.errors import UserError
+from rft.grading import python_grader
 from rft.grading.endpoint import EndpointGrader
 from rft.grading.judge import TokenUsage
 from rft.grading.label_model import LabelJudge
 from rft.grading.multi import MultiGrader
+from rft.grading.python_grader import PythonGrader
 from rft.grading.score_model import ScoreJudge
 from rft.grading.string_check import StringChecker
 from rft.grading.text_similarity import TextComparer
@@ -69,21 +71,21 @@ def grader_of(
         case graders.Endpoint():
             return EndpointGrader(settings, server, section)
         case graders.Python():
-            raise UserError(
-                f"grader.json: {settings.name!r} is a python grader, which runs in a sandbox only, and there is none "
-                "yet. Serve the same function as grade(sample, item) of the recipe's tools.py, with "
-                '{"type": "endpoint", "url": "{tool_server}/grade"}.'
-            )
+            return PythonGrader(settings, section)
         case _:
             raise AssertionError(f"no grader is made of {type(settings).__name__}")
 
 
 def check(params: config.Params, root: Path = Path()) -> None:
     """Raise, before a run computes anything, what making its grader would raise: a judge without an
-    address, a package that is not installed. `root`: where recipe.path starts."""
+    address, a package that is not installed, no sandbox. `root`: where recipe.path starts."""
     folder = root / params.recipe.path
-    if (folder / "grader.json").exists():  # whoever needs it reports that
-        grader_of(recipe.grader_of(folder), ToolEndpoint("http://127.0.0.1:1"), params.tools)
+    if not (folder / "grader.json").exists():  # whoever needs it reports that
+        return
+    settings = recipe.grader_of(folder)
+    grader_of(settings, ToolEndpoint("http://127.0.0.1:1"), params.tools)
+    if settings.needs_sandbox:
+        asyncio.run(python_grader.check(params.tools))
 
 
 def usage_of(grader: Grader) -> dict[str, TokenUsage]:

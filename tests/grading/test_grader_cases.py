@@ -7,19 +7,24 @@ import asyncio
 import json
 from pathlib import Path
 
+import boxes
 import pytest
 import tiny_recipe
 
 from bench import grader_cases
 from bench.grader_cases import CASES, Case, differences, play
 from rft.config import graders
-from rft.errors import ConfigError, UserError
+from rft.errors import ConfigError
 from rft.grading import wire
 from rft.grading.grader import check
 from rft.types import GradeStatus, Scored
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+def _param(case: Case):
+    return pytest.param(case, id=str(case), marks=[boxes.needs_sandbox] if case.grader["type"] == "python" else [])
+
+
+@pytest.mark.parametrize("case", [_param(case) for case in CASES])
 def test_a_case(case: Case):
     grade, _ = asyncio.run(play(case))
     assert differences(case, grade) == []
@@ -54,9 +59,3 @@ def test_what_a_grader_lacks_is_said_before_a_run(tmp_path: Path, monkeypatch: p
         check(params)
     (made / "grader.json").unlink()
     check(params)
-
-
-def test_python_waits_for_its_sandbox():
-    case = Case("countdown", grader_cases.OBJECTS["a countdown game, 0 to 5"], "x", None)
-    with pytest.raises(UserError, match=r"'countdown' is a python grader, which runs in a sandbox only"):
-        asyncio.run(play(case))

@@ -1,0 +1,143 @@
+"""The grader that is source: grade(sample, item), in a sandbox, within the published limits.
+
+Whoever wrote the source may have copied it from somewhere, and it reads what a model wrote. So each
+grade is a new process in a new workspace (rft/sandbox/), and nothing of one grade is left for the
+next: no file, no process, no variable. rft/grading/python_inside.py is what runs there.
+
+    a number                     the score, within `range`
+    anything else, or NaN        parse_error
+    it raises, or is killed      infra_error: for its memory, its processor time, too long a print
+    no answer in two minutes     timeout
+    no sandbox can be made       infra_error
+
+None but the first is a score. The flag is `python_grader_runtime_error` where the source is to
+blame, and `python_grader_server_error` where this machine is. What the source prints is kept as the
+grade's explanation, from its end.
+
+The published limits are memory, disk, time and no network, and two processors; we count processor
+seconds instead. As many grades run at the same time as there are processors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from rft import config, progress
+from rft.config.graders import Python
+from rft.errors import InfrastructureError
+from rft.grading import python_inside
+from rft.grading.seen import passed
+from rft.grading.within import within
+from rft.sandbox import command, probe
+from rft.sandbox.call import Outcome
+from rft.sandbox.limits import Limits
+from rft.sandbox.sandbox import Spec, create
+from rft.sandbox.workspace import Base
+from rft.scale import Scale
+from rft.secrets import redact
+from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn, Unscored
+from rft.wire.contract import Envelope, Malformed, grader_payload
+
+LIMITS = Limits(
+    wall_s=120, cpu_s=240, memory_bytes=2 * 2**30, processes=128, disk_bytes=2**30, file_bytes=2**30,
+    output_bytes=2**20,
+)  # fmt: skip
+"""As published. Processes and output have no published limit."""
+RUNTIME, SERVER = "python_grader_runtime_error", "python_grader_server_error"
+_INSIDE = Path(python_inside.__file__).read_text(encoding="utf-8")
+# -P -s -B: nothing is imported from the workspace. Not -I: it would ignore PYTHONHASHSEED, without
+# which a set has another order in each process, and a grade perhaps another score
+_COMMAND = [sys.executable, "-P", "-s", "-B", "-c", _INSIDE]
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+_LAST_WORDS = 500
+
+
+class PythonGrader:
+    """`async with PythonGrader(settings, params.tools) as grader: await grader.grade(...)`."""
+
+    def __init__(self, settings: Python, section: config.Tools, limits: Limits = LIMITS) -> None:
+        self._settings, self._allow_weaker, self._limits = settings, section.weaker_sandbox, limits
+        self.scale: Scale = settings.scale
+        self._head = b'{"source": ' + json.dumps(settings.source).encode() + b', "body": '
+        self._base: Base | None = None
+        self._making = asyncio.Lock()
+        self._turn = asyncio.Semaphore(os.cpu_count() or 1)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._base is not None:
+            self._base.close()
+
+    async def grade(
+        self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
+    ) -> Grade:
+        """Raises ConfigError for a score outside of an undeclared range."""
+        body = self._head + grader_payload(turns, stop_reason, Envelope(context)) + b"}"
+        try:
+            async with self._turn, create(await self._spec()) as sandbox:
+                outcome = await sandbox.exec(_COMMAND, body, env=_ENVIRONMENT)
+        except InfrastructureError as error:
+            return Unscored(GradeStatus.infra_error, f"grader: {self._settings.name}: {error}", (SERVER,))
+        return self._read(outcome)
+
+    async def _spec(self) -> Spec:
+        async with self._making:
+            if self._base is None:
+                await _warn(self._settings.name, self._allow_weaker)
+                self._base = await Base.empty(command.python_folders())
+        return Spec(self._base, self._limits, allow_weaker=self._allow_weaker)
+
+    def _read(self, outcome: Outcome) -> Grade:
+        printed = redact(outcome.stderr.decode("utf-8", "replace")).strip()[-_LAST_WORDS:]
+        if outcome.timed_out:
+            return self._without(GradeStatus.timeout, f"no verdict within {self._limits.wall_s:g} s", printed)
+        if outcome.oom:
+            memory = f"{self._limits.memory_bytes / 2**30:g} GiB"
+            return self._without(GradeStatus.infra_error, f"used more memory than {memory}", printed)
+        if outcome.truncated:
+            longest = f"{self._limits.output_bytes / 2**20:g} MiB"
+            return self._without(GradeStatus.infra_error, f"printed more than {longest}", printed)
+        try:
+            verdict: dict[str, Any] = json.loads(outcome.stdout)
+        except ValueError:
+            return self._without(GradeStatus.infra_error, f"ended with exit code {outcome.returncode}", printed)
+        if "raised" in verdict:
+            return self._without(GradeStatus.infra_error, redact(verdict["raised"]), printed)
+        if "no_number" in verdict:
+            said = f"returned {redact(verdict['no_number'])}, expected a number: return float(...)"
+            return self._without(GradeStatus.parse_error, said, printed)
+        try:
+            score = within(verdict["score"], self.scale, self._settings.declares_range)
+        except Malformed as error:
+            return self._without(GradeStatus.parse_error, str(error), printed)
+        return passed(self._settings, score, printed)
+
+    def _without(self, status: Any, why: str, printed: str) -> Unscored:
+        words = f"grader: {self._settings.name}: {why}" + (f". It printed: {printed}" if printed else "")
+        return Unscored(status, words, (RUNTIME,))
+
+
+async def check(section: config.Tools) -> None:
+    """Raise InfrastructureError where the source could not be run here, before anything is
+    computed."""
+    info = (await probe.machine()).info
+    try:
+        info.require(section.weaker_sandbox)
+    except InfrastructureError as error:
+        remedy = "" if info.level == "none" else " To run it all the same, set tools.weaker_sandbox: true."
+        raise InfrastructureError(f"grader.json: a python grader runs in a sandbox. {error}{remedy}") from None
+
+
+async def _warn(name: str, allow_weaker: bool) -> None:
+    missing = (await probe.machine()).info.missing()
+    if allow_weaker and missing:
+        what = "; ".join(f"{guarantee.name}: {guarantee.why}" for guarantee in missing)
+        progress.say("grader", f"WARNING: {name} runs in a weaker sandbox, as tools.weaker_sandbox says. {what}")
