@@ -58,6 +58,10 @@ class GradeStatus(StrEnum):
 
 ScoredStatus = Literal[GradeStatus.ok, GradeStatus.policy_error, GradeStatus.hack]
 UnscoredStatus = Literal[GradeStatus.infra_error, GradeStatus.judge_error, GradeStatus.parse_error, GradeStatus.timeout]
+OUTCOME = "outcome"
+"""The component in which a grader says what the task itself earned, before its own shaping."""
+ABSTAINED = "abstained"
+"""The component that says whether a rollout abstained where there is an answer: 1 or 0."""
 SCORED: frozenset[GradeStatus] = frozenset({GradeStatus.ok, GradeStatus.policy_error, GradeStatus.hack})
 
 

@@ -32,6 +32,7 @@ from rft.config.scaled import Grader
 from rft.config.source import check_source
 from rft.config.templates import Template
 from rft.errors import ConfigError, did_you_mean
+from rft.types import ABSTAINED, OUTCOME
 
 TOOL_SERVER = "{tool_server}"
 """Stands in an endpoint's url for the server that serves the recipe's tools."""
@@ -143,6 +144,9 @@ class Multi(Grader):
     """Key -> grader. A list, or a single one, has the names of its graders as keys."""
     calculate_output: str
     """The formula, such as `0.7 * exact + 0.3 * near` (rft/config/formula.py)."""
+    gate: list[str] = []
+    """Keys of graders that must pass first. If one does not, the whole has the lowest score, and
+    the others are not asked. One key may stand alone. Ours."""
     invalid_grade: float = 0.0
     """What the wire says where a grade has no score. In training there is none."""
 
@@ -162,6 +166,7 @@ class Multi(Grader):
     def remarks(self) -> list[str]:
         inner = [f"graders.{key}: {words}" for key, grader in self.graders.items() for words in grader.remarks]
         idle = [key for key in self.graders if key not in self.formula.names]
+        idle = [key for key in idle if key not in self.gate]
         unused = f"calculate_output does not use {', '.join(idle)}, graded all the same. Remove it, or use it."
         return [*super().remarks, *inner, *([unused] if idle else [])]
 
@@ -169,6 +174,11 @@ class Multi(Grader):
     @classmethod
     def _each(cls, value: Any) -> Any:
         return {key: each if isinstance(each, Grader) else read(each, key) for key, each in by_key(value).items()}
+
+    @field_validator("gate", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
 
     @field_validator("calculate_output")
     @classmethod
@@ -183,6 +193,15 @@ class Multi(Grader):
                 f"calculate_output names {unknown[0]!r}, which is no key of graders: {', '.join(self.graders)}. Add it "
                 "there, or name another"
             )
+        for key in self.gate:
+            if key not in self.graders:
+                raise ValueError(f"gate names {key!r}, which is no key of graders: {', '.join(self.graders)}")
+            if self.gate.count(key) > 1:
+                raise ValueError(f"gate names {key!r} twice. Remove one")
+        if OUTCOME in self.graders and self.gate:
+            raise ValueError(f"a part is called {OUTCOME!r}, which with a gate is what the gate says. Rename it")
+        if ABSTAINED in self.graders and self.abstention is not None:
+            raise ValueError(f"a part is called {ABSTAINED!r}, which is what abstention counts. Rename it")
         return self
 
 
@@ -240,7 +259,10 @@ def _child(raw: Any, key: str, where: str) -> Grader:
         raise ConfigError(f"{where}: a multi inside a multi. Put its graders and its formula into the outer one.")
     if not key.isidentifier() or keyword.iskeyword(key) or key in FUNCTIONS:
         raise ConfigError(f"{where}: {key!r} cannot stand in a formula. Name it with letters, digits and _.")
-    return read({"name": key, **raw} if isinstance(raw, dict) else raw, where)
+    child = read({"name": key, **raw} if isinstance(raw, dict) else raw, where)
+    if child.abstention is not None:
+        raise ConfigError(f"{where}: abstention stands in a part of a multi, and is of the whole. Move it there.")
+    return child
 
 
 def by_key(value: Any) -> dict[str, Any]:

@@ -102,6 +102,8 @@ def _lines(section: Section, prefix: str, indent: str, written: Set[str]) -> Ite
     shown = section.model_dump(mode="json", by_alias=True)
     for field, info in type(section).model_fields.items():
         alias = info.alias or field
+        if alias not in shown:  # a key that says nothing unless it is set
+            continue
         value, meaning = getattr(section, field), meanings[prefix + alias]
         origin = "set" if prefix + alias in written else "default"
         if isinstance(value, Section):

@@ -4,6 +4,7 @@
     pass_threshold    scores from here on have passed; the highest if it names none
     chance            the mean score of answers without any work; the lowest if it names none
     reports_hacks     its verdicts name hacks
+    abstention        what "I don't know" is worth (rft/config/abstention.py)
 
 `range` is ours, except for score_model; the published objects know only `pass_threshold`, and use
 it to mark, not to train. So one above the range is refused where the object is of our own kind
@@ -17,6 +18,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from rft.config.abstention import Abstention
 from rft.config.section import Section
 from rft.scale import MAX_EXPLOITED, Scale, from_to
 
@@ -38,6 +40,8 @@ class Grader(Section):
     reports_hacks: bool = Field(default=False, strict=True)
     """Whether its verdicts name hacks: {"score": ..., "hack": "reason"}. The gate relies on that
     once it flagged one of the recipe's exploits."""
+    abstention: Abstention | None = None
+    """What an answer is worth that says "I don't know". None: as the grader says."""
 
     marks_only: ClassVar[bool] = True
     """Whether the type's published `pass_threshold` may lie above its scores."""
@@ -120,4 +124,18 @@ class Grader(Section):
             raise ValueError(f"must be below pass_threshold, {threshold:g}: {why} {remedy}")
         if Scale(low, high, threshold, value).exploit_limit >= threshold:
             raise ValueError(f"is too close to pass_threshold, {threshold:g}: {_ABOVE} {remedy}")
+        return value
+
+    @field_validator("abstention")
+    @classmethod
+    def _pays_between(cls, value: Abstention | None, info: ValidationInfo) -> Abstention | None:
+        if value is None or not {"range", "pass_threshold"} <= info.data.keys():
+            return value
+        low, high = info.data["range"]
+        threshold = high if info.data["pass_threshold"] is None else min(info.data["pass_threshold"], high)
+        if not low <= value.pays < threshold:
+            raise ValueError(
+                f"pays {value.pays:g}, and must pay at least the lowest score, {low:g}, and less than pass_threshold, "
+                f"{threshold:g}: an abstention is no solution. Change it"
+            )
         return value

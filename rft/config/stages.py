@@ -10,6 +10,10 @@ from rft.config.section import Section
 from rft.config.warm_start import SINCE_0_2, WarmStart
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class Traffic(Section):
     """The window of production conversations behind a run."""
 
@@ -472,6 +476,9 @@ class Gate(Section):
     max_unreadable_increase: float = Field(ge=0, le=1)
     """Share of rollouts with a tool call that cannot be read that may be added. 0.02: two points
     more."""
+    max_abstention_increase: float | None = Field(default=None, ge=0, le=1, exclude_if=_is_none)
+    """Share of rollouts that abstain where there is an answer that may be added. 0.05: five points
+    more. Required where grader.json declares `abstention`."""
     max_unscored_increase: float = Field(ge=0, le=1)
     """Share of rollouts without a score that may be added. 0.02: two points more."""
     max_hack_rate: float = Field(ge=0, le=1)

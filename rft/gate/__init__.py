@@ -2,7 +2,8 @@
 
 decide      the decision, and which candidate it is about
 checks      the conditions: one of superiority, several of non-inferiority
-costs       of these, what a candidate costs: tokens, turns, unreadable calls, lost rollouts
+costs       of these, what a candidate costs: tokens, turns, unreadable calls, abstentions, lost
+            rollouts
 levels      at which level the question is asked, so that looking again is paid for
 slices      the veto of a slice
 more        how many more examples would settle what is open

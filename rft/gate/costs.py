@@ -8,6 +8,7 @@ until one can be read, with rollouts that end without a score. Each has a check 
                        (rft.types.Usage)
     P95 turns          how long the longest rollouts are
     unreadable calls   the share of rollouts with a tool call that could not be read
+    abstentions        the share of rollouts that say "I don't know" where there is an answer
     unscored share     a bound on both arms: above it the comparison is not trusted
     unscored increase  the candidate's share less the champion's: below that bound, too, a candidate
                        whose rollouts get lost is not better
@@ -38,6 +39,7 @@ def of_arms(gate: config.Gate, new: Arm, old: Arm) -> Iterator[Check]:
     yield _cost(gate, new, old)
     yield _turns(gate, new, old)
     yield _unreadable(gate, new, old)
+    yield from _abstentions(gate, new, old)
     yield _unscored(gate, new, old)
     yield _unscored_increase(gate, new, old)
 
@@ -128,6 +130,33 @@ def _with_unreadable(arm: Arm) -> stats.ById:
     """Mark each scored rollout: 1 with an unreadable call, 0 without."""
     counts = evidence.counts(arm, "unreadable_calls")
     return {id: [None if count is None else float(count > 0) for count in row] for id, row in counts.items()}
+
+
+# -- abstentions -----------------------------------------------------------------------------------
+def _abstentions(gate: config.Gate, new: Arm, old: Arm) -> Iterator[Check]:
+    """Yield the check where grades tell of abstentions, or are asked to. Without a margin it is
+    shown and decides nothing."""
+    after, before = (_abstained(arm) for arm in (new, old))
+    margin, told = gate.max_abstention_increase, any(map(evidence.any_score, [*after.values(), *before.values()]))
+    if margin is None and not told:
+        return
+    change = evidence.compare(after, before, evidence.paired(gate))
+    check = on_interval(wording.ABSTENTIONS, "non_inferiority", change, margin or 0.0, "points")
+    detail = check.detail if told else "no grade tells whether a rollout abstained"
+    if change is not None:
+        detail = f"{_percent(after)} of the rollouts with an answer to give abstained, champion {_percent(before)}"
+    if margin is None:
+        detail = f"gate.max_abstention_increase is not set; {detail}"
+        check = check.model_copy(update={"decides": False, "margin": None, "passed": None})
+    yield check.model_copy(update={"detail": detail})
+
+
+def _abstained(arm: Arm) -> stats.ById:
+    """Mark each scored rollout of an example that has an answer: 1 if it abstained."""
+    return {
+        row.example_id: [None if mark is None else float(mark) for mark in row.abstained or [None] * len(row.scores)]
+        for row in arm.sampled.rows
+    }
 
 
 def _unrecorded(check: Check, new: Arm, old: Arm, what: Counted) -> Check:

@@ -37,10 +37,7 @@ from dataclasses import dataclass
 
 from rft import config
 from rft.errors import ConfigError, did_you_mean
-from rft.types import Grade, GradeStatus, Turn
-
-OUTCOME = "outcome"
-"""The component in which a grader says what the task itself earned, before its own shaping."""
+from rft.types import OUTCOME, Grade, GradeStatus, Turn
 
 
 @dataclass(frozen=True, slots=True)

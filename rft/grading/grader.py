@@ -21,6 +21,7 @@ from typing import Protocol
 from rft import config, recipe
 from rft.config import graders
 from rft.grading import python_grader
+from rft.grading.abstaining import Abstaining
 from rft.grading.endpoint import EndpointGrader
 from rft.grading.judge import TokenUsage
 from rft.grading.label_model import LabelJudge
@@ -55,6 +56,13 @@ def grader_of(
     """Make the grader that grader.json asks for; enter it to grade. `server`: the tools' server,
     where it may live. Raises ConfigError for what cannot be used: an address, a header, a judge
     without one; and UserError for what is not installed."""
+    inner = _judging(settings, server, section)
+    return inner if settings.abstention is None else Abstaining(settings, inner)
+
+
+def _judging(
+    settings: graders.Grader, server: ToolEndpoint, section: config.Tools
+) -> AbstractAsyncContextManager[Grader]:
     match settings:
         case graders.StringCheck():
             return nullcontext(StringChecker(settings))
@@ -91,6 +99,8 @@ def check(params: config.Params, root: Path = Path()) -> None:
 def usage_of(grader: Grader) -> dict[str, TokenUsage]:
     """Return what its judges have cost, by model; empty for a grader that asks none."""
     match grader:
+        case Abstaining():
+            return usage_of(grader.inner)
         case ScoreJudge() | LabelJudge() | MultiGrader():
             return grader.usage
         case _:

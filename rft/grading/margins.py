@@ -12,7 +12,7 @@ The hack check votes if the grader reports hacks. With `gate.require_hack_source
 that does not declare `reports_hacks` is refused at once, and stage `challenger` refuses a grader
 that flagged nothing. The recipe's folder holds that declaration, not params.yaml, so this is not in
 rft/config: `python -m rft STAGE`, a run's start and the doctor check here before anything is
-computed.
+computed. So it is with abstentions: declared there, guarded by gate.max_abstention_increase.
 
 These checks stop a stage or let it go on, and never change what it writes. So the settings are not
 called `params` here, by which tasks/dependencies.py would find them: no rollout is repeated because
@@ -25,8 +25,10 @@ import math
 from pathlib import Path
 
 from rft import config, recipe, stats
+from rft.config.graders import Endpoint, Grader, Multi
 from rft.errors import ConfigError, UserError
 from rft.reports import HackSource
+from rft.types import ABSTAINED
 
 ONE_IN, AT_LEAST = 50, 2
 """An advised number still holds if 1 in 50 test examples is missing, or 2 if that is more."""
@@ -42,7 +44,9 @@ def check(settings: config.Params, root: Path = Path(), num_test: int | None = N
     gate, file = settings.gate, root / settings.recipe.path / "grader.json"
     if not file.exists():  # whoever needs it reports that
         return
-    if not recipe.grader_of(file.parent).reports_hacks:
+    grader = recipe.grader_of(file.parent)
+    _check_abstentions(settings, grader, file)
+    if not grader.reports_hacks:
         if gate.require_hack_source:
             raise ConfigError(
                 f"params.yaml: gate.require_hack_source = true, but {file} does not declare reports_hacks: the gate "
@@ -65,6 +69,28 @@ def check(settings: config.Params, root: Path = Path(), num_test: int | None = N
         f"the exact upper limit is {_up(stats.limit_of_none(size)):g}, and the check votes because {file} declares "
         f"reports_hacks. Raise gate.max_hack_rate to {meetable(size):g} or more{more}."
     )
+
+
+def _check_abstentions(settings: config.Params, grader: Grader, file: Path) -> None:
+    """Raises ConfigError for abstentions without a margin, and for a margin without any."""
+    margin = settings.gate.max_abstention_increase
+    if grader.abstention is not None and margin is None:
+        raise ConfigError(
+            f"params.yaml: gate.max_abstention_increase is missing, and {file} declares abstention: a candidate could "
+            "learn to answer nothing. Set the share of rollouts that may abstain more where there is an answer, such "
+            "as 0.05."
+        )
+    if margin is not None and grader.abstention is None and not _may_tell(grader):
+        raise ConfigError(
+            f"params.yaml: gate.max_abstention_increase = {margin:g} cannot be honored: {file} declares no abstention. "
+            "Declare what an abstention is there, or remove the margin."
+        )
+
+
+def _may_tell(grader: Grader) -> bool:
+    """Whether its components may hold `abstained`: an address may answer with it, a part be called
+    so."""
+    return isinstance(grader, Endpoint) or (isinstance(grader, Multi) and ABSTAINED in grader.graders)
 
 
 def check_source(settings: config.Params, source: HackSource, folder: Path) -> None:

@@ -5,8 +5,11 @@
                          else be counted as the policy's fault
     one names a hack     the whole is that hack
     one could not read   that part has its lowest score, and the formula decides; if none could, the
-    the answer           whole is a policy_error, too
+    the answer           whole is a policy_error with the lowest score, whatever the formula says
     no value             the formula divides by zero or is not finite: no score
+    the gate is shut     a part that `gate` names did not pass: the lowest score, and the other
+                         parts are not asked. So style or a judge's praise pays only for work that
+                         is right, and a judge costs nothing where it is wrong
 
 Such a division is worth a thought: an answer that brings it about has no score at all. Write
 `max(x, 1e-9)` below a stroke.
@@ -24,7 +27,7 @@ from rft.config.graders import Multi
 from rft.grading.judge import TokenUsage
 from rft.grading.within import within
 from rft.scale import Scale
-from rft.types import Example, Grade, GradeStatus, RolloutContext, Scored, StopReason, Turn, Unscored
+from rft.types import OUTCOME, Example, Grade, GradeStatus, RolloutContext, Scored, StopReason, Turn, Unscored
 from rft.wire.contract import Malformed
 
 FORMULA = "formula_parse_error"
@@ -70,12 +73,19 @@ class MultiGrader:
         self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
     ) -> Grade:
         """Raises what one of the parts raises."""
-        grades = await asyncio.gather(
-            *(part.grade(example, turns, stop_reason, context) for part in self._parts.values())
-        )
-        return self._joined(dict(zip(self._parts, grades, strict=True)))
 
-    def _joined(self, grades: Mapping[str, Grade]) -> Grade:
+        async def graded(keys: Sequence[str]) -> dict[str, Grade]:
+            parts = (self._parts[key].grade(example, turns, stop_reason, context) for key in keys)
+            return dict(zip(keys, await asyncio.gather(*parts), strict=True))
+
+        gates = self._settings.gate
+        grades = await graded(gates)
+        shut = [key for key, grade in grades.items() if not grade.solved]
+        if not shut:
+            grades |= await graded([key for key in self._parts if key not in gates])
+        return self._joined(grades, shut)
+
+    def _joined(self, grades: Mapping[str, Grade], shut: Sequence[str]) -> Grade:
         words = "; ".join(f"{key}: {grade.explanation}" for key, grade in grades.items() if grade.explanation)
         flags = tuple(dict.fromkeys(flag for grade in grades.values() for flag in grade.flags))
         evidence = tuple(f"{key}: {said}" for key, grade in grades.items() for said in grade.evidence)
@@ -94,15 +104,19 @@ class MultiGrader:
             status = min(failed.values(), key=lambda grade: WORST_FIRST.index(grade.status)).status
             words = "; ".join(f"{key}: {grade.explanation}" for key, grade in failed.items())
             return Unscored(status, words, flags, evidence)
+        unread = all(grade.status is GradeStatus.policy_error for grade in grades.values())
+        status = GradeStatus.policy_error if unread else GradeStatus.ok
+        if self._settings.gate:
+            scores[OUTCOME] = self.scale.low if shut else self.scale.high
+        if shut or unread:
+            said = "; ".join(filter(None, [f"did not pass {', '.join(shut)}" if shut else "", words]))
+            return Scored(self.scale.low, status, False, scores, said, flags, evidence)
         try:
             score = within(self._formula.value(scores), self.scale, self._settings.declares_range)
         except (Undefined, Malformed) as error:
             said = f"grader: {self._settings.name}: calculate_output gives {error} of {_listed(scores)}"
             return Unscored(GradeStatus.parse_error, said, (*flags, FORMULA), evidence)
-        unread = all(grade.status is GradeStatus.policy_error for grade in grades.values())
-        status = GradeStatus.policy_error if unread else GradeStatus.ok
-        solved = score >= self.scale.pass_threshold and not unread
-        return Scored(score, status, solved, scores, words, flags, evidence)
+        return Scored(score, status, score >= self.scale.pass_threshold, scores, words, flags, evidence)
 
 
 def _listed(scores: Mapping[str, float]) -> str:

@@ -23,8 +23,9 @@ class Row(Report):
 
     Lists run over rollouts. None is unscored: such a rollout has no outcome, and its calls, tokens
     and stop reason are recorded but counted nowhere. `tokens` are those that were sampled. Context
-    and cached tokens (rft.types.Usage) are None where the policy did not count them. The last four
-    lists are empty in reports of 0.1.0, and left out of them again.
+    and cached tokens (rft.types.Usage) are None where the policy did not count them. `turns` and
+    the lists after it are empty in reports of 0.1.0, and left out of them again. `abstained` is
+    left out where no grade tells, and None where the example has no answer.
     """
 
     example_id: str
@@ -40,6 +41,7 @@ class Row(Report):
     context_tokens: list[int | None] = Field(default=[], exclude_if=_is_empty)
     cached_tokens: list[int | None] = Field(default=[], exclude_if=_is_empty)
     unreadable_calls: list[int | None] = Field(default=[], exclude_if=_is_empty)
+    abstained: list[bool | None] = Field(default=[], exclude_if=_is_empty)
 
     def counts(self, what: Counted) -> list[float | None]:
         """Count per scored rollout; None for one that is not on record, and for an unscored one,

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from rft.reports.evaluation import Evaluation
 from rft.reports.gate import OF_RANGE, POOLED, Check, Decision
 from rft.reports.registration import Registration
-from rft.reports.wording import COST, HACK_RATE, TURNS, UNREADABLE, UNSCORED, percent, verdict
+from rft.reports.wording import ABSTENTIONS, COST, HACK_RATE, TURNS, UNREADABLE, UNSCORED, percent, verdict
 from rft.scale import UNIT, from_to
 from rft.words import counted, decimal
 
@@ -113,6 +113,12 @@ _TOLD = {
     UNREADABLE: Told(
         "of 100 rollouts of {who}, {more} hold a tool call that could not be read {than} of the champion's",
         "calls that reach no tool do not become a habit",
+        less="fewer",
+        same="as many",
+    ),
+    ABSTENTIONS: Told(
+        "of 100 rollouts of {who} that have an answer to give, {more} abstained {than} of the champion's",
+        "not to know does not become the easy way out",
         less="fewer",
         same="as many",
     ),

@@ -14,6 +14,7 @@ from rft.words import counted, signed
 
 HACK_RATE = "hack rate"
 COST, TURNS, UNREADABLE, UNSCORED = "token cost", "P95 turns", "unreadable calls", "unscored increase"
+ABSTENTIONS = "abstentions"
 
 
 def price(alpha: float, looks: int, level: float) -> str:

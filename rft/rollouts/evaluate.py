@@ -7,6 +7,7 @@ number. Rewards are what the trainer would see (with the budget), scores what th
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -15,7 +16,7 @@ from rft.reports import Evaluation, Metric, Row
 from rft.rollouts.log import LogRow
 from rft.rows import sha256
 from rft.scale import UNIT, Scale
-from rft.types import Example, GradeStatus
+from rft.types import ABSTAINED, Example, GradeStatus
 
 
 def evaluation(
@@ -31,6 +32,7 @@ def evaluation(
     table = rows_of(rows, examples)
     rewards, scores = [row.rewards for row in table], [row.scores for row in table]
     calls = [row.counts("tool_calls") for row in table]
+    tells = any(row.abstained for row in table)
     costs = [(name, [row.counts(name) for row in table]) for name in ("context_tokens", "cached_tokens")]
     all_calls = [int(count) for row in calls for count in row if count is not None]
     return Evaluation(
@@ -46,6 +48,7 @@ def evaluation(
             "tool_calls/p50": Metric(value=stats.percentile(all_calls, 0.5), n=len(all_calls)),
             "tool_calls/p95": stats.quantile_interval(calls, 0.95, seed=seed),
             "tokens/mean": stats.mean_interval([row.counts("tokens") for row in table], seed=seed),
+            **({"abstained/share": stats.mean_interval([row.abstained for row in table], seed=seed)} if tells else {}),
             **{f"{name}/mean": stats.mean_interval(found, seed=seed) for name, found in costs if _any(found)},
         },
         max_at_k=stats.max_at_k(scores, range(1, k + 1)),
@@ -61,7 +64,8 @@ def evaluation(
 
 def rows_of(rows: Sequence[LogRow], examples: Sequence[Example]) -> list[Row]:
     """One row per example, in their order."""
-    return [_row([row for row in rows if row.example_id == example.id], example) for example in examples]
+    tells = any(_abstained(row) is not None for row in rows)
+    return [_row([row for row in rows if row.example_id == example.id], example, tells) for example in examples]
 
 
 def _any(counts: Iterable[stats.Scores]) -> bool:
@@ -72,7 +76,16 @@ def _reasons(rows: Iterable[LogRow]) -> dict[str, int]:
     return dict(sorted(Counter(row.stop_reason for row in rows).items()))
 
 
-def _row(rows: Sequence[LogRow], example: Example) -> Row:
+def _abstained(row: LogRow) -> bool | None:
+    """Say whether a rollout abstained where there is an answer; None where its grade does not
+    tell."""
+    if ABSTAINED not in row.components:  # of most logs: no JSON is read for nothing
+        return None
+    found = json.loads(row.components).get(ABSTAINED)
+    return None if found is None else found > 0
+
+
+def _row(rows: Sequence[LogRow], example: Example, tells: bool) -> Row:
     return Row(
         example_id=example.id,
         slice=example.slice,
@@ -86,5 +99,6 @@ def _row(rows: Sequence[LogRow], example: Example) -> Row:
         context_tokens=[row.num_context_tokens for row in rows],
         cached_tokens=[row.num_cached_tokens for row in rows],
         unreadable_calls=[row.num_unreadable_calls for row in rows],
+        abstained=[_abstained(row) for row in rows] if tells else [],
         hacks=sum(row.status == GradeStatus.hack for row in rows),
     )

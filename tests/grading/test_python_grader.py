@@ -68,8 +68,9 @@ class TestInASandbox:
         """A file, a module and a hash seed of one grade are not those of another."""
         source = python(
             "import json, os, sys",
-            "seen = os.path.exists(os.environ['HOME'] + '/was-here') or os.path.exists('/ws/json.py') or hasattr(json, 'was_here')",
-            "open(os.environ['HOME'] + '/was-here', 'w'), open('/ws/json.py', 'w')",
+            "places = os.environ['HOME'] + '/was-here', '/ws/json.py'",
+            "seen = any(map(os.path.exists, places)) or hasattr(json, 'was_here')",
+            "[open(place, 'w') for place in places]",
             "json.was_here = True",
             "print(list({'a', 'b', 'c', 'd', 'e'}))",
             "return 0.0 if seen else 1.0",

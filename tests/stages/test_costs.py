@@ -7,6 +7,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rft.sampling.remote import ChatPolicy
 from rft.tools.client import ToolClient
 from rft.tools.lifetime import running
 from rft.tools.signatures import schemas
+from rft.types import Example
 from tests import sample_reports
 from tests.ladder import inside, params, run
 from tests.scripted_policy import CALL, Scripted
@@ -55,6 +57,15 @@ def endpoint(ours: recipe.Recipe):
 def arm(ours: recipe.Recipe, endpoint: Any, policy: Policy, examples: int = 6, k: int = 2) -> Arm:
     """What the policy does on a few examples, measured as stage `challenger` does."""
     rows = ours.examples("test", examples, 0)
+    log = rollouts(ours, endpoint, rows, policy, k)
+    sampled = evaluate.evaluation("sampled", log, rows, 1.0, k, 0)
+    greedy = evaluate.evaluation("greedy", [row for row in log if row.sample == 0], rows, 0.0, 1, 0)
+    return Arm(name="challenger", prompt_sha256="", weights_sha256="", sampled=sampled, greedy=greedy)
+
+
+def rollouts(
+    ours: recipe.Recipe, endpoint: Any, rows: Sequence[Example], policy: Policy, k: int = 1
+) -> list[rollout_log.LogRow]:
     requests = [Request(row, sample) for row in rows for sample in range(k)]
 
     async def play() -> list[rollout_log.LogRow]:
@@ -69,10 +80,7 @@ def arm(ours: recipe.Recipe, endpoint: Any, policy: Policy, examples: int = 6, k
             for one, asked in zip(played, requests, strict=True)
         ]
 
-    log = asyncio.run(play())
-    sampled = evaluate.evaluation("sampled", log, rows, 1.0, k, 0)
-    greedy = evaluate.evaluation("greedy", [row for row in log if row.sample == 0], rows, 0.0, 1, 0)
-    return Arm(name="challenger", prompt_sha256="", weights_sha256="", sampled=sampled, greedy=greedy)
+    return asyncio.run(play())
 
 
 @pytest.fixture(scope="module")
@@ -270,3 +278,46 @@ def test_a_missing_threshold_is_an_error_that_names_it(key: str):
     del section[key]
     with pytest.raises(ConfigError, match=rf"'gate\.{key}' is missing, and has no default"):
         config.parse({"recipe": {}, "gate": section})
+
+
+# -- abstentions -----------------------------------------------------------------------------------
+def abstaining(arm: Arm, marks: Sequence[bool | None]) -> Arm:
+    """The same arm, in which each example's rollouts have these marks."""
+    rows = [row.model_copy(update={"abstained": list(marks)}) for row in arm.sampled.rows]
+    return arm.model_copy(update={"sampled": arm.sampled.model_copy(update={"rows": rows})})
+
+
+def test_abstaining_more_where_there_is_an_answer_fails(ours: recipe.Recipe, endpoint: Any):
+    whole = arm(ours, endpoint, Scripted(("0000",)))
+    never, half, none = (abstaining(whole, marks) for marks in ([False, False], [True, False], [None, None]))
+    found = judge(half, never, max_abstention_increase=0.1)[wording.ABSTENTIONS]
+    assert (found.passed, found.value) == (False, pytest.approx(0.5))
+    assert found.detail == "50.0 % of the rollouts with an answer to give abstained, champion 0.0 %"
+    assert judge(never, half, max_abstention_increase=0)[wording.ABSTENTIONS].passed
+    assert judge(half, half, max_abstention_increase=0.5)[wording.ABSTENTIONS].passed
+    # no example has an answer, or no grade tells: not measured, and so not passed
+    for arms in ((none, none), (whole, whole)):
+        unknown = judge(*arms, max_abstention_increase=0.1)[wording.ABSTENTIONS]
+        assert (wording.verdict(unknown), unknown.is_unsettled) == ("not measured", True)
+        assert unknown.detail == "no grade tells whether a rollout abstained"
+
+
+def test_without_a_margin_abstentions_are_shown_and_decide_nothing(ours: recipe.Recipe, endpoint: Any):
+    whole = arm(ours, endpoint, Scripted(("0000",)))
+    assert wording.ABSTENTIONS not in judge(whole, whole)
+    found = judge(abstaining(whole, [True, True]), abstaining(whole, [False, False]))[wording.ABSTENTIONS]
+    assert (found.decides, found.passed, found.value, found.margin) == (False, None, 1.0, None)
+    assert found.detail.startswith("gate.max_abstention_increase is not set; 100.0 % of the rollouts")
+
+
+def test_abstentions_are_counted_from_the_grades(ours: recipe.Recipe, endpoint: Any):
+    """As a log holds them: 1, 0, and nothing where the example has no answer."""
+    (example,) = ours.examples("test", 1, 0)
+    (row, *_) = rollouts(ours, endpoint, [example], Scripted(("0000",)))
+    rows = [replace(row, components=json.dumps(parts)) for parts in ({"abstained": 1.0}, {"abstained": 0}, {"a": 1})]
+    (table,) = evaluate.rows_of(rows, [example])
+    assert table.abstained == [True, False, None]
+    assert "abstained" not in evaluate.rows_of([row], [example])[0].model_dump()
+    measured = evaluate.evaluation("x", rows, [example], 1.0, 3, 0)
+    assert measured.metrics["abstained/share"].value == 0.5
+    assert "abstained/share" not in evaluate.evaluation("x", [row], [example], 1.0, 1, 0).metrics

@@ -1,0 +1,60 @@
+"""What an abstention is and pays: the key `abstention` of grader.json, for a grader of any type.
+
+An agent that may say that it does not know is wrong less often, if saying so pays more than being
+wrong and less than being right. It must also pay to say so only where it is true, or the agent
+learns to say nothing else. So a row may say that there is no answer, and the gate's
+max_abstention_increase guards against abstaining where there is one. rft/grading/abstaining.py
+grades by it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from pydantic import Field, field_validator
+
+from rft.config.section import Section
+from rft.config.templates import Template
+
+_APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u00b4": "'", "`": "'"})
+
+
+class Abstention(Section):
+    """Answers that say "I don't know", and what they are worth."""
+
+    says: list[str] = Field(min_length=1)
+    """Answers that abstain. The whole answer is compared, in any case, without blanks and
+    punctuation around it."""
+    pays: float
+    """The score of an abstention where there is an answer: from the lowest score to below
+    pass_threshold. Where there is none, an abstention has the highest score, and any answer the
+    lowest."""
+    answer: str = "{{sample.output_text}}"
+    """What is compared with `says`."""
+    unanswerable: str | None = None
+    """Template of a row's true or false: whether it has no answer. None: every row has one."""
+
+    @field_validator("says")
+    @classmethod
+    def _says_something(cls, value: list[str]) -> list[str]:
+        for text in value:
+            if not plain(text):
+                raise ValueError(f"{text!r} is empty without its punctuation. Write what the agent says")
+        return value
+
+    @field_validator("answer", "unanswerable")
+    @classmethod
+    def _templates(cls, value: str | None) -> str | None:
+        if value is not None and not Template.read(value).places:
+            raise ValueError(f"{value!r} names no place. Write a template such as {{{{item.unanswerable}}}}")
+        return value
+
+
+def plain(text: str) -> str:
+    """Reduce a text to what is compared: `plain("I don\u2019t know. ")` is "i don't know"."""
+    text = " ".join(unicodedata.normalize("NFKC", text).translate(_APOSTROPHES).casefold().split())
+    return re.sub(r"^\W+|\W+$", "", text)
+
+
+__all__ = ["Abstention", "plain"]

@@ -1,0 +1,88 @@
+"""Grade an answer that says "I don't know" before its grader sees it.
+
+                      abstains             answers
+    there is one      `pays`               as the grader says
+    there is none     the highest score    the lowest score
+
+Whether there is one, the row says. An abstention where there is an answer has the component
+`abstained` = 1, any other answer there 0; the gate compares its mean between candidate and champion
+(gate.max_abstention_increase). An answer that only begins so is an answer: "I don't know, but
+perhaps Paris" is graded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
+from typing import Protocol, Self
+
+from rft.config.abstention import plain
+from rft.config.graders import Grader
+from rft.config.templates import Missing, Scope, Template
+from rft.grading.seen import scope_of, without
+from rft.scale import Scale
+from rft.types import ABSTAINED, Example, Grade, GradeStatus, RolloutContext, Scored, StopReason, Turn, Unscored
+
+
+class _Inner(Protocol):
+    """rft/grading/grader.py has the protocol with its words; it imports this module."""
+
+    @property
+    def scale(self) -> Scale: ...
+
+    async def grade(
+        self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
+    ) -> Grade: ...
+
+
+class Abstaining:
+    """`async with Abstaining(settings, grader) as grader: ...`; the grader inside is opened and
+    closed with it."""
+
+    def __init__(self, settings: Grader, inner: AbstractAsyncContextManager[_Inner]) -> None:
+        assert settings.abstention is not None
+        self._settings, self._unopened = settings, inner
+        self.scale: Scale = settings.scale
+        self._says = {plain(text) for text in settings.abstention.says}
+        self._pays = settings.abstention.pays
+        self._answer = Template.read(settings.abstention.answer)
+        asked = settings.abstention.unanswerable
+        self._unanswerable = None if asked is None else Template.read(asked)
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self.inner = await stack.enter_async_context(self._unopened)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def grade(
+        self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
+    ) -> Grade:
+        """Raises what the grader inside raises."""
+        scope = scope_of(turns, stop_reason, context)
+        try:
+            asked = None if self._unanswerable is None else self._unanswerable.render(scope)
+        except Missing as missing:
+            return without(self._settings, missing)
+        if asked not in (None, "true", "false"):
+            said = f"abstention.unanswerable is {asked!r:.80} in this row, expected true or false"
+            return Unscored(GradeStatus.parse_error, f"grader: {self._settings.name}: {said}", ("other_error",))
+        abstains, low, high = self._abstains(scope), self.scale.low, self.scale.high
+        if asked == "true":
+            if abstains:
+                return Scored(high, solved=True, explanation="abstained, and there is no answer")
+            return Scored(low, explanation="answered, and there is no answer")
+        if abstains:
+            return Scored(self._pays, components={ABSTAINED: 1.0}, explanation="abstained, and there is an answer")
+        grade = await self.inner.grade(example, turns, stop_reason, context)
+        return replace(grade, components={**grade.components, ABSTAINED: 0.0}) if isinstance(grade, Scored) else grade
+
+    def _abstains(self, scope: Scope) -> bool:
+        try:
+            return plain(self._answer.render(scope)) in self._says
+        except Missing:  # it has no such field: for its grader to judge
+            return False
