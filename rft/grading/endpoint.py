@@ -1,7 +1,7 @@
 """The grader behind an HTTP address: its requests, and what it may answer.
 
 It posts `{"sample", "item", "trace_id"}` and accepts a bare number or `{"score", "solved"?,
-"hack"?, "sub_scores"?, "reason"?}`; further keys are ignored.
+"hack"?, "sub_scores"?, "reason"?, "evidence"?}`; further keys are ignored.
 
     solved     default: whether the score reaches `pass_threshold`, by default the range's high end
     hack       true, or the reason: the rollout cheated. Its score is then the range's low end,
@@ -94,7 +94,8 @@ def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
     said = reply.get("reason")
     reason = "" if said is None else as_text(said)
     if hack := _hack(reply.get("hack"), reason):  # first: a malformed rest must not save a hack from its score
-        return Scored(scale.low, GradeStatus.hack, False, {}, hack)
+        texts = reply.get("evidence")
+        return Scored(scale.low, GradeStatus.hack, False, {}, hack, evidence=_texts(texts) or ())
     parts = reply.get("sub_scores") or {}
     if not isinstance(parts, dict):
         raise Malformed(f"'sub_scores' is {_show(parts)}, expected an object of numbers")
@@ -102,11 +103,13 @@ def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
     if "score" not in reply:
         raise Malformed(f"the reply has no 'score': {_show(value)}")
     score = within(_number(reply["score"], "score"), scale, declares_range)
+    if (evidence := _texts(reply.get("evidence"))) is None:
+        raise Malformed(f"'evidence' is {_show(reply['evidence'])}, expected a list of texts")
     solved = reply.get("solved")
     if solved is not None and not isinstance(solved, bool):
         raise Malformed(f"'solved' is {_show(solved)}, expected true or false")
     passed = score >= scale.pass_threshold if solved is None else solved
-    return Scored(score, GradeStatus.ok, passed, components, reason)
+    return Scored(score, GradeStatus.ok, passed, components, reason, evidence=evidence)
 
 
 def _hack(value: Any, reason: str) -> str:
@@ -118,6 +121,14 @@ def _hack(value: Any, reason: str) -> str:
     said = as_text(value) if isinstance(value, str) else ""
     why = "; ".join(text for text in (said, reason) if text)
     return f"hack: {why}" if why else "hack"
+
+
+def _texts(value: Any) -> tuple[str, ...] | None:
+    """Read a list of texts; None for anything else."""
+    found = [] if value is None else value
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        return None
+    return tuple(map(as_text, found))
 
 
 def _number(value: Any, key: str) -> float:

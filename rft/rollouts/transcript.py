@@ -135,6 +135,10 @@ def _ending(row: LogRow) -> Iterator[tuple[str, str, Kind]]:
         yield "components", ", ".join(f"{name} {value:g}" for name, value in components.items()), "text"
     if row.explanation:
         yield "explanation", row.explanation, "text"
+    for said in json.loads(row.evidence or "[]"):
+        yield "evidence", " ".join(said.split()), "text"
+    if flags := json.loads(row.flags or "[]"):
+        yield "flags", ", ".join(flags), "bad"
     yield "reward", number(row.reward), worth(row)
     if use(row):
         yield "training", use(row), "dim" if row.left_out else "good"

@@ -212,6 +212,7 @@ def test_a_rollout_without_an_answer_is_graded_as_what_it_is(
             Scored(0.2, components={"recall": 1.0, "precision": 0.1}),
         ),
         ({"score": 0, "sub_scores": None, "solved": None, "reason": None, "more": [1]}, Scored(0.0)),
+        ({"score": 0.5, "evidence": ["cat tests.py"]}, Scored(0.5, evidence=("cat tests.py",))),
         ({"score": 0, "reason": {"missing": ["I10"]}}, Scored(0.0, explanation='{"missing": ["I10"]}')),
     ],
 )
@@ -314,6 +315,8 @@ def test_what_is_no_hack(hack: Any):
         (says({"score": 1, "hack": ["x"]}), """'hack' is ["x"], expected true, false or a reason"""),
         (says({"score": 1, "sub_scores": [1]}), "'sub_scores' is [1], expected an object of numbers"),
         (says({"score": 1, "sub_scores": {"f1": "high"}}), """'sub_scores.f1' is "high", expected a number"""),
+        (says({"score": 1, "evidence": "x"}), """'evidence' is "x", expected a list of texts"""),
+        (says({"score": 1, "evidence": ["x", 1]}), """'evidence' is ["x", 1], expected a list of texts"""),
         (writes("<html>Sign in</html>"), "the reply is not JSON: <html>Sign in</html>"),
         (writes(""), "the reply is not JSON"),
         (says({"detail": "no such row"}, 404), 'HTTP 404: {"detail": "no such row"}'),
@@ -381,7 +384,9 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda v: (
         st.lists(v, max_size=3)
-        | st.dictionaries(st.sampled_from(["score", "solved", "hack", "sub_scores", "reason", "x"]), v, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["score", "solved", "hack", "sub_scores", "reason", "evidence", "x"]), v, max_size=4
+        )
     ),
     max_leaves=6,
 )

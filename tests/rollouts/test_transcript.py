@@ -97,6 +97,9 @@ def test_what_went_wrong_is_marked():
     assert "reward      none" in shown
     hack = replace(DONE, grade=Scored(0.0, GradeStatus.hack), reward=0.0)
     assert "grade       0, not solved (hack)" in text(transcript.lines(row(hack)))
+    caught = Scored(0.0, GradeStatus.hack, evidence=("cat tests.py", "two\nlines"), flags=("other_error",))
+    shown = text(transcript.lines(row(replace(DONE, grade=caught, reward=0.0))))
+    assert "  evidence    cat tests.py\n  evidence    two lines\n  flags       other_error\n" in shown
     assert "training    trained on" in text(transcript.lines(replace(row(), trained=True, left_out="")))
     nothing = replace(DONE, turns=(), stop_reason=StopReason.policy_error)
     assert "assistant" not in text(transcript.lines(row(nothing)))
