@@ -24,6 +24,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--options", default="{}", metavar="JSON", help="the recipe's options, as in params.yaml (default: {})"
     )
+    parser.add_argument(
+        "--state",
+        default="{}",
+        metavar="JSON",
+        help="tools.state of params.yaml, such as '{\"ttl_s\": 600}' (default: {})",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", default=0, type=_port, help="port to listen on (default: 0, any free port)")
 
@@ -43,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
             f"--host {options.host} lets other machines call these tools. "
             f"Set {toolserver.KEY} to a key that they must send, or leave --host out."
         )
-    toolserver.run(options.recipe, options.options, options.host, options.port)
+    toolserver.run(options.recipe, options.options, options.host, options.port, options.state)
     return 0
 
 

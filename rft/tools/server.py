@@ -239,13 +239,17 @@ def run(folder: str, options: str, host: str = "127.0.0.1", port: int = 0, state
     """Serve the recipe of `folder` until a signal ends it, and print `listening HOST:PORT` when
     ready. `options` and `state` (tools.state) are JSON."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    try:
-        given = json.loads(options)
-    except ValueError:
-        raise UserError(f"--options {options!r} is not JSON. Write an object, such as '{{\"key\": 1}}'.") from None
-    limits = config.parse(json.loads(state), "--state", config.RolloutState)
-    served = app(load(config.parse({"path": folder, "options": given}, "--options", config.Recipe)), limits)
+    limits = config.parse(_json(state, "--state"), "--state", config.RolloutState)
+    named = {"path": folder, "options": _json(options, "--options")}
+    served = app(load(config.parse(named, "--options", config.Recipe)), limits)
     asyncio.run(serve(served, host, port, lambda port: print(f"listening {host}:{port}", flush=True)))
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise UserError(f"{where} {text!r} is not JSON. Write an object, such as '{{\"key\": 1}}'.") from None
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -262,6 +262,8 @@ def test_options_are_checked_before_it_listens(tmp_path: Path, how: tuple[str, .
     done = run_server(how, folder, "--options", '{"polit": true}')
     assert (done.returncode, "Did you mean 'polite'?" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
     assert "--options '{' is not JSON" in run_server(how, folder, "--options", "{").stderr
+    assert "--state 'x' is not JSON" in run_server(how, folder, "--state", "x").stderr
+    assert "Did you mean 'ttl_s'?" in run_server(how, folder, "--state", '{"ttl": 1}').stderr
     assert "no examples.py" in run_server(how, str(tmp_path)).stderr
 
 
