@@ -13,11 +13,14 @@ import tiny_recipe
 
 from bench import grader_cases
 from bench.grader_cases import CASES, Case, differences, play
+from rft import config
 from rft.config import graders
 from rft.errors import ConfigError
 from rft.grading import wire
-from rft.grading.grader import check
+from rft.grading.grader import check, grader_of
+from rft.scale import Scale
 from rft.types import GradeStatus, Scored
+from rft.wire.client import ToolEndpoint
 
 
 def _param(case: Case):
@@ -59,3 +62,33 @@ def test_what_a_grader_lacks_is_said_before_a_run(tmp_path: Path, monkeypatch: p
         check(params)
     (made / "grader.json").unlink()
     check(params)
+
+
+BARE = {
+    "string_check": grader_cases.string_check("eq"),
+    "text_similarity": grader_cases.similar("rouge_1"),
+    "score_model": grader_cases.score_model(),
+    "label_model": grader_cases.LABEL,
+    "python": grader_cases.python("return 1.0"),
+    "multi": grader_cases.multi("exact"),
+    "endpoint": {"type": "endpoint", "url": "http://127.0.0.1:1/grade"},
+}
+
+
+@pytest.mark.parametrize("kind", graders.TYPES)
+@pytest.mark.parametrize("more", [{}, {"abstention": {"says": ["I don't know"], "pays": 0.3}}], ids=["", "abstention"])
+def test_the_declared_chance_holds_for_a_grader_of_any_type(
+    kind: str, more: dict[str, object], monkeypatch: pytest.MonkeyPatch
+):
+    """Partial credit: what answers without any work get by chance, and 5 % more, is no leak. The
+    preflight reads it of the opened grader."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+
+    async def scale(raw: dict[str, object]) -> Scale:
+        settings = graders.read(raw, "grader.json")
+        async with grader_of(settings, ToolEndpoint("http://127.0.0.1:1"), config.Tools()) as opened:
+            assert opened.scale == settings.scale
+            return opened.scale
+
+    assert asyncio.run(scale(BARE[kind] | more)).exploit_limit == pytest.approx(0.05)
+    assert asyncio.run(scale(BARE[kind] | {"chance": 0.2} | more)).exploit_limit == pytest.approx(0.25)
