@@ -9,6 +9,7 @@ in a fixed order, and says of each what it saw and what to do:
                         in the environment
     contents.py         the recipe: examples, splits, routes of tools, where the policy comes from
     tools.py            tools at the declared burst; two trace ids that must not see each other
+    sandbox.py          what a sandbox holds here, where a grader's source runs
     grader.py           the grader at the declared burst; one body, one score; exploits refused
     wire.py             how both are opened and asked
     arguments.py        the arguments of these calls: the recipe's own, else made from the schema
@@ -36,7 +37,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rft import config, secrets
-from rft.doctor import capacity, configuration, contents, grader, learning, notify, serving, template, tools
+from rft.doctor import capacity, configuration, contents, grader, learning, notify, sandbox, serving, template, tools
 from rft.doctor.finding import Finding, Skip, fail
 from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError, RftError, UserError, did_you_mean
@@ -58,7 +59,8 @@ CHECKS = (
     Check("configuration", configuration.look, 20),
     Check("recipe", contents.look, 120, ("configuration",)),
     Check("tools", tools.tools, 180, ("recipe",)),
-    Check("grader", grader.grader, 600, ("recipe",)),
+    Check("sandbox", sandbox.look, 60, ("recipe",)),
+    Check("grader", grader.grader, 600, ("recipe", "sandbox")),
     Check("isolation", tools.isolation, 180, ("tools",)),
     Check("server", serving.look, 180, ("recipe",)),
     Check("notify", notify.look, 30, ("configuration",)),

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import boxes
 import pytest
 from aiohttp import web
 
@@ -452,7 +453,8 @@ EXACT = {
         (EXACT | {"operation": "ne"}, "fail", "the target of example", "Fix the grader"),
         ({"type": "multi", "graders": {"a": EXACT}, "calculate_output": "a", "pass_threshold": 8}, "warn",
          "pass_threshold = 8 lies above the range", ""),
-        ({"type": "python", "source": "def grade(sample, item): return 1"}, "fail", "runs in a sandbox only", ""),
+        pytest.param({"type": "python", "source": "def grade(sample, item): return 1"}, "fail",
+                     "every answer scores the same, 1", "", marks=boxes.needs_sandbox),
     ],
 )  # fmt: skip
 def test_a_grader_as_data(tmp_path: Path, grader: dict[str, Any], status: str, words: str, remedy: str):
