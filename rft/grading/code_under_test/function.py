@@ -106,10 +106,12 @@ async def check_function(
             outcome = await sandbox.exec([sys.executable, "-I", "-B", "-c", source], stdin)
     finally:
         base.close()
-    return _verdict(candidate.function, calls, expected, outcome, tolerance)
+    return judge_answers(candidate.function, calls, expected, outcome, tolerance)
 
 
-def _verdict(name: str, calls: list[Any], expected: list[Any], outcome: Outcome, tolerance: float | None) -> Verdict:
+def judge_answers(
+    name: str, calls: list[Any], expected: list[Any], outcome: Outcome, tolerance: float | None
+) -> Verdict:
     """Compare the answers. Raises InfrastructureError when the candidate never began."""
     first, *lines = outcome.stdout.split(b"\n")
     if first != b'{"started": true}':

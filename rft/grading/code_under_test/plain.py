@@ -40,6 +40,8 @@ def checked(value: Any, what: str) -> Any:
         case dict():
             if all(isinstance(key, str) for key in value):
                 return {key: checked(item, what) for key, item in value.items()}
+        case _:
+            pass
     raise UserError(
         f"{what} holds {value!r:.80}, which JSON does not have. Use texts, finite numbers, true, false, null, lists, "
         "and objects whose keys are texts."
