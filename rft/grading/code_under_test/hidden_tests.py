@@ -1,7 +1,8 @@
 """Check a patch by hidden tests in pytest's form, in a second sandbox over a clean base.
 
     patch = await source_patch(workspace, ["src/*.py"])
-    verdict = await run_hidden_tests(base, patch, {"test_median.py": source}, ["median"], folder="src")
+    tests = {"test_median.py": source}
+    verdict = await run_hidden_tests(base, patch, tests, ["median"], folder="src")
 
 Tests that import the code they judge share a process with it, and such code can read them, patch
 the framework or end the process. So here tests and code are two processes: what the tests import is
@@ -58,6 +59,7 @@ async def run_hidden_tests(
     tests: Mapping[str, str],
     modules: Sequence[str],
     folder: str = ".",
+    num_tests: int | None = None,
     limits: Limits = DEFAULT,
     allow_weaker: bool = False,
 ) -> Verdict:
@@ -65,6 +67,9 @@ async def run_hidden_tests(
 
     `tests`: name of a file, such as test_median.py, -> source. `modules`: the top-level modules
     under test. `base`: what the task starts from, with `command.python_folders()` among its binds.
+    `num_tests`: how many run with a right solution; with another number none counts. Give it where
+    the candidate could change it, because a test takes its cases from the code under test.
+
     Raises InfrastructureError when no sandbox can be made, UserError for tests that cannot be
     run."""
     _check(base, tests, modules)
@@ -83,12 +88,11 @@ async def run_hidden_tests(
         source = (_HERE / "tests_inside.py").read_text(encoding="utf-8")
         argv = [sys.executable, "-I", "-B", "-c", source]
         outcome = await sandbox.exec(argv, json.dumps(order).encode() + b"\n", cwd=".")
-    return judge_report(outcome, nonce)
+    return judge_report(outcome, nonce, num_tests)
 
 
-def judge_report(outcome: Outcome, nonce: str) -> Verdict:
-    """Read what the process of the tests wrote. Raises InfrastructureError when it never began,
-    UserError when there is no test."""
+def judge_report(outcome: Outcome, nonce: str, num_tests: int | None = None) -> Verdict:
+    """Read what the process of the tests wrote. Raises InfrastructureError when it never began."""
     lines = outcome.stdout.split(b"\n")
     if lines[0] != b'{"started": true}':
         _raise_not_started(lines[0], outcome)
@@ -102,8 +106,8 @@ def judge_report(outcome: Outcome, nonce: str) -> Verdict:
     if not isinstance(report, dict) or report.get("nonce") != nonce:
         return Verdict(0, 1, "policy_error", "the tests did not get to their end")
     passed, failed = _count(report, "passed"), _count(report, "failed")
-    if passed + failed == 0:
-        raise UserError("The hidden tests hold no test, or all are skipped. Give at least one that runs.")
+    if passed + failed == 0 or num_tests not in (None, passed + failed):
+        return Verdict(0, num_tests or 1, "ok", f"{passed + failed} tests ran, of {num_tests or 'at least 1'}")
     return Verdict(passed, passed + failed, "ok", failures=tuple(clip(str(said)) for said in report["failures"]))
 
 

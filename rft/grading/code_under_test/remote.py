@@ -48,6 +48,8 @@ _ARITHMETIC = (
     "lshift",
     "rshift",
 )
+_NO_ANSWER = "the candidate's process wrote something that is no answer"
+_OPERATORS = (*_COMPARE, *_ARITHMETIC, "getitem", "setitem", "delitem")
 _UNARY = {"int": int, "float": float, "index": operator.index, "abs": abs, "neg": operator.neg, "round": round}
 
 
@@ -119,13 +121,9 @@ class Served:
                 return args[0].__enter__()
             case "exit":
                 return args[0].__exit__(*args[1:])
-            case "getitem" | "setitem" | "delitem" | _ if what in (
-                *_COMPARE,
-                *_ARITHMETIC,
-                "getitem",
-                "setitem",
-                "delitem",
-            ):
+            case "contains":
+                return operator.contains(*args)
+            case _ if what in _OPERATORS:
                 return getattr(operator, what)(*args)
             case _:
                 return getattr(builtins, what)(*args)
@@ -159,7 +157,8 @@ class Served:
                 return self._objects[number]
             case ["function", int(number)]:
                 return lambda *args, **named: self._call_back(number, args, named)
-        raise TypeError("this cannot be handed over")
+            case _:
+                raise TypeError("this cannot be handed over")
 
     def _call_back(self, number: int, args: Sequence[Any], named: dict[str, Any]) -> Any:
         packed = {name: pack(item, self._export) for name, item in named.items()}
@@ -180,10 +179,10 @@ class Served:
 
 def _plain(value: Any) -> Any:
     """Return what a kind of number, text or container is without its own methods."""
-    for kind in (bool, int, float, str, bytes, list, tuple, set, frozenset):
+    kinds: tuple[Any, ...] = (bool, int, float, str, bytes, list, tuple, set, frozenset)
+    for kind in kinds:
         if isinstance(value, kind):
-            made = kind.__new__(kind, value) if kind not in (list, set) else kind(kind.__iter__(value))
-            return made
+            return kind(kind.__iter__(value)) if kind in (list, set) else kind.__new__(kind, value)
     if isinstance(value, dict):
         return dict(dict.items(value))
     raise TypeError(f"a {type(value).__name__} has no plain value to compare or calculate with")
@@ -223,6 +222,8 @@ class Line:
             self._send(self._called(reply))
         if "raised" in reply:
             raise self._raised(reply)
+        if "value" not in reply:
+            raise RuntimeError(_NO_ANSWER)
         return unpack(reply["value"], self._make)
 
     def _called(self, reply: dict[str, Any]) -> dict[str, Any]:
@@ -249,7 +250,7 @@ class Line:
             raise RuntimeError("the candidate's process has ended")
         reply = json.loads(line)
         if type(reply) is not dict:
-            raise RuntimeError("the candidate's process wrote something that is no answer")
+            raise RuntimeError(_NO_ANSWER)
         return reply
 
     def _export(self, value: Any) -> Any:
@@ -266,7 +267,8 @@ class Line:
                 return Remote(self, number, name)
             case ["exception", list(own), str(base)]:
                 return self._exception(own, base)
-        raise RuntimeError("the candidate's process wrote something that is no answer")
+            case _:
+                raise RuntimeError(_NO_ANSWER)
 
     def _exception(self, own: list[Any], base: str) -> type:
         """Return our class for one of the candidate's. What would stop the tests is an error."""
@@ -280,7 +282,7 @@ class Line:
     def _raised(self, reply: dict[str, Any]) -> BaseException:
         kind = unpack(reply["raised"], self._make)
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise RuntimeError("the candidate's process wrote something that is no answer")
+            raise RuntimeError(_NO_ANSWER)
         try:
             return kind(*[item for item in reply["args"] if type(item) in _SCALARS])
         except TypeError:

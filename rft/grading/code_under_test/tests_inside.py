@@ -4,7 +4,7 @@ This file runs inside the sandbox. The candidate's code runs beside it, as the s
 look at every file and every process there. So:
 
     tests    come on our standard input, and are never written down
-    memory   of this process is closed to others: it is made not dumpable before the candidate starts
+    memory   of this process is closed to others: not dumpable before the candidate starts
     result   carries a nonce that came the same way, is written once, and ends the process
 
     stdin    {"nonce", "tests": {name: source}, "modules", "folder", "remote": source}
