@@ -21,9 +21,9 @@ What this does not stop:
 
 What it cannot do: operators and `in` between an object of the candidate and a value of the tests,
 fixtures of plug-ins, a conftest.py, what the code prints (capsys), monkeypatch on the code under
-test (set its attributes instead), `from module import *` without `__all__`, and handing over anything but plain values, functions and the candidate's own objects. A
-test that needs these fails, for an honest candidate as well: try the tests with a right solution
-first.
+test (set its attributes instead), `from module import *` without `__all__`, and handing over
+anything but plain values, functions and the candidate's own objects. A test that needs these fails,
+for an honest candidate as well: try the tests with a right solution first.
 """
 
 from __future__ import annotations
