@@ -14,14 +14,15 @@ look at every file and every process there. So:
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import sys
+import tempfile
 import types
 from pathlib import Path
 from typing import Any
 
-PLACES = "/tmp/hidden"
 SUFFIX = ".hidden"
 _PR_SET_DUMPABLE = 4
 
@@ -37,9 +38,9 @@ def main() -> None:
         _write(channel, {"started": False, "why": "the kernel does not close a process to others"})
         return
     try:
-        import pytest
+        pytest = importlib.import_module("pytest")  # whoever has such tests installs it
     except ImportError:
-        _write(channel, {"started": False, "why": "pytest is not installed"})
+        _write(channel, {"started": False, "why": "pytest is not installed, so install it: pip install pytest"})
         return
     _write(channel, {"started": True})
     remote = _module("remote", order["remote"])
@@ -80,11 +81,11 @@ def _run(pytest: Any, tests: dict[str, str]) -> dict[str, Any]:
             if outcome == "failed":
                 failures.append(f"{report.nodeid.replace(SUFFIX, '')}: {str(report.longrepr)[-300:]}")
 
-    os.makedirs(PLACES, exist_ok=True)
-    places = [f"{PLACES}/{name}{SUFFIX}" for name in tests]
+    folder = tempfile.mkdtemp()
+    places = [f"{folder}/{name}{SUFFIX}" for name in tests]
     for place in places:
         Path(place).touch()
-    settings = ["-c", "/dev/null", "--rootdir", PLACES, "--noconftest", "--tb=line", "-q"]
+    settings = ["-c", "/dev/null", "--rootdir", folder, "--noconftest", "--tb=line", "-q"]
     settings += ["-p", "no:cacheprovider", "-p", "no:faulthandler"]
     code = pytest.main([*settings, *places], plugins=[Plugin()])
     counts = {kind: list(outcomes.values()).count(kind) for kind in ("passed", "failed", "skipped")}
