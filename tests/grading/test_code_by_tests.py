@@ -38,6 +38,7 @@ SHAPES = """
     class Stack:
         def __init__(self, items=()):
             self.items = list(items)
+            self._name = self._value = "mine"
         def push(self, item):
             self.items.append(item)
             return self
@@ -70,6 +71,8 @@ SHAPES = """
         return {"a": (1, 2.5), 2: {3}, "b": b"x", "n": float("nan"), "none": None, "yes": True}
     def size():
         return SIZE
+    def named(what, self=0, **more):
+        return [what, self, more]
 """
 TESTS = """
     import math
@@ -84,6 +87,7 @@ TESTS = """
         assert found["none"] is None and found["yes"] is True
         assert count("aab") == {"a": 2, "b": 1}
         assert shapes.SIZE == 3
+        assert shapes.named(what=1, self=2, name=3) == [1, 2, {"name": 3}]
 
     def test_objects():
         stack = Stack([1]).push(2)
@@ -94,7 +98,7 @@ TESTS = """
         stack.items = [7]
         with stack as inside:
             assert list(inside) == [7]
-        assert not stack
+        assert not stack and (stack._name, stack._value) == ("mine", "mine")
 
     def test_kinds_of_builtins():
         point = shapes.Point(1, 2)

@@ -211,7 +211,7 @@ class Line:
         self._functions: list[Callable[..., Any]] = []
         self._exceptions: dict[int, type] = {}
 
-    def ask(self, what: str, *args: Any, **named: Any) -> Any:
+    def ask(self, what: str, /, *args: Any, **named: Any) -> Any:
         """Have something done, and return or raise what became of it."""
         request = {"do": what, "args": [pack(item, self._export) for item in args]}
         self._send(request | {"named": {name: pack(item, self._export) for name, item in named.items()}})
@@ -255,7 +255,7 @@ class Line:
 
     def _export(self, value: Any) -> Any:
         if isinstance(value, Remote | RemoteModule):
-            return ["object", value.__dict__["_number"]]
+            return ["object", value.__dict__["_rft_number"]]
         if callable(value) and not isinstance(value, type):
             self._functions.append(value)
             return ["function", len(self._functions) - 1]
@@ -290,84 +290,85 @@ class Line:
 
 
 class Remote:
-    """An object of the candidate."""
+    """An object of the candidate. Our own names begin with `_rft_`, so that they hide none of
+    its."""
 
     def __init__(self, line: Line, number: int, name: str) -> None:
-        self.__dict__.update(_line=line, _number=number, _name=name)
+        self.__dict__.update(_rft_line=line, _rft_number=number, _rft_name=name)
 
-    def _ask(self, what: str, *args: Any, **named: Any) -> Any:
-        return self._line.ask(what, self, *args, **named)
+    def _rft_ask(self, what: str, /, *args: Any, **named: Any) -> Any:
+        return self._rft_line.ask(what, self, *args, **named)
 
-    def _sure(self, kind: type, what: str, *args: Any) -> Any:
-        found = self._ask(what, *args)
+    def _rft_sure(self, kind: type, what: str, *args: Any) -> Any:
+        found = self._rft_ask(what, *args)
         if type(found) is not kind:
-            raise TypeError(f"{what} of the candidate's {self._name} gave no {kind.__name__}")
+            raise TypeError(f"{what} of the candidate's {self._rft_name} gave no {kind.__name__}")
         return found
 
-    def _value(self) -> Any:
-        found = self._ask("plain")
+    def _rft_value(self) -> Any:
+        found = self._rft_ask("plain")
         if isinstance(found, Remote):
-            raise TypeError(f"the candidate's {self._name} has no plain value")
+            raise TypeError(f"the candidate's {self._rft_name} has no plain value")
         return found
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__name__", "__doc__", "__dict__", "__members__"):
             raise AttributeError(name)
-        return self._ask("getattr", name)
+        return self._rft_ask("getattr", name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._ask("setattr", name, value)
+        self._rft_ask("setattr", name, value)
 
     def __delattr__(self, name: str) -> None:
-        self._ask("delattr", name)
+        self._rft_ask("delattr", name)
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        return self._ask("call", *args, **named)
+    def __call__(self, /, *args: Any, **named: Any) -> Any:
+        return self._rft_ask("call", *args, **named)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._ask("getitem", key)
+        return self._rft_ask("getitem", key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._ask("setitem", key, value)
+        self._rft_ask("setitem", key, value)
 
     def __delitem__(self, key: Any) -> None:
-        self._ask("delitem", key)
+        self._rft_ask("delitem", key)
 
     def __iter__(self) -> Any:
-        return self._ask("iter")
+        return self._rft_ask("iter")
 
     def __next__(self) -> Any:
-        return self._ask("next")
+        return self._rft_ask("next")
 
     def __contains__(self, item: Any) -> bool:
-        return self._sure(bool, "contains", item) if isinstance(item, Remote) else item in self._value()
+        return self._rft_sure(bool, "contains", item) if isinstance(item, Remote) else item in self._rft_value()
 
     def __len__(self) -> int:
-        return self._sure(int, "len")
+        return self._rft_sure(int, "len")
 
     def __bool__(self) -> bool:
-        return self._sure(bool, "bool")
+        return self._rft_sure(bool, "bool")
 
     def __str__(self) -> str:
-        return self._sure(str, "str")
+        return self._rft_sure(str, "str")
 
     def __repr__(self) -> str:
-        return self._sure(str, "repr")
+        return self._rft_sure(str, "repr")
 
     def __hash__(self) -> int:
-        return hash(self._number)
+        return hash(self._rft_number)
 
     def __enter__(self) -> Any:
-        return self._ask("enter")
+        return self._rft_ask("enter")
 
     def __exit__(self, *exc: Any) -> Any:
-        return self._ask("exit", None, None, None)
+        return self._rft_ask("exit", None, None, None)
 
     def __instancecheck__(self, value: Any) -> bool:
-        return isinstance(value, Remote) and value._sure(bool, "isinstance", self)
+        return isinstance(value, Remote) and value._rft_sure(bool, "isinstance", self)
 
     def __subclasscheck__(self, value: Any) -> bool:
-        return isinstance(value, Remote) and value._sure(bool, "issubclass", self)
+        return isinstance(value, Remote) and value._rft_sure(bool, "issubclass", self)
 
 
 def _binary(name: str) -> Callable[[Remote, Any], Any]:
@@ -375,18 +376,18 @@ def _binary(name: str) -> Callable[[Remote, Any], Any]:
 
     def operate(self: Remote, other: Any) -> Any:
         if not isinstance(other, Remote):
-            return function(self._value(), other)
-        return self._sure(bool, name, other) if name in _COMPARE else self._ask(name, other)
+            return function(self._rft_value(), other)
+        return self._rft_sure(bool, name, other) if name in _COMPARE else self._rft_ask(name, other)
 
     return operate
 
 
 def _reflected(name: str) -> Callable[[Remote, Any], Any]:
-    return lambda self, other: getattr(operator, name)(other, self._value())
+    return lambda self, other: getattr(operator, name)(other, self._rft_value())
 
 
 def _unary(name: str) -> Callable[..., Any]:
-    return lambda self, *args: _UNARY[name](self._value(), *args)
+    return lambda self, *args: _UNARY[name](self._rft_value(), *args)
 
 
 for _name in (*_COMPARE, *_ARITHMETIC):
@@ -403,13 +404,13 @@ class RemoteModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__all__", "__version__"):
             raise AttributeError(name)
-        return self.__dict__["_line"].ask("getattr", self, name)
+        return self.__dict__["_rft_line"].ask("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__") or isinstance(value, types.ModuleType):
             super().__setattr__(name, value)
         else:
-            self.__dict__["_line"].ask("setattr", self, name, value)
+            self.__dict__["_rft_line"].ask("setattr", self, name, value)
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -428,7 +429,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         found = self._line.ask("import", spec.name)
         if not isinstance(found, Remote):
             raise ImportError(f"{spec.name} is no module")
-        made.__dict__.update(_line=self._line, _number=found.__dict__["_number"])
+        made.__dict__.update(_rft_line=self._line, _rft_number=found.__dict__["_rft_number"])
         return made
 
     def exec_module(self, module: types.ModuleType) -> None:

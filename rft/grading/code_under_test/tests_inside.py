@@ -42,8 +42,8 @@ def main() -> None:
     except ImportError:
         _write(channel, {"started": False, "why": "pytest is not installed, so install it: pip install pytest"})
         return
-    _write(channel, {"started": True})
     remote = _module("remote", order["remote"])
+    _write(channel, {"started": True})
     serve = order["remote"] + f"\nserve_candidate({order['folder']!r})\n"
     line = remote.Line([sys.executable, "-I", "-B", "-c", serve])
     sys.meta_path.insert(0, remote.Finder(line, order["modules"]))
