@@ -6,6 +6,8 @@
                the graders as data, one type each
     seen       what they look at, and what a place that is not there means
     judge      asks another model; neutralize makes harmless what the policy wrote
+    code_under_test
+               is code right that a model wrote? In a sandbox, by what it answers or by hidden tests
     within     is a score in the declared range?
     wire       a grade in the words of the published contract
     budget     outcome times budget: what a solved task costs

@@ -1,0 +1,82 @@
+"""What a check of code found, and how it becomes a grade.
+
+A candidate that crashes, or that uses more time or memory than it may, has failed by its own doing:
+that is a `policy_error` with the lowest score. A sandbox that cannot be made says nothing of the
+candidate: that is an InfrastructureError, and no score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Literal
+
+from rft.errors import InfrastructureError
+from rft.sandbox.call import Outcome
+from rft.scale import Scale
+from rft.types import Grade, GradeStatus, Scored, Unscored
+
+MOST_FAILURES = 5
+LONGEST = 200
+_KILLED_FOR_TIME = (128 + 24, 128 + 9)
+"""SIGXCPU, and SIGKILL one second of processor time later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How many checks passed, such as `Verdict(9, 10, "ok", failures=("f(2) answered 5, ...",))`.
+
+    `failures` hold inputs and expected values. They are for people, never for the policy.
+    """
+
+    passed: int
+    of: int
+    status: Literal["ok", "policy_error"]
+    """`policy_error`: the candidate did not get to the end."""
+    why: str = ""
+    """How it ended, if not well."""
+    failures: tuple[str, ...] = ()
+
+    @property
+    def solved(self) -> bool:
+        return self.status == "ok" and self.passed == self.of > 0
+
+    def grade(self, scale: Scale) -> Scored:
+        """Give the highest score for all checks, else the lowest. A share of the checks earns
+        nothing: what passes some by chance would be learned."""
+        score = scale.high if self.solved else scale.low
+        said = f"{self.passed} of {self.of} checks passed" + (f": {self.why}" if self.why else "")
+        return Scored(
+            score,
+            GradeStatus.ok if self.status == "ok" else GradeStatus.policy_error,
+            solved=self.solved,
+            components={"outcome": score},
+            explanation=said,
+            evidence=self.failures,
+        )
+
+
+async def graded(check: Awaitable[Verdict], scale: Scale) -> Grade:
+    """Wait for a verdict and make the grade of it. Without a sandbox there is no score."""
+    try:
+        return (await check).grade(scale)
+    except InfrastructureError as error:
+        return Unscored(GradeStatus.infra_error, str(error))
+
+
+def ended(outcome: Outcome) -> str:
+    """Say which limit stopped a call, or nothing."""
+    if outcome.timed_out:
+        return "stopped at the time limit"
+    if outcome.oom:
+        return "stopped at the memory limit"
+    if outcome.truncated:
+        return "stopped at the output limit"
+    if outcome.returncode in _KILLED_FOR_TIME:
+        return "stopped at the limit of processor time, or killed"
+    return f"ended with exit code {outcome.returncode}" if outcome.returncode else ""
+
+
+def clip(text: str) -> str:
+    """Shorten a text for people."""
+    return text if len(text) <= LONGEST else text[:LONGEST] + "..."
