@@ -33,14 +33,9 @@ NEED = "RFT_NEED_SANDBOX"
 list of what was skipped."""
 
 
-def required(reason: str, needed: bool) -> str:
-    """Return the reason to skip. Raises where skipping is not allowed."""
-    if reason and needed:
-        raise RuntimeError(f"{NEED} is set, so the tests of the sandbox must run, and cannot: {reason}")
-    return reason
-
-
-_reason = required(why_not(), bool(os.environ.get(NEED)))
+_reason = why_not()
+if _reason and os.environ.get(NEED):
+    raise RuntimeError(f"{NEED} is set, so the tests of the sandbox must run, and cannot: {_reason}")
 needs_sandbox = pytest.mark.skipif(bool(_reason), reason=_reason)
 
 
