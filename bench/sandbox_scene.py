@@ -43,6 +43,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PLAIN_USER = 62_777
 """Whom root becomes to try everything as a plain user."""
 VARIABLE = "RFT_SCENE_SECRET"
+CONTROL_S = 60
+"""How long a control may take. A busy machine must not make an attack look blunt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ def _without_sandbox(argv: list[str], variable: str) -> bool:
             # close_fds: what a program gets from a careless parent
             # a parent with a secret in its environment
             argv = ["env", f"{VARIABLE}={variable}", "sh", "-c", '"$@"; exit $?', "sh", *argv]
-            done = subprocess.run(argv, cwd=name, capture_output=True, timeout=20, close_fds=False)
+            done = subprocess.run(argv, cwd=name, capture_output=True, timeout=CONTROL_S, close_fds=False)
         except subprocess.TimeoutExpired:
             return False
     return b"ESCAPED" in done.stdout
