@@ -5,6 +5,10 @@ That tells a program that fails (its exit code) from a sandbox that could not be
 is no fault of the program. When number 1 is gone, the kernel has ended all other processes inside:
 so we wait for that before we answer, and no daemon writes to the workspace after a call.
 
+Joining a cgroup takes the kernel up to 14 ms, in which nothing else of a call can begin. So a call
+has two halves: `prepare` starts a shell that joins, and then waits; `run` hands it the command. A
+sandbox that is called again and again prepares its next call while one runs.
+
 Output beyond the limit is read and thrown away, so that the program is not stopped by a full pipe.
 """
 
@@ -15,9 +19,10 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rft.errors import InfrastructureError
@@ -28,6 +33,9 @@ from rft.sandbox.workspace import Workspace
 KILL_S = 10.0
 """How long the kernel may take to end what was killed."""
 _PIECE = 65536
+_WAIT = 'read -r script && . "$script"'
+"""Its input begins with the path of the script that becomes the program. A shell reads a line from
+a pipe byte by byte, so the rest is left for the program; at the end of the input it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,47 +74,85 @@ class Call:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-async def run(means: Means, workspace: Workspace, limits: Limits, call: Call) -> Outcome:
-    """Run a program in a workspace. Raises InfrastructureError when the sandbox cannot be made;
-    kills all when it is cancelled."""
+@dataclass(eq=False, slots=True)
+class Ready:
+    """A call that waits for its command, in the cell that limits it. Close it if it gets none."""
+
+    cell: Cell
+    process: asyncio.subprocess.Process
+    descriptors: command.Descriptors
+    """By their numbers over there."""
+    status: _Status
+
+    async def close(self) -> None:
+        """End all of it, and free its cell."""
+        try:
+            await asyncio.shield(_kill(self.process, self.status))
+        finally:
+            self.status.close()
+            self.cell.close()
+
+
+async def prepare(means: Means, limits: Limits) -> Ready:
+    """Start a shell in a cell of its own, which waits for a command. Raises InfrastructureError."""
     try:
-        return await _run(means, workspace, limits, call)
+        cell = means.fence.cell(limits)
+    except OSError as error:
+        raise InfrastructureError(f"The limits of a sandbox cannot be set ({means.fence.name}): {error}") from None
+    try:
+        status_pipe, status_end = os.pipe()
+        status = _Status(status_pipe)
+        try:
+            with _descriptors(status_end, means) as descriptors:
+                process = await _start([*cell.prefix, "/bin/sh", "-c", _WAIT], descriptors)
+        except BaseException:
+            status.close()
+            raise
+    except BaseException:
+        cell.close()
+        raise
+    return Ready(cell, process, descriptors, status)
+
+
+async def run(
+    means: Means, workspace: Workspace, limits: Limits, call: Call, ready: Awaitable[Ready] | None = None
+) -> Outcome:
+    """Run a program in a workspace. Raises InfrastructureError when the sandbox cannot be made;
+    kills all when it is cancelled. `ready`: prepared before, with the same means and memory."""
+    try:
+        return await _run(means, workspace, limits, call, ready)
     except OSError as error:
         remedy = " Allow more open files: `ulimit -n`." if error.errno == errno.EMFILE else ""
         raise InfrastructureError(f"A sandbox cannot be run: {error}.{remedy}") from None
 
 
-async def _run(means: Means, workspace: Workspace, limits: Limits, call: Call) -> Outcome:
+async def _run(
+    means: Means, workspace: Workspace, limits: Limits, call: Call, waiting: Awaitable[Ready] | None
+) -> Outcome:
     started = time.monotonic()
-    try:
-        cell = means.fence.cell(limits)
-    except OSError as error:
-        raise InfrastructureError(f"The limits of a sandbox cannot be set ({means.fence.name}): {error}") from None
+    ready = await (prepare(means, limits) if waiting is None else waiting)
     end = _End(_Kept(limits.output_bytes), _Kept(limits.output_bytes))
     try:
-        status_pipe, status_end = os.pipe()
-        status = _Status(status_pipe, end)
+        script = _in_memory(f"exec {shlex.join(_argv(means, workspace, limits, call, ready.descriptors))}\n".encode())
         try:
-            with _descriptors(status_end, means) as descriptors:
-                argv = _argv(means, cell, workspace, limits, call, descriptors)
-                process = await _start(argv, descriptors)
-            try:
-                async with asyncio.timeout(limits.wall_s):
-                    await _until_the_end(process, cell, call.stdin, end)
-            except TimeoutError:
-                end.timed_out = True
-            finally:
-                await asyncio.shield(_kill(process, status))
+            async with asyncio.timeout(limits.wall_s):
+                told = f"/proc/{os.getpid()}/fd/{script}\n".encode()
+                await _until_the_end(ready.process, ready.cell, told + call.stdin, end)
+        except TimeoutError:
+            end.timed_out = True
         finally:
-            status.close()
-        oom = cell.oom()
+            os.close(script)
+            await asyncio.shield(_kill(ready.process, ready.status))
+        oom = ready.cell.oom()
     finally:
-        cell.close()
-    if end.exit_code is None and not end.timed_out and not oom:
+        ready.status.close()
+        ready.cell.close()
+    exit_code = ready.status.exit_code
+    if exit_code is None and not end.timed_out and not oom:
         words = end.err.text().decode("utf-8", "replace").strip()[-1000:]
         raise InfrastructureError(f"The sandbox cannot be made: {words or 'it ended and says nothing'}")
     return Outcome(
-        128 + signal.SIGKILL if end.exit_code is None else end.exit_code,
+        128 + signal.SIGKILL if exit_code is None else exit_code,
         end.out.text(),
         end.err.text(),
         timed_out=end.timed_out,
@@ -117,12 +163,12 @@ async def _run(means: Means, workspace: Workspace, limits: Limits, call: Call) -
 
 
 def _argv(
-    means: Means, cell: Cell, workspace: Workspace, limits: Limits, call: Call, descriptors: command.Descriptors
+    means: Means, workspace: Workspace, limits: Limits, call: Call, descriptors: command.Descriptors
 ) -> list[str]:
-    """Write the chain of command.py."""
+    """Write the chain of command.py, from where the cell is joined."""
     base = workspace.base
     user_namespace = workspace.user_namespace if base.mode.user_namespace else None
-    argv = [*cell.prefix, *command.enter(os.getpid(), workspace.mount_namespace, user_namespace, base.user)]
+    argv = command.enter(os.getpid(), workspace.mount_namespace, user_namespace, base.user)
     argv += command.bubblewrap(means.features, descriptors, base.binds, call.cwd, command.environment(call.env))
     address_bytes = None if means.fence.counts_together else limits.memory_bytes
     argv += command.limited(limits.processes, limits.cpu_s, limits.file_bytes, address_bytes)
@@ -197,7 +243,6 @@ class _End:
 
     out: _Kept
     err: _Kept
-    exit_code: int | None = None
     timed_out: bool = False
 
 
@@ -250,8 +295,9 @@ async def _kill(process: asyncio.subprocess.Process, status: _Status) -> None:
 class _Status:
     """What bubblewrap reports about the inside."""
 
-    def __init__(self, descriptor: int, end: _End) -> None:
-        self._descriptor, self._end = descriptor, end
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.exit_code: int | None = None
         self._pidfd: int | None = None
         self._text = b""
         self._loop = asyncio.get_running_loop()
@@ -270,7 +316,7 @@ class _Status:
             *lines, self._text = (self._text + piece).split(b"\n")
             for line in lines:
                 report = json.loads(line)
-                self._end.exit_code = report.get("exit-code", self._end.exit_code)
+                self.exit_code = report.get("exit-code", self.exit_code)
                 if "child-pid" in report:
                     with contextlib.suppress(ProcessLookupError):
                         self._pidfd = os.pidfd_open(report["child-pid"])

@@ -19,6 +19,7 @@ that the filter leaves, and a fault in that kernel is a way out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -79,6 +80,8 @@ class Sandbox:
         self._snapshots: dict[str, Snapshot] = {}
         self._ids = itertools.count(1)
         self._running: asyncio.Future[Outcome] | None = None
+        self._next: asyncio.Task[call.Ready] | None = None
+        self._called = False
         self._closing = self._closed = False
 
     async def exec(
@@ -103,8 +106,12 @@ class Sandbox:
         variables = {**self._spec.env, **(env or {})}
         async with self._using():
             where = f"{command.WORKSPACE}/{reading.check_folder(self._workspace.folder, cwd)}"
-            running = call.run(self._machine.means, self._workspace, limits, Call(cmd, input, where, variables))
-            self._running = asyncio.ensure_future(running)
+            what, means = Call(cmd, input, where, variables), self._machine.means
+            ready, self._next = self._next, None
+            self._running = asyncio.ensure_future(call.run(means, self._workspace, limits, what, ready))
+            if self._called:  # who calls a second time will do so again; most graders call once
+                self._next = asyncio.create_task(call.prepare(means, self._spec.limits))
+            self._called = True
             try:
                 return await self._running
             except asyncio.CancelledError:
@@ -170,6 +177,9 @@ class Sandbox:
         async with self._turn:
             if not self._closed:
                 self._closed = True
+                if self._next is not None:
+                    with contextlib.suppress(InfrastructureError):
+                        await (await self._next).close()
                 self._workspace.close()
                 for snapshot in self._snapshots.values():
                     snapshot.close()
