@@ -316,16 +316,13 @@ async def _killed(treasures: Scene, base: Base) -> Played:
     script = f"setsid sleep 30 & sleep 30; : {treasures.marker}-survivor"
     async with create(_spec(base)) as sandbox:
         call = asyncio.ensure_future(sandbox.exec(["sh", "-c", script]))
-        # what starts the program has its arguments too: wait for the program itself
-        while not _running(["sh", "-c", script]) and not call.done():
+        while not (found := _running(["sh", "-c", script])) and not call.done():
             await asyncio.sleep(0.02)
-        started = [process for process in map(psutil.Process, _alive(script)) if process.name() == "bwrap"]
-        inner = {process.pid for process in started}
-        (outer,) = (process for process in started if process.ppid() not in inner)
+        *_, outer = (process for process in found[0].parents() if process.name() == "bwrap")
         outer.kill()
         await asyncio.gather(call, return_exceptions=True)
         left = _alive(script)
-    return Played("outlive bubblewrap", bool(left), f"{len(started)} ran, {len(left)} left", None, False)
+    return Played("outlive bubblewrap", bool(left), f"{len(found)} ran, {len(left)} left", None, False)
 
 
 async def _flood(treasures: Scene, base: Base) -> Played:
@@ -395,8 +392,8 @@ async def _base(treasures: Scene, base: Base) -> Played:
     return Played("change the base", content != b"answer = 1\n", "the base is as it was", None, False)
 
 
-def _running(argv: list[str]) -> bool:
-    return any(process.info["cmdline"] == argv for process in psutil.process_iter(["cmdline"]))
+def _running(argv: list[str]) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == argv]
 
 
 def _alive(marker: str) -> list[int]:

@@ -5,9 +5,9 @@ That tells a program that fails (its exit code) from a sandbox that could not be
 is no fault of the program. When number 1 is gone, the kernel has ended all other processes inside:
 so we wait for that before we answer, and no daemon writes to the workspace after a call.
 
-Joining a cgroup takes the kernel up to 14 ms, in which nothing else of a call can begin. So a call
-has two halves: `prepare` starts a shell that joins, and then waits; `run` hands it the command. A
-sandbox that is called again and again prepares its next call while one runs.
+Making the sandbox takes most of the time, and none of it depends on the command. So a call has two
+halves: `prepare` makes the sandbox with a shell in it that waits, and `run` hands that the command.
+A sandbox that is called again and again prepares its next call while one runs.
 
 Output beyond the limit is read and thrown away, so that the program is not stopped by a full pipe.
 """
@@ -17,9 +17,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import json
 import os
-import shlex
 import signal
 import time
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
@@ -33,9 +33,6 @@ from rft.sandbox.workspace import Workspace
 KILL_S = 10.0
 """How long the kernel may take to end what was killed."""
 _PIECE = 65536
-_WAIT = 'read -r script && . "$script"'
-"""Its input begins with the path of the script that becomes the program. A shell reads a line from
-a pipe byte by byte, so the rest is left for the program; at the end of the input it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,45 +77,44 @@ class Ready:
 
     cell: Cell
     process: asyncio.subprocess.Process
-    descriptors: command.Descriptors
-    """By their numbers over there."""
     status: _Status
+    script: int
+    """The script that becomes the program, still empty."""
 
     async def close(self) -> None:
         """End all of it, and free its cell."""
         try:
             await asyncio.shield(_kill(self.process, self.status))
         finally:
+            os.close(self.script)
             self.status.close()
             self.cell.close()
 
 
-async def prepare(means: Means, limits: Limits) -> Ready:
-    """Start a shell in a cell of its own, which waits for a command. Raises InfrastructureError."""
+async def prepare(means: Means, workspace: Workspace, limits: Limits) -> Ready:
+    """Make a sandbox, and in it a shell that waits for a command. Raises InfrastructureError."""
     try:
         cell = means.fence.cell(limits)
     except OSError as error:
         raise InfrastructureError(f"The limits of a sandbox cannot be set ({means.fence.name}): {error}") from None
-    try:
+    with contextlib.ExitStack() as undone:
+        undone.callback(cell.close)
         status_pipe, status_end = os.pipe()
         status = _Status(status_pipe)
-        try:
-            with _descriptors(status_end, means) as descriptors:
-                process = await _start([*cell.prefix, "/bin/sh", "-c", _WAIT], descriptors)
-        except BaseException:
-            status.close()
-            raise
-    except BaseException:
-        cell.close()
-        raise
-    return Ready(cell, process, descriptors, status)
+        undone.callback(status.close)
+        script = _in_memory(b"")
+        undone.callback(os.close, script)
+        with _descriptors(status_end, means) as descriptors:
+            process = await _start(_argv(means, cell, workspace, limits, script, descriptors), descriptors)
+        undone.pop_all()
+    return Ready(cell, process, status, script)
 
 
 async def run(
     means: Means, workspace: Workspace, limits: Limits, call: Call, ready: Awaitable[Ready] | None = None
 ) -> Outcome:
     """Run a program in a workspace. Raises InfrastructureError when the sandbox cannot be made;
-    kills all when it is cancelled. `ready`: prepared before, with the same means and memory."""
+    kills all when it is cancelled. `ready`: prepared before, with the same workspace and limits."""
     try:
         return await _run(means, workspace, limits, call, ready)
     except OSError as error:
@@ -130,21 +126,20 @@ async def _run(
     means: Means, workspace: Workspace, limits: Limits, call: Call, waiting: Awaitable[Ready] | None
 ) -> Outcome:
     started = time.monotonic()
-    ready = await (prepare(means, limits) if waiting is None else waiting)
+    ready = await _first(waiting) or await prepare(means, workspace, limits)
     end = _End(_Kept(limits.output_bytes), _Kept(limits.output_bytes))
     try:
-        script = _in_memory(f"exec {shlex.join(_argv(means, workspace, limits, call, ready.descriptors))}\n".encode())
         try:
+            os.pwrite(ready.script, command.script(call.cmd, call.cwd, call.env).encode(), 0)
             async with asyncio.timeout(limits.wall_s):
-                told = f"/proc/{os.getpid()}/fd/{script}\n".encode()
-                await _until_the_end(ready.process, ready.cell, told + call.stdin, end)
+                await _until_the_end(ready.process, ready.cell, b"\n" + call.stdin, end)
         except TimeoutError:
             end.timed_out = True
         finally:
-            os.close(script)
             await asyncio.shield(_kill(ready.process, ready.status))
         oom = ready.cell.oom()
     finally:
+        os.close(ready.script)
         ready.status.close()
         ready.cell.close()
     exit_code = ready.status.exit_code
@@ -162,17 +157,25 @@ async def _run(
     )
 
 
+async def _first(waiting: Awaitable[Ready] | None) -> Ready | None:
+    """Return what was prepared; None where it failed, perhaps for what the last call did."""
+    with contextlib.suppress(InfrastructureError, OSError):
+        return await waiting if waiting is not None else None
+    return None
+
+
 def _argv(
-    means: Means, workspace: Workspace, limits: Limits, call: Call, descriptors: command.Descriptors
+    means: Means, cell: Cell, workspace: Workspace, limits: Limits, script: int, descriptors: command.Descriptors
 ) -> list[str]:
-    """Write the chain of command.py, from where the cell is joined."""
+    """Write the chain of command.py."""
     base = workspace.base
     user_namespace = workspace.user_namespace if base.mode.user_namespace else None
-    argv = command.enter(os.getpid(), workspace.mount_namespace, user_namespace, base.user)
-    argv += command.bubblewrap(means.features, descriptors, base.binds, call.cwd, command.environment(call.env))
+    argv = [*cell.prefix, *command.opened(os.getpid(), script)]
+    argv += command.enter(os.getpid(), workspace.mount_namespace, user_namespace, base.user)
+    argv += command.bubblewrap(means.features, descriptors, base.binds)
     address_bytes = None if means.fence.counts_together else limits.memory_bytes
     argv += command.limited(limits.processes, limits.cpu_s, limits.file_bytes, address_bytes)
-    return [*argv, *call.cmd]
+    return [*argv, *command.WAIT]
 
 
 async def _start(argv: Sequence[str], descriptors: command.Descriptors) -> asyncio.subprocess.Process:
@@ -197,6 +200,8 @@ def _descriptors(status: int, means: Means) -> Iterator[command.Descriptors]:
     """Yield what bubblewrap reads and writes, for it to inherit; close our side afterwards."""
     with contextlib.ExitStack() as opened:
         opened.callback(os.close, status)
+        status = _above(status)
+        opened.callback(os.close, status)
 
         def holding(content: bytes) -> int:
             descriptor = _in_memory(content)
@@ -210,10 +215,18 @@ def _descriptors(status: int, means: Means) -> Iterator[command.Descriptors]:
 
 def _in_memory(content: bytes) -> int:
     """Return a descriptor from which `content` is read."""
-    descriptor = os.memfd_create("rft", os.MFD_CLOEXEC)
-    os.write(descriptor, content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
+    low = os.memfd_create("rft", os.MFD_CLOEXEC)
+    os.write(low, content)
+    os.lseek(low, 0, os.SEEK_SET)
+    try:
+        return _above(low)
+    finally:
+        os.close(low)
+
+
+def _above(descriptor: int) -> int:
+    """Return a copy whose number no shell uses for its own."""
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, command.SCRIPT + 1)
 
 
 # -- the end ---------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class Spec:
     base: Base
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables for each call, besides the few that `command.environment` sets."""
+    """Variables for each call, besides the few that rft/sandbox/command.py sets."""
     allow_weaker: bool = False
     """Run also where the kernel refuses a guarantee."""
 
@@ -110,7 +110,7 @@ class Sandbox:
             ready, self._next = self._next, None
             self._running = asyncio.ensure_future(call.run(means, self._workspace, limits, what, ready))
             if self._called:  # who calls a second time will do so again; most graders call once
-                self._next = asyncio.create_task(call.prepare(means, self._spec.limits))
+                self._next = asyncio.create_task(call.prepare(means, self._workspace, self._spec.limits))
             self._called = True
             try:
                 return await self._running
@@ -152,7 +152,9 @@ class Sandbox:
     async def restore(self, snapshot_id: str) -> None:
         """Return to a snapshot. /tmp is empty afterwards."""
         async with self._using():
-            await self._workspace.restore(self._snapshot(snapshot_id))
+            snapshot = self._snapshot(snapshot_id)
+            await self._drop()  # it has the files of before
+            await self._workspace.restore(snapshot)
 
     async def branch(self, snapshot_id: str, n: int) -> list[Sandbox]:
         """Make `n` sandboxes that start from a snapshot. Each must be closed."""
@@ -177,9 +179,7 @@ class Sandbox:
         async with self._turn:
             if not self._closed:
                 self._closed = True
-                if self._next is not None:
-                    with contextlib.suppress(InfrastructureError):
-                        await (await self._next).close()
+                await self._drop()
                 self._workspace.close()
                 for snapshot in self._snapshots.values():
                     snapshot.close()
@@ -193,6 +193,13 @@ class Sandbox:
     def info(self) -> Info:
         """Say what holds, and how."""
         return self._machine.info
+
+    async def _drop(self) -> None:
+        """End the call that is prepared."""
+        ready, self._next = self._next, None
+        if ready is not None:
+            with contextlib.suppress(InfrastructureError, OSError):
+                await (await asyncio.shield(ready)).close()
 
     def _snapshot(self, snapshot_id: str) -> Snapshot:
         if snapshot_id not in self._snapshots:
