@@ -43,6 +43,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PLAIN_USER = 62_777
 """Whom root becomes to try everything as a plain user."""
 VARIABLE = "RFT_SCENE_SECRET"
+CONTROL_S = 60
+"""How long a control may take. A busy machine must not make an attack look blunt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,6 @@ class Scene:
         self.marker = f"rft-scene-{os.getpid()}"
         self.secret = folder / "secret"
         self.secret.write_text(f"the secret of {self.marker}", encoding="utf-8")
-        self.victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", self.marker])
         self._servers = [socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX)]
         self._servers.append(socket.socket(socket.AF_UNIX))
         self._servers[1].bind(f"\0{self.marker}")
@@ -78,7 +79,6 @@ class Scene:
             "abstract": self.marker,
             "port": self._servers[0].getsockname()[1],
             "marker": self.marker,
-            "victim": self.victim.pid,
             "variable": self.marker + "-variable",
             "numbers": NUMBERS[platform.machine()],
             "clone": {"x86_64": 56, "aarch64": 220}[platform.machine()],
@@ -91,8 +91,6 @@ class Scene:
         }
 
     def close(self) -> None:
-        self.victim.kill()
-        self.victim.wait()
         for server in self._servers:
             with contextlib.suppress(OSError):
                 server.shutdown(socket.SHUT_RDWR)
@@ -131,22 +129,30 @@ async def scene() -> AsyncIterator[tuple[Scene, Base]]:
 
 async def _play(attack: Attack, treasures: Scene, base: Base) -> Played:
     """Run an attack in a sandbox of its own, and its control."""
-    argv = [sys.executable, "-I", "-B", "-c", attack.source, json.dumps(treasures.facts)]
     variable = treasures.facts["variable"]
-    with _tempting(treasures):
+    with _tempting(treasures), _victim(treasures.marker) as victim:
+        facts = json.dumps({**treasures.facts, "victim": victim.pid})
+        argv = [sys.executable, "-I", "-B", "-c", attack.source, facts]
         async with create(_spec(base)) as sandbox:
             outcome = await sandbox.exec(argv)
-        if treasures.victim.poll() is not None:
-            return Played(attack.name, True, "the victim is dead", None, False)
+        harmed = victim.poll() is not None
         control = None if attack.control == "no" else await asyncio.to_thread(_without_sandbox, argv, variable)
-    if treasures.victim.poll() is not None:  # by the control
-        treasures.victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", treasures.marker])
-        treasures.facts["victim"] = treasures.victim.pid
     text = outcome.stdout.decode("utf-8", "replace")
     words = text.strip() or outcome.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
     words = words or ("out of memory" if outcome.oom else f"ended with {outcome.returncode}")
     needs = attack.control == "must" and (not attack.root_only or os.geteuid() == 0)
-    return Played(attack.name, "ESCAPED" in text, words[:200], control, needs)
+    return Played(attack.name, harmed or "ESCAPED" in text, words[:200], control, needs)
+
+
+@contextmanager
+def _victim(marker: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process of the host for one attack. What kills it does so a moment later, so the next
+    attack needs another. It ends with us: its input does."""
+    with subprocess.Popen(["sh", "-c", "read line", marker], stdin=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @contextmanager
@@ -169,7 +175,7 @@ def _without_sandbox(argv: list[str], variable: str) -> bool:
             # close_fds: what a program gets from a careless parent
             # a parent with a secret in its environment
             argv = ["env", f"{VARIABLE}={variable}", "sh", "-c", '"$@"; exit $?', "sh", *argv]
-            done = subprocess.run(argv, cwd=name, capture_output=True, timeout=20, close_fds=False)
+            done = subprocess.run(argv, cwd=name, capture_output=True, timeout=CONTROL_S, close_fds=False)
         except subprocess.TimeoutExpired:
             return False
     return b"ESCAPED" in done.stdout
@@ -260,19 +266,20 @@ async def _deadline(treasures: Scene, base: Base) -> Played:
     script = f"trap '' TERM INT HUP; setsid sleep 30 & while :; do sleep 1; done; : {marker}"
     async with create(_spec(base)) as sandbox:
         outcome = await sandbox.exec(["sh", "-c", script], timeout=0.5)
-        escaped = not outcome.timed_out or bool(_alive(marker)) or outcome.wall_s > 3
+        escaped = not outcome.timed_out or bool(_alive(marker)) or outcome.wall_s > LIMITS.wall_s / 2
     return Played("outlive the deadline", escaped, f"ended after {outcome.wall_s:.1f} s", None, False)
 
 
 _KILLED = """
-import asyncio, sys
+import asyncio, os, sys
 from rft.sandbox.sandbox import Spec, create
 from rft.sandbox.workspace import Base
 async def main():
     base = await Base.empty()
     async with create(Spec(base, allow_weaker=True)) as sandbox:
-        call = asyncio.ensure_future(sandbox.exec(["sh", "-c", "echo; sleep 60; : " + sys.argv[1]]))
-        await asyncio.sleep(0.3)
+        call = asyncio.ensure_future(sandbox.exec(["sh", "-c", ": > ready; sleep 60; : " + sys.argv[1]]))
+        while "ready" not in os.listdir(sandbox.folder) and not call.done():
+            await asyncio.sleep(0.02)
         print("running", flush=True)
         await call
 asyncio.run(main())
@@ -294,7 +301,7 @@ async def _orphan(treasures: Scene, base: Base) -> Played:
             started = len(_alive(marker))
             parent.kill()
             parent.wait()
-        deadline = time.monotonic() + 3
+        deadline = time.monotonic() + 10
         while (left := _alive(marker)) and time.monotonic() < deadline:
             time.sleep(0.02)
         return Played(
@@ -306,18 +313,16 @@ async def _orphan(treasures: Scene, base: Base) -> Played:
 
 async def _killed(treasures: Scene, base: Base) -> Played:
     """Live on when bubblewrap itself is killed."""
-    marker = f"{treasures.marker}-survivor"
+    script = f"setsid sleep 30 & sleep 30; : {treasures.marker}-survivor"
     async with create(_spec(base)) as sandbox:
-        call = asyncio.ensure_future(sandbox.exec(["sh", "-c", f"setsid sleep 30 & sleep 30; : {marker}"]))
-        while not (started := _alive(marker)):
+        call = asyncio.ensure_future(sandbox.exec(["sh", "-c", script]))
+        while not (found := _running(["sh", "-c", script])) and not call.done():
             await asyncio.sleep(0.02)
-        for pid in started:
-            with contextlib.suppress(psutil.Error):
-                if psutil.Process(pid).name() == "bwrap" and psutil.Process(pid).ppid() == os.getpid():
-                    psutil.Process(pid).kill()
+        *_, outer = (process for process in found[0].parents() if process.name() == "bwrap")
+        outer.kill()
         await asyncio.gather(call, return_exceptions=True)
-        left = _alive(marker)
-    return Played("outlive bubblewrap", bool(left), f"{len(started)} ran, {len(left)} left", None, False)
+        left = _alive(script)
+    return Played("outlive bubblewrap", bool(left), f"{len(found)} ran, {len(left)} left", None, False)
 
 
 async def _flood(treasures: Scene, base: Base) -> Played:
@@ -334,7 +339,7 @@ async def _neighbors(treasures: Scene, base: Base) -> Played:
     marker = f"{treasures.marker}-neighbor"
     serve = (
         f"import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('\\0{marker}'); s.listen(); "
-        f"open('/tmp/{marker}', 'w'); print(flush=True); time.sleep(30)"
+        f"open('/tmp/{marker}', 'w'); open('ready', 'w'); print(flush=True); time.sleep(30)"
     )
     look = (  # the marker is written backwards: what looks must not find itself
         f"import os, socket; marker = {marker[::-1]!r}[::-1]\n"
@@ -348,12 +353,13 @@ async def _neighbors(treasures: Scene, base: Base) -> Played:
     async with create(_spec(base)) as one, create(_spec(base)) as other:
         await one.write_file(marker, b"")
         call = asyncio.ensure_future(one.exec([*python, serve]))
-        await asyncio.sleep(0.5)
+        while "ready" not in os.listdir(one.folder) and not call.done():
+            await asyncio.sleep(0.02)
         outcome = await other.exec([*python, look])
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
     found = outcome.stdout.decode().strip()
-    with subprocess.Popen([*python, serve], stdout=subprocess.PIPE) as server:
+    with subprocess.Popen([*python, serve], stdout=subprocess.PIPE, cwd=treasures.secret.parent) as server:
         assert server.stdout is not None
         server.stdout.readline()
         control = len(json.loads(subprocess.check_output([*python, look]).replace(b"'", b'"'))) >= 3
@@ -384,6 +390,10 @@ async def _base(treasures: Scene, base: Base) -> Played:
     async with create(_spec(base)) as sandbox:
         content = await sandbox.read_file("src/solution.py")
     return Played("change the base", content != b"answer = 1\n", "the base is as it was", None, False)
+
+
+def _running(argv: list[str]) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == argv]
 
 
 def _alive(marker: str) -> list[int]:

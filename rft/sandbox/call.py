@@ -5,6 +5,10 @@ That tells a program that fails (its exit code) from a sandbox that could not be
 is no fault of the program. When number 1 is gone, the kernel has ended all other processes inside:
 so we wait for that before we answer, and no daemon writes to the workspace after a call.
 
+Making the sandbox takes most of the time, and none of it depends on the command. So a call has two
+halves: `prepare` makes the sandbox with a shell in it that waits, and `run` hands that the command.
+A sandbox that is called again and again prepares its next call while one runs.
+
 Output beyond the limit is read and thrown away, so that the program is not stopped by a full pipe.
 """
 
@@ -13,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rft.errors import InfrastructureError
@@ -66,47 +71,83 @@ class Call:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-async def run(means: Means, workspace: Workspace, limits: Limits, call: Call) -> Outcome:
-    """Run a program in a workspace. Raises InfrastructureError when the sandbox cannot be made;
-    kills all when it is cancelled."""
+@dataclass(eq=False, slots=True)
+class Ready:
+    """A call that waits for its command, in the cell that limits it. Close it if it gets none."""
+
+    cell: Cell
+    process: asyncio.subprocess.Process
+    status: _Status
+    script: int
+    """The script that becomes the program, still empty."""
+
+    async def close(self) -> None:
+        """End all of it, and free its cell."""
+        try:
+            await asyncio.shield(_kill(self.process, self.status))
+        finally:
+            os.close(self.script)
+            self.status.close()
+            self.cell.close()
+
+
+async def prepare(means: Means, workspace: Workspace, limits: Limits) -> Ready:
+    """Make a sandbox, and in it a shell that waits for a command. Raises InfrastructureError."""
     try:
-        return await _run(means, workspace, limits, call)
+        cell = means.fence.cell(limits)
+    except OSError as error:
+        raise InfrastructureError(f"The limits of a sandbox cannot be set ({means.fence.name}): {error}") from None
+    with contextlib.ExitStack() as undone:
+        undone.callback(cell.close)
+        status_pipe, status_end = os.pipe()
+        status = _Status(status_pipe)
+        undone.callback(status.close)
+        script = _in_memory(b"")
+        undone.callback(os.close, script)
+        with _descriptors(status_end, means) as descriptors:
+            process = await _start(_argv(means, cell, workspace, limits, script, descriptors), descriptors)
+        undone.pop_all()
+    return Ready(cell, process, status, script)
+
+
+async def run(
+    means: Means, workspace: Workspace, limits: Limits, call: Call, ready: Awaitable[Ready] | None = None
+) -> Outcome:
+    """Run a program in a workspace. Raises InfrastructureError when the sandbox cannot be made;
+    kills all when it is cancelled. `ready`: prepared before, with the same workspace and limits."""
+    try:
+        return await _run(means, workspace, limits, call, ready)
     except OSError as error:
         remedy = " Allow more open files: `ulimit -n`." if error.errno == errno.EMFILE else ""
         raise InfrastructureError(f"A sandbox cannot be run: {error}.{remedy}") from None
 
 
-async def _run(means: Means, workspace: Workspace, limits: Limits, call: Call) -> Outcome:
+async def _run(
+    means: Means, workspace: Workspace, limits: Limits, call: Call, waiting: Awaitable[Ready] | None
+) -> Outcome:
     started = time.monotonic()
-    try:
-        cell = means.fence.cell(limits)
-    except OSError as error:
-        raise InfrastructureError(f"The limits of a sandbox cannot be set ({means.fence.name}): {error}") from None
+    ready = await _first(waiting) or await prepare(means, workspace, limits)
     end = _End(_Kept(limits.output_bytes), _Kept(limits.output_bytes))
     try:
-        status_pipe, status_end = os.pipe()
-        status = _Status(status_pipe, end)
         try:
-            with _descriptors(status_end, means) as descriptors:
-                argv = _argv(means, cell, workspace, limits, call, descriptors)
-                process = await _start(argv, descriptors)
-            try:
-                async with asyncio.timeout(limits.wall_s):
-                    await _until_the_end(process, cell, call.stdin, end)
-            except TimeoutError:
-                end.timed_out = True
-            finally:
-                await asyncio.shield(_kill(process, status))
+            os.pwrite(ready.script, command.script(call.cmd, call.cwd, call.env).encode(), 0)
+            async with asyncio.timeout(limits.wall_s):
+                await _until_the_end(ready.process, ready.cell, b"\n" + call.stdin, end)
+        except TimeoutError:
+            end.timed_out = True
         finally:
-            status.close()
-        oom = cell.oom()
+            await asyncio.shield(_kill(ready.process, ready.status))
+        oom = ready.cell.oom()
     finally:
-        cell.close()
-    if end.exit_code is None and not end.timed_out and not oom:
+        os.close(ready.script)
+        ready.status.close()
+        ready.cell.close()
+    exit_code = ready.status.exit_code
+    if exit_code is None and not end.timed_out and not oom:
         words = end.err.text().decode("utf-8", "replace").strip()[-1000:]
         raise InfrastructureError(f"The sandbox cannot be made: {words or 'it ended and says nothing'}")
     return Outcome(
-        128 + signal.SIGKILL if end.exit_code is None else end.exit_code,
+        128 + signal.SIGKILL if exit_code is None else exit_code,
         end.out.text(),
         end.err.text(),
         timed_out=end.timed_out,
@@ -116,17 +157,25 @@ async def _run(means: Means, workspace: Workspace, limits: Limits, call: Call) -
     )
 
 
+async def _first(waiting: Awaitable[Ready] | None) -> Ready | None:
+    """Return what was prepared; None where it failed, perhaps for what the last call did."""
+    with contextlib.suppress(InfrastructureError, OSError):
+        return await waiting if waiting is not None else None
+    return None
+
+
 def _argv(
-    means: Means, cell: Cell, workspace: Workspace, limits: Limits, call: Call, descriptors: command.Descriptors
+    means: Means, cell: Cell, workspace: Workspace, limits: Limits, script: int, descriptors: command.Descriptors
 ) -> list[str]:
     """Write the chain of command.py."""
     base = workspace.base
     user_namespace = workspace.user_namespace if base.mode.user_namespace else None
-    argv = [*cell.prefix, *command.enter(os.getpid(), workspace.mount_namespace, user_namespace, base.user)]
-    argv += command.bubblewrap(means.features, descriptors, base.binds, call.cwd, command.environment(call.env))
+    argv = [*cell.prefix, *command.opened(os.getpid(), script)]
+    argv += command.enter(os.getpid(), workspace.mount_namespace, user_namespace, base.user)
+    argv += command.bubblewrap(means.features, descriptors, base.binds)
     address_bytes = None if means.fence.counts_together else limits.memory_bytes
     argv += command.limited(limits.processes, limits.cpu_s, limits.file_bytes, address_bytes)
-    return [*argv, *call.cmd]
+    return [*argv, *command.WAIT]
 
 
 async def _start(argv: Sequence[str], descriptors: command.Descriptors) -> asyncio.subprocess.Process:
@@ -151,6 +200,8 @@ def _descriptors(status: int, means: Means) -> Iterator[command.Descriptors]:
     """Yield what bubblewrap reads and writes, for it to inherit; close our side afterwards."""
     with contextlib.ExitStack() as opened:
         opened.callback(os.close, status)
+        status = _above(status)
+        opened.callback(os.close, status)
 
         def holding(content: bytes) -> int:
             descriptor = _in_memory(content)
@@ -164,10 +215,18 @@ def _descriptors(status: int, means: Means) -> Iterator[command.Descriptors]:
 
 def _in_memory(content: bytes) -> int:
     """Return a descriptor from which `content` is read."""
-    descriptor = os.memfd_create("rft", os.MFD_CLOEXEC)
-    os.write(descriptor, content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
+    low = os.memfd_create("rft", os.MFD_CLOEXEC)
+    os.write(low, content)
+    os.lseek(low, 0, os.SEEK_SET)
+    try:
+        return _above(low)
+    finally:
+        os.close(low)
+
+
+def _above(descriptor: int) -> int:
+    """Return a copy whose number no shell uses for its own."""
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, command.SCRIPT + 1)
 
 
 # -- the end ---------------------------------------------------------------------------------------
@@ -197,7 +256,6 @@ class _End:
 
     out: _Kept
     err: _Kept
-    exit_code: int | None = None
     timed_out: bool = False
 
 
@@ -250,8 +308,9 @@ async def _kill(process: asyncio.subprocess.Process, status: _Status) -> None:
 class _Status:
     """What bubblewrap reports about the inside."""
 
-    def __init__(self, descriptor: int, end: _End) -> None:
-        self._descriptor, self._end = descriptor, end
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.exit_code: int | None = None
         self._pidfd: int | None = None
         self._text = b""
         self._loop = asyncio.get_running_loop()
@@ -270,7 +329,7 @@ class _Status:
             *lines, self._text = (self._text + piece).split(b"\n")
             for line in lines:
                 report = json.loads(line)
-                self._end.exit_code = report.get("exit-code", self._end.exit_code)
+                self.exit_code = report.get("exit-code", self.exit_code)
                 if "child-pid" in report:
                     with contextlib.suppress(ProcessLookupError):
                         self._pidfd = os.pidfd_open(report["child-pid"])

@@ -5,10 +5,12 @@ what is listed here is mounted. It is fresh for each call, and what the call lea
 gone with it. Around bubblewrap stands a chain of small programs, each of which starts the next:
 
     the limits' prefix    joins a cgroup                                   (rft/sandbox/limits.py)
+    sh                    opens the script that will be the command
     nsenter               enters the namespace where the workspace is mounted; as root, it also
                           becomes an ordinary user for good
     bwrap                 makes the sandbox
     prlimit               sets the limits of each process, where nothing outside counts
+    sh                    waits until it is told to become the program
 
 The order has reasons. Joining a cgroup needs our rights. Limits on processes are counted per user
 and user namespace: set outside, all sandboxes would share one count; set inside, each has its own.
@@ -18,6 +20,8 @@ And root must not start bubblewrap, because the kernel exempts root from that co
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +37,14 @@ NUM_FILES_OPEN = 1024
 SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin")
 _ETC = ("/etc/alternatives", "/etc/ld.so.cache")
 """Needed to find programs and libraries. Nothing else of /etc is there: no users, hosts or keys."""
+_ENVIRONMENT = {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+"""All that a program's environment holds, but for what its call adds."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+SCRIPT = 9
+"""The number under which the waiting shell has its script: a shell can close one digit only."""
+WAIT = ("/bin/sh", "-c", f"read -r line && . /proc/self/fd/{SCRIPT}")
+"""Waits for the first line of the input. A shell reads it byte by byte, so the rest is left for the
+program; where the input ends, so does the shell."""
 _PASSWD = f"sandbox:x:{USER_ID}:{USER_ID}::/tmp:/bin/sh\n"
 _GROUP = f"sandbox:x:{USER_ID}:\n"
 
@@ -85,8 +97,6 @@ def bubblewrap(
     features: Features,
     descriptors: Descriptors,
     binds: Sequence[Path],
-    cwd: str,
-    env: Mapping[str, str],
 ) -> list[str]:
     """Make the sandbox. Every mount of the host is read-only; the workspace, /tmp and /dev/shm lie
     in one tmpfs of limited size."""
@@ -109,20 +119,28 @@ def bubblewrap(
         argv += ["--ro-bind", f"{keeper.BINDS}/{number}", str(folder)]
     argv += ["--bind", keeper.MERGED, WORKSPACE]
     # the root and /dev are tmpfs without a limit: a program could fill the memory with `touch /x`
-    argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd]
+    argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
     argv += ["--die-with-parent"]  # a kill of this process, or of ours, is the end of all inside
     argv += ["--new-session"]  # no terminal to type into
     argv += ["--cap-drop", "ALL", "--clearenv"]
-    for name, value in env.items():
+    for name, value in _ENVIRONMENT.items():
         argv += ["--setenv", name, value]
     argv += ["--json-status-fd", str(descriptors.status)]
     argv += ["--seccomp", str(descriptors.filter)] if descriptors.filter is not None else []
     return [*argv, "--"]
 
 
-def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Return all that the program's environment holds."""
-    return {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", **extra}
+def opened(pid: int, script: int) -> list[str]:
+    """Open the script that the process `pid` will write, under a number that a shell can close."""
+    return ["/bin/sh", "-c", f'exec {SCRIPT}<"$0" && exec "$@"', f"/proc/{pid}/fd/{script}"]
+
+
+def script(cmd: Sequence[str], cwd: str, env: Mapping[str, str]) -> str:
+    """Write what the waiting shell does, and becomes."""
+    lines = [f"exec {SCRIPT}<&-", f"cd {shlex.quote(cwd)} || exit 126", "unset OLDPWD", "export PWD"]
+    strange = [f"{name}={value}" for name, value in env.items() if not _NAME.fullmatch(name)]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items() if _NAME.fullmatch(name)]
+    return "\n".join([*lines, f"exec {shlex.join([*(['env', *strange] if strange else []), *cmd])}"]) + "\n"
 
 
 def limited(processes: int, cpu_s: int, file_bytes: int, address_bytes: int | None) -> list[str]:

@@ -23,6 +23,8 @@ from rft.sandbox.limits import CgroupV1, CgroupV2, Fence, Limits, UserScope, Wat
 from rft.sandbox.workspace import Base, Workspace
 
 pytestmark = boxes.needs_sandbox
+SLEEP = ["sleep", f"60.{os.getpid()}"]
+"""A process that other runs of these tests do not have."""
 
 EATERS = """
 import os, time
@@ -95,7 +97,7 @@ def test_what_a_killed_process_left_is_removed_at_the_next_start() -> None:
     fence = limits.best()
     program = (
         "import os, subprocess, sys; from rft.sandbox import limits; cell = limits.best().cell(limits.Limits());"
-        "child = subprocess.Popen([*cell.prefix, 'sleep', '64'], stdout=subprocess.DEVNULL);"
+        f"child = subprocess.Popen([*cell.prefix, *{SLEEP}], stdout=subprocess.DEVNULL);"
         "print(cell.folder, flush=True); os.kill(os.getpid(), 9)"
     )
     left = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True).stdout.split()
@@ -106,7 +108,7 @@ def test_what_a_killed_process_left_is_removed_at_the_next_start() -> None:
     limits._sweep.cache_clear()
     fence.cell(SMALL).close()
     assert not any(Path(folder).exists() for folder in left)
-    assert not [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", "64"]]
+    assert not [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == SLEEP]
 
 
 def test_groups_of_the_living_stay() -> None:

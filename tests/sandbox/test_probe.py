@@ -66,6 +66,21 @@ def test_no_bubblewrap_says_what_to_install(tmp_path: Path) -> None:
     assert "apt-get install bubblewrap" in why
 
 
+def test_ci_does_not_skip_the_tests_of_the_sandbox(tmp_path: Path) -> None:
+    """CI sets a variable. With it, a missing bubblewrap is an error that says what to install."""
+    root = Path(__file__).resolve().parents[2]
+    assert f"export {boxes.NEED}=1\n" in (root / ".ci" / "run").read_text()
+    environment = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": f"{root}:{root / 'tests'}"}
+    argv = [sys.executable, "-c", "import boxes; print(boxes.needs_sandbox.args[0])"]
+    environment.pop(boxes.NEED, None)
+    skipped = subprocess.run(argv, env=environment, capture_output=True, text=True)
+    assert skipped.stdout == "True\n", skipped.stderr
+    refused = subprocess.run(argv, env={**environment, boxes.NEED: "1"}, capture_output=True, text=True)
+    assert refused.returncode != 0
+    assert "the tests of the sandbox must run, and cannot: " in refused.stderr
+    assert "apt-get install bubblewrap" in refused.stderr
+
+
 @boxes.needs_sandbox
 def test_no_user_namespaces_says_what_to_allow() -> None:
     """A user namespace in which no further one may be made stands for a machine that forbids

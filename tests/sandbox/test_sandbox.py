@@ -21,6 +21,8 @@ from rft.sandbox.reading import Refusal
 from rft.sandbox.sandbox import Sandbox
 
 pytestmark = boxes.needs_sandbox
+SLEEP = ["sleep", f"60.{os.getpid()}"]
+"""A process that other runs of these tests do not have."""
 
 
 def test_a_call_has_its_input_its_output_and_its_exit_code() -> None:
@@ -113,11 +115,11 @@ def test_the_deadline_ends_all_processes() -> None:
     async def play() -> None:
         async with Box() as sandbox:
             started = time.monotonic()
-            script = "trap '' TERM; echo begun; setsid sleep 61 & sleep 61"
+            script = f"trap '' TERM; echo begun; setsid {' '.join(SLEEP)} & {' '.join(SLEEP)}"
             outcome = await sandbox.exec(sh(script), timeout=0.4)
             assert (outcome.timed_out, outcome.returncode, outcome.stdout) == (True, 137, b"begun\n")
             assert time.monotonic() - started < 5
-            assert not _running("sleep", "61")
+            assert not _running(*SLEEP)
 
     boxes.run(play())
 
@@ -133,13 +135,13 @@ def test_a_timeout_may_only_shorten_the_limit() -> None:
 def test_a_cancelled_call_leaves_nothing_running() -> None:
     async def play() -> None:
         async with Box() as sandbox:
-            call = asyncio.ensure_future(sandbox.exec(["sleep", "62"]))
-            while not _running("sleep", "62"):
+            call = asyncio.ensure_future(sandbox.exec(SLEEP))
+            while not _running(*SLEEP):
                 await asyncio.sleep(0.02)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
-            assert not _running("sleep", "62")
+            assert not _running(*SLEEP)
             assert (await sandbox.exec(["true"])).returncode == 0
 
     boxes.run(play())
@@ -314,8 +316,8 @@ def test_a_command_that_no_system_can_run(cmd: list[str], env: dict[str, str], m
 def test_programs_run_as_nobody_else() -> None:
     async def play() -> tuple[bytes, int]:
         async with Box() as sandbox:
-            call = asyncio.ensure_future(sandbox.exec(["sleep", "63"], timeout=5))
-            while not (found := _running("sleep", "63")):
+            call = asyncio.ensure_future(sandbox.exec(SLEEP, timeout=5))
+            while not (found := _running(*SLEEP)):
                 await asyncio.sleep(0.02)
             uid = found[0].uids().real
             call.cancel()
@@ -370,8 +372,8 @@ def test_no_program_can_make_us_fail(script: str) -> None:
 def test_closing_ends_the_call_that_runs_and_refuses_those_that_wait() -> None:
     async def play() -> None:
         async with Box() as sandbox:
-            calls = [asyncio.ensure_future(sandbox.exec(["sleep", "65"])) for _ in range(3)]
-            while not _running("sleep", "65"):
+            calls = [asyncio.ensure_future(sandbox.exec(SLEEP)) for _ in range(3)]
+            while not _running(*SLEEP):
                 await asyncio.sleep(0.02)
             await sandbox.close()
             ended = await asyncio.gather(*calls, return_exceptions=True)
@@ -380,7 +382,7 @@ def test_closing_ends_the_call_that_runs_and_refuses_those_that_wait() -> None:
                 "The sandbox is closed.",
                 "The sandbox is closed.",
             ]
-            assert not _running("sleep", "65")
+            assert not _running(*SLEEP)
 
     boxes.run(play())
 
