@@ -137,7 +137,7 @@ def opened(pid: int, script: int) -> list[str]:
 
 def script(cmd: Sequence[str], cwd: str, env: Mapping[str, str]) -> str:
     """Write what the waiting shell does, and becomes."""
-    lines = [f"exec {SCRIPT}<&-", f"cd {shlex.quote(cwd)} || exit 126", "unset OLDPWD", "export PWD"]
+    lines = [f"exec {SCRIPT}<&-", f"cd {shlex.quote(cwd)} || exit 126", "unset OLDPWD SHLVL", "export PWD"]
     strange = [f"{name}={value}" for name, value in env.items() if not _NAME.fullmatch(name)]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items() if _NAME.fullmatch(name)]
     return "\n".join([*lines, f"exec {shlex.join([*(['env', *strange] if strange else []), *cmd])}"]) + "\n"

@@ -19,6 +19,7 @@ With the last of them, the kernel frees the mounts and their memory.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import pwd
@@ -100,6 +101,12 @@ class _Keeper:
             raise InfrastructureError(f"The workspace cannot be made ({message['do']}): {why}.")
         return reply, received
 
+    def close(self) -> None:
+        """Close our end of the line, with which it ends."""
+        if self._line is not None and self._owner == os.getpid():
+            self._line.close()
+            self._line = None
+
     def _send(self, message: dict[str, Any], fds: list[int]) -> None:
         with self._lock:
             try:
@@ -130,6 +137,7 @@ class _Keeper:
 
 
 _keeper = _Keeper()
+atexit.register(_keeper.close)
 
 
 async def _ask(message: dict[str, Any], fds: Sequence[int] = ()) -> tuple[dict[str, Any], list[int]]:

@@ -76,6 +76,37 @@ def test_the_environment_is_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     boxes.run(play())
 
 
+@pytest.mark.parametrize("name", ["ODD.NAME", "a-b", "1x", "\u00e9"])
+def test_a_variable_may_have_a_name_that_no_shell_knows(name: str) -> None:
+    async def play() -> None:
+        async with Box() as sandbox:
+            outcome = await sandbox.exec(["env"], env={name: "it's $HOME\nand more", "GREETING": "'"})
+            assert f"{name}=it's $HOME\nand more\n".encode() in outcome.stdout
+            assert b"GREETING='\n" in outcome.stdout
+
+    boxes.run(play())
+
+
+def test_a_prepared_call_sees_what_was_written_and_restored_meanwhile() -> None:
+    """From its second call on, a sandbox makes the next one ahead: what it shows is of the moment
+    when it is called."""
+
+    async def play() -> None:
+        async with Box() as sandbox:
+            before = await sandbox.snapshot()
+            for word in ("one", "two", "three"):
+                await sandbox.write_file("word", word.encode())
+                outcome = await sandbox.exec(sh("cat word; echo more > left; mkdir -p inner; ls"))
+                assert outcome.stdout.startswith(word.encode())
+            await sandbox.restore(before)
+            assert (await sandbox.exec(sh("ls; ls /tmp"))).stdout == b""
+            assert (await sandbox.exec(["no-such-program"])).returncode == 127
+            later = await sandbox.exec(["pwd"], cwd=".")
+            assert (later.returncode, later.stdout) == (0, b"/ws\n")
+
+    boxes.run(play())
+
+
 def test_a_call_starts_in_the_folder_that_it_names(tmp_path: Path) -> None:
     (tmp_path / "src" / "deep").mkdir(parents=True)
 
