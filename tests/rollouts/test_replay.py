@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import boxes
 import pytest
 
 from rft import config
@@ -173,6 +174,14 @@ LABEL = {"type": "label_model", "model": "m", "input": ASKED, "labels": ["yes", 
             [1, 1, 0.125],
         ),
         ({"type": "multi", "graders": {"a": STRING, "j": JUDGE}, "calculate_output": "a * j"}, [1, 1, 0]),
+        pytest.param(
+            {
+                "type": "python",
+                "source": "def grade(sample, item): return float(sample['output_text'] == item['target'])",
+            },
+            [1, 1, 0],
+            marks=boxes.needs_sandbox,
+        ),
     ],
 )
 def test_a_grader_as_data_needs_no_tool_server(
