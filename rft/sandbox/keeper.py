@@ -12,7 +12,7 @@ gone, after a kill -9 too. On the host no mount is visible and no file is writte
 All is mounted below /sys, in that private namespace only: a folder that every Linux has, that
 nobody can delete, and that nothing here reads.
 
-    /sys/base        tmpfs: the files that all workspaces of one base start from
+    /sys/base        tmpfs, or a folder on disk: what all workspaces of one base start from
     /sys/binds/N     folders of the host that the sandbox may read, such as a Python
     /sys/own         tmpfs, limited in bytes and files: all that a sandbox can write
     /sys/merged      the overlay of base and own: the workspace
@@ -114,12 +114,17 @@ def _base(request: dict[str, Any], fds: list[int]) -> Reply:
         _unshare(_NEW_NS)
     _private()
     source = _open(request["folder"]) if request["folder"] else None  # before /sys is covered
+    disk = _open(request["disk"]) if request["disk"] else None
     binds = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in request["binds"]]
     _tmpfs(ROOT, "mode=755,size=1m")
     for number, bind in enumerate(binds):
         os.makedirs(f"{BINDS}/{number}")
         _mount(f"/proc/self/fd/{bind}", f"{BINDS}/{number}", "", _BIND | _REC)
-    _tmpfs(BASE, "mode=755,size=100%")
+    if disk is None:
+        _tmpfs(BASE, "mode=755,size=100%")
+    else:
+        os.makedirs(BASE)
+        _mount(f"/proc/self/fd/{disk}", BASE, "", _BIND)
     if source is not None:
         _copy(request, f"/proc/self/fd/{source}", BASE, keep=(source,))
     elif fds:
@@ -127,9 +132,16 @@ def _base(request: dict[str, Any], fds: list[int]) -> Reply:
     if not request["user_namespace"]:
         _run(["chown", "-Rh", f"{uid}:{gid}", BASE])
     os.chmod(BASE, 0o755)
-    used = os.statvfs(BASE)
-    num_bytes, num_files = (used.f_blocks - used.f_bfree) * used.f_frsize, used.f_files - used.f_ffree
+    num_bytes, num_files = _size(BASE)
     return {"bytes": num_bytes, "files": num_files}, [_user_namespace(), _mount_namespace(), _open(BASE)]
+
+
+def _size(folder: str) -> tuple[int, int]:
+    """Return how many bytes a tree takes, and how many files and folders it has."""
+    found = [os.lstat(folder)]
+    for above, folders, files in os.walk(folder):
+        found += [os.lstat(f"{above}/{name}") for name in (*folders, *files)]
+    return sum(about.st_blocks * 512 for about in found), len(found)
 
 
 def _create(request: dict[str, Any], fds: list[int]) -> Reply:

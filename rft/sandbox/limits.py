@@ -159,7 +159,7 @@ class CgroupV1:
 
 def _make(parent: Path) -> Path:
     _sweep(parent)
-    folder = parent / f"{_PREFIX}-{os.getpid()}-{_started(os.getpid())}-{next(_ids)}"
+    folder = parent / f"{_PREFIX}-{os.getpid()}-{started(os.getpid())}-{next(_ids)}"
     folder.mkdir()
     return folder
 
@@ -192,13 +192,13 @@ def _remove(folder: Path) -> None:
 def _sweep(parent: Path) -> None:
     """Remove the groups of processes that are gone. Once per process."""
     for folder in parent.glob(f"{_PREFIX}-*"):
-        pid, started = map(int, folder.name.removeprefix(f"{_PREFIX}-").split("-")[:2])
-        if _started(pid) != started:
+        pid, start = map(int, folder.name.removeprefix(f"{_PREFIX}-").split("-")[:2])
+        if started(pid) != start:
             with contextlib.suppress(InfrastructureError):
                 _remove(folder)
 
 
-def _started(pid: int) -> int:
+def started(pid: int) -> int:
     """Return when a process started, in the kernel's ticks; 0 for none. A number of a process comes
     back, with another start."""
     try:

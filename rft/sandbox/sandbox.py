@@ -1,6 +1,6 @@
 """Run code that a model wrote, and lose nothing by it.
 
-    async with await Base.of_folder(Path("repository")) as base:
+    with contextlib.closing(await Base.of_folder(Path("repository"))) as base:
         async with create(Spec(base, Limits(wall_s=10))) as sandbox:
             outcome = await sandbox.exec(["python3", "-c", "print(6 * 7)"])
             sandbox.read_file("answer.json")

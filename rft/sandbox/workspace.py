@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rft.errors import InfrastructureError, UserError
-from rft.sandbox import keeper, reading
+from rft.sandbox import keeper, limits, reading
 
 FIRST_FREE_USER = 62_501
 """As root, the sandbox runs as the first number from here on that is no user of this machine."""
@@ -167,14 +167,22 @@ class Base:
     num_files: int
     binds: tuple[Path, ...]
     """Folders of the host that the sandbox may read, at their own paths."""
+    on_disk: Path | None = None
+    """Where the copy is, if not in memory."""
     _closed: list[bool] = field(default_factory=list)
 
     @classmethod
-    async def of_folder(cls, folder: Path, binds: Sequence[Path] = (), mode: Mode | None = None) -> Base:
-        """Copy a folder. Raises UserError for a missing one."""
-        if not folder.is_dir():
-            raise UserError(f"{folder}: the base of a workspace must be a folder that exists.")
-        return await cls._make(mode, binds, folder=folder)
+    async def of_folder(
+        cls, folder: Path, binds: Sequence[Path] = (), mode: Mode | None = None, disk: Path | None = None
+    ) -> Base:
+        """Copy a folder. Raises UserError for a missing one. `disk`: a folder in which to keep the
+        copy, for a tree that is too large for memory. `close` removes it there, so close such a
+        base after its workspaces. What a process that was killed left there, the next one
+        removes."""
+        for wanted in (folder, *([disk] if disk else [])):
+            if not wanted.is_dir():
+                raise UserError(f"{wanted}: the base of a workspace must be a folder that exists.")
+        return await cls._make(mode, binds, folder=folder, disk=disk)
 
     @classmethod
     async def of_commit(
@@ -198,24 +206,66 @@ class Base:
 
     @classmethod
     async def _make(
-        cls, mode: Mode | None, binds: Sequence[Path], folder: Path | None = None, archive: int | None = None
+        cls,
+        mode: Mode | None,
+        binds: Sequence[Path],
+        folder: Path | None = None,
+        archive: int | None = None,
+        disk: Path | None = None,
     ) -> Base:
         mode = mode or mode_of_this_process()
+        place = None if disk is None else _place(disk.resolve())
         message = {"do": "base", "folder": str(folder.resolve()) if folder else None}
+        message |= {"disk": str(place / "files") if place else None}
         message |= {"binds": [str(bind.resolve()) for bind in binds], **mode.request()}
-        reply, fds = await _ask(message, [] if archive is None else [archive])
+        try:
+            reply, fds = await _ask(message, [] if archive is None else [archive])
+        except BaseException:
+            if place is not None:
+                _remove(place)
+            raise
         user_namespace, mount_namespace, copied = fds
-        return cls(mode, user_namespace, mount_namespace, copied, reply["bytes"], reply["files"], tuple(binds))
+        return cls(mode, user_namespace, mount_namespace, copied, reply["bytes"], reply["files"], tuple(binds), place)
 
     @property
     def user(self) -> tuple[int, int]:
         return self.mode.uid, self.mode.gid
 
     def close(self) -> None:
-        """Idempotent. Workspaces made before stay."""
+        """Idempotent. Workspaces made before stay, unless the copy is on disk."""
         if not self._closed:
             self._closed.append(True)
             _close(self.user_namespace, self.mount_namespace, self.folder)
+            if self.on_disk is not None:
+                _remove(self.on_disk)
+
+
+_PLACE = "rft-base"
+
+
+def _place(disk: Path) -> Path:
+    """Make a folder for a base that nobody else may enter, and remove those of processes that are
+    gone."""
+    for left in disk.glob(f"{_PLACE}-*-*-*"):
+        pid, start = left.name.split("-")[2:4]
+        if not (pid.isdecimal() and start.isdecimal()) or limits.started(int(pid)) != int(start):
+            _remove(left)
+    pid = os.getpid()
+    place = Path(tempfile.mkdtemp(prefix=f"{_PLACE}-{pid}-{limits.started(pid)}-", dir=disk))
+    (place / "files").mkdir()
+    return place
+
+
+def _remove(place: Path) -> None:
+    """Remove a tree, with folders in it that nobody may write to. Raises InfrastructureError."""
+    try:
+        for above, folders, _ in os.walk(place):
+            for path in (f"{above}/{name}" for name in folders):
+                if not os.path.islink(path):  # what a link leads to is not ours
+                    os.chmod(path, 0o700)
+        shutil.rmtree(place)
+    except OSError as error:
+        raise InfrastructureError(f"{place}: what is left of a workspace's base cannot be removed: {error}") from None
 
 
 # -- the workspace ---------------------------------------------------------------------------------

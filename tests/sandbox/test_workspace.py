@@ -121,6 +121,40 @@ def test_a_workspace_outlives_its_base_being_closed_and_its_folder_being_deleted
     boxes.run(play())
 
 
+def test_a_base_may_lie_on_disk_and_leaves_nothing_there(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """For trees that are too large for memory. Links to the host's folders are copied as links."""
+    disk, outside = tmp_path_factory.mktemp("disk"), tmp_path_factory.mktemp("outside")
+    outside.chmod(0o755)
+    (folder / "closed").mkdir()
+    (folder / "closed" / "file").write_text("x")
+    (folder / "closed").chmod(0o555)
+    (folder / "out").symlink_to(outside)
+    of_the_dead = disk / "rft-base-4194304-17-x"
+    (of_the_dead / "files").mkdir(parents=True)
+
+    async def play() -> None:
+        base = await Base.of_folder(folder, disk=disk)
+        (place,) = disk.iterdir()
+        assert place.stat().st_mode & 0o077 == 0  # nobody else looks in
+        assert (place / "files" / "same").read_text() == "# same\n"
+        async with create(Spec(base, allow_weaker=True)) as sandbox:
+            outcome = await sandbox.exec(sh("echo more >> same; rm -r closed/file 2>/dev/null || echo held; cat same"))
+            assert outcome.stdout.endswith(b"# same\nmore\n")
+            assert [change.path for change in await sandbox.diff() if change.how == "modified"] == ["same"]
+        async with create(Spec(base, allow_weaker=True)) as other:
+            assert await other.read_file("same") == b"# same\n"
+        base.close()
+        assert list(disk.iterdir()) == []
+        assert outside.stat().st_mode & 0o777 == 0o755
+        with pytest.raises(UserError, match="nowhere: the base of a workspace must be a folder"):
+            await Base.of_folder(folder, disk=disk / "nowhere")
+
+    boxes.run(play())
+    (folder / "closed").chmod(0o755)
+
+
 def test_a_commit_brings_its_files_and_no_history(tmp_path: Path) -> None:
     def git(*argv: str) -> str:
         who = ["-c", "user.name=A", "-c", "user.email=a@b.c"]
