@@ -1,8 +1,9 @@
 """The figure of the sandbox's speed: a call, and making, keeping and restoring a workspace.
 
 The base holds 50 MB in 2,500 files; between a snapshot and the restore, five files change. What is
-bounded is measured as root, one after another. As a plain user, with
-the base on disk, and with 200 sandboxes at once, it is printed. `python -m bench.sandbox_latency` prints the measurements of whoever runs it, as JSON.
+bounded is measured as root, one after another, in memory. As a plain user, with the base on disk,
+and with 200 sandboxes at once, it is printed. `python -m bench.sandbox_latency` prints the
+measurements of whoever runs it, as JSON.
 """
 
 from __future__ import annotations
