@@ -83,6 +83,7 @@ class _Keeper:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._line: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
 
     def ask(self, message: dict[str, Any], fds: Sequence[int] = ()) -> tuple[dict[str, Any], list[int]]:
@@ -102,28 +103,35 @@ class _Keeper:
         return reply, received
 
     def close(self) -> None:
-        """Close our end of the line, with which it ends."""
-        if self._line is not None and self._owner == os.getpid():
-            self._line.close()
-            self._line = None
+        """End it. What it mounted stays as long as somebody holds it. A copy of this process that
+        was forked only lets go of it."""
+        if self._line is None or self._process is None:
+            return
+        self._line.close()
+        self._line = None
+        if self._owner == os.getpid():
+            self._process.kill()
+            self._process.wait()  # or a zombie would be left
+        else:
+            self._process.returncode = 0  # not our child: nobody waits for it
 
     def _send(self, message: dict[str, Any], fds: list[int]) -> None:
         with self._lock:
             try:
                 keeper.send(self._started(), message, fds)
             except (BrokenPipeError, ConnectionResetError):
-                assert self._line is not None
-                self._line.close()  # it was killed: the next one is as good
-                self._line = None
+                self.close()  # it was killed: the next one is as good
                 keeper.send(self._started(), message, fds)
 
     def _started(self) -> socket.socket:
-        if self._line is None or self._owner != os.getpid():
+        if self._owner != os.getpid():
+            self.close()
+        if self._line is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 argv = [sys.executable, "-I", "-S", str(Path(keeper.__file__).resolve()), str(theirs.fileno())]
                 # its own session: Ctrl-C is for us, and our end closes the line
-                subprocess.Popen(
+                self._process = subprocess.Popen(
                     argv,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -131,7 +139,7 @@ class _Keeper:
                     start_new_session=True,
                     cwd="/",
                     env={"PATH": os.defpath},
-                ).returncode = 0  # nobody waits for it: it ends with the line
+                )
             self._line, self._owner = ours, os.getpid()
         return self._line
 

@@ -321,6 +321,8 @@ def test_a_killed_keeper_is_replaced() -> None:
             assert keepers
             assert (await sandbox.exec(["true"])).returncode == 0
             await sandbox.restore(await sandbox.snapshot())
+        states = [child.status() for child in psutil.Process().children()]
+        assert psutil.STATUS_ZOMBIE not in states
 
     boxes.run(play())
 
