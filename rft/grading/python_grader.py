@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -105,24 +106,35 @@ class PythonGrader:
         if outcome.truncated:
             longest = f"{self._limits.output_bytes / 2**20:g} MiB"
             return self._without(GradeStatus.infra_error, f"printed more than {longest}", printed)
-        try:
-            verdict: dict[str, Any] = json.loads(outcome.stdout)
-        except ValueError:
-            return self._without(GradeStatus.infra_error, f"ended with exit code {outcome.returncode}", printed)
-        if "raised" in verdict:
-            return self._without(GradeStatus.infra_error, redact(verdict["raised"]), printed)
-        if "no_number" in verdict:
-            said = f"returned {redact(verdict['no_number'])}, expected a number: return float(...)"
-            return self._without(GradeStatus.parse_error, said, printed)
-        try:
-            score = within(verdict["score"], self.scale, self._settings.declares_range)
-        except Malformed as error:
-            return self._without(GradeStatus.parse_error, str(error), printed)
-        return passed(self._settings, score, printed)
+        match _verdict(outcome.stdout):
+            case {"score": float(number)} if math.isfinite(number):
+                try:
+                    score = within(number, self.scale, self._settings.declares_range)
+                except Malformed as error:
+                    return self._without(GradeStatus.parse_error, str(error), printed)
+                return passed(self._settings, score, printed)
+            case {"no_number": str(what)}:
+                said = f"returned {redact(what)}, expected a number: return float(...)"
+                return self._without(GradeStatus.parse_error, said, printed)
+            case {"raised": str(what)}:
+                return self._without(GradeStatus.infra_error, redact(what), printed)
+            case None:
+                return self._without(GradeStatus.infra_error, f"ended with exit code {outcome.returncode}", printed)
+            case _:
+                return self._without(GradeStatus.parse_error, "wrote something that is no verdict", printed)
 
     def _without(self, status: Any, why: str, printed: str) -> Unscored:
         words = f"grader: {self._settings.name}: {why}" + (f". It printed: {printed}" if printed else "")
         return Unscored(status, words, (RUNTIME,))
+
+
+def _verdict(written: bytes) -> Any:
+    """Read what the process wrote; None if that is no JSON. The source can write there, too, so it
+    may be any JSON, and NaN."""
+    try:
+        return json.loads(written)
+    except (ValueError, RecursionError):
+        return None
 
 
 async def check(section: config.Tools) -> None:

@@ -79,6 +79,17 @@ class TestInASandbox:
         assert [grade.score for grade in found] == [1.0] * 6
         assert len({grade.explanation for grade in found}) == 1  # the order of a set is the same each time
 
+    @pytest.mark.parametrize(
+        "written",
+        ["[1]", '{"score": NaN}', '{"score": 1e999}', '{"score": "1"}', '{"score": true}', "{}", "3", "[" * 9999],
+    )
+    def test_a_verdict_that_the_source_writes_itself_is_read_as_strictly(self, written: str):
+        source = python("import os", f"os.write(3, {written.encode()!r})", "os._exit(0)")
+        (grade,) = grades((source, "x"))
+        assert isinstance(grade, Unscored)
+        assert grade.flags == ("python_grader_runtime_error",)
+        assert "no verdict" in grade.explanation or "ended with exit code" in grade.explanation
+
     def test_the_error_names_the_line_of_the_source_and_what_was_printed(self):
         (grade,) = grades((python("print('so far')", "return item['price']"), "x"))
         assert grade.explanation == "grader: python: KeyError: 'price' (line 3). It printed: so far"
