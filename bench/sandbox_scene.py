@@ -342,9 +342,11 @@ async def _neighbors(treasures: Scene, base: Base) -> Played:
         f"open('/tmp/{marker}', 'w'); open('ready', 'w'); print(flush=True); time.sleep(30)"
     )
     look = (  # the marker is written backwards: what looks must not find itself
-        f"import os, socket; marker = {marker[::-1]!r}[::-1]\n"
-        "found = [f'process {p}' for p in os.listdir('/proc') if p.isdigit() and marker.encode() in "
-        "open(f'/proc/{p}/cmdline', 'rb').read()]\n"
+        f"import contextlib, os, socket; marker, found = {marker[::-1]!r}[::-1], []\n"
+        "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
+        "    with contextlib.suppress(OSError):\n"  # it ended meanwhile
+        "        if marker.encode() in open(f'/proc/{pid}/cmdline', 'rb').read():\n"
+        "            found.append(f'process {pid}')\n"
         "found += ['socket'] if socket.socket(socket.AF_UNIX).connect_ex('\\0' + marker) == 0 else []\n"
         "found += [n for n in (f'/tmp/{marker}', f'/ws/{marker}') if os.path.exists(n)]\n"
         "print(found)"

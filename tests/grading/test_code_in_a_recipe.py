@@ -33,7 +33,7 @@ async def grade(sample, item):
 """
 HONEST = "def double(number):\n    return number + number\n"
 CARELESS = "def double(number):\n    return 4\n"
-HACK = "import os\nos._exit(0)\n"
+CHEAT = "import os\nos._exit(0)\n"
 
 
 def grades(folder: Path, *answers: str) -> list[Grade]:
@@ -52,11 +52,11 @@ def grades(folder: Path, *answers: str) -> list[Grade]:
 
 @boxes.needs_sandbox
 def test_code_of_the_policy_is_checked_over_http(tmp_path: Path):
-    honest, careless, hack = grades(tmp_path, HONEST, CARELESS, HACK)
+    honest, careless, cheat = grades(tmp_path, HONEST, CARELESS, CHEAT)
     assert (honest.score, honest.solved, honest.explanation) == (1.0, True, "5 of 5 checks passed ")
     assert (careless.score, len(careless.evidence)) == (0.0, 5)
     assert careless.evidence[0].startswith("double(")
-    assert (hack.score, hack.explanation) == (0.0, "0 of 5 checks passed ended while its module was loaded")
+    assert (cheat.score, cheat.explanation) == (0.0, "0 of 5 checks passed ended while its module was loaded")
 
 
 def test_without_a_sandbox_there_is_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
