@@ -109,6 +109,13 @@ class Python(Grader):
     def needs_sandbox(self) -> bool:
         return True
 
+    @property
+    def remarks(self) -> list[str]:
+        if self.image_tag is None:
+            return super().remarks
+        said = f"image_tag = {self.image_tag}: the source gets this installation's packages. Compare their versions."
+        return [*super().remarks, said]
+
     @field_validator("source")
     @classmethod
     def _can_run(cls, value: str) -> str:

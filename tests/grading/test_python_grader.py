@@ -110,6 +110,12 @@ class TestInASandbox:
             grades((python("return 5"), "x"))
 
 
+def test_an_image_that_is_not_ours_is_a_remark():
+    assert graders.read(python("return 1.0"), "grader.json").remarks == []
+    (said,) = graders.read(python("return 1.0", image_tag="2025-05-08"), "grader.json").remarks
+    assert said.startswith("image_tag = 2025-05-08: the source gets this installation's packages")
+
+
 # -- machines that lack something ------------------------------------------------------------------
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
