@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 import rft
 from rft import kernels
 from rft.errors import UserError
-from rft.kernels import reference
-from tests.kernel_cases import HIGH, LOW, Case, agree
+from rft.kernels import chunked, reference
+from tests.kernel_cases import HIGH, LOW, ROUNDED, Case, agree
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 interpreter = pytest.mark.skipif(not INTERPRETED, reason="runs in the process that test_in_the_interpreter starts")
@@ -124,6 +124,56 @@ def test_tiles_fit_the_chip_that_they_are_for() -> None:
             tiles = tiles_for(dtype, shared_memory)
             assert tiles.shared_bytes(dtype.itemsize) <= shared_memory
             assert min(tiles.n, tiles.v, tiles.d) >= 16
+
+
+# -- in chunks -------------------------------------------------------------------------------------
+@here
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("chunk", [1, 90, 301, 10_000])  # logits: less than a row, 2 rows, 6, all
+def test_chunks_equal_the_reference(monkeypatch: pytest.MonkeyPatch, chunk: int, dtype: torch.dtype) -> None:
+    monkeypatch.setattr(chunked, "CHUNK", chunk)
+    monkeypatch.setattr(chunked, "PART", 47)
+    one = Case(37, 24, 45, dtype)
+    # In bfloat16 a logit is rounded before softmax, as the model's own head does it.
+    tolerance = ROUNDED if dtype == torch.float32 else 0.05
+    wanted = [x.to(dtype) for x in one.scored(reference)], [x.to(dtype) for x in one.learned(reference)]
+    agree([x.to(dtype) for x in one.scored(chunked)], wanted[0], tolerance)
+    agree([x.to(dtype) for x in one.learned(chunked)], wanted[1], tolerance)
+
+
+@here
+def test_a_frozen_head_gets_no_gradient_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked, "CHUNK", 90)
+    one = Case(8, 4, 45)
+    found = []
+    for path in (chunked, reference):
+        hidden_ND = one.hidden_ND.clone().requires_grad_()
+        path.linear_logprobs(hidden_ND, one.weight_VD, one.ids_N)[0].sum().backward()
+        found.append(hidden_ND.grad)
+    agree(found[:1], found[1:])
+
+
+@here
+def test_many_logits_are_never_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest tensor that forward and backward make is a chunk."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    sizes: list[int] = []
+
+    class Made(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = function(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor):
+                sizes.append(out.numel())
+            return out
+
+    monkeypatch.setattr(chunked, "CHUNK", 2000)
+    monkeypatch.setattr(chunked, "PART", 400)
+    one = Case(64, 4, 200)
+    with Made():
+        hidden_ND = one.hidden_ND.clone().requires_grad_()
+        kernels.linear_logprobs(hidden_ND, one.weight_VD, one.ids_N)[0].sum().backward()
+    assert max(sizes) == 2000
 
 
 # -- in the interpreter ----------------------------------------------------------------------------
