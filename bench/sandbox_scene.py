@@ -344,7 +344,7 @@ async def _neighbors(treasures: Scene, base: Base) -> Played:
     look = (  # the marker is written backwards: what looks must not find itself
         f"import contextlib, os, socket; marker, found = {marker[::-1]!r}[::-1], []\n"
         "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
-        "    with contextlib.suppress(OSError):\n"  # it ended meanwhile
+        "    with contextlib.suppress(FileNotFoundError, ProcessLookupError):\n"  # it ended meanwhile
         "        if marker.encode() in open(f'/proc/{pid}/cmdline', 'rb').read():\n"
         "            found.append(f'process {pid}')\n"
         "found += ['socket'] if socket.socket(socket.AF_UNIX).connect_ex('\\0' + marker) == 0 else []\n"
