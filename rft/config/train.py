@@ -199,9 +199,10 @@ class Train(Section):
     microbatches as it needs; a smaller one takes less memory."""
     packing: bool = False
     """true: several samples share a row without seeing each other, and a common beginning is
-    computed once. false: each sample has a padded row. A packed row is as wide as pays for this
-    model, at most microbatch_tokens; the metric `packing/shared_share` is the share of rollouts
-    that shared their prompt.
+    computed once. false: each sample has a padded row. A packed row is as wide as
+    microbatch_tokens allows (for a model of another family than Qwen, Llama and Mistral: as pays);
+    a group whose samples fit computes its prompt once. The metric `packing/shared_share` is the
+    share of rollouts that shared their prompt.
     """
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, more time."""

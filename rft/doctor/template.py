@@ -22,6 +22,7 @@ from rft.chat.dialogue import opening_of
 from rft.doctor import arguments
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
+from rft.models.shape import num_positions
 from rft.types import Example
 
 NUM_LONGEST = 16  # of each split, by letters, which are cheap to count
@@ -87,7 +88,7 @@ def _positions(setup: Setup) -> Iterator[Finding]:
 
 
 def _num_positions(setup: Setup) -> int | None:
-    return getattr(setup.model_config().get_text_config(), "max_position_embeddings", None)
+    return num_positions(setup.model_config())
 
 
 def _room(setup: Setup, chat: Any, limit: int | None) -> tuple[list[Finding], int]:

@@ -3,6 +3,7 @@ memory, so a model of any size is there in a second.
 
     skeleton         the whole model, or one of another number of layers
     num_parameters   how many numbers its weights are; tied ones count once
+    num_positions    how many tokens a dialogue may have
 """
 
 from __future__ import annotations
@@ -31,3 +32,20 @@ def num_parameters(description: Any) -> int:
     """Count the parameters of the model that `description` (transformers' configuration) tells
     of."""
     return sum(parameter.numel() for parameter in skeleton(description).parameters())
+
+
+def num_positions(description: Any) -> int | None:
+    """Return how many tokens a dialogue may have; None: the description says nothing.
+
+    Where all layers look back through a window (Mistral 7B v0.1), it is the window: up to there
+    attention is full, which is all that sampling and learning know.
+    """
+    text = description.get_text_config()
+    told = (getattr(text, "max_position_embeddings", None), _window(text))
+    return min((limit for limit in told if limit is not None), default=None)
+
+
+def _window(text: Any) -> int | None:
+    """Return the window of all layers. Layers of several kinds are another matter, which the
+    sampler refuses."""
+    return None if getattr(text, "layer_types", None) else getattr(text, "sliding_window", None)

@@ -1,5 +1,6 @@
-"""A fast forward for decoding, over the model's own weights: Qwen3ForCausalLM with full attention,
-which the embedded policy is, and LlamaForCausalLM, the same without norms of queries and keys.
+"""A fast forward for decoding, over the model's own weights, for the families that are one design:
+Qwen3 (which the embedded policy is), Qwen2, Llama (SmolLM and SmolLM2 too) and Mistral. They differ
+in norms of queries and keys, in biases, in rotary tables, and in a head that is tied or not.
 
 On a small model the time of a step is the overhead of its operations, not their arithmetic. So
 there are few of them here: q, k and v as one product, gate and up as one, both residuals inside
@@ -33,42 +34,54 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from rft.kernels import onednn
 from rft.models.unmerged import Unmerged
 from rft.sampling.kv_cache import Feed, ModelForward, Slots
 
-KNOWN = ("Qwen3ForCausalLM", "LlamaForCausalLM")
+KNOWN = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 """Allowed difference, as a share of the largest logit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """Linear layers side by side, as one product, with the adapters beside them."""
+    """Linear layers side by side, as one product, with the adapters beside them. `by_onednn`: see
+    rft/kernels/onednn.py."""
 
     weight: torch.Tensor
     weight_T: torch.Tensor
+    by_onednn: bool
+    bias: torch.Tensor | None = None
     down: torch.Tensor | None = None
     up: torch.Tensor | None = None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self.down is None or self.up is None:
-            return functional.linear(x, self.weight)
-        return torch.addmm(functional.linear(functional.linear(x, self.down), self.up), x, self.weight_T)
+        if self.down is not None and self.up is not None:
+            return self._added(functional.linear(functional.linear(x, self.down), self.up, self.bias), x)
+        return (onednn.linear if self.by_onednn else functional.linear)(x, self.weight, self.bias)
 
     def onto(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Add the product to the residual."""
-        return torch.addmm(residual, x, self.weight_T) if self.down is None else residual + self(x)
+        is_plain = self.down is None and self.bias is None
+        return self._added(residual, x) if is_plain else residual + self(x)
+
+    def _added(self, sum_: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return onednn.linear_onto(sum_, x, self.weight) if self.by_onednn else torch.addmm(sum_, x, self.weight_T)
 
     def rows(self, first: int, end: int | None) -> _Product:
         """Return the part that makes these outputs."""
-        weight = self.weight[first:end]
-        return _Product(weight, weight.T, self.down, None if self.up is None else self.up[first:end])
+        bias, up = (None if held is None else held[first:end] for held in (self.bias, self.up))
+        return _product_of(self.weight[first:end], bias, self.down, up)
+
+
+def _product_of(weight: torch.Tensor, *others: torch.Tensor | None) -> _Product:
+    return _Product(weight, weight.T, onednn.serves(weight), *others)
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
     """A layer's weights as they are multiplied. `qk_norm_2D`: row 0 for queries, 1 for keys; None
-    for Llama."""
+    where the model has no such norms."""
 
     before: torch.Tensor
     qkv: _Product
@@ -202,18 +215,18 @@ class FastForward:
             down=self._product(mlp.down_proj),
         )
 
-    def _as_is(self, module: Any) -> torch.Tensor:
-        self._at(module._parameters, "weight")
-        return module.weight.detach()
+    def _as_is(self, module: Any, name: str = "weight") -> torch.Tensor:
+        self._at(module._parameters, name)
+        return module._parameters[name].detach()
 
     def _at(self, tensors: dict[str, Any], name: str) -> None:
         """Note where a tensor lies, to notice when it gets other memory."""
         self._places.append((tensors, name, tensors[name].data_ptr()))
 
     def _product(self, first: Any, *others: Any) -> _Product:
-        weight = self._fuse(first, *others) if others else self._as_is(first)
-        down, up = self._adapters([first, *others])
-        return _Product(weight, weight.T, down, up)
+        weight = self._fuse(first, *others)
+        bias = None if first.bias is None else self._fuse(first, *others, name="bias")
+        return _product_of(weight, bias, *self._adapters([first, *others]))
 
     def _adapters(self, modules: Sequence[Any]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Put the modules' adapters side by side; the modules hold views of them."""
@@ -236,12 +249,15 @@ class FastForward:
             row += outputs
         return down, up
 
-    def _fuse(self, *modules: Any) -> torch.Tensor:
+    def _fuse(self, *modules: Any, name: str = "weight") -> torch.Tensor:
         """Put the modules' weights side by side; from now on the modules hold views of them."""
-        fused = torch.cat([module.weight.detach() for module in modules])
-        for module, part in zip(modules, fused.split([len(module.weight) for module in modules]), strict=True):
-            module.weight.data = part
-            self._as_is(module)
+        if len(modules) == 1:
+            return self._as_is(modules[0], name)
+        held = [module._parameters[name] for module in modules]
+        fused = torch.cat([parameter.detach() for parameter in held])
+        for module, parameter, part in zip(modules, held, fused.split([len(one) for one in held]), strict=True):
+            parameter.data = part
+            self._as_is(module, name)
         return fused
 
     @torch.no_grad()
@@ -337,9 +353,11 @@ def _unknown(model: Any) -> str:
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope not in ("default", "linear", "yarn", "llama3"):
         return f"rotary positions of type {rope}"
-    biased = config.attention_bias or getattr(config, "mlp_bias", False)
-    if biased or config.hidden_act != "silu" or model.dtype not in TOLERANCE:
-        return f"attention_bias or mlp_bias {biased}, hidden_act {config.hidden_act}, {model.dtype}"
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        return f"layers of kind {sorted(kinds - {'full_attention'})}"
+    if config.hidden_act != "silu" or model.dtype not in TOLERANCE:
+        return f"hidden_act {config.hidden_act}, {model.dtype}"
     linear = [module for module in model.modules() if hasattr(module, "in_features")]
     if any(type(module) not in (torch.nn.Linear, Unmerged) for module in linear) or any(
         parameter.is_inference() for parameter in model.parameters()

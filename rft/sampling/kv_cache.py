@@ -37,6 +37,15 @@ class Feed:
         return self.start + len(self.ids)
 
 
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Keys and values L H T D of the tokens `ids`, which a dialogue begins with."""
+
+    ids: tuple[int, ...]
+    keys_LHTD: torch.Tensor
+    values_LHTD: torch.Tensor
+
+
 class Slots:
     def __init__(
         self, layers: int, slots: int, heads: int, length: int, dim: int, dtype: torch.dtype, device: torch.device
@@ -63,6 +72,16 @@ class Slots:
         for held in (self.keys_LSHTD, self.values_LSHTD):
             part = held[:, :, :, :length]
             part[:, torch.tensor(targets, device=part.device)] = part[:, torch.tensor(sources, device=part.device)]
+
+    def take(self, slot: int, ids: tuple[int, ...]) -> Prefix:
+        """Copy the first tokens of a slot, which are `ids`, out of it."""
+        keys, values = (held[:, slot, :, : len(ids)].clone() for held in (self.keys_LSHTD, self.values_LSHTD))
+        return Prefix(ids, keys, values)
+
+    def put(self, prefix: Prefix, targets: list[int], length: int) -> None:
+        """Copy the first `length` tokens of a prefix into some slots."""
+        for held, kept in ((self.keys_LSHTD, prefix.keys_LHTD), (self.values_LSHTD, prefix.values_LHTD)):
+            held[:, torch.tensor(targets, device=held.device), :, :length] = kept[:, None, :, :length]
 
 
 class Forward(Protocol):

@@ -28,6 +28,7 @@ from rft import config, files, progress, recipe, reports, shelves
 from rft.chat.renderer import Chat, assistant_text
 from rft.errors import UserError
 from rft.models import embedded, source, weights
+from rft.models.shape import num_positions
 from rft.tools.signatures import schemas
 from rft.trainer import supervised
 from rft.trainer.learner import Learner
@@ -74,7 +75,7 @@ def _build(params: config.Params, work: Path, shelf: Path) -> None:
     given, num_left_out = lessons(chat, demonstrations, warm.longest)
     if len(given) < warm.batch:
         raise _too_few(chat, demonstrations, warm)
-    _check(given, warm, network.config.get_text_config().max_position_embeddings)
+    _check(given, warm, num_positions(network.config))
     training = warm_start(network, given, section, work, device)
     network = weights.merged(training.learner.model).eval()
     network.save_pretrained(shelf / "model")
@@ -107,10 +108,10 @@ def warm_start(
     return training
 
 
-def _check(given: list[Lesson], warm: config.WarmStart, positions: int) -> None:
+def _check(given: list[Lesson], warm: config.WarmStart, positions: int | None) -> None:
     """Raise UserError when a demonstration is too long for the model."""
     longest = max(len(lesson.ids) for lesson in given)
-    if longest > positions:
+    if positions is not None and longest > positions:
         raise UserError(
             f"params.yaml: {_KEYS}.longest = {warm.longest}: the longest demonstration has {longest} tokens, and the "
             f"model has {positions} positions. Lower longest to {positions}: longer ones are then left out."

@@ -29,6 +29,7 @@ from rft.chat.renderer import Chat
 from rft.errors import ConfigError, UserError
 from rft.grading import preflight
 from rft.models import unmerged, weights
+from rft.models.shape import num_positions
 from rft.rollouts import determinism
 from rft.rollouts import log as rollout_log
 from rft.rollouts.prompting import num_turns
@@ -116,10 +117,8 @@ def _imitated(
     found, left_out = shelves.load_imitated()
     dialogues = [_under(messages, prompt) for messages in found]
     check_template(chat, dialogues, f"policy.model = {params.policy.model}")
-    positions = network.config.get_text_config().max_position_embeddings
-    longest = min(positions, rollout.max_tokens or positions)
-    if warm_starts:
-        longest = min(longest, section.warm_start.longest)
+    limits = (num_positions(network.config), rollout.max_tokens, section.warm_start.longest if warm_starts else None)
+    longest = min((limit for limit in limits if limit is not None), default=None)
     given, too_long = lessons(chat, dialogues, longest)
     if too_long:
         left_out = left_out | {"longer than the context": too_long}

@@ -1,5 +1,5 @@
-"""Hidden states for training with less work than the model's own forward: Qwen3 and Llama with full
-attention, with or without an adapter.
+"""Hidden states for training with less work than the model's own forward: Qwen3, Qwen2, Llama and
+Mistral with full attention, with or without an adapter.
 
 The model's own forward computes every token in every layer. But the last layer's output is read
 only where a completion token follows: at a fifth of all tokens. Its keys and values are needed for
@@ -8,8 +8,10 @@ model of three layers that is a quarter of the arithmetic, in one of 36 nothing.
 operation here, whose backward keeps the normalized input instead of seven small tensors. Together a
 step of the embedded policy takes 26 % less (one core: 0.84 -> 0.62 s side by side).
 
-It calls the model's own modules, so adapters work, and nothing is copied. `knows` tells for which
-models; others use their own forward. Equal to that, gradients included, to 1e-5
+Rows of several samples are trees; their attention is rft/trainer/branches.py.
+
+It calls the model's own modules, so biases and adapters work, and nothing is copied. `knows` tells
+for which models; others use their own forward. Equal to that, gradients included, to 1e-5
 (tests/trainer/test_logprobs.py).
 
 Shapes: R rows of T tokens; Q places per row that are read; N completion tokens; E hidden size, H
@@ -18,18 +20,23 @@ heads, D head size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
+from rft.trainer.branches import Branches
 from rft.trainer.packing import Layout
+
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Outputs of attention, rows x tokens x (H D) or flat, from q, k and v ... H D."""
 
 
 def knows(decoder: Any) -> bool:
-    """Tell whether this is Qwen3 or Llama with full attention, keeping its activations, whole on
-    this device."""
-    if type(decoder).__name__ not in ("Qwen3Model", "LlamaModel") or decoder.is_activation_checkpointing:
+    """Tell whether this is one of those models with full attention, whole on this device."""
+    if type(decoder).__name__ not in ("Qwen3Model", "Qwen2Model", "LlamaModel", "MistralModel"):
         return False
     if hasattr(decoder.layers[0], "unshard"):  # FSDP2's hooks
         return False
@@ -43,20 +50,48 @@ def own_hidden(decoder: Any, layout: Layout, places: tuple[torch.Tensor, torch.T
     where they are known already."""
     x_RTE = decoder.embed_tokens(layout.ids_RT)
     turn = decoder.rotary_emb(x_RTE, layout.positions_RT)
-    mask = None if layout.mask_RTT is None else layout.mask_RTT[:, None]
+    attend = _causal if layout.end_RT is None else Branches(layout.end_RT)
     last = len(decoder.layers) - 1
-    for number, layer in enumerate(decoder.layers):
-        if number < last:
-            x_RTE = _layer(layer, x_RTE, x_RTE, turn, turn, mask)
+    for layer in decoder.layers[:last]:
+        if decoder.is_activation_checkpointing:
+            x_RTE = checkpoint(_layer, layer, x_RTE, x_RTE, turn, turn, attend, use_reentrant=False)
+        else:
+            x_RTE = _layer(layer, x_RTE, x_RTE, turn, turn, attend)
+    if layout.end_RT is not None:
+        return _read_in_trees(decoder, layout, x_RTE, turn)
     place_RQ, read_N = places or _places(layout)
     rows = torch.arange(len(place_RQ), device=place_RQ.device)[:, None]
-    if layout.mask_RTT is None:
-        seen_RQT = torch.arange(layout.ids_RT.shape[1], device=place_RQ.device) <= place_RQ[:, :, None]
-    else:
-        seen_RQT = layout.mask_RTT[rows, place_RQ]
+    seen_RQT = torch.arange(layout.ids_RT.shape[1], device=place_RQ.device) <= place_RQ[:, :, None]
     here = tuple(table[rows, place_RQ] if len(table) > 1 else table[0][place_RQ] for table in turn)
-    x_RQE = _layer(decoder.layers[last], x_RTE, x_RTE[rows, place_RQ], turn, here, seen_RQT[:, None])
+    x_RQE = _layer(decoder.layers[last], x_RTE, x_RTE[rows, place_RQ], turn, here, _Seen(seen_RQT[:, None]))
     return _norm(decoder.norm, x_RQE.flatten(0, 1)[read_N])
+
+
+def _read_in_trees(decoder: Any, layout: Layout, x_RTE: torch.Tensor, turn: Any) -> torch.Tensor:
+    """Compute the last layer where it is read, in rows of several samples."""
+    assert layout.end_RT is not None
+    read_M, which_N = torch.unique(layout.predictor_N, return_inverse=True)
+    here = tuple(table.expand(len(x_RTE), -1, -1).flatten(0, 1)[read_M][None] for table in turn)
+    attend, read_ME = Branches(layout.end_RT, read_M), x_RTE.flatten(0, 1)[read_M]
+    x_ME = _layer(decoder.layers[-1], x_RTE, read_ME[None], turn, here, attend)[0]
+    return _norm(decoder.norm, x_ME[which_N])
+
+
+def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attend to all that comes before in the row."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+
+class _Seen:
+    """Attention as a mask R 1 Q T says."""
+
+    def __init__(self, mask: torch.Tensor):
+        self.mask = mask
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=self.mask).transpose(1, 2)
 
 
 def _places(layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,7 +108,7 @@ def _places(layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
     return place_RQ, (row * most + place)[which_N]
 
 
-def _layer(layer: Any, x_RTE: Any, read_RQE: Any, turn: Any, here: Any, mask: torch.Tensor | None) -> torch.Tensor:
+def _layer(layer: Any, x_RTE: Any, read_RQE: Any, turn: Any, here: Any, attend: Attend) -> torch.Tensor:
     """Return the layer's output at `read`, which attends to `x`; at all places if both are one."""
     attention, mlp = layer.self_attn, layer.mlp
     seen = _norm(layer.input_layernorm, x_RTE)
@@ -84,9 +119,8 @@ def _layer(layer: Any, x_RTE: Any, read_RQE: Any, turn: Any, here: Any, mask: to
     if hasattr(attention, "q_norm"):  # Qwen3
         q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
     q, k = _turned(q, here), _turned(k, turn)
-    k, v = (one.repeat_interleave(attention.num_key_value_groups, 2).transpose(1, 2) for one in (k, v))
-    out = functional.scaled_dot_product_attention(q.transpose(1, 2), k, v, attn_mask=mask, is_causal=mask is None)
-    read_RQE = read_RQE + attention.o_proj(out.transpose(1, 2).flatten(2))
+    k, v = (one.repeat_interleave(attention.num_key_value_groups, 2) for one in (k, v))
+    read_RQE = read_RQE + attention.o_proj(attend(q, k, v).reshape(*asks.shape[:2], -1))
     h = _norm(layer.post_attention_layernorm, read_RQE)
     return read_RQE + mlp.down_proj(functional.silu(mlp.gate_proj(h)) * mlp.up_proj(h))
 

@@ -35,7 +35,8 @@ from rft import algorithms, commands, config, progress
 from rft.algorithms.tokens import Tokens, Totals
 from rft.errors import RftError, UserError
 from rft.models import heap, weights
-from rft.trainer import sharding
+from rft.models.shape import num_positions
+from rft.trainer import forward, sharding
 from rft.trainer.critic import Critic
 from rft.trainer.distributed import Processes
 from rft.trainer.logprobs import Scored, own_logprobs
@@ -97,8 +98,8 @@ class Learner:
         self._frozen = self._copy() if "reference" in self.algorithm.needs and section.weights == "full" else None
         if self.team.shards and self.team.rank:
             self.model.cpu()  # only brought up to date
-        self.packs_by = self.model.config.get_text_config().hidden_size if section.packing else None
-        """The hidden size, which bounds rows; None: samples are laid side by side."""
+        self.packs_by = self._packs_by() if section.packing else None
+        """What bounds rows (`packing.widest`); None: samples are laid side by side."""
         self.critic = Critic(self.model, section.ppo.critic_lr, device) if "values" in self.algorithm.needs else None
         self.optimizer = torch.optim.AdamW(self.parameters, lr=section.lr, betas=(0.9, 0.95), weight_decay=0.0)
         self.start = self._started()
@@ -106,6 +107,11 @@ class Learner:
         phases = ("preparing", "forward", "backward", "optimizer", *(["exchange"] if self.team.size > 1 else []))
         self.seconds: dict[str, float] = dict.fromkeys(phases, 0.0)
         """Seconds spent so far, by phase."""
+
+    def _packs_by(self) -> float:
+        """Return the hidden size; infinite where attention is computed a branch at a time."""
+        is_ours = forward.knows(self._network.get_decoder())
+        return math.inf if is_ours else self.model.config.get_text_config().hidden_size
 
     # -- a step ------------------------------------------------------------------------------------
     def update(self, samples: Sequence[TrainingSample], counted: Counted, lr: float | None = None) -> dict[str, float]:
@@ -161,9 +167,9 @@ class Learner:
     def _check(self, samples: Sequence[TrainingSample], counted: Counted) -> None:
         assert counted.num_rollouts >= len(samples), "what is learned from is counted"
         assert counted.num_tokens >= sum(sample.num_own for sample in samples), "what is learned from is counted"
-        limit = self.model.config.get_text_config().max_position_embeddings
+        limit = num_positions(self.model.config)
         longest = max(len(sample.ids) for sample in samples)
-        if longest > limit:
+        if limit is not None and longest > limit:
             what = f"a rollout of {longest} tokens cannot be learned from: the model has {limit} positions"
             raise UserError(f"{what}. Lower rollout.max_tokens in params.yaml.")
 

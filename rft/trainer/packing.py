@@ -24,18 +24,20 @@ the samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import groupby, pairwise, takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
 ROW_TOKENS, ROW_HIDDEN = 350, 128
-"""The width of a tree, and for which hidden size. A wider one shares more, but attention grows with
-its square. A step of 64 samples of 130 tokens on the embedded policy, one core: side by side
-0.62 s; trees of up to 200 tokens 0.52, 260 0.50, 350 0.49, 512 0.53."""
+"""The width of a tree, and for which hidden size, where the model's own forward reads it: a wider
+one shares more, but attention under a mask grows with its square. (Where rft/trainer/branches.py
+reads it, a row is as wide as a microbatch.) A step of 64 samples of 130 tokens on the embedded
+policy, one core: side by side 0.62 s; trees of up to 200 tokens 0.52, 260 0.50, 350 0.49, 512
+0.53."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,9 @@ class Layout:
     samples: list[TrainingSample]
     ids_RT: torch.Tensor
     positions_RT: torch.Tensor
-    mask_RTT: torch.Tensor | None
-    """Who may see whom. None: each token sees all before it in its row."""
+    end_RT: torch.Tensor | None
+    """Where each token's descendants end. None: rows of one sample, where each token sees all
+    before it."""
     predictor_N: torch.Tensor
     """Place (in R x T, flat) of the hidden state that predicts each completion token."""
     ids_N: torch.Tensor
@@ -112,6 +115,16 @@ class Layout:
     """What a token weighs against a completion token. None: all are completion tokens."""
     own_N: torch.Tensor | None = None
     """Whether it is a completion token. None: all are. Otherwise N counts `others` too."""
+
+    @property
+    def mask_RTT(self) -> torch.Tensor | None:
+        """Who may see whom. None: each token sees all before it in its row."""
+        import torch
+
+        if self.end_RT is None:
+            return None
+        column = torch.arange(self.end_RT.shape[1], device=self.end_RT.device)
+        return (column[:, None] >= column) & (column[None, :, None] < self.end_RT[:, None, :])
 
 
 @dataclass(slots=True)
@@ -145,8 +158,9 @@ def share(samples: Sequence[TrainingSample], rank: int, size: int) -> list[Train
     return mine
 
 
-def widest(prompt: int, hidden: int) -> int:
+def widest(prompt: int, hidden: float) -> float:
     """Return the width up to which a tree pays, for samples that share a prompt of this length.
+    `hidden`: the hidden size; infinite where attention does not grow with the width.
 
     Per layer, a token costs about 24 H^2 operations, and attention 4 T H in a row of T. In units of
     the former a row costs T + T^2 / 6H. Where each sample adds a few tokens to a prompt of s, the
@@ -155,15 +169,18 @@ def widest(prompt: int, hidden: int) -> int:
     eight rollouts of 370, one core, alone 0.68 s, in rows of up to 600 tokens 0.24, 900 0.09, 1,400
     0.22 (H = 512, 400 tokens: alone 6.9 s, 900 1.8).
     """
+    if math.isinf(hidden):
+        return hidden
     usual = max(ROW_TOKENS, ROW_TOKENS * hidden // ROW_HIDDEN)
-    return usual if prompt <= usual // 2 else prompt + math.isqrt(prompt * (prompt + 6 * hidden))
+    return usual if prompt <= usual // 2 else prompt + math.isqrt(int(prompt * (prompt + 6 * hidden)))
 
 
-def microbatches(samples: Sequence[TrainingSample], max_tokens: int, hidden: int | None) -> list[list[Row]]:
+def microbatches(samples: Sequence[TrainingSample], max_tokens: int, hidden: float | None) -> list[list[Row]]:
     """Cut into microbatches of at most `max_tokens` with padding, except what cannot be divided.
     Rows of similar width go together, so that little is padding.
 
-    `hidden`: the model's hidden size, which bounds trees; None: samples are laid side by side.
+    `hidden`: the model's hidden size, which bounds trees, or infinite (`widest`); None: samples are
+    laid side by side.
     """
     if hidden is None:
         units = [[[sample] for sample in bundle] for bundle in bundles(samples)]
@@ -181,23 +198,35 @@ def microbatches(samples: Sequence[TrainingSample], max_tokens: int, hidden: int
     return batches
 
 
-def trees(samples: Sequence[TrainingSample], max_tokens: int, hidden: int) -> list[Row]:
+def trees(samples: Sequence[TrainingSample], max_tokens: int, hidden: float) -> list[Row]:
     """Put samples that begin alike into rows as wide as pays, of at most `max_tokens` tokens unless
-    a bundle alone is wider."""
+    a bundle alone is wider. A prompt is computed once if its samples fit into a row."""
     rows: list[Row] = []
     used, before = 0, []
-    for bundle in sorted(bundles(samples), key=lambda bundle: bundle[0].read):
-        own = _tree(bundle)
-        shared = _common(before, bundle[0].read)
-        new, room = len(own.ids) - shared, widest(bundle[0].prompt if shared >= bundle[0].prompt else 0, hidden)
+    for unit in _groups(samples, max_tokens) if math.isinf(hidden) else _sorted(samples):
+        own = _tree(unit)
+        shared = _common(before, unit[0].read)
+        new, room = len(own.ids) - shared, widest(unit[0].prompt if shared >= unit[0].prompt else 0, hidden)
         if rows and used + new <= min(room, max_tokens):
-            rows[-1] += bundle
+            rows[-1] += unit
             used += new
         else:
-            rows.append(list(bundle))
+            rows.append(list(unit))
             used = len(own.ids)
-        before = bundle[0].read
+        before = max(unit, key=lambda sample: sample.read).read
     return rows
+
+
+def _sorted(samples: Sequence[TrainingSample]) -> list[Row]:
+    return sorted(bundles(samples), key=lambda bundle: bundle[0].read)
+
+
+def _groups(samples: Sequence[TrainingSample], max_tokens: int) -> Iterator[Row]:
+    """Yield, sorted, the samples of a prompt where all fit into a row; else bundle by bundle."""
+    for _, alike in groupby(_sorted(samples), key=lambda bundle: bundle[0].ids[: bundle[0].prompt]):
+        group = list(alike)
+        together = [sample for bundle in group for sample in bundle]
+        yield from [together] if width(together) <= max_tokens else group
 
 
 def num_sharing(rows: Iterable[Row]) -> int:
@@ -213,7 +242,7 @@ def num_sharing(rows: Iterable[Row]) -> int:
     return count
 
 
-def why_none(samples: Sequence[TrainingSample], max_tokens: int, hidden: int) -> str:
+def why_none(samples: Sequence[TrainingSample], max_tokens: int, hidden: float) -> str:
     """Say why no sample shares its prompt, and what to do about train.packing."""
     off = "Set train.packing: false, which computes the same"
     ordered = sorted(bundles(samples), key=lambda one: one[0].read)
@@ -223,7 +252,7 @@ def why_none(samples: Sequence[TrainingSample], max_tokens: int, hidden: int) ->
     least, room = min((width([*one, *other]), widest(other[0].prompt, hidden)) for one, other in alike)
     two = f"two with the same prompt take {least} tokens in a row"
     if least > room:
-        return f"{two}, and here a row beyond {room} costs more attention than it saves. {off}"
+        return f"{two}, and here a row beyond {room:.0f} costs more attention than it saves. {off}"
     if least > max_tokens:
         remedy = f"Raise it to at least {least} (memory grows with it), or s{off[1:]}"
         return f"{two}, and train.microbatch_tokens is {max_tokens}. {remedy}"
@@ -262,15 +291,12 @@ def layout(rows: Sequence[Row], device: torch.device) -> Layout:
             weights += [1.0] * len(own) + [sample.other_weight] * len(sample.others)
             is_own += [True] * len(own) + [False] * len(sample.others)
             samples.append(sample)
-    mask_RTT = None
-    if any(len(row) > 1 for row in rows):
-        column = torch.arange(wide)
-        mask_RTT = ((column[:, None] >= column) & (column[None, :, None] < end_RT[:, None, :])).to(device)
     planned_N: dict[str, torch.Tensor] = {}
     if not all(is_own):
         planned_N = {"weight_N": torch.tensor(weights, device=device), "own_N": torch.tensor(is_own, device=device)}
+    ends = end_RT.to(device) if any(len(row) > 1 for row in rows) else None
     return Layout(
-        samples, ids_RT.to(device), positions_RT.to(device), mask_RTT, torch.tensor(predictors, device=device),
+        samples, ids_RT.to(device), positions_RT.to(device), ends, torch.tensor(predictors, device=device),
         torch.tensor(targets, device=device), torch.tensor(owners, device=device), **planned_N,
     )  # fmt: skip
 

@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    GemmaConfig,
+    GemmaForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from rft import config
 from rft.models import weights
@@ -22,7 +33,9 @@ VOCABULARY = 300
 
 KINDS: dict[str, tuple[Any, Any]] = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
 }
 LLAMA3 = {
     "rope_type": "llama3",
@@ -44,7 +57,7 @@ def network(seed: int = 0, dtype: torch.dtype = torch.float32, kind: str = "qwen
         "num_attention_heads": 6,
         "num_key_value_heads": 2,
     }
-    if kind == "llama":  # its hidden size is a multiple of its heads
+    if kind in ("llama", "qwen2"):  # their hidden size is a multiple of their heads
         shape["hidden_size"] = 48
     described, made = KINDS[kind]
     settings = described(vocab_size=VOCABULARY, head_dim=8, max_position_embeddings=512, **(shape | more))
@@ -84,7 +97,14 @@ def begun(of: Any) -> torch.Tensor:
     "kind",
     [
         {"kind": "qwen3"},
+        {"kind": "qwen3", "attention_bias": True},
+        {"kind": "qwen2"},
+        {"kind": "qwen2", "tie_word_embeddings": True, "use_sliding_window": False, "sliding_window": 16},
+        {"kind": "mistral"},
+        {"kind": "mistral", "sliding_window": None, "tie_word_embeddings": True},
         {"kind": "llama"},
+        {"kind": "llama", "attention_bias": True},
+        {"kind": "llama", "mlp_bias": True, "attention_bias": True},
         {"kind": "llama", "tie_word_embeddings": True},
         {"kind": "llama", "rope_parameters": LLAMA3},
         {"kind": "llama", "hidden_size": 72, "num_attention_heads": 9, "num_key_value_heads": 3},
@@ -144,7 +164,7 @@ def _other_parameter(of: Any) -> None:
 
 
 def _loaded(of: Any) -> None:
-    of.load_state_dict(network(7).state_dict())
+    of.load_state_dict(network(7, kind=of.config.model_type).state_dict())
 
 
 CHANGES: list[Callable[[Any], None]] = [
@@ -153,9 +173,10 @@ CHANGES: list[Callable[[Any], None]] = [
 ]
 
 
+@pytest.mark.parametrize("kind", ["qwen3", "qwen2"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_changed_weights_are_sampled_with_at_once(change: Callable[[Any], None]):
-    ours = network()
+def test_changed_weights_are_sampled_with_at_once(change: Callable[[Any], None], kind: str):
+    ours = network(kind=kind)
     forward = fast(ours)
     before = forward.prefill(slots(ours, 1), [Feed(0, 0, ids(9, 1))])[0]
     for _ in range(2):
@@ -166,8 +187,9 @@ def test_changed_weights_are_sampled_with_at_once(change: Callable[[Any], None])
     _optimizer(ours)  # still learns: no parameter became one of inference
 
 
-def test_a_merged_adapter_follows_its_learner():
-    learner = weights.trainable(network(), config.Train())
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_merged_adapter_follows_its_learner(kind: str):
+    learner = weights.trainable(network(kind=kind), config.Train())
     plain = weights.merged_copy(learner)
     forward = fast(plain)
     _optimizer(learner)
@@ -207,16 +229,16 @@ def test_an_unknown_architecture_has_none_and_the_reason_names_it():
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
     }
-    found, why = fast_forward.fast_forward(MistralForCausalLM(MistralConfig(vocab_size=50, **shape)))
+    found, why = fast_forward.fast_forward(GemmaForCausalLM(GemmaConfig(vocab_size=50, **shape)))
     assert found is None
-    assert "MistralForCausalLM" in why
+    assert "GemmaForCausalLM" in why
 
 
-@pytest.mark.parametrize("biased", ["attention_bias", "mlp_bias"])
-def test_a_llama_with_biases_has_none(biased: str):
-    found, why = fast_forward.fast_forward(network(kind="llama", **{biased: True}))
+def test_layers_of_several_kinds_have_none():
+    mixed = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2}
+    found, why = fast_forward.fast_forward(network(kind="qwen2", **mixed))
     assert found is None
-    assert biased in why
+    assert "sliding_attention" in why
 
 
 def test_an_adapter_that_is_not_merged_has_none():

@@ -4,6 +4,7 @@ out."""
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 import time
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from scipy.stats import chisquare
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import GemmaConfig, GemmaForCausalLM, MistralConfig, MistralForCausalLM
 
 from rft.chat.renderer import Chat
 from rft.errors import UserError
@@ -20,6 +21,7 @@ from rft.sampling import engine as sampler
 from rft.sampling.batching import Row
 from rft.sampling.engine import Engine
 from rft.sampling.kv_cache import Feed, Slots
+from rft.sampling.prefixes import WORTH
 from rft.types import Opening, ToolCall, ToolResult, Usage
 from tests import small_policy, tiny_recipe
 
@@ -49,9 +51,9 @@ def other(parts: tuple[Any, Chat]) -> Engine:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
     }
-    settings = MistralConfig(vocab_size=len(parts[1].tokenizer), max_position_embeddings=256, **size)
+    settings = GemmaConfig(vocab_size=len(parts[1].tokenizer), max_position_embeddings=256, **size)
     settings._attn_implementation = "sdpa"
-    return Engine(MistralForCausalLM(settings).eval(), parts[1], small_policy.device())
+    return Engine(GemmaForCausalLM(settings).eval(), parts[1], small_policy.device())
 
 
 def expected(engine: Engine, ids: Sequence[int], start: int, temperature: float = 1.0) -> list[float]:
@@ -154,6 +156,79 @@ def test_the_prompt_of_a_group_is_computed_once_even_when_its_rows_come_one_afte
         assert one.logprobs == pytest.approx(expected(engine, [*prompt, *one.ids], len(prompt)), abs=1e-4)
     together = Engine(*parts, small_policy.device()).session([PROMPTS[0]] * 4, [(7, n) for n in range(4)], 1.0, 160)
     assert [said[row].ids for row in range(4)] == [together.sample([row], 6 + row)[0].ids for row in range(4)]
+
+
+LONG = "Answer in one word. " * 12
+ASKED = [
+    Opening(({"role": "system", "content": LONG}, {"role": "user", "content": f"value of k{n:04d}"})) for n in range(4)
+]
+
+
+def test_instructions_that_prompts_share_are_computed_once_and_what_is_said_is_the_models(parts: tuple[Any, Chat]):
+    engine = Engine(*parts, small_policy.device())
+    engine.forward = counting = Counting(engine)
+    asked = [ASKED[n // 2] for n in range(8)]
+    session = engine.session(asked, [(3, n) for n in range(8)], 1.0, 256)
+    prompts = [tuple(ids) for ids in session.pending]
+    sampled = session.sample(list(range(8)), 6)
+    distinct = len({prompt[: n + 1] for prompt in prompts for n in range(len(prompt))})
+    assert distinct <= sum(counting.told) <= distinct + 3 * WORTH
+    for prompt, one in zip(prompts, sampled, strict=True):
+        assert one.logprobs == pytest.approx(expected(engine, [*prompt, *one.ids], len(prompt)), abs=1e-4)
+
+
+def test_the_next_session_goes_on_from_the_instructions_unless_the_weights_have_changed(parts: tuple[Any, Chat]):
+    engine = Engine(copy.deepcopy(parts[0]), parts[1], small_policy.device())
+    engine.forward = counting = Counting(engine)
+
+    def tokens_of_a_session(opening: Opening) -> int:
+        counting.told.clear()
+        session = engine.session([opening], SEEDS[:1], 1.0, 256)
+        prompt = list(session.pending[0])
+        one = session.sample([0], 6)[0]
+        assert one.logprobs == pytest.approx(expected(engine, [*prompt, *one.ids], len(prompt)), abs=1e-4)
+        return sum(counting.told)
+
+    whole, other = (len(parts[1].prompt_ids(list(opening.messages))) for opening in ASKED[:2])
+    assert tokens_of_a_session(ASKED[0]) == whole
+    assert tokens_of_a_session(ASKED[0]) == 1, "the last token, for its logits"
+    assert tokens_of_a_session(ASKED[1]) < whole / 4
+    for parameter in (engine.model.lm_head.weight, engine.model.model.layers[1].mlp.up_proj.weight):
+        parameter.data[3, 5] += 0.5
+        assert tokens_of_a_session(ASKED[1]) == other, "keys and values of other weights are none"
+
+
+def test_a_prompt_whose_row_has_left_is_not_computed_again_for_the_next_of_its_group(parts: tuple[Any, Chat]):
+    """With two slots, a group's first row leaves while another group's speaks."""
+    engine = Engine(*parts, small_policy.device(), slots=2)
+    engine.forward = counting = Counting(engine)
+    group = [PROMPTS[0], PROMPTS[1], PROMPTS[0], PROMPTS[1]]
+    session = engine.session(group, [(5, n) for n in range(4)], 1.0, 160)
+    prompts = [tuple(ids) for ids in session.pending]
+    said: dict[int, Any] = {}
+    session.begin(0, 4)
+    session.begin(1, 9)
+    while session.speaking:
+        for row in session.advance():
+            said[row] = session.said(row)
+            session.close(row)
+            if row + 2 < 4:
+                session.begin(row + 2, 5)
+    distinct = len({prompt[: n + 1] for prompt in prompts for n in range(len(prompt))})
+    assert sum(counting.told) <= distinct + WORTH
+    for row, one in said.items():
+        assert one.logprobs == pytest.approx(expected(engine, [*prompts[row], *one.ids], len(prompts[row])), abs=1e-4)
+
+
+def test_a_window_of_all_layers_bounds_the_context(parts: tuple[Any, Chat]):
+    size: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    size |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": len(parts[1].tokenizer)}
+    for window, room in ((64, 64), (None, 256)):
+        settings = MistralConfig(max_position_embeddings=256, sliding_window=window, **size)
+        engine = Engine(MistralForCausalLM(settings).eval(), parts[1], small_policy.device())
+        assert engine.limit(None) == room
+        with pytest.raises(UserError, match=f"{room} positions"):
+            engine.limit(room + 1)
 
 
 def test_a_turn_reads_the_whole_dialogue_again_and_a_cache_spares_what_it_held_before(engine: Engine):
@@ -336,7 +411,7 @@ def test_an_architecture_without_a_fast_path_is_said_once(
     Engine(other.model, parts[1], small_policy.device())
     assert (
         capsys.readouterr().out
-        == "[sampler] the model's own forward, which is slower: no fast path for MistralForCausalLM\n"
+        == "[sampler] the model's own forward, which is slower: no fast path for GemmaForCausalLM\n"
     )
 
 

@@ -35,6 +35,37 @@ def llama() -> Any:
     return LlamaForCausalLM(description).eval()
 
 
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.1,
+}
+
+
+def qwen2() -> Any:
+    """A Qwen2 whose biases are not zero."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    policy = Qwen2ForCausalLM(Qwen2Config(**SHAPE)).eval()
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_()
+    return policy
+
+
+def mistral() -> Any:
+    from transformers import MistralConfig, MistralForCausalLM
+
+    torch.manual_seed(0)
+    return MistralForCausalLM(MistralConfig(**SHAPE)).eval()
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_values_entropy_and_gradients_are_those_of_the_whole_softmax(temperature: float):
     policy, given = network(), samples()[:3]
@@ -58,15 +89,19 @@ def test_values_entropy_and_gradients_are_those_of_the_whole_softmax(temperature
         torch.testing.assert_close(mine, parameter.grad, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("adapter", [False, True])
-@pytest.mark.parametrize("plain", [network, llama])
+@pytest.mark.parametrize("plain", [network, llama, qwen2, mistral])
 def test_the_shorter_forward_is_the_models_own(
-    plain: Callable[[], Any], packed: bool, adapter: bool, monkeypatch: pytest.MonkeyPatch
+    plain: Callable[[], Any], packed: bool, adapter: bool, checkpointing: bool, monkeypatch: pytest.MonkeyPatch
 ):
     policy = weights.trainable(plain(), config.Train(weights="lora" if adapter else "full"))
     given = samples()
     planned = layout([given[:4], given[4:8], given[8:]] if packed else [[one] for one in given], CPU)
+    if checkpointing:
+        policy.train()
+        policy.activation_checkpointing_enable()
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     with torch.no_grad():
         for parameter in trained:  # an adapter begins as nothing
@@ -90,18 +125,10 @@ def test_the_shorter_forward_is_the_models_own(
 
 
 def test_any_other_architecture_is_read_by_its_own_forward():
-    from transformers import MistralConfig, MistralForCausalLM
+    from transformers import GemmaConfig, GemmaForCausalLM
 
     torch.manual_seed(0)
-    shape = {
-        "vocab_size": 50,
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-    }
-    policy = MistralForCausalLM(MistralConfig(**shape)).eval()
+    policy = GemmaForCausalLM(GemmaConfig(**SHAPE)).eval()
     given = samples(groups=1)
     assert not forward.knows(policy.get_decoder())
     packed = own_logprobs(policy, layout([given], CPU), 1.0).logprobs_N

@@ -3,6 +3,7 @@ equal to each sample alone, gradients included."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import chain
 
@@ -125,7 +126,7 @@ def alike(prompt: int, rest: int, count: int = 4) -> list[TrainingSample]:
     ]
 
 
-def lengths(given_samples: list[TrainingSample], most: int, hidden: int) -> list[int]:
+def lengths(given_samples: list[TrainingSample], most: int, hidden: float) -> list[int]:
     """Samples in each row."""
     return sorted(len(row) for rows in microbatches(given_samples, most, hidden) for row in rows)
 
@@ -138,6 +139,17 @@ def test_a_long_prompt_is_shared_too():
     assert lengths(long, 1024, 1024) == [2, 2]
     assert [lengths(very_long, 8192, hidden) for hidden in (128, 2560)] == [[4], [4]]
     assert lengths(very_long, 4096, 2560) == [1, 1, 1, 1]
+
+
+@given(st.integers(1, 4000), st.integers(1, 100), st.integers(2, 8))
+def test_where_attention_is_computed_by_branches_a_group_computes_its_prompt_once(prompt: int, rest: int, count: int):
+    group = alike(prompt, rest, count)
+    one = prompt + count * rest
+    assert lengths(group, one, math.inf) == [count]
+    others = [replace(sample, ids=sample.ids[::-1]) for sample in group]
+    for rows in microbatches([*group, *others], one, math.inf):
+        for row in rows:
+            assert sum(any(sample is mine for mine in group) for sample in row) in (0, count), "a group is not cut"
 
 
 def test_short_prompts_share_rows_of_350_tokens_in_the_embedded_policy():
