@@ -31,7 +31,7 @@ from rft import commands, secrets
 from rft.errors import RftError, Stopped
 
 VERBS = (
-    "run", "runs", "extend", "doctor", "stage", "exploits", "serve-tools", "report", "cancel", "gc", "approve",
+    "run", "runs", "extend", "doctor", "bench", "stage", "exploits", "serve-tools", "report", "cancel", "gc", "approve",
     "reject", "rollback", "champion", "audit", "ledger", "people", "policy", "export", "play", "rollouts", "replay",
     "up", "new", "model", "ingest", "drift", "demo", "backup", "restore",
 )  # fmt: skip

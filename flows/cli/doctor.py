@@ -82,7 +82,7 @@ def _examine(options: argparse.Namespace) -> int:
                 begin,
                 (*doctor.CHECKS, *checks.checks(here)),
                 announce=_announce,
-                find_policy=lambda params: _policy(here, params, scratch),
+                find_policy=lambda params: policy_of_a_run(here, params, scratch),
             )
         )
     code = doctor.exit_code(found)
@@ -131,7 +131,7 @@ def draw(found: Sequence[Finding], console: Console | None = None) -> None:
     console.print(f"\n{last}", markup=False, soft_wrap=True)
 
 
-def _policy(here: Clone, params: config.Params, scratch: Path) -> Path | None:
+def policy_of_a_run(here: Clone, params: config.Params, scratch: Path) -> Path | None:
     """Restore from the cache what stage `policy` of the newest run made of the same settings and
     recipe."""
     from rft import shelves

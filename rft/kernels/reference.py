@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import torch
 
+from rft.kernels import onednn
+
 
 def linear_logprobs(
     hidden_ND: torch.Tensor,
@@ -22,7 +24,7 @@ def linear_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the log-probability of each chosen id, with gradient, and the entropy in nats,
     without. Both float32."""
-    logits_NV = torch.nn.functional.linear(hidden_ND, weight_VD).float()
+    logits_NV = onednn.product(hidden_ND, weight_VD).float()
     if temperature != 1.0:
         logits_NV = logits_NV / temperature
     logprobs_NV = torch.log_softmax(logits_NV, -1)

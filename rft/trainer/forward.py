@@ -27,6 +27,7 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from rft.kernels import onednn
 from rft.trainer.branches import Branches
 from rft.trainer.packing import Layout
 
@@ -110,6 +111,11 @@ def _places(layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _layer(layer: Any, x_RTE: Any, read_RQE: Any, turn: Any, here: Any, attend: Attend) -> torch.Tensor:
     """Return the layer's output at `read`, which attends to `x`; at all places if both are one."""
+    with onednn.Products():  # here, where a checkpoint's second pass comes along too
+        return _computed(layer, x_RTE, read_RQE, turn, here, attend)
+
+
+def _computed(layer: Any, x_RTE: Any, read_RQE: Any, turn: Any, here: Any, attend: Attend) -> torch.Tensor:
     attention, mlp = layer.self_attn, layer.mlp
     seen = _norm(layer.input_layernorm, x_RTE)
     asks = seen if read_RQE is x_RTE else _norm(layer.input_layernorm, read_RQE)

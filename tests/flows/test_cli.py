@@ -45,6 +45,7 @@ VERBS = (
     "drift",
     "demo",
     "doctor",
+    "bench",
     "rollouts",
     "replay",
     "backup",

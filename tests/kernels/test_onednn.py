@@ -30,3 +30,36 @@ def test_products_are_pytorchs(tokens: int, weight: torch.Tensor):
 )
 def test_what_it_would_not_speed_up_or_cannot_read_stays_with_pytorch(weight: torch.Tensor):
     assert not onednn.serves(weight)
+
+
+@pytest.mark.skipif(not onednn.serves(WEIGHT), reason="this build of PyTorch has no such product")
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_gradients_are_pytorchs(frozen: bool, with_bias: bool):
+    """A frozen weight is what an adapter stands beside: nothing of the tokens is kept for it."""
+    bias = torch.randn(len(WEIGHT)) if with_bias else None
+    found = []
+    for compute in (onednn.product, functional.linear):
+        x = torch.randn(3, 5, 500, generator=torch.Generator().manual_seed(2)).requires_grad_(True)
+        weight = WEIGHT.clone().requires_grad_(not frozen)
+        own = None if bias is None else bias.clone().requires_grad_(not frozen)
+        out = compute(x, weight, own)
+        out.mul(torch.linspace(-1, 1, len(WEIGHT))).sum().backward()
+        found.append((out.detach(), x.grad, weight.grad, None if own is None else own.grad))
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.skipif(not onednn.serves(WEIGHT), reason="this build of PyTorch has no such product")
+def test_modules_take_this_way_in_a_block(monkeypatch: pytest.MonkeyPatch):
+    module, x = torch.nn.Linear(500, 900), torch.randn(2, 500)
+    expected, calls = module(x), []
+    real = onednn.linear
+    monkeypatch.setattr(onednn, "linear", lambda *given: calls.append(1) or real(*given))
+    with onednn.Products():
+        torch.testing.assert_close(module(x), expected, rtol=1e-4, atol=2e-4)
+        assert calls == [1]
+    module(x)
+    assert calls == [1]

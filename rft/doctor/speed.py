@@ -1,0 +1,280 @@
+"""How fast this machine samples and learns with the configured model: `rft bench`.
+
+    read     prompts, token by token, before anything is said
+    say      tokens that the rows of a batch say side by side
+    learn    tokens of rollouts, through forward, backward and the optimizer's step
+
+Dialogues are as long as the recipe's own: its openings, rendered, and its demonstrations. The
+tokens are drawn at random, so no prompt shares anything with another but in a group, nothing ends
+early, and no tool or grader is asked. The engine and the learner are those of stage `train`. Each
+measurement takes as many rows as fit into BUDGET_S, after a single row has told what one costs.
+
+Beside each speed stands the time that the arithmetic alone would take, and reading the weights
+alone (rft/doctor/machine.py). What counts as work:
+
+    read     two operations per parameter and token, the head once per prompt
+    say      two per parameter, and the weights read once per token of the whole batch, with all
+             keys and values
+    learn    the tokens that differ: forward two; backward two more, and another two for weights
+             that learn; the head for what the policy said
+
+and attention, which looks back on half of a dialogue on average. What params.yaml asks for, at this
+speed, is in rft/doctor/hours.py. Nothing that is written stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rft import config
+from rft.chat.dialogue import opening_of
+from rft.doctor import hours, machine
+from rft.doctor.capacity import Shape, longest, num_trained, shape_of
+from rft.doctor.finding import Skip
+from rft.doctor.hours import Typical
+from rft.doctor.machine import Limits, Work
+from rft.doctor.setup import Setup
+from rft.errors import UserError
+from rft.models import heap, weights
+from rft.sampling.engine import Engine, Session
+from rft.trainer.learner import Learner
+from rft.trainer.logprobs import own_logprobs
+from rft.trainer.packing import TrainingSample, layout, microbatches
+
+BUDGET_S = 10.0
+"""For each of the three; all together take about a minute."""
+NEW = 64
+MAX_ROWS = 64
+OPENINGS = 64
+"""Examples whose openings are measured for their length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Tokens per second, and what the machine's two limits would allow."""
+
+    name: str
+    tokens: int
+    seconds: float
+    work: Work
+    rows: int
+
+    @property
+    def per_s(self) -> float:
+        return self.tokens / self.seconds
+
+    def share(self, limits: Limits) -> float:
+        """Return the part of the time that the higher floor takes: 1 is the machine's limit."""
+        return self.work.floor_s(limits) / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All that `rft bench` tells."""
+
+    model: str
+    parameters: int
+    device: str
+    dtype: str
+    threads: int
+    limits: Limits
+    by_threads: dict[int, float]
+    """Operations per second by number of threads; empty on a GPU."""
+    forward: str
+    """Which forward pass samples."""
+    rates: tuple[Rate, ...]
+    typical: Typical
+    prompt: int
+    stages: dict[str, tuple[float, float]]
+    """Seconds of each stage, typical and at most."""
+
+
+class Endless:
+    """Stands for the chat where a dialogue's words do not matter: no token ends a turn."""
+
+    end_ids: frozenset[int] = frozenset()
+
+    def read(self, ids: Sequence[int], turn: int) -> tuple[str, Any]:
+        return "", None
+
+
+def measure(setup: Setup, tell: Callable[[str], None] = lambda words: None) -> Found:
+    """Measure. `tell` hears what comes next. Raises UserError where a server samples, or there is
+    no model."""
+    params = setup.params
+    if params.policy.server is not None:
+        raise UserError(
+            "params.yaml: policy.server: a server samples, with a speed of its own. `rft bench` measures the "
+            "in-process policy: --set policy.server=null."
+        )
+    device = weights.prepare_process(params.policy)
+    dtype = getattr(torch, params.policy.dtype)
+    tell("the machine: products and reading")
+    limits = machine.limits(device, dtype)
+    by_threads = machine.threads() if device.type == "cpu" else {}
+    tell("the model, and how long the recipe's dialogues are")
+    try:
+        network, chat = setup.network(device)
+    except Skip as skip:
+        raise UserError(f"{skip}. {skip.remedy}") from None
+    prompt, typical = _lengths(setup, chat)
+    shape = shape_of(setup.model_config())
+    learner = Learner(network, params.train, params.rollout.max_turn_tokens, device)
+    engine = Engine(weights.sampler_copy(learner.model), Endless(), device)  # type: ignore[arg-type]
+    tell("sampling")
+    read, say = sampling(engine, shape, prompt, min(params.rollout.batch, MAX_ROWS), params.train.seed)
+    tell("learning")
+    learn = learning(learner, shape, prompt, typical)
+    speed = hours.Speed(say.per_s, learn.per_s)
+    return Found(
+        model=setup.model_source.words,
+        parameters=shape.parameters,
+        device=device.type if device.type == "cpu" else torch.cuda.get_device_name(device),
+        dtype=params.policy.dtype,
+        threads=torch.get_num_threads(),
+        limits=limits,
+        by_threads=by_threads,
+        forward=type(engine.forward).__name__,
+        rates=(read, say, learn),
+        typical=typical,
+        prompt=prompt,
+        stages=hours.by_stage(params, speed, typical),
+    )
+
+
+def _lengths(setup: Setup, chat: Any) -> tuple[int, Typical]:
+    """Return the tokens of a mean opening, and of a typical rollout."""
+    rollout, seed = setup.params.rollout, setup.recipe.prompts.seed
+    openings = [opening_of(row, seed, rollout) for row in setup.rows["train"][:OPENINGS]]
+    lengths = [len(chat.prompt_ids(list(one.messages), one.tools, one.response_format)) for one in openings]
+    prompt = round(sum(lengths) / len(lengths))
+    typical = hours.typical(setup, chat, prompt, rollout.max_turn_tokens)
+    limit = longest(setup.params)
+    if prompt + 2 > limit:
+        what = f"a mean opening of the recipe takes {prompt} tokens, rollout.max_tokens = {limit}"
+        raise UserError(f"{what}. Raise rollout.max_tokens, or shorten the system prompt or the tools' descriptions.")
+    return prompt, Typical(min(typical.own, limit - prompt), min(typical.whole, limit))
+
+
+# -- sampling --------------------------------------------------------------------------------------
+def sampling(engine: Engine, shape: Shape, prompt: int, rows: int, seed: int, new: int = NEW) -> tuple[Rate, Rate]:
+    """Measure reading and saying: at most `rows` prompts of `prompt` random tokens, each another,
+    and at most `new` tokens each."""
+    new = min(new, engine.max_positions - prompt)
+    if new < 2:
+        words = f"prompts of {prompt} tokens fill the model's {engine.max_positions} positions"
+        raise UserError(f"{words}. Shorten the system prompt or the tools' descriptions.")
+    one_s, token_s, _ = _dialogues(engine, prompt, 1, min(3, new), seed)
+    rows = max(1, min(rows, int(BUDGET_S / 2 / one_s)))
+    new = min(new, max(2, int(BUDGET_S / token_s)))
+    reading_s, saying_s, said = _dialogues(engine, prompt, rows, new, seed + 1)
+    size = next(engine.model.parameters()).element_size()
+    to_read, to_say = work(shape, prompt, rows, said, size)
+    return Rate("read", rows * prompt, reading_s, to_read, rows), Rate("say", rows * said, saying_s, to_say, rows)
+
+
+def work(shape: Shape, prompt: int, rows: int, said: int, size: int) -> tuple[Work, Work]:
+    """Count what it takes to read `rows` prompts, and to say `said` tokens after each. `size`:
+    bytes of a number."""
+    head, body = shape.vocabulary * shape.hidden, _body(shape)
+    looking = 2 * shape.layers * shape.heads * shape.head_dim
+    reading = Work(rows * (2 * body * prompt + 2 * head + looking * prompt**2), (body + head) * size)
+    seen = said * prompt + said * (said + 1) / 2  # what the tokens of a row look back on
+    held = 2 * shape.layers * shape.kv_heads * shape.head_dim * size * rows * seen
+    flop = 2 * (body + head) * rows * said + 2 * looking * rows * seen
+    return reading, Work(flop, (body + head) * size * said + held)
+
+
+def _dialogues(engine: Engine, prompt: int, rows: int, new: int, seed: int) -> tuple[float, float, int]:
+    """Return the seconds of reading the prompts, and of saying, and how many tokens each row said
+    in them; one row: the seconds of one token instead. The first token comes with the prompt."""
+    vocabulary = engine.model.config.get_text_config().vocab_size
+    draw = np.random.default_rng(seed)
+    prompts = [draw.integers(0, vocabulary, prompt).tolist() for _ in range(rows)]
+    session = Session(engine, prompts, [(seed, row) for row in range(rows)], 1.0, engine.max_positions)
+    for row in range(rows):
+        session.begin(row, new)
+    began = time.perf_counter()
+    session.advance()
+    read = time.perf_counter()
+    said = 0
+    while session.speaking:
+        session.advance()
+        said += 1
+    saying_s = time.perf_counter() - read
+    return read - began, saying_s / said if rows == 1 else saying_s, said
+
+
+def _body(shape: Shape) -> int:
+    """Count the parameters that every token is multiplied with: all but embeddings and head."""
+    return shape.parameters - shape.shared
+
+
+# -- learning --------------------------------------------------------------------------------------
+def learning(learner: Learner, shape: Shape, prompt: int, typical: Typical) -> Rate:
+    """Measure a step on groups as large as train.group, one microbatch or as many rollouts of it as
+    fit the time."""
+    section = learner.section
+    samples = _rollouts(section, prompt, typical, section.group, shape.vocabulary)
+    _learned_s(learner, samples[:1])  # warms up: AdamW makes its moments
+    one_s = _learned_s(learner, samples[:1])
+    fit = max(1, int(BUDGET_S / one_s))
+    most = min(fit, max(section.group, section.microbatch_tokens // len(samples[0].ids)))
+    samples = _rollouts(section, prompt, typical, most, shape.vocabulary)
+    seconds = _learned_s(learner, samples)
+    head, body = shape.vocabulary * shape.hidden, _body(shape)
+    own = sum(one.num_own for one in samples)
+    groups = -(-len(samples) // section.group)
+    length = len(samples[0].ids)
+    distinct = groups * prompt + len(samples) * (length - prompt)
+    looked = groups * prompt**2 + len(samples) * (length**2 - prompt**2)
+    attention = 2 * shape.layers * shape.heads * shape.head_dim * looked
+    times = 3 if section.weights == "full" else 2
+    flop = times * 2 * (body * distinct + head * own) + 3 * attention
+    trained = num_trained(shape, section)
+    # AdamW reads and writes two moments and the weight, and reads the gradient
+    read = 2 * (body + head) * 4 + trained * 4 * 7
+    return Rate("learn", sum(len(one.ids) for one in samples), seconds, Work(flop, read), len(samples))
+
+
+def _rollouts(
+    section: config.Train, prompt: int, typical: Typical, number: int, vocabulary: int
+) -> list[TrainingSample]:
+    """Draw rollouts of a typical length: a prompt for each group, then what the policy says, and
+    what tools answer."""
+    draw = np.random.default_rng(section.seed)
+    own = max(1, round(typical.own))
+    others = max(0, round(typical.whole) - prompt - own)
+    made: list[TrainingSample] = []
+    for place in range(number):
+        if place % section.group == 0:
+            shared = draw.integers(0, vocabulary, prompt).tolist()
+        rest = draw.integers(0, vocabulary, others + own).tolist()
+        mask = [False] * (prompt + others) + [True] * own
+        made.append(TrainingSample([*shared, *rest], mask, [], 1.0 if place % 2 else -1.0))
+    return made
+
+
+def _learned_s(learner: Learner, samples: list[TrainingSample]) -> float:
+    """Make one step of the plain policy gradient, from which every on-policy algorithm starts."""
+    section = learner.section
+    began = time.perf_counter()
+    learner.model.train()
+    with heap.for_learning(learner.model):
+        for rows in microbatches(samples, section.microbatch_tokens, learner.packs_by):
+            planned = layout(rows, learner.device)
+            advantage_B = torch.tensor([one.advantage for one in planned.samples], device=learner.device)
+            scored = own_logprobs(learner.model, planned, section.temperature)
+            (-(advantage_B[planned.row_N] * scored.logprobs_N).sum() / len(scored.logprobs_N)).backward()
+        torch.nn.utils.clip_grad_norm_(learner.parameters, section.clip_grad)
+        learner.optimizer.step()
+    learner.optimizer.zero_grad(set_to_none=True)
+    if learner.device.type == "cuda":
+        torch.cuda.synchronize(learner.device)
+    return time.perf_counter() - began
