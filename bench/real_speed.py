@@ -67,7 +67,7 @@ FIGURES = {"real_speed": real_speed}
 def worth(answer: str, target: str) -> float:
     """Return a reward that differs from rollout to rollout, so that there is something to learn
     from."""
-    return 1.0 if answer == target else 0.3 * len({letter for letter in answer.lower() if letter.isalpha()}) / 26
+    return 1.0 if answer == target else 0.15 * len({letter for letter in answer.lower() if letter.isalpha()}) / 26
 
 
 # -- sampling --------------------------------------------------------------------------------------
@@ -201,13 +201,14 @@ def _params(place: Path, seed: int) -> Any:
     whole = config.load(TEMPLATE / "params.yaml").model_dump(mode="json", by_alias=True)
     sections: dict[str, Any] = {
         "recipe": {"path": str(place / "recipe")},
-        "examples": {"train": 64, "validation": 16, "test": 16},
+        "examples": {"train": 64, "validation": 16, "test": 192},
+        "challenger": {"shown": 0},
         "policy": {
             "model": str(FOLDER),
             "chat_template": str(ROOT / "rft/chat/templates/chatml-hermes.jinja"),
             "threads": THREADS,
             "device": "cpu",
-            "warm_start": None,
+            "warm_start": {},
         },
         "rollout": {"batch": 16, "max_turns": 1, "max_turn_tokens": NEW, "max_tokens": 512},
         "baseline": {"examples": 8, "k": 2},
@@ -241,7 +242,7 @@ def _workspace() -> Iterator[Path]:
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
     shutil.copytree(TEMPLATE, WORK / "recipe", ignore=shutil.ignore_patterns("__pycache__"))
-    _grade_by_worth(WORK / "recipe")
+    _prepare(WORK / "recipe")
     before, state = Path.cwd(), os.environ.get("RFT_STATE")
     os.environ["RFT_STATE"] = str(WORK / "state")
     os.chdir(WORK)
@@ -259,14 +260,17 @@ def _workspace() -> Iterator[Path]:
             os.environ["RFT_STATE"] = state
 
 
-def _grade_by_worth(folder: Path) -> None:
-    """Let the copied recipe's grader score as the peer does."""
+def _prepare(folder: Path) -> None:
+    """Let the copied recipe ask for one turn, and its grader score as the peer does."""
     path = folder / "tools.py"
     text = path.read_text(encoding="utf-8")
     old = '"score": float(right)'
     assert text.count(old) == 1, "the template's grader is another than this benchmark was written for"
     share = "len({one for one in answer.lower() if one.isalpha()})"
-    path.write_text(text.replace(old, f'"score": 1.0 if right else 0.3 * {share} / 26'), encoding="utf-8")
+    path.write_text(text.replace(old, f'"score": 1.0 if right else 0.15 * {share} / 26'), encoding="utf-8")
+    prompts = json.loads((folder / "prompts.json").read_text(encoding="utf-8"))
+    prompts["seed"]["max_turns"], prompts["max_turns"] = 1, [1]
+    (folder / "prompts.json").write_text(json.dumps(prompts), encoding="utf-8")
 
 
 def _ours_trained(place: Path, seed: int) -> dict[str, Any]:
