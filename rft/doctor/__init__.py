@@ -22,6 +22,9 @@ in a fixed order, and says of each what it saw and what to do:
                         and trainer agree
     hours.py            roughly how long each stage will take, at the speed of that step
 
+`rft bench` measures that speed more closely (speed.py), beside what the machine can do at most
+(machine.py).
+
 A check can neither hang nor crash the doctor: it runs in a thread that is left behind at its
 deadline, and what it raises is its finding. A check is skipped, with the reason, when one that it
 `needs` did not pass or there is no model yet. Nothing that is written stays.

@@ -31,6 +31,7 @@ from rft import config
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.errors import UserError
+from rft.models import heap
 from rft.models.shape import skeleton
 
 if TYPE_CHECKING:
@@ -236,18 +237,7 @@ def available_memory(device: str) -> int:
         import torch
 
         return torch.cuda.mem_get_info()[0]
-    import psutil
-
-    return min([psutil.virtual_memory().available, *_cgroup()])
-
-
-def _cgroup() -> list[int]:
-    """What a container leaves us (cgroup v2); the machine's own number knows nothing of it."""
-    try:
-        limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
-    except OSError:
-        return []
-    return [] if limit == "max" else [int(limit) - int(used)]
+    return heap.free_memory()
 
 
 def _judge(what: str, need: int, free: int, remedy: str, infrastructure: bool) -> list[Finding]:

@@ -66,7 +66,7 @@ def look(setup: Setup) -> Finding:
     learner.model.train()
     planned = layout([[one] for one in samples], device)
     advantage_B = torch.tensor([one.advantage for one in planned.samples], device=device)
-    with heap.for_learning(learner.model):
+    with heap.Steps(learner.model).one():
         scored = own_logprobs(learner.model, planned, section.temperature)
         gain_N = advantage_B[planned.row_N] * scored.logprobs_N
         (-gain_N / (len(samples) * params.rollout.max_turn_tokens)).sum().backward()

@@ -222,12 +222,13 @@ def learning(learner: Learner, shape: Shape, prompt: int, typical: Typical) -> R
     fit the time."""
     section = learner.section
     samples = _rollouts(section, prompt, typical, section.group, shape.vocabulary)
-    _learned_s(learner, samples[:1])  # warms up: AdamW makes its moments
-    one_s = _learned_s(learner, samples[:1])
+    steps = heap.Steps(learner.model)
+    _learned_s(learner, steps, samples[:1])  # warms up: AdamW makes its moments
+    one_s = _learned_s(learner, steps, samples[:1])
     fit = max(1, int(BUDGET_S / one_s))
     most = min(fit, max(section.group, section.microbatch_tokens // len(samples[0].ids)))
     samples = _rollouts(section, prompt, typical, most, shape.vocabulary)
-    seconds = _learned_s(learner, samples)
+    seconds = _learned_s(learner, steps, samples)
     head, body = shape.vocabulary * shape.hidden, _body(shape)
     own = sum(one.num_own for one in samples)
     groups = -(-len(samples) // section.group)
@@ -261,12 +262,12 @@ def _rollouts(
     return made
 
 
-def _learned_s(learner: Learner, samples: list[TrainingSample]) -> float:
+def _learned_s(learner: Learner, steps: heap.Steps, samples: list[TrainingSample]) -> float:
     """Make one step of the plain policy gradient, from which every on-policy algorithm starts."""
     section = learner.section
     began = time.perf_counter()
     learner.model.train()
-    with heap.for_learning(learner.model):
+    with steps.one():
         for rows in microbatches(samples, section.microbatch_tokens, learner.packs_by):
             planned = layout(rows, learner.device)
             advantage_B = torch.tensor([one.advantage for one in planned.samples], device=learner.device)

@@ -1,11 +1,15 @@
 """What becomes of the memory of buffers that are freed: kept for the next ones, or given back.
 
 The C library keeps freed buffers for the next ones, or maps each large one anew and unmaps it. To
-keep is faster: pages that are given back must be cleared when they come again. But what is kept has
-holes, because the buffers that a backward waits for lie between those that come and go. For small
-models the holes are small. A step on SmolLM2 took 5.0 GB of which 2.7 were in use; given back, it
-takes 2.9 GB and 8.2 -> 11.3 s. So a model of that size learns with its buffers given back, and the
-doctor's estimate is what it takes. Sampling makes smaller buffers, and always keeps them.
+keep is faster: pages that are given back must be cleared when they come again, 7 GB of them in a
+step of 16 rollouts on SmolLM2, which takes 6.2 s so and 3.6 s with what was kept. But what is kept
+has holes, because the buffers that a backward waits for lie between those that come and go: another
+such step took 5.0 GB of which 2.7 were in use, and 2.9 with its buffers given back.
+
+So it depends on the room. A model's first step gives back, and shows how much it needs at its
+height; the next ones keep if ROOM times as much is free, and stop when little is left. Where memory
+is short, a step takes what the doctor's estimate says; elsewhere it may take more and is faster.
+Small models, whose holes are small, always keep, and so does sampling, whose buffers are smaller.
 
 This is for glibc. Other C libraries have ways of their own, which are left alone.
 """
@@ -13,13 +17,19 @@ This is for glibc. Other C libraries have ways of their own, which are left alon
 from __future__ import annotations
 
 import ctypes
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 SMALL = 16_000_000
-"""Parameters up to which buffers are kept while learning, too: 4.1 -> 5.5 thousand training
-tokens/s for the embedded policy."""
+"""Parameters up to which buffers are always kept: 4.1 -> 5.5 thousand training tokens/s for the
+embedded policy."""
+ROOM = 3.0
+"""How many times what a step needs must be free for keeping: the holes were at most as large."""
+LITTLE = 0.25
+"""Of what a step needs. Less than that left, and what is held goes back."""
 
 _TRIM, _MAP = -1, -3
 """mallopt's names for the sizes from which free memory at the end, and freed buffers, go back."""
@@ -32,19 +42,62 @@ def keep() -> None:
     _set(_MAP, _NEVER)
 
 
-@contextmanager
-def for_learning(model: Any) -> Iterator[None]:
-    """Give buffers of a megabyte and more back in this block, unless the model is small."""
-    if sum(parameter.numel() for parameter in model.parameters()) <= SMALL:
-        yield
-        return
-    _set(_MAP, _LARGE)
+class Steps:
+    """The learning steps of a model, each a block: `with steps.one(): ...`."""
+
+    def __init__(self, model: Any):
+        self._is_small = sum(parameter.numel() for parameter in model.parameters()) <= SMALL
+        self._need: int | None = None
+        self.keeps = self._is_small
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Keep what is freed in this block, or give it back."""
+        if not self._is_small and self._need is not None:
+            before, self.keeps = self.keeps, free_memory() > self._need * (LITTLE if self.keeps else ROOM)
+            if before and not self.keeps:
+                _give_back()
+        if self.keeps:
+            yield
+            return
+        _set(_MAP, _LARGE)
+        began = _resident()
+        try:
+            yield
+        finally:
+            _set(_MAP, _NEVER)
+        self._need = max(self._need or 0, _resident("VmHWM") - began)
+
+
+def free_memory() -> int:
+    """Return the bytes that this process could still take."""
+    import psutil
+
+    return min([psutil.virtual_memory().available, *_cgroup()])
+
+
+def _cgroup() -> list[int]:
+    """What a container leaves us (cgroup v2); the machine's own number knows nothing of it."""
     try:
-        yield
-    finally:
-        _set(_MAP, _NEVER)
+        limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return []
+    return [] if limit == "max" else [int(limit) - int(used)]
+
+
+def _resident(line: str = "VmRSS") -> int:
+    """Return the bytes that are resident. `VmHWM`: the most that ever were, those of sampling, too,
+    so rather too much than too little."""
+    told = dict(one.split(":", 1) for one in Path("/proc/self/status").read_text().splitlines())
+    kilobytes = told[line].split()[0] if line in told else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(kilobytes) * 1024
 
 
 def _set(name: int, size: int) -> None:
     with suppress(OSError, AttributeError):  # another C library: slower or larger, not wrong
         ctypes.CDLL("libc.so.6").mallopt(name, size)
+
+
+def _give_back() -> None:
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -103,6 +103,7 @@ class Learner:
         self.critic = Critic(self.model, section.ppo.critic_lr, device) if "values" in self.algorithm.needs else None
         self.optimizer = torch.optim.AdamW(self.parameters, lr=section.lr, betas=(0.9, 0.95), weight_decay=0.0)
         self.start = self._started()
+        self._memory = heap.Steps(self.model)
         self.num_updates = 0
         phases = ("preparing", "forward", "backward", "optimizer", *(["exchange"] if self.team.size > 1 else []))
         self.seconds: dict[str, float] = dict.fromkeys(phases, 0.0)
@@ -135,7 +136,7 @@ class Learner:
         num_own = sum(sample.num_own for sample in samples)
         learns = any(sample.advantage for sample in samples)
         self._network.train()
-        with self.team.learning(), heap.for_learning(self.model):
+        with self.team.learning(), self._memory.one():
             with self._clock("preparing"):
                 mine = share(samples, self.team.rank, self.team.size)
                 cut = microbatches(mine, self.section.microbatch_tokens, self.packs_by)
