@@ -154,13 +154,14 @@ def world(examples: int, group_size: int) -> Iterator[World]:
 # -- rollout_concurrency ---------------------------------------------------------------------------
 def rollout_concurrency(args: list[str]) -> Figure:
     """Wall time of 500 rollouts of 3 tool calls of 50 ms, over what a bare aiohttp loop needs for
-    the same calls (<= 1.67)."""
+    the same calls: upper 95 % limit of the median of 31 pairs (<= 1.35)."""
     return concurrency()
 
 
-def concurrency(examples: int = 50, group_size: int = 10, repeats: int = 7) -> Figure:
-    """Repeats of ours and of the bare loop take turns, after one of each to warm up; the headline
-    is the median of their ratios."""
+def concurrency(examples: int = 50, group_size: int = 10, repeats: int = 31) -> Figure:
+    """Repeats of ours and of the bare loop take turns, after one of each to warm up. The bound is
+    on the upper limit of the median of their ratios: from their order, so without an assumption on
+    their shape."""
     rollouts = examples * group_size
     walls: list[float] = []
     rates: list[float] = []
@@ -179,17 +180,13 @@ def concurrency(examples: int = 50, group_size: int = 10, repeats: int = 7) -> F
             )
     ideal_s = CALLS * LATENCY_S
     ratios = [wall / max(ideal_s, len(bodies) / rate) for wall, rate in zip(walls, rates, strict=True)]
+    low, high = median_limits(ratios)
     return Figure(
         (
             Part(
-                "wall time over the bare loop's",
-                statistics.median(ratios),
-                "",
-                at_most=1.67,
-                low=min(ratios),
-                high=max(ratios),
-                n=repeats,
+                "wall time over the bare loop's, median", statistics.median(ratios), "", low=low, high=high, n=repeats
             ),
+            Part("its upper 95 % limit", high, "", at_most=1.35, n=repeats),
             Part("wall time", statistics.median(walls), "s", low=min(walls), high=max(walls), n=repeats),
             Part(
                 "rate of the bare loop", statistics.median(rates), "calls/s", low=min(rates), high=max(rates), n=repeats
@@ -199,6 +196,15 @@ def concurrency(examples: int = 50, group_size: int = 10, repeats: int = 7) -> F
         ),
         {"rollouts": rollouts, "calls": len(bodies), "ratios": [round(ratio, 3) for ratio in ratios]},
     )
+
+
+def median_limits(values: Sequence[float]) -> tuple[float, float]:
+    """Return a 95 % interval of the median, from the values' order."""
+    from scipy.stats import binom
+
+    ordered = sorted(values)
+    rank = max(int(binom.ppf(0.025, len(ordered), 0.5)) - 1, 0)
+    return ordered[rank], ordered[-1 - rank]
 
 
 def _bodies(place: World, done: Sequence[Trajectory]) -> list[tuple[str, bytes]]:

@@ -65,7 +65,7 @@ class Run:
 
 
 def speed_trl(args: list[str]) -> Figure:
-    """Optimizer steps an hour over TRL's on 2 cores (>= 4), and F1 above TRL's after 120 s of RFT
+    """Optimizer steps an hour over TRL's on 2 cores (>= 7), and F1 above TRL's after 120 s of RFT
     each (>= 0.08). --small: speed alone, 4 steps."""
     small = "--small" in args
     if len(os.sched_getaffinity(0)) < THREADS:
@@ -121,7 +121,7 @@ def _speed(pairs: Sequence[tuple[Run, Run]]) -> list[Part]:
             "optimizer steps an hour, ours over TRL's",
             fmean(theirs) / fmean(ours),
             "",
-            at_least=4,
+            at_least=7,
             low=min(ratios),
             high=max(ratios),
             n=len(ours),

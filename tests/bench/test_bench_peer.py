@@ -183,8 +183,8 @@ def test_the_headline_is_all_steps_over_all_seconds(monkeypatch: pytest.MonkeyPa
     def run(*seconds: float, tokens: float = 40.0) -> Any:
         return SimpleNamespace(steps_s=list(seconds), tokens=[tokens] * len(seconds))
 
-    headline, same, *_ = speed_trl._speed([(run(1, 1), run(6, 2)), (run(1, 3), run(8, 8))])
-    assert (headline.value, headline.low, headline.high, headline.holds) == (4.0, 4.0, 4.0, True)
+    headline, same, *_ = speed_trl._speed([(run(1, 1), run(12, 4)), (run(1, 3), run(16, 16))])
+    assert (headline.value, headline.low, headline.high, headline.holds) == (8.0, 8.0, 8.0, True)
     assert same.holds
     _, longer, *_ = speed_trl._speed([(run(1), run(8, tokens=60))])
     assert not longer.holds  # theirs had more to do: that is no comparison
