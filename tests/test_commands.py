@@ -151,13 +151,13 @@ def test_the_doctor_takes_the_policy_of_the_last_run(tmp_path: Path, monkeypatch
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a")
     here, params = scripted.clone, settings.resolve(scripted.clone)
-    assert doctor._policy(here, params, tmp_path / "none") is None
+    assert doctor.policy_of_a_run(here, params, tmp_path / "none") is None
     ladder_clone.climb(scripted)
-    found = doctor._policy(here, params, tmp_path / "kept")
+    found = doctor.policy_of_a_run(here, params, tmp_path / "kept")
     assert found is not None
     assert (found / "model.bin").read_bytes() == b"weights of policy"
     other = settings.resolve(here, overrides=("policy.seed=3",))
-    assert doctor._policy(here, other, tmp_path / "other") is None
+    assert doctor.policy_of_a_run(here, other, tmp_path / "other") is None
     prompts = scripted.root / "recipes" / "tiny" / "tools.py"
     prompts.write_text(prompts.read_text() + "# changed\n")
-    assert doctor._policy(here, params, tmp_path / "changed") is None
+    assert doctor.policy_of_a_run(here, params, tmp_path / "changed") is None

@@ -23,6 +23,7 @@ holds the shelves, DVC's copy of them, checkpoints (the new one beside the old) 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,19 +73,24 @@ def look(setup: Setup) -> Finding:
     where = _device(params.policy)
     free = available_memory(where)
     free_disk = shutil.disk_usage(Path.cwd()).free
+
+    def again(section: str, key: str, value: int) -> int:
+        changed = getattr(params, section).model_copy(update={key: value})
+        return sum(memory_need(shape, params.model_copy(update={section: changed}), description).values())
+
     problems = [
         *_judge(
             "memory" if where == "cpu" else "GPU memory",
             sum(need.values()),
             free,
-            _memory_remedy(need, params),
+            lambda: _memory_remedy(need, params, free, again),
             infrastructure=False,
         ),
         *_judge(
             "disk",
             sum(disk.values()),
             free_disk,
-            "Free some space, or keep the DVC cache elsewhere: dvc cache dir.",
+            lambda: "Free some space, or keep the DVC cache elsewhere: dvc cache dir.",
             infrastructure=True,
         ),
     ]
@@ -240,15 +246,15 @@ def available_memory(device: str) -> int:
     return heap.free_memory()
 
 
-def _judge(what: str, need: int, free: int, remedy: str, infrastructure: bool) -> list[Finding]:
+def _judge(what: str, need: int, free: int, remedy: Callable[[], str], infrastructure: bool) -> list[Finding]:
     words = f"{what}: about {_gib(need)} needed, {_gib(free)} free"
     if need > free:
-        return [fail(words, remedy, infrastructure=infrastructure)]
-    return [warn(f"{words}: tight", remedy)] if need > TIGHT * free else []
+        return [fail(words, remedy(), infrastructure=infrastructure)]
+    return [warn(f"{words}: tight", remedy())] if need > TIGHT * free else []
 
 
-def _memory_remedy(need: dict[str, int], params: config.Params) -> str:
-    """What helps against the largest part."""
+def _memory_remedy(need: dict[str, int], params: config.Params, free: int, again: Callable[..., int]) -> str:
+    """Say what the largest part is, and what helps. `again`: the bytes with another setting."""
     helps = {
         "weights": "Choose a smaller model"
         + (", or policy.dtype: bfloat16." if params.policy.dtype == "float32" else "."),
@@ -260,7 +266,26 @@ def _memory_remedy(need: dict[str, int], params: config.Params) -> str:
         "logits of a draw": "Lower rollout.batch.",
     }
     largest = max((name for name in need if name in helps), key=lambda name: need[name])
-    return f"Most of it ({_gib(need[largest])}) are {largest}. {helps[largest]}"
+    enough = _enough(largest, params, free, again)
+    return f"Most of it ({_gib(need[largest])}) are {largest}. {enough or helps[largest]}"
+
+
+def _enough(largest: str, params: config.Params, free: int, again: Callable[..., int]) -> str:
+    """Name the largest value of the setting behind that part with which all fits; empty if there is
+    none."""
+    section, key, least = {
+        "keys and values": ("rollout", "batch", 1),
+        "logits of a draw": ("rollout", "batch", 1),
+        "activations": ("train", "microbatch_tokens", max(64, longest(params))),
+    }.get(largest, ("", "", 0))
+    if not section:
+        return ""
+    now = value = getattr(getattr(params, section), key)
+    while value > least:
+        value = max(least, value // 2)
+        if (need := again(section, key, value)) <= TIGHT * free:
+            return f"Lower {section}.{key} from {now} to {value}: about {_gib(need)} are then needed."
+    return ""
 
 
 def _device(section: config.Policy) -> str:

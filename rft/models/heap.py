@@ -23,6 +23,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rft.errors import UserError
+
 SMALL = 16_000_000
 """Parameters up to which buffers are always kept: 4.1 -> 5.5 thousand training tokens/s for the
 embedded policy."""
@@ -30,6 +32,9 @@ ROOM = 3.0
 """How many times what a step needs must be free for keeping: the holes were at most as large."""
 LITTLE = 0.25
 """Of what a step needs. Less than that left, and what is held goes back."""
+
+_SPENT = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+"""How PyTorch's allocators say so, on GPUs, Linux and elsewhere."""
 
 _TRIM, _MAP = -1, -3
 """mallopt's names for the sizes from which free memory at the end, and freed buffers, go back."""
@@ -67,6 +72,18 @@ class Steps:
         finally:
             _set(_MAP, _NEVER)
         self._need = max(self._need or 0, _resident("VmHWM") - began)
+
+
+@contextmanager
+def told(what: str, remedy: str) -> Iterator[None]:
+    """Raise UserError, with what to lower, where this block runs out of memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is one of the latter
+        words = str(error).casefold()
+        if not isinstance(error, MemoryError) and not any(one in words for one in _SPENT):
+            raise
+        raise UserError(f"out of memory: {what}. {remedy}") from error
 
 
 def free_memory() -> int:

@@ -38,6 +38,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -48,6 +49,7 @@ import torch
 from rft import progress
 from rft.chat.renderer import Chat
 from rft.errors import UserError
+from rft.models import heap
 from rft.models.shape import num_positions
 from rft.sampling.batching import Batch, Row
 from rft.sampling.decode import fast_forward
@@ -173,8 +175,9 @@ class Session:
         seats = min(engine.slots or len(prompts), len(prompts))
         length = max(map(len, prompts), default=0)
         dtype = next(engine.model.parameters()).dtype
-        self._slots = Slots(engine.num_layers, seats, engine.heads, length, engine.head_dim, dtype, engine.device)
         self._rows: list[int | None] = [None] * seats  # the row in each slot; those that speak are first
+        with self._memory():
+            self._slots = Slots(engine.num_layers, seats, engine.heads, length, engine.head_dim, dtype, engine.device)
         self._slot: dict[int, int] = {}
         self._live: list[int] = []  # rows that speak, in order of slot
         self._queue: deque[int] = deque()  # rows whose turn has not begun
@@ -243,10 +246,20 @@ class Session:
             if self._unbegun[prompt]:
                 self._kept[prompt] = self._slots.take(self._slot[row], prompt)
 
-    @torch.inference_mode()
     def advance(self) -> list[int]:
         """Sample a token for all rows that speak, those that join now included. Return the rows
         whose turn ended with it."""
+        with self._memory():
+            return self._advance()
+
+    def _memory(self) -> AbstractContextManager[None]:
+        """Name what to lower where memory runs out."""
+        now = len(self._rows)
+        lower = f"Lower rollout.batch to {now // 2}" if now > 1 else "Lower rollout.max_tokens"
+        return heap.told(f"sampling {now} rollouts side by side", f"{lower}.")
+
+    @torch.inference_mode()
+    def _advance(self) -> list[int]:
         began = time.monotonic()
         stepped = self._step()
         joined, joining_s = self._join(self.seatable(self._queue))

@@ -147,7 +147,8 @@ class Learner:
             self._prepare(micros)
             found: dict[str, float] = {}
             for _ in range(self.section.updates):
-                facts = self._accumulate(micros, totals, num_own)
+                with heap.told(*self._lower(micros)):
+                    facts = self._accumulate(micros, totals, num_own)
                 with self._clock("optimizer"):
                     facts |= {"grad_norm": self._apply(learns)}
                 found = facts | {name: found[name] for name in FIRST if name in found}
@@ -173,6 +174,19 @@ class Learner:
         if limit is not None and longest > limit:
             what = f"a rollout of {longest} tokens cannot be learned from: the model has {limit} positions"
             raise UserError(f"{what}. Lower rollout.max_tokens in params.yaml.")
+
+    def _lower(self, micros: list[_Micro]) -> tuple[str, str]:
+        """Say what the largest microbatch is, and which setting makes it smaller."""
+        shapes = [tuple(micro.layout.ids_RT.shape) for micro in micros]
+        rows, wide = max(shapes, key=math.prod, default=(0, 0))
+        now = self.section.microbatch_tokens
+        longest = max((len(one.ids) for micro in micros for one in micro.layout.samples), default=0)
+        what = f"learning from a microbatch of {rows} x {wide} tokens"
+        again = "" if self.section.gradient_checkpointing else f", or set {self.keys}.gradient_checkpointing: true"
+        if rows * wide > longest:
+            lower = max(64, longest, min(now, rows * wide) // 2)
+            return what, f"Lower {self.keys}.microbatch_tokens from {now} to {lower}{again}."
+        return what, f"It is one rollout. Lower rollout.max_tokens to {max(16, longest // 2)}{again}."
 
     def _plan(self, rows: list[list[TrainingSample]], idle: bool = False) -> _Micro:
         planned = layout(rows, self.device)

@@ -8,6 +8,7 @@ one step.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import threading
 import time
@@ -467,6 +468,34 @@ def test_a_model_too_large_for_this_machine(recipe: Path, policy: Path, monkeypa
     assert "memory: about" in found["capacity"].words
     assert found["step"].status == "skipped"
     assert doctor.exit_code(list(found.values())) == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("rollout.batch", {"rollout": ROLLOUT | {"batch": 4096}}),
+        ("train.microbatch_tokens", {"train": TRAIN | {"microbatch_tokens": 65_536, "examples_per_step": 256}}),
+    ],
+)
+def test_what_is_too_large_is_named_with_a_value_that_fits(
+    recipe: Path, policy: Path, monkeypatch: pytest.MonkeyPatch, key: str, changes: dict[str, Any]
+):
+    """A reader who follows the advice passes the check."""
+    params = settings(recipe, policy={"model": str(policy)}, **changes)
+    need = sum(examine(params, "capacity")["capacity"].facts["memory"].values())
+    smallest = sum(
+        examine(settings(recipe, policy={"model": str(policy)}), "capacity")["capacity"].facts["memory"].values()
+    )
+    free = smallest + (need - smallest) // 2
+    monkeypatch.setattr(capacity, "available_memory", lambda device: free)
+    found = examine(params, "capacity")["capacity"]
+    section, name = key.split(".")
+    advice = re.search(rf"Lower {key} from (\d+) to (\d+): about ", found.remedy)
+    assert found.status == "fail"
+    assert advice is not None
+    assert int(advice[1]) == changes[section][name]
+    lower = settings(recipe, policy={"model": str(policy)}, **{section: changes[section] | {name: int(advice[2])}})
+    assert examine(lower, "capacity")["capacity"].status == "ok"
 
 
 def test_a_full_disk_is_the_worlds(recipe: Path, policy: Path, monkeypatch: pytest.MonkeyPatch):

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from rft.errors import UserError
+from rft.models import heap
+
 SCRIPT = """
 import torch
 from pathlib import Path
@@ -80,3 +83,76 @@ print(*told)
 
 def test_a_small_model_keeps_what_it_frees():
     assert megabytes(1000)[0] == pytest.approx(200, abs=20)
+
+
+# -- out of memory ---------------------------------------------------------------------------------
+LIMITED = """
+import resource, torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+from rft import config
+from rft.errors import UserError
+from rft.sampling.engine import Engine, Session
+from rft.trainer.learner import Learner
+from rft.trainer.packing import Counted, TrainingSample
+
+cpu = torch.device("cpu")
+torch.set_num_threads(1)
+told = LlamaConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+                   num_key_value_heads=2, vocab_size=60_000, max_position_embeddings=8192)
+network = AutoModelForCausalLM.from_config(told)
+
+class Endless:
+    end_ids = frozenset()
+
+def limit(megabytes):
+    taken = int(open("/proc/self/statm").read().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (taken + (megabytes << 20), resource.RLIM_INFINITY))
+
+def sample():
+    engine = Engine(network, Endless(), cpu)
+    session = Session(engine, [[n] * 4000 for n in range(64)], [(0, n) for n in range(64)], 1.0, 8192)
+    for row in range(64):
+        session.begin(row, 2)
+    session.advance()
+
+def learn(rows):
+    section = config.Train.model_validate({{"weights": "full", "microbatch_tokens": 4096}})
+    learner = Learner(network, section, 64, cpu)
+    samples = [TrainingSample([n] * 1024, [False] + [True] * 1023, [], 1.0) for n in range(rows)]
+    limit(100)
+    learner.update(samples, Counted(rows, rows * 1023))
+
+try:
+    {what}
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("limit(100); sample()", "sampling 64 rollouts side by side. Lower rollout.batch to 32."),
+        (
+            "learn(4)",
+            "learning from a microbatch of 4 x 1023 tokens. Lower train.microbatch_tokens from 4096 to 2046, or set "
+            "train.gradient_checkpointing: true.",
+        ),
+        (
+            "learn(1)",
+            "learning from a microbatch of 1 x 1023 tokens. It is one rollout. Lower rollout.max_tokens to 512, or "
+            "set train.gradient_checkpointing: true.",
+        ),
+    ],
+)
+def test_whoever_runs_out_of_memory_hears_what_to_lower(what: str, words: str):
+    command = [sys.executable, "-c", LIMITED.format(what=what)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == [f"out of memory: {words}"], done.stderr[-2000:]
+
+
+def test_other_errors_stay_what_they_are():
+    with pytest.raises(RuntimeError, match="shapes"), heap.told("a", "b"):
+        raise RuntimeError("shapes cannot be multiplied")
+    with pytest.raises(UserError, match=r"^out of memory: a\. b$"), heap.told("a", "b"):
+        raise MemoryError
