@@ -179,7 +179,7 @@ def _tokens_alone(chat: Any, openings: Sequence[Any]) -> Iterator[None]:
     both are."""
     ends, render = chat.end_ids, chat.prompt_ids
     rendered = {repr(list(one.messages)): render(list(one.messages)) for one in openings}
-    chat.end_ids, chat.prompt_ids = (), lambda messages, tools=None: list(rendered[repr(messages)])
+    chat.end_ids, chat.prompt_ids = (), lambda messages, *_: list(rendered[repr(messages)])
     try:
         yield
     finally:

@@ -157,7 +157,7 @@ async def run_rollouts(
 ) -> list[Trajectory]:
     """Return one trajectory per request, in order. Adds sampling, tools and grading to `times`.
 
-    Behind the barrier, grades wait for the end of the batch, and `ended` is then called for all.
+    Behind the barrier, `ended` is called for all at the end of the batch.
     """
     num_turns(conditions.prompt, conditions.limits)
     start = time.monotonic()
@@ -172,8 +172,8 @@ async def run_rollouts(
     async def play_and_grade(live: _Live) -> None:
         await _play_in_time(live, client, conditions, start, heard)
         heard(0, True)
+        await _grade(grader, client, live, conditions.limits)
         if not policy.blocks:
-            await _grade(grader, client, live, conditions.limits)
             close(live)
 
     await _within(conditions.limits.group_deadline_s, [play_and_grade(live) for live in lives])

@@ -40,6 +40,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -173,17 +174,21 @@ class Session:
         self._holders: dict[Prompt, list[int]] = {}  # rows whose slot begins with it
         self._kept: dict[Prompt, Prefix] = {}  # needed, and no row holds it any more
         seats = min(engine.slots or len(prompts), len(prompts))
-        length = max(map(len, prompts), default=0)
-        dtype = next(engine.model.parameters()).dtype
         self._rows: list[int | None] = [None] * seats  # the row in each slot; those that speak are first
-        with self._memory():
-            self._slots = Slots(engine.num_layers, seats, engine.heads, length, engine.head_dim, dtype, engine.device)
         self._slot: dict[int, int] = {}
         self._live: list[int] = []  # rows that speak, in order of slot
         self._queue: deque[int] = deque()  # rows whose turn has not begun
         self._turn: dict[int, _Speaking] = {}
         # per row that speaks: last token, and its position
         self._ids_B = self._positions_B = torch.zeros(0, dtype=torch.long, device=engine.device)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def _slots(self) -> Slots:
+        """Made with the first token, by the thread that decodes."""
+        engine, length = self.engine, max(map(len, self._prompts), default=0)
+        dtype = next(engine.model.parameters()).dtype
+        return Slots(engine.num_layers, len(self._rows), engine.heads, length, engine.head_dim, dtype, engine.device)
 
     def room(self, row: int) -> int:
         """Return how many tokens still fit into this row's context."""
