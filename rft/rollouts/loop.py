@@ -51,6 +51,7 @@ from rft.chat.dialogue import opening_of
 from rft.grading import budget
 from rft.grading.grader import Grader
 from rft.reports import PromptSettings
+from rft.rollouts.garbage import seldom_collected
 from rft.rollouts.policy import Dialogue, Policy, PolicyFailed
 from rft.rollouts.prompting import num_turns
 from rft.tools.client import ToolClient
@@ -145,6 +146,7 @@ Heard = Callable[[int, bool], None]
 """Is told the tokens of each turn as it comes, and with True that a rollout was played."""
 
 
+@seldom_collected()
 async def run_rollouts(
     policy: Policy,
     client: ToolClient,
