@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import binding
-from numba import carray, cfunc, njit, types
+from numba import carray, cfunc, njit, types  # pyright: ignore[reportPrivateImportUsage]
 from numba.extending import intrinsic
 
 
@@ -40,29 +40,31 @@ _parallel = _gomp.GOMP_parallel
 _parallel.argtypes, _parallel.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
 
 
-@intrinsic
+_intrinsic: Any = intrinsic  # the decorated function has other arguments than the one below
+
+
+def _pointer(kind: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(kind))
+
+    return generate
+
+
+@_intrinsic
 def _floats(context: Any, address: Any) -> Any:
     """Take an address as that of float32 numbers."""
-    pointer = types.CPointer(types.float32)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(pointer))
-
-    return pointer(address), generate
+    kind = types.CPointer(types.float32)
+    return kind(address), _pointer(kind)
 
 
-@intrinsic
+@_intrinsic
 def _integers(context: Any, address: Any) -> Any:
     """Take an address as that of int64 numbers."""
-    pointer = types.CPointer(types.int64)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(pointer))
-
-    return pointer(address), generate
+    kind = types.CPointer(types.int64)
+    return kind(address), _pointer(kind)
 
 
-@intrinsic
+@_intrinsic
 def _float_of(context: Any, bits: Any) -> Any:
     """Take the bits of an int32 as a float32."""
 
@@ -113,7 +115,7 @@ def _turn(x_D: Any, norm_D: Any, is_normed: bool, eps: Any, cos_D: Any, sin_D: A
 
 
 @njit(fastmath=True)
-def _attend(q_GD: Any, keys_TD: Any, values_TD: Any, length: int, scale: Any, scores_GT: Any, out_GD: Any) -> None:
+def _attend(q_GD: Any, keys_TD: Any, values_TD: Any, length: Any, scale: Any, scores_GT: Any, out_GD: Any) -> None:
     """Attend to the first `length` tokens, which are read once for all heads of a group."""
     group, dim = q_GD.shape
     for t in range(length):

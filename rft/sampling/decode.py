@@ -53,10 +53,9 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 @dataclass(frozen=True, slots=True)
 class _Product:
     """Linear layers side by side, as one product, with the adapters beside them. `by_onednn`: see
-    rft/kernels/onednn.py; otherwise there is `weight_T`."""
+    rft/kernels/onednn.py, whose packed weights have no numbers to be read."""
 
     weight: torch.Tensor
-    weight_T: torch.Tensor | None
     by_onednn: bool
     bias: torch.Tensor | None = None
     down: torch.Tensor | None = None
@@ -73,13 +72,13 @@ class _Product:
         return self._added(residual, x) if is_plain else residual + self(x)
 
     def _added(self, sum_: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return onednn.linear_onto(sum_, x, self.weight) if self.by_onednn else torch.addmm(sum_, x, self.weight_T)
+        return onednn.linear_onto(sum_, x, self.weight) if self.by_onednn else torch.addmm(sum_, x, self.weight.T)
 
     def begun(self, norm: torch.Tensor | None = None) -> _Product:
         """Return a copy for a session, the weights of the norm before it multiplied in."""
         weight = self.weight if norm is None else self.weight * norm
         packed = onednn.packed(weight)
-        return _product_of(weight, self.bias) if packed is None else _Product(packed, None, True, self.bias)
+        return _product_of(weight, self.bias) if packed is None else _Product(packed, True, self.bias)
 
     def rows(self, first: int, end: int | None) -> _Product:
         """Return the part that makes these outputs."""
@@ -88,7 +87,7 @@ class _Product:
 
 
 def _product_of(weight: torch.Tensor, *others: torch.Tensor | None) -> _Product:
-    return _Product(weight, weight.T, onednn.serves(weight), *others)
+    return _Product(weight, onednn.serves(weight), *others)
 
 
 @dataclass(frozen=True, slots=True)
