@@ -12,8 +12,9 @@ What a stage `train` holds all the time, trained numbers counted as T:
 On top comes the larger of two:
 
     sampling    keys and values of rollout.batch rows x rollout.max_tokens, what grows of them while
-                they are copied, a layer's view of them, and the logits of a draw; nothing here
-                where a server samples
+                they are copied, a layer's view of them, the logits of a draw, and on a CPU in
+                float32 the packed weights (rft/sampling/decode.py); nothing here where a server
+                samples
     learning    gradients (T) and a microbatch's passes (rft/doctor/activations.py)
 
 Against it stands what is free now, in the machine and in this process's cgroup, or on the GPU. Disk
@@ -167,7 +168,9 @@ def memory_need(shape: Shape, params: config.Params, description: Any) -> dict[s
     micro = microbatch(params)
     passes = activations.peak(description, train, micro, width == 2 and (is_lora or on_gpu), on_gpu)
     gradients = trained * 4
-    sampling, learning = held + draw, passes + gradients
+    packs = sampled_here and not on_gpu and (width == 4 or not is_lora)
+    packed = (shape.parameters - shape.shared + shape.vocabulary * shape.hidden) * 4 if packs else 0
+    sampling, learning = held + draw + packed, passes + gradients
     return {
         "libraries": MEBIBYTES_OF_LIBRARIES * 2**20,
         "weights": weights + ahead,
@@ -176,6 +179,7 @@ def memory_need(shape: Shape, params: config.Params, description: Any) -> dict[s
         "gradients": gradients if learning > sampling else 0,
         "keys and values": held if sampling >= learning else 0,
         "logits of a draw": draw if sampling >= learning else 0,
+        "packed weights": packed if sampling >= learning else 0,
         "activations": passes if learning > sampling else 0,
     }
 
@@ -264,6 +268,7 @@ def _memory_remedy(need: dict[str, int], params: config.Params, free: int, again
         "activations": "Lower train.microbatch_tokens or rollout.max_tokens, or set "
         "train.gradient_checkpointing: true.",
         "logits of a draw": "Lower rollout.batch.",
+        "packed weights": "Choose a smaller model, or let a server sample (policy.server).",
     }
     largest = max((name for name in need if name in helps), key=lambda name: need[name])
     enough = _enough(largest, params, free, again)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import random
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ from transformers import GemmaConfig, GemmaForCausalLM, MistralConfig, MistralFo
 
 from rft.chat.renderer import Chat
 from rft.errors import UserError
+from rft.rollouts.beside import LoopBeside
 from rft.sampling import engine as sampler
 from rft.sampling.batching import Row
 from rft.sampling.engine import Engine
@@ -471,3 +474,25 @@ def test_slots_are_used_again_by_the_next_session_only_once_theirs_is_gone_and_s
     again = engine.session(PROMPTS, SEEDS, 1.0, 160)
     assert [one.ids for one in again.sample([0, 1, 2], 12)] == expected
     assert again._slots is slots
+
+
+def test_a_batchs_session_is_gone_with_its_dialogues_without_a_look_at_cycles(parts: tuple[Any, Chat]):
+    """With it go its packed weights, which a learning step has no room for."""
+    engine = Engine(*parts, small_policy.device(), deterministic=True)
+
+    async def play() -> weakref.ref[Any]:
+        rows = engine.open(PROMPTS, SEEDS, 1.0, 160)
+        await asyncio.gather(*(row.sample(4, 60.0) for row in rows))
+        for row in rows:
+            row.close()
+        return weakref.ref(rows[0]._batch.session)
+
+    gc.collect()
+    gc.disable()
+    try:
+        with LoopBeside() as beside:
+            session = beside.run(play())
+            beside.run(asyncio.sleep(0))
+        assert session() is None
+    finally:
+        gc.enable()
