@@ -14,7 +14,7 @@ On top comes the larger of two:
     sampling    keys and values of rollout.batch rows x rollout.max_tokens, what grows of them while
                 they are copied, a layer's view of them, and the logits of a draw; nothing here
                 where a server samples
-    learning    gradients (T) and a microbatch's passes (rft/doctor/activations.py)
+    learning    gradients (T) and a microbatch's passes (rft/trainer/activations.py)
 
 Against it stands what is free now, in the machine and in this process's cgroup, or on the GPU. Disk
 holds the shelves, DVC's copy of them, checkpoints (the new one beside the old) and the rollout log.
@@ -36,7 +36,7 @@ from rft.models import heap
 from rft.models.shape import skeleton
 
 if TYPE_CHECKING:
-    from rft.doctor.activations import Microbatch
+    from rft.trainer.activations import Microbatch
 
 TIGHT = 0.8
 GIB = 2**30
@@ -152,7 +152,7 @@ def num_trained(shape: Shape, section: config.Train) -> int:
 
 def memory_need(shape: Shape, params: config.Params, description: Any) -> dict[str, int]:
     """Bytes by what they are for."""
-    from rft.doctor import activations
+    from rft.trainer import activations
 
     train, on_gpu = params.train, _device(params.policy) == "cuda"
     trained, is_lora = num_trained(shape, train), train.weights == "lora"
@@ -191,7 +191,7 @@ def _slots(shape: Shape, params: config.Params, width: int) -> tuple[int, int]:
 
 def microbatch(params: config.Params) -> Microbatch:
     """Of long rollouts: `own` is all that the policy may write, or all of the row."""
-    from rft.doctor.activations import Microbatch
+    from rft.trainer.activations import Microbatch
 
     rollout, width = params.rollout, longest(params)
     own = min(rollout.max_turns * rollout.max_turn_tokens, width - 1)

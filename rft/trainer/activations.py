@@ -53,7 +53,7 @@ def peak(description: Any, section: config.Train, micro: Microbatch, bfloat16: b
 
 def _traced(
     description: Any, section: config.Train, micro: Microbatch, bfloat16: bool, on_gpu: bool, layers: int
-) -> _Held:
+) -> Held:
     network = shape.skeleton(description, layers)
     network = network.to(torch.bfloat16) if bfloat16 else network
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
@@ -62,8 +62,10 @@ def _traced(
         if parameter.requires_grad:  # gradients are counted elsewhere
             parameter.register_post_accumulate_grad_hook(_forget)
     planned = _layout(micro)
-    with _Fused(), _Held(network) as held:
-        decoder, head = network.get_decoder(), network.get_output_embeddings()
+    decoder, head = network.get_decoder(), network.get_output_embeddings()
+    if head.weight.requires_grad:
+        head.weight.grad = torch.empty_like(head.weight)  # which the head adds to (rft/kernels)
+    with _Fused(), Held(network) as held:
         if forward.knows(decoder):
             hidden_NE = forward.own_hidden(decoder, planned, _places(micro))
         else:
@@ -74,7 +76,7 @@ def _traced(
             held.most += min(SLAB, hidden_NE.shape[0] * head.weight.shape[0] * 2) + hidden_NE.numel() * 8
             hidden_NE.sum().backward()
         else:
-            logprobs_N, _ = linear_logprobs(hidden_NE, head.weight, planned.ids_N, section.temperature)
+            logprobs_N, _ = linear_logprobs(hidden_NE, head.weight, planned.ids_N, section.temperature, in_place=True)
             held.saved = held.now
             logprobs_N.sum().backward()
     return held
@@ -113,16 +115,17 @@ class _Fused(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Held(TorchDispatchMode):
+class Held(TorchDispatchMode):
     """Counts the bytes of all tensors made in its block that are there `now`, `most` at a time.
     `saved`: those that the backward begins with. The network's own weights, of which views are
-    made, do not count."""
+    made, and gradients that are there already do not count."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
         self.most = self.saved = self.now = 0
-        weights = [*network.parameters(), *network.buffers()]
-        self._sizes = {weight.untyped_storage()._cdata: 0 for weight in weights}
+        there = [*network.parameters(), *network.buffers()]
+        there += [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in there}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
